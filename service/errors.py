@@ -1,0 +1,63 @@
+"""Every error that a user can meet, by whose fault it is.
+
+PerceptronError
+├── ConfigurationError    the settings: nothing was started, change them
+│   └── IdentityChanged   the settings no longer mean what the stored model learned
+├── DataError             the log or the store holds something that must not be learned or served
+│   ├── OutOfOrder        records do not go on where the model stopped
+│   ├── LogLost           the log no longer has the next record
+│   └── SnapshotDamaged   a stored snapshot does not match its own digests
+├── DependencyError       Kafka or Redis did not answer, or refused
+└── Rejected              one event or request that breaks the format (never ends a process)
+
+Each message is one line that says what was found and what to do.
+"""
+
+
+class PerceptronError(Exception):
+    """The root; `exit_code` is what the command ends with when nothing handles it."""
+
+    exit_code = 1
+
+
+class ConfigurationError(PerceptronError):
+    """A setting is missing, malformed or contradicts another; found before anything connects."""
+
+    exit_code = 2
+
+
+class IdentityChanged(ConfigurationError):
+    """The stored model was learned under settings that give its events another meaning."""
+
+
+class DataError(PerceptronError):
+    """The log or the store holds something that must not be learned or served."""
+
+
+class OutOfOrder(DataError):
+    """Records were offered whose first offset is not the one after the last record learned."""
+
+
+class LogLost(DataError):
+    """The log begins after, or ends before, the next record to learn."""
+
+
+class SnapshotDamaged(DataError):
+    """A head or blob in the store is missing or does not match its digest."""
+
+
+class DependencyError(PerceptronError):
+    """Kafka or Redis cannot be reached, timed out, or refused a command."""
+
+    exit_code = 3
+
+
+class Rejected(PerceptronError):
+    """An event or request that breaks the format.
+
+    `reason` is one of `learning.events.REASONS`, `detail` one line for a person, `pointer` a JSON pointer to the member.
+    """
+
+    def __init__(self, reason: str, detail: str, pointer: str = "") -> None:
+        super().__init__(detail)
+        self.reason, self.detail, self.pointer = reason, detail, pointer

@@ -1,0 +1,176 @@
+"""Feature names to columns of the weight vector, and back. Column 0 is the bias.
+
+Three feature modes, one class each, with the same four operations:
+`place` appends an accepted event's columns and values to a batch under construction (a new name gets a column);
+`find` gives the known columns of a request and counts the unknown; `names_of` and `column_of` translate.
+"""
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import mmh3
+import numpy as np
+
+from service.learning.identity import Identity
+
+Pairs = list[tuple[int, float]]
+
+
+class Columns(Protocol):
+    """What the learner needs to know of a feature mode."""
+
+    names: list[str]
+
+    def __len__(self) -> int:
+        """Columns in use, the bias included: the length of the weight vector."""
+
+    def place(self, features: Any, columns: "array[int]", values: "array[float]") -> int:
+        """Append one event's columns and values, equal columns merged; return how many features were ignored."""
+
+    def find(self, features: Any) -> tuple[Pairs, int]:
+        """(column, value) pairs in record order, equal columns merged, and the number of unknown features."""
+
+    def name_of(self, column: int) -> str:
+        """The name shown for a column > 0."""
+
+    def column_of(self, name: str) -> int | None:
+        """The column of a shown name, or None."""
+
+    def truncate(self, count: int) -> None:
+        """Forget the names after the first `count`."""
+
+
+class Named:
+    """A name gets the next column when it is first seen, up to `cap` names; beyond it the feature is ignored."""
+
+    def __init__(self, cap: int, names: Iterable[str] = ()) -> None:
+        self.names = list(names)
+        self._cap = cap
+        self._column = {name: i for i, name in enumerate(self.names, 1)}
+
+    def __len__(self) -> int:
+        return len(self.names) + 1
+
+    def place(self, features: Mapping[str, float], columns: "array[int]", values: "array[float]") -> int:
+        """See Columns.place."""
+        try:
+            columns.fromlist(list(map(self._column.__getitem__, features)))
+        except KeyError:
+            return self._place_new(features, columns, values)
+        values.fromlist(list(features.values()))
+        return 0
+
+    def _place_new(self, features: Mapping[str, float], columns: "array[int]", values: "array[float]") -> int:
+        ignored = 0
+        for name, value in features.items():
+            column = self._column.get(name)
+            if column is None:
+                if len(self.names) >= self._cap:
+                    ignored += 1
+                    continue
+                self.names.append(name)
+                column = self._column[name] = len(self.names)
+            columns.append(column)
+            values.append(value)
+        return ignored
+
+    def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
+        """See Columns.find."""
+        column = self._column
+        pairs = [(column[name], value) for name, value in features.items() if name in column]
+        return pairs, len(features) - len(pairs)
+
+    def name_of(self, column: int) -> str:
+        """See Columns.name_of."""
+        return self.names[column - 1]
+
+    def column_of(self, name: str) -> int | None:
+        """See Columns.column_of."""
+        return self._column.get(name)
+
+    def truncate(self, count: int) -> None:
+        """See Columns.truncate."""
+        for name in self.names[count:]:
+            del self._column[name]
+        del self.names[count:]
+
+
+class _Numbered:
+    """Columns shown as "0", "1", …: there are no names to keep."""
+
+    def __init__(self, count: int) -> None:
+        self.names: list[str] = []
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count + 1
+
+    def name_of(self, column: int) -> str:
+        """See Columns.name_of."""
+        return str(column - 1)
+
+    def column_of(self, name: str) -> int | None:
+        """See Columns.column_of."""
+        if not (name.isascii() and name.isdigit() and len(name) < 10) or int(name) >= self._count:
+            return None
+        return int(name) + 1
+
+    def truncate(self, count: int) -> None:
+        """See Columns.truncate."""
+
+
+class Positional(_Numbered):
+    """The i-th value of a list of `dimension` belongs to column i + 1."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__(dimension)
+        self._all = np.arange(1, dimension + 1, dtype=np.uint64).tobytes()
+
+    def place(self, features: list[float], columns: "array[int]", values: "array[float]") -> int:
+        """See Columns.place."""
+        columns.frombytes(self._all)
+        values.fromlist(features)
+        return 0
+
+    def find(self, features: Sequence[float]) -> tuple[Pairs, int]:
+        """See Columns.find."""
+        return list(enumerate(features, 1)), 0
+
+
+class Hashed(_Numbered):
+    """Column 1 + |h| mod 2^bits with h = murmur3_32(name, seed 0), value times h's sign (scikit-learn's FeatureHasher)."""  # noqa: E501
+
+    def __init__(self, bits: int) -> None:
+        super().__init__(1 << bits)
+
+    def place(self, features: Mapping[str, float], columns: "array[int]", values: "array[float]") -> int:
+        """See Columns.place."""
+        pairs, _ = self.find(features)
+        columns.fromlist([column for column, _ in pairs])
+        values.fromlist([value for _, value in pairs])
+        return 0
+
+    def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
+        """See Columns.find."""
+        merged: dict[int, float] = {}
+        count = self._count
+        for name, value in features.items():
+            h = mmh3.hash(name)
+            column = 1 + abs(h) % count
+            signed = value if h >= 0 else -value
+            merged[column] = merged[column] + signed if column in merged else signed
+        return list(merged.items()), 0
+
+    def column_of(self, name: str) -> int | None:
+        """The column that a feature name hashes to."""
+        return 1 + abs(mmh3.hash(name)) % self._count
+
+
+def columns_for(identity: Identity, names: Iterable[str] = ()) -> Columns:
+    """The columns of a model with this identity; `names` in column order, for named features."""
+    if identity.features == "positional":
+        return Positional(identity.dimension or 0)
+    if identity.features == "hashed":
+        return Hashed(identity.bits or 0)
+    return Named(identity.max_columns or 0, names)

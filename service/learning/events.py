@@ -1,0 +1,289 @@
+"""Record bytes to a `Batch` of columns, or a reason for each record that breaks the format.
+
+Two readers of one format. The fast one is msgspec with a typed schema; it accepts nothing that is not an event.
+What it cannot see (a name given twice, a value beyond the limits) is certified by cheap tests over the bytes or
+the whole slice. Where it refuses, or a certificate is missing, the careful one (`_examine`) reads the record
+again with the standard library and either names the rule that is broken or finds none.
+
+The acceptance of a record depends on its bytes and the identity alone, never on the records around it.
+"""
+
+import json
+import math
+import re
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import Rejected
+from service.learning.columns import Columns
+from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity
+
+REASONS = (
+    "empty", "not-json", "trailing-bytes", "missing-field", "wrong-type", "duplicate-feature", "unknown-label",
+    "not-finite", "out-of-range", "bad-weight", "wrong-length", "too-many-features", "name-too-long", "too-large",
+)  # fmt: skip
+
+MAX_DEPTH = 64
+"""JSON nested deeper is refused: parsers recurse, and how far depends on who calls them."""
+
+# A string that does not end runs to the end of the record, or each of its quotes would be tried again.
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_UNSET = msgspec.UNSET
+
+
+class Batch(NamedTuple):
+    """Events as columns: event i has `columns[starts[i]:starts[i+1]]` and the values beside them.
+
+    The bias (column 0, x0 = 1) is implied. `labels` are ±1. `records[i]` is event i's place in the slice.
+    """
+
+    starts: NDArray[np.uint64]
+    columns: NDArray[np.uint64]
+    values: NDArray[np.float64]
+    labels: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    records: list[int]
+
+
+class Reject(NamedTuple):
+    """A record of a slice that was set aside: its place in the slice, a slug of REASONS, one line of detail."""
+
+    record: int
+    reason: str
+    detail: str
+
+
+class _NamedEvent(msgspec.Struct):
+    features: dict[str, float]
+    label: bool | int | float | str
+    weight: float | msgspec.UnsetType = _UNSET
+    id: str | msgspec.UnsetType = _UNSET
+
+
+class _ListedEvent(msgspec.Struct):
+    features: list[float]
+    label: bool | int | float | str
+    weight: float | msgspec.UnsetType = _UNSET
+    id: str | msgspec.UnsetType = _UNSET
+
+
+class Decoder:
+    """Reads the events of one model. Its columns are extended by the events that are accepted, by no others."""
+
+    def __init__(self, identity: Identity, columns: Columns) -> None:
+        self._identity, self._columns = identity, columns
+        self._listed = identity.features == "positional"
+        self._hashed = identity.features == "hashed"
+        self._fast = msgspec.json.Decoder(_ListedEvent if self._listed else _NamedEvent).decode
+        self._signs = label_signs(identity)
+
+    def decode(self, records: Sequence[bytes | None]) -> tuple[Batch, list[Reject], int]:
+        """A slice of record values as a batch, the records set aside, and how many features were ignored."""
+        count = len(self._columns.names)
+        decoded = self._decode(records, careful=False)
+        batch = decoded[0]
+        # One test over the slice instead of one for each event. msgspec lets no NaN or infinity through.
+        in_range = not len(batch.values) or float(np.abs(batch.values).max()) <= MAX_VALUE
+        if in_range and all(self._name_fits(name) for name in self._columns.names[count:]):
+            return decoded
+        self._columns.truncate(count)
+        return self._decode(records, careful=True)
+
+    def _decode(self, records: Sequence[bytes | None], careful: bool) -> tuple[Batch, list[Reject], int]:
+        starts, columns, values = array("Q", [0]), array("Q"), array("d")
+        labels, weights = array("d"), array("d")
+        accepted: list[int] = []
+        rejects: list[Reject] = []
+        ignored = 0
+        place = self._columns.place
+        for i, raw in enumerate(records):
+            try:
+                event, sign = self._read(raw, careful)
+            except Rejected as rejected:
+                rejects.append(Reject(i, rejected.reason, str(rejected)))
+                continue
+            ignored += place(event.features, columns, values)
+            starts.append(len(columns))
+            labels.append(sign)
+            weights.append(1.0 if event.weight is _UNSET else event.weight)
+            accepted.append(i)
+        batch = Batch(
+            np.frombuffer(starts, np.uint64),
+            np.frombuffer(columns, np.uint64),
+            np.frombuffer(values, np.float64),
+            np.frombuffer(labels, np.float64),
+            np.frombuffer(weights, np.float64),
+            accepted,
+        )
+        return batch, rejects, ignored
+
+    def _read(self, raw: bytes | None, careful: bool) -> tuple[Any, float]:
+        """One event in the typed schema and its label's sign; raises Rejected, always as `_examine` would."""
+        if not raw:
+            raise Rejected("empty", "the record has no value")
+        if len(raw) > self._identity.max_record_bytes:
+            raise Rejected("too-large", f"{len(raw)} bytes; the limit is {self._identity.max_record_bytes}")
+        try:
+            event = self._fast(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            self._examine(raw)
+            raise Rejected("not-json", str(error)) from None
+        features, weight, label = event.features, event.weight, event.label
+        n = len(features)
+        # A boolean is not a number here, though Python compares it like one.
+        sign = self._signs.get((label.__class__ is bool, label))
+        # As many colons as members: no member is given twice or unknown, and no string hides one.
+        members = 2 + (weight is not _UNSET) + (event.id is not _UNSET) + (0 if self._listed else n)
+        if (
+            careful
+            or sign is None
+            or raw.count(b":") != members
+            or n > self._identity.max_features
+            or (self._listed and n != self._identity.dimension)
+            or (weight is not _UNSET and not 0.0 < weight <= MAX_WEIGHT)
+            or (self._hashed and not self._certain(features))
+        ):
+            self._examine(raw)
+        assert sign is not None  # noqa: S101 - _examine refuses a label without a sign
+        return event, sign
+
+    def _certain(self, features: dict[str, float]) -> bool:
+        """Whether hashed features are surely within the limits: merged columns do not show it afterwards."""
+        longest, largest = max(map(len, features), default=0), max(map(abs, features.values()), default=0.0)
+        return longest * 4 <= self._identity.max_name_bytes and largest <= MAX_VALUE
+
+    def _name_fits(self, name: str) -> bool:
+        return name_fits(name, self._identity)
+
+    def _examine(self, raw: bytes) -> None:
+        """Raise Rejected with the first rule that the record breaks, in the order of the format; else nothing."""
+        event = parse(raw)
+        if not isinstance(event, Members):
+            raise Rejected("wrong-type", f"expected an object, got {kind(event)}")
+        members = event.once(("features", "label", "weight", "id"))
+        for name in ("features", "label"):
+            if name not in members:
+                raise Rejected("missing-field", f"'{name}' is missing", f"/{name}")
+        check_features(members["features"], self._identity, "/features")
+        label = members["label"]
+        if not isinstance(label, bool | int | float | str):
+            raise Rejected("wrong-type", f"'label' must be a number, boolean or string, got {kind(label)}", "/label")
+        if (isinstance(label, bool), label) not in self._signs:
+            expected = self._identity.labels or (-1, 0, False, 1, True)
+            detail = f"'label' must be one of {', '.join(map(json.dumps, expected))}"
+            raise Rejected("unknown-label", detail, "/label")
+        if "weight" in members:
+            weight = members["weight"]
+            if isinstance(weight, bool) or not isinstance(weight, int | float):
+                raise Rejected("wrong-type", f"'weight' must be a number, got {kind(weight)}", "/weight")
+            if not 0.0 < weight <= MAX_WEIGHT:
+                raise Rejected("bad-weight", f"'weight' must be in (0, {MAX_WEIGHT:g}]", "/weight")
+        if "id" in members and not isinstance(members["id"], str):
+            raise Rejected("wrong-type", f"'id' must be a string, got {kind(members['id'])}", "/id")
+
+
+def label_signs(identity: Identity) -> dict[tuple[bool, Any], float]:
+    """The sign of each label that the model knows, by (is it a boolean, value): numbers compare by value."""
+    if identity.labels is None:
+        return {(False, -1): -1.0, (False, 0): -1.0, (True, False): -1.0, (False, 1): 1.0, (True, True): 1.0}
+    negative, positive = identity.labels
+    return {(isinstance(negative, bool), negative): -1.0, (isinstance(positive, bool), positive): 1.0}
+
+
+class Members(list[tuple[str, Any]]):
+    """A JSON object as its (name, value) pairs, so that a name given twice is seen."""
+
+    def once(self, known: Sequence[str]) -> dict[str, Any]:
+        """The known members by name; others are ignored, so that producers can evolve."""
+        found: dict[str, Any] = {}
+        for name, value in self:
+            if name in known:
+                if name in found:
+                    raise Rejected("duplicate-feature", f"'{name}' is given twice", f"/{name}")
+                found[name] = value
+        return found
+
+
+def _integer(text: str) -> int:
+    # Longer is far out of range either way; Python's own limit on digits is a setting of the process.
+    return int(text[:400])
+
+
+def _depth(raw: bytes) -> int:
+    depth = deepest = 0
+    for byte in _STRING.sub(b"", raw):
+        depth += (byte in b"[{") - (byte in b"]}")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def parse(raw: bytes) -> Any:
+    """Any JSON value, objects as `Members`; raises Rejected."""
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _depth(raw) > MAX_DEPTH:
+        raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
+    try:
+        return json.loads(raw.decode(), object_pairs_hook=Members, parse_constant=float, parse_int=_integer)
+    except UnicodeDecodeError as error:
+        raise Rejected("not-json", f"not UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            raise Rejected("trailing-bytes", f"more bytes follow the event at byte {error.pos}") from None
+        raise Rejected("not-json", f"{error.msg} at character {error.pos}") from None
+
+
+def kind(value: Any) -> str:
+    """The JSON name of a parsed value's type."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    return "an object" if isinstance(value, Members) else "a list"
+
+
+def name_fits(name: str, identity: Identity) -> bool:
+    """Whether a feature name is within the model's limit of UTF-8 bytes."""
+    limit = identity.max_name_bytes
+    return len(name) <= limit and (name.isascii() or len(name.encode(errors="surrogatepass")) <= limit)
+
+
+def check_features(features: Any, identity: Identity, pointer: str) -> None:
+    """Raise Rejected with the first rule that parsed features break; `pointer` is where they stand."""
+    listed = identity.features == "positional"
+    if listed != (isinstance(features, list) and not isinstance(features, Members)) or not isinstance(features, list):
+        hint = (
+            f"a list of {identity.dimension} numbers, since this model's features are positional"
+            if listed
+            else f"an object of names and numbers, since this model's features are {identity.features}"
+        )
+        raise Rejected("wrong-type", f"'features' must be {hint}; got {kind(features)}", pointer)
+    if listed and len(features) != identity.dimension:
+        detail = f"'features' must have {identity.dimension} values, got {len(features)}"
+        raise Rejected("wrong-length", detail, pointer)
+    if len(features) > identity.max_features:
+        detail = f"{len(features)} features; the limit is {identity.max_features}"
+        raise Rejected("too-many-features", detail, pointer)
+    seen: set[str] = set()
+    for i, item in enumerate(features):
+        name, value = (str(i), item) if listed else item
+        where = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
+        if not name_fits(name, identity):
+            raise Rejected("name-too-long", f"a name is longer than {identity.max_name_bytes} bytes", pointer)
+        shown = json.dumps(name, ensure_ascii=False)
+        if name in seen:
+            raise Rejected("duplicate-feature", f"feature {shown} is given twice", where)
+        seen.add(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Rejected("wrong-type", f"feature {shown} must be a number, got {kind(value)}", where)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise Rejected("not-finite", f"feature {shown} is not a finite number", where)
+        if abs(value) > MAX_VALUE:
+            raise Rejected("out-of-range", f"feature {shown} is beyond ±{MAX_VALUE:g}", where)

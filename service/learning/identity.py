@@ -1,0 +1,45 @@
+"""The identity of a model: everything that changes the meaning of an event.
+
+State is a fold of the log under an identity. Two models with equal identities and equal covered records have
+equal bits, so a stored model is continued only under the identity it was learned with.
+"""
+
+from typing import Literal
+
+import msgspec
+
+FOLD = 1
+"""Raised when decoding, hashing or the kernel change what the same record means."""
+
+MAX_VALUE = 1e30
+MAX_WEIGHT = 1e6
+
+Label = bool | int | float | str
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """Rule, features, labels and acceptance limits of one model. Plain JSON values only."""
+
+    fold: int = FOLD
+    rule: Literal["perceptron"] = "perceptron"
+    eta: float = 1.0
+    tie: Literal["negative"] = "negative"
+    start: str = "zero"
+    average: bool = False
+    features: Literal["named", "positional", "hashed"] = "named"
+    dimension: int | None = None
+    bits: int | None = None
+    labels: tuple[Label, Label] | None = None
+    max_record_bytes: int = 1 << 20
+    max_features: int = 10_000
+    max_name_bytes: int = 256
+    max_columns: int | None = 1 << 20
+
+    def differences(self, stored: "Identity") -> list[str]:
+        """One `name: stored -> ours` for each member that differs."""
+        ours, theirs = msgspec.to_builtins(self), msgspec.to_builtins(stored)
+        return [
+            f"{k}: {msgspec.json.encode(theirs[k]).decode()} -> {msgspec.json.encode(ours[k]).decode()}"
+            for k in ours
+            if ours[k] != theirs[k] or type(ours[k]) is not type(theirs[k])
+        ]

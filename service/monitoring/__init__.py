@@ -1,0 +1,1 @@
+"""What the service shows of itself. Imports no room: it is handed callables."""

@@ -1,0 +1,36 @@
+"""Structured logs on stderr: one line an event that matters, as text or JSON."""
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+
+def set_up(form: str) -> Any:
+    """Configure logging for the process; `form` is `text` or `json`. Returns the service's logger."""
+    colors = sys.stderr.isatty()
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if form == "json"
+        else structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=28, exception_formatter=structlog.dev.plain_traceback)
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info if form == "json" else _as_is,
+            renderer,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    # The client libraries report each retry, and a rebalance as an error; what matters of it is said here.
+    logging.basicConfig(level=logging.CRITICAL, stream=sys.stderr)
+    for name in ("aiokafka", "uvicorn", "uvicorn.error", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return structlog.get_logger()
+
+
+def _as_is(_logger: Any, _method: str, event: Any) -> Any:
+    return event

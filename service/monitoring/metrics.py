@@ -1,0 +1,162 @@
+"""Every metric, declared once.
+
+Durable counters are those of the last accepted snapshot: a process that replays records after a crash does not
+count them twice, and a counter never goes back within a process. The learner alone exports them.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
+from prometheus_client.registry import Collector
+
+FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class Durable(NamedTuple):
+    """Counts of one model as of its last accepted snapshot."""
+
+    events: int
+    mistakes: int
+    wrong_predictions: int
+    updates: int
+    ignored_features: int
+    rejected: dict[str, int]
+
+
+class Now(NamedTuple):
+    """One model at this moment. `durable`, `limit`, `accuracy` and `lag` are the learner's alone."""
+
+    model: str
+    learning: bool
+    version: int
+    columns: int
+    squared_norm: float
+    saved_at: float
+    durable: Durable | None
+    limit: float | None
+    accuracy: float | None
+    lag: dict[int, int]
+
+
+class Metrics:
+    """The process's own counters, and the models' figures at the moment of a scrape."""
+
+    def __init__(self, version: str, models: Callable[[], Iterable[Now]], ready: Callable[[], bool]) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self.registry.register(_Models(models, ready))
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"perceptron_{name}", text, labels, registry=self.registry)
+
+        self.predictions = counter("predictions", "Predictions answered, by label.", "model", "label")
+        self.snapshots = counter("snapshots", "Saves, by result.", "model", "result")
+        self.snapshot_bytes = counter("snapshot_bytes", "Bytes written to the store.", "model")
+        self.rewinds = counter("rewinds", "Times that state was dropped and restored.", "model", "cause")
+        self.dead_letters = counter("dead_letters", "Records set aside by this process.", "model")
+        self.requests = Histogram(
+            "perceptron_http_request_duration_seconds",
+            "Requests, by route template.",
+            ("route", "method", "code"),
+            buckets=FAST,
+            registry=self.registry,
+        )
+        self.saving = Histogram(
+            "perceptron_snapshot_duration_seconds", "Accepted saves.", ("model",), registry=self.registry
+        )
+        self.slices = Histogram(
+            "perceptron_slice_duration_seconds",
+            "Slices of records learned between two turns of the event loop.",
+            ("model",),
+            buckets=FAST,
+            registry=self.registry,
+        )
+        self.loop_lag = Gauge(
+            "perceptron_event_loop_lag_seconds", "How late the event loop woke up, the latest.", registry=self.registry
+        )
+        Gauge("perceptron_build_info", "The running release.", ("version",), registry=self.registry).labels(version).set(1)
+
+    def render(self) -> bytes:
+        """All metrics in Prometheus' text format (`CONTENT_TYPE`)."""
+        return generate_latest(self.registry)
+
+
+class _Models(Collector):
+    def __init__(self, models: Callable[[], Iterable[Now]], ready: Callable[[], bool]) -> None:
+        self._models, self._ready = models, ready
+        self._highest: dict[tuple[str, ...], int] = {}
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing before the first scrape: the figures are the callables'."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """One family after the other, each with all its models."""
+        rows = list(self._models())
+        yield GaugeMetricFamily("perceptron_ready", "Whether every model can answer.", value=float(self._ready()))
+
+        for name, text, field in (
+            ("events", "Events learned.", "events"),
+            ("mistakes", "Events with y*s <= 0 before learning.", "mistakes"),
+            ("wrong_predictions", "Events predicted wrongly before learning.", "wrong_predictions"),
+            ("updates", "Events that changed the weights.", "updates"),
+            ("ignored_features", "Features beyond the cap on columns.", "ignored_features"),
+        ):
+            family = CounterMetricFamily(f"perceptron_{name}", text, labels=["model"])
+            for row in rows:
+                if row.durable is not None:
+                    family.add_metric([row.model], self._rising(getattr(row.durable, field), name, row.model))
+            yield family
+        family = CounterMetricFamily(
+            "perceptron_rejected_events", "Records that were no event, by reason.", labels=["model", "reason"]
+        )
+        for row in rows:
+            if row.durable is not None:
+                for reason, n in sorted(row.durable.rejected.items()):
+                    family.add_metric([row.model, reason], self._rising(n, "rejected", row.model, reason))
+        yield family
+
+        def gauge(name: str, text: str, value: Callable[[Now], float | None]) -> GaugeMetricFamily:
+            gauges = GaugeMetricFamily(f"perceptron_{name}", text, labels=["model"])
+            for row in rows:
+                v = value(row)
+                if v is not None and math.isfinite(v):
+                    gauges.add_metric([row.model], v)
+            return gauges
+
+        yield gauge("learning", "Whether this process learns the model.", lambda r: float(r.learning))
+        yield gauge("version", "Accepted snapshots so far.", lambda r: r.version)
+        yield gauge("columns", "Columns of the weight vector, the bias included.", lambda r: r.columns)
+        yield gauge("squared_norm", "Squared norm of the weights.", lambda r: r.squared_norm)
+        yield gauge(
+            "squared_norm_limit",
+            "What the squared norm cannot exceed: the start's plus that of all updates.",
+            lambda r: r.limit,
+        )
+        yield gauge(
+            "prequential_accuracy",
+            "Share of right predictions, each made before learning the event, over the recent window.",
+            lambda r: r.accuracy,
+        )
+        yield gauge(
+            "snapshot_timestamp_seconds", "When the last save was accepted.", lambda r: r.saved_at if r.learning else None
+        )
+        yield gauge(
+            "served_snapshot_timestamp_seconds", "When the snapshot that answers was saved.", lambda r: r.saved_at
+        )
+        lags = GaugeMetricFamily("perceptron_lag_records", "Records not learned yet.", labels=["model", "partition"])
+        for row in rows:
+            for partition, n in sorted(row.lag.items()):
+                lags.add_metric([row.model, str(partition)], n)
+        yield lags
+
+    def _rising(self, value: int, *key: str) -> int:
+        """Never less than before: a Redis that was rolled back must not look like a reset of the process."""
+        self._highest[key] = max(value, self._highest.get(key, 0))
+        return self._highest[key]

@@ -1,0 +1,354 @@
+"""The composition root: settings in, a running process out. One kind of process; `learn` adds the group's member.
+
+Tasks live in one TaskGroup: a task that dies ends the process, which never goes on half alive. SIGTERM or SIGINT:
+1. unready; 2. every learner saves a last time; 3. requests in flight are answered; 4. the group is left; exit 0.
+"""
+
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import uvicorn
+import uvloop
+
+from service import __version__
+from service.errors import ConfigurationError, DependencyError, PerceptronError
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.monitoring.logs import set_up
+from service.monitoring.metrics import Durable, Metrics, Now
+from service.serving.app import create_app
+from service.serving.models import Answering, Model, Models
+from service.settings import Settings, parse_start_at
+from service.snapshots import head as heads
+from service.snapshots.head import Head
+from service.snapshots.keeper import Keeper, Saved
+from service.snapshots.store import RedisStore
+from service.streaming.dead_letters import DeadLetter
+from service.streaming.learn import Learning, identity_changed
+from service.streaming.log import Kafka
+
+T = TypeVar("T")
+
+STOP_SECONDS = 6.0
+"""For the last saves. Requests in flight get what is left of the ten seconds."""
+LONGEST_PAUSE = 5.0
+
+
+class SystemClock:
+    """The real clock."""
+
+    def now(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+    def time(self) -> float:
+        """Seconds since 1970."""
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let others run."""
+        await asyncio.sleep(seconds)
+
+
+class ModelObserver:
+    """What happens to one model, into its serving, its metrics and the log."""
+
+    def __init__(self, model: Model, metrics: Metrics, log: Any) -> None:
+        self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)
+        self._missing: str | None = None
+        self._since = 0.0
+
+    def learning(self, learner: Learner, head: Head, digest: str) -> None:
+        """See streaming.learn.Observer."""
+        self._recovered()
+        self._model.stopped = None
+        self._model.learning_here = True
+        self._model.answering = Answering(learner, head, digest)
+        self._log.info("learning", version=head.version, next=learner.next, events=learner.counts.events)
+
+    def resigned(self) -> None:
+        """See streaming.learn.Observer."""
+        if self._model.learning_here:
+            self._model.learning_here = False
+            self._log.info("not learning any more")
+
+    def learned(self, records: int, seconds: float) -> None:
+        """See streaming.learn.Observer."""
+        self._metrics.slices.labels(self._model.name).observe(seconds)
+
+    def saved(self, saved: Saved) -> None:
+        """See streaming.learn.Observer."""
+        self._recovered()
+        name, answering = self._model.name, self._model.answering
+        self._metrics.snapshots.labels(name, "accepted").inc()
+        self._metrics.snapshot_bytes.labels(name).inc(saved.written)
+        self._metrics.saving.labels(name).observe(saved.seconds)
+        if answering and self._model.learning_here:
+            self._model.answering = answering._replace(head=saved.head, digest=saved.digest)
+
+    def rewound(self, cause: str) -> None:
+        """See streaming.learn.Observer."""
+        self._metrics.snapshots.labels(self._model.name, "refused").inc()
+        self._metrics.rewinds.labels(self._model.name, cause).inc()
+        self._log.warning("save refused: another process went on from our snapshot; our state is dropped")
+
+    def passed_over(self, partition: int, start: int, to: int) -> None:
+        """See streaming.learn.Observer."""
+        self._log.info("no records at these offsets (compacted, or transaction markers)", partition=partition, start=start, to=to)
+
+    def set_aside(self, letter: DeadLetter) -> None:
+        """See streaming.learn.Observer."""
+        self._metrics.dead_letters.labels(self._model.name).inc()
+
+    def unavailable(self, error: DependencyError) -> None:
+        """See streaming.learn.Observer."""
+        self._metrics.snapshots.labels(self._model.name, "failed").inc()
+        if self._missing is None:
+            self._missing, self._since = str(error), time.monotonic()
+            self._log.error(str(error))
+
+    def stopped(self, error: Exception) -> None:
+        """See streaming.learn.Observer."""
+        self._model.stopped = str(error)
+        self._log.error("learning stopped", reason=str(error))
+
+    def followed(self, head: Head) -> None:
+        """A newer snapshot answers now."""
+        self._recovered()
+        self._log.debug("following", version=head.version)
+
+    def damaged(self, error: PerceptronError) -> None:
+        """The store's current snapshot cannot be used; what answers stays."""
+        self._log.error("snapshot damaged; the model that answers stays", reason=str(error))
+
+    def _recovered(self) -> None:
+        if self._missing is not None:
+            self._log.info("answers again", was=self._missing, seconds=round(time.monotonic() - self._since, 1))
+            self._missing = None
+
+
+class Service:
+    """One process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._log = set_up(settings.log)
+        self._stop = asyncio.Event()
+        self._signal = 0
+        self._clock = SystemClock()
+        self._models = Models(Model(topic, window=settings.models[topic].window) for topic in settings.topics)
+        self._metrics = Metrics(__version__, self._now, lambda: self.ready)
+        self._observers = {m.name: ModelObserver(m, self._metrics, self._log) for m in self._models}
+        self._learners: list[asyncio.Task[None]] = []
+        self._store = RedisStore(settings.redis.url)
+        self._kafka = Kafka(
+            settings.kafka.bootstrap_servers,
+            settings.kafka.group_id,
+            settings.topics,
+            self._log.warning,
+            create=settings.create_topics,
+            session_timeout=settings.kafka.session_timeout,
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model can answer, and we are not stopping."""
+        return self._models.ready and not self._stop.is_set()
+
+    async def run(self) -> int:
+        """Serve and learn until SIGTERM or SIGINT, and return that signal's number.
+
+        Raises PerceptronError when the process cannot go on.
+        """
+        listening = _bind(self._settings.http.host, self._settings.http.port)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping, number)
+        server = _Server(
+            uvicorn.Config(
+                create_app(
+                    self._models,
+                    self._metrics,
+                    lambda: self.ready,
+                    version=__version__,
+                    max_body_bytes=self._settings.http.max_body_bytes,
+                    max_instances=self._settings.http.max_instances,
+                ),
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=3,
+            )
+        )
+        host, port = listening.getsockname()[:2]
+        self._log.info("listening", url=f"http://{host}:{port}", release=__version__)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(server.serve(sockets=[listening]))
+                background = [tasks.create_task(self._measure_loop()), tasks.create_task(self._work(tasks))]
+                await self._stop.wait()
+                self._kafka.stop()
+                if self._learners:
+                    _, late = await asyncio.wait(self._learners, timeout=STOP_SECONDS)
+                    if late:
+                        self._log.warning("the last save is late; its records are learned again at the next start")
+                    background += late
+                for task in background:
+                    task.cancel()
+                server.should_exit = True
+        except* PerceptronError as errors:
+            raise _first(errors) from None
+        finally:
+            await self._kafka.close()
+            await self._store.close()
+        self._log.info("stopped")
+        return self._signal
+
+    def _stopping(self, number: int) -> None:
+        self._log.info("stopping", signal=signal.Signals(number).name)
+        self._signal = number
+        self._stop.set()
+
+    async def _work(self, tasks: asyncio.TaskGroup) -> None:
+        """Connect, then follow and learn; followers and learners become tasks of the process."""
+        settings = self._settings
+        await asyncio.to_thread(_warm_up)
+        # One collection of everything imported so far would take longer than any slice of learning.
+        gc.collect()
+        gc.freeze()
+        for warning in await self._insist(self._store.check):
+            self._log.warning(warning)
+        if settings.learn:
+            await self._insist(self._check_identities)
+        async with asyncio.TaskGroup() as following:
+            for model in self._models:
+                tell = self._observers[model.name]
+                following.create_task(model.follow(self._store, self._clock, asyncio.to_thread, tell=tell))
+            if settings.learn:
+                await self._insist(self._kafka.connect)
+                following.create_task(self._kafka.run())
+                self._learners += [tasks.create_task(self._learning(model).run()) for model in self._models]
+
+    def _learning(self, model: Model) -> Learning:
+        settings = self._settings
+        keeper = Keeper(
+            model.name,
+            self._store,
+            self._clock,
+            asyncio.to_thread,
+            window=settings.models[model.name].window,
+            keep_every=settings.snapshots.keep_every,
+            keep=settings.snapshots.keep,
+        )
+        identity, start_at = settings.models[model.name].identity(), parse_start_at(settings.start_at)
+        tell = self._observers[model.name]
+        return Learning(self._kafka.logs[model.name], keeper, self._clock, tell, identity, start_at)
+
+    async def _check_identities(self) -> None:
+        """Refuse settings under which a stored model's events would mean something else."""
+        for model in self._models:
+            found = await self._store.head(model.name)
+            if found is not None:
+                stored = heads.decode(found[1], found[0]).identity
+                if differences := self._settings.models[model.name].identity().differences(stored):
+                    raise identity_changed(model.name, differences)
+
+    async def _insist(self, connect: Callable[[], Awaitable[T]]) -> T:
+        """Try until a dependency answers, saying once what is missing; with `fail_fast` not even twice."""
+        pause, said = 0.1, ""
+        while True:
+            try:
+                return await connect()
+            except DependencyError as error:
+                if self._settings.fail_fast:
+                    raise
+                if str(error) != said:
+                    said = str(error)
+                    self._log.error(f"{said}; trying again")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _measure_loop(self) -> None:
+        while True:
+            due = time.monotonic() + 0.5
+            await asyncio.sleep(0.5)
+            self._metrics.loop_lag.set(max(0.0, time.monotonic() - due))
+
+    def _now(self) -> Iterator[Now]:
+        """The models' figures for a scrape."""
+        for model in self._models:
+            a = model.answering
+            if a is None:
+                continue
+            learner, counts, ours = a.learner, a.head.counts, model.learning_here
+            yield Now(
+                model=model.name,
+                learning=ours,
+                version=a.head.version,
+                columns=len(learner.columns),
+                squared_norm=learner.squared_norm,
+                saved_at=a.head.saved_at,
+                durable=Durable(
+                    counts.events,
+                    counts.mistakes,
+                    counts.wrong_predictions,
+                    counts.updates,
+                    counts.ignored_features,
+                    counts.rejected,
+                )
+                if ours
+                else None,
+                limit=learner.squared_norm_limit if ours else None,
+                accuracy=learner.accuracy()[1] if ours else None,
+                lag=self._kafka.logs[model.name].lag(learner.next) if ours else {},
+            )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: it would end before the last save."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the process."""
+        yield
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        raise ConfigurationError(f"http: cannot listen on {host}:{port}: {error.strerror or error}") from None
+    return listening
+
+
+def _warm_up() -> None:
+    """Compile the kernel before the first event and the first scrape wait for it."""
+    learner = Learner(Identity(features="positional", dimension=1))
+    learner.begin({0: 0})
+    learner.apply(0, 0, [b'{"features":[1],"label":1}'])
+
+
+def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, PerceptronError)  # noqa: S101 - except* has sorted the others out
+    return error
+
+
+def run(settings: Settings) -> int:
+    """Run one process to its end; returns the exit code."""
+    if not settings.topics:
+        raise ConfigurationError("topics: name at least one, with -t TOPIC or topics = [\"…\"] in perceptron.toml")
+    number = uvloop.run(Service(settings).run())
+    return 130 if number == signal.SIGINT else 0

@@ -1,0 +1,218 @@
+"""The HTTP surface. Handlers are `async def` only: a plain one would run in a thread and see half an update."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import Rejected
+from service.monitoring.metrics import CONTENT_TYPE, Metrics
+from service.serving import predict, problems
+from service.serving.models import Answering, Model, Models
+from service.serving.problems import Problem
+
+MAX_PAGE = 10_000
+
+
+def create_app(
+    models: Models,
+    metrics: Metrics,
+    ready: Callable[[], bool],
+    *,
+    version: str,
+    max_body_bytes: int = 16 << 20,
+    max_instances: int = 10_000,
+) -> FastAPI:
+    """The application over these models."""
+    # /docs would load its page from elsewhere.
+    app = FastAPI(title="Perceptron Service", version=version, docs_url=None, redoc_url=None)
+    problems.install(app)
+    app.add_middleware(_Measured, metrics=metrics)
+
+    def model(name: str) -> Model:
+        found = models.get(name)
+        if found is None:
+            raise Problem(404, "there is no model of this name; GET /v1/models lists them")
+        return found
+
+    def answering(name: str) -> tuple[Model, Answering]:
+        found = model(name)
+        if found.answering is None:
+            raise Problem(503, "the model has no snapshot yet")
+        return found, found.answering
+
+    @app.post("/v1/models/{name}/predict")
+    async def predict_one_or_many(name: str, request: Request) -> Response:
+        """Predict one (`features`) or many (`instances`)."""
+        found, _ = answering(name)
+        body = await _body(request, max_body_bytes)
+        # The state is taken after the body has arrived, and used without a turn of the loop.
+        a = found.answering
+        assert a is not None  # noqa: S101 - a model that answers once always does
+        try:
+            instances, many = predict.read(body, a.learner.identity, max_instances)
+        except Rejected as rejected:
+            raise problems.invalid(rejected) from None
+        answers = [predict.answer(a.learner, features) for features in instances]
+        for label in {answer["label"] for answer in answers}:
+            n = sum(answer["label"] == label for answer in answers)
+            metrics.predictions.labels(name, _shown(label)).inc(n)
+        common = {"model": name, "version": a.head.version, "ahead": found.ahead}
+        return _json({**common, "predictions": answers} if many else {**common, **answers[0]})
+
+    @app.get("/v1/models")
+    async def list_models() -> Response:
+        """Every model of this process."""
+        return _json({"models": [_summary(m) for m in models]})
+
+    @app.get("/v1/models/{name}")
+    async def describe_model(name: str) -> Response:
+        """Counts and offsets of the state that answers; version and digests of its accepted head."""
+        return _json(describe(*answering(name)))
+
+    @app.get("/v1/models/{name}/weights")
+    async def weights(
+        name: str, top: str | None = None, names: str | None = None, limit: str | None = None, cursor: str | None = None
+    ) -> Response:
+        """The largest weights (`top`), some by name (`names`), or all, a page at a time (`limit`, `cursor`)."""
+        a = answering(name)[1]
+        columns, w = a.learner.columns, a.learner.weights
+        following: int | None = None
+        if names is not None:
+            found = (columns.column_of(n) for n in names.split(","))
+            chosen = [c for c in found if c is not None]
+        elif top is not None:
+            count = _whole("top", top, 1, MAX_PAGE)
+            chosen = sorted(range(1, len(columns)), key=lambda c: (-abs(w[c]), c))[:count]
+        else:
+            start = _whole("cursor", cursor or "1", 1, 1 << 62)
+            end = min(start + _whole("limit", limit or "1000", 1, MAX_PAGE), len(columns))
+            chosen, following = list(range(start, end)), end if end < len(columns) else None
+        rows = [{"name": columns.name_of(c), "column": c, "weight": float(w[c])} for c in chosen]
+        return _json({"bias": float(w[0]), "weights": rows, "next": None if following is None else str(following)})
+
+    @app.get("/livez")
+    async def live() -> Response:
+        """The event loop turns. A dead task ends the process, so this needs no more."""
+        return _json({"live": True})
+
+    @app.get("/readyz")
+    async def readiness() -> Response:
+        """Every model can answer, and the process is not shutting down."""
+        if not ready():
+            raise Problem(503, "not every model can answer yet, or the service is shutting down")
+        return _json({"ready": True})
+
+    @app.get("/metrics")
+    async def prometheus() -> Response:
+        """Prometheus' text format."""
+        return Response(metrics.render(), media_type=CONTENT_TYPE)
+
+    return app
+
+
+def describe(model: Model, a: Answering) -> dict[str, Any]:
+    """A model as `GET /v1/models/{m}` and `perceptron inspect` show it."""
+    learner, head, counts = a.learner, a.head, a.learner.counts
+    overall, recent = learner.accuracy()
+    return {
+        "model": model.name,
+        "identity": learner.identity,
+        "version": head.version,
+        "ahead": counts.events - head.counts.events,
+        "order": head.order,
+        "next": {str(p): o for p, o in sorted(learner.next.items())},
+        "covered": {str(p): ranges for p, ranges in sorted(learner.covered.items())},
+        "events": counts.events,
+        "mistakes": counts.mistakes,
+        "wrong_predictions": counts.wrong_predictions,
+        "updates": counts.updates,
+        "confusion": counts.confusion,
+        "rejected": counts.rejected,
+        "ignored_features": counts.ignored_features,
+        "accuracy": {"all": overall, "recent": recent},
+        "columns": len(learner.columns),
+        "squared_norm": learner.squared_norm,
+        "squared_norm_limit": learner.squared_norm_limit,
+        "bound": None,
+        "bound_reason": "no reference is known",
+        "digest": a.digest,
+        "state_digest": head.state_digest,
+        "saved_at": datetime.fromtimestamp(head.saved_at, UTC).isoformat(timespec="milliseconds"),
+        "learning_here": model.learning_here,
+        "stopped": model.stopped,
+    }
+
+
+def _summary(model: Model) -> dict[str, Any]:
+    a = model.answering
+    return {
+        "model": model.name,
+        "rule": a and a.learner.identity.rule,
+        "features": a and a.learner.identity.features,
+        "version": a and a.head.version,
+        "events": a and a.learner.counts.events,
+        "mistakes": a and a.learner.counts.mistakes,
+        "learning_here": model.learning_here,
+    }
+
+
+def _json(value: Any) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def _shown(label: bool | int | float | str) -> str:
+    return label if isinstance(label, str) else msgspec.json.encode(label).decode()
+
+
+def _whole(name: str, text: str, least: int, most: int) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most:
+        return int(text)
+    detail = f"'{name}' must be a whole number from {least} to {most}"
+    raise Problem(422, detail, [{"pointer": f"?{name}", "reason": "out-of-range"}])
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    """The request's body, counted as it streams in."""
+    media = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    if media != "application/json" and not media.endswith("+json"):
+        raise Problem(415, "send the body as application/json")
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise Problem(413, f"the body is larger than {limit} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+class _Measured:
+    """Times every request under its route's template."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        started, code = time.perf_counter(), "500"
+
+        async def sending(message: Message) -> None:
+            nonlocal code
+            if message["type"] == "http.response.start":
+                code = str(message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            route = scope.get("route")
+            template = getattr(route, "path", "unknown")
+            method = scope["method"] if template != "unknown" else "any"
+            seconds = time.perf_counter() - started
+            self._metrics.requests.labels(template, method, code).observe(seconds)

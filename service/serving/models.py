@@ -1,0 +1,84 @@
+"""The models that this process answers for: the one it learns, live; any other from its newest snapshot."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from service.errors import DependencyError, SnapshotDamaged
+from service.learning.learner import Learner
+from service.snapshots.head import Head
+from service.snapshots.keeper import Clock, Offload, fetch
+from service.snapshots.store import Store
+
+POLL_SECONDS = 0.1
+
+
+class Answering(NamedTuple):
+    """What answers for a model: a learner's state, and the accepted head that it is at or ahead of."""
+
+    learner: Learner
+    head: Head
+    digest: str
+
+
+class Model:
+    """One model by name. `answering` is swapped in one assignment, so a request sees one state throughout."""
+
+    def __init__(self, name: str, *, window: int = 1000) -> None:
+        self.name = name
+        self.answering: Answering | None = None
+        self.learning_here = False
+        self.stopped: str | None = None
+        self._window = window
+        self._damaged = ""
+
+    @property
+    def ahead(self) -> int:
+        """How many events the answering state has learned beyond its head."""
+        a = self.answering
+        return a.learner.counts.events - a.head.counts.events if a else 0
+
+    async def follow(self, store: Store, clock: Clock, offload: Offload, *, tell: Any) -> None:
+        """While somebody else learns the model, swap in each snapshot soon after it was accepted.
+
+        `tell` hears `unavailable(error)`, `followed(head)` and `damaged(error)`; the model that answers stays.
+        """
+        while True:
+            if not self.learning_here:
+                try:
+                    await self._refresh(store, offload, tell)
+                except DependencyError as error:
+                    tell.unavailable(error)
+            await clock.sleep(POLL_SECONDS)
+
+    async def _refresh(self, store: Store, offload: Offload, tell: Any) -> None:
+        digest = await store.digest(self.name)
+        if not digest or digest == self._damaged or (self.answering and digest == self.answering.digest and not self.ahead):
+            return
+        try:
+            snapshot = await fetch(store, self.name, offload, self._window)
+        except SnapshotDamaged as error:
+            self._damaged = digest
+            tell.damaged(error)
+            return
+        if snapshot is not None and not self.learning_here:
+            self.answering = Answering(snapshot.learner, snapshot.head, snapshot.digest)
+            tell.followed(snapshot.head)
+
+
+class Models:
+    """All models of this process, by name."""
+
+    def __init__(self, models: Iterable[Model]) -> None:
+        self._models = {model.name: model for model in models}
+
+    def get(self, name: str) -> Model | None:
+        """The model of this name."""
+        return self._models.get(name)
+
+    def __iter__(self) -> Any:
+        return iter(self._models.values())
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model can answer."""
+        return all(model.answering is not None for model in self)

@@ -1,0 +1,103 @@
+"""A prediction: request bytes to features, by the same rules as events, then the same scoring as learning."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from service.errors import Rejected
+from service.learning.events import Members, check_features, kind, parse
+from service.learning.identity import MAX_VALUE, Identity
+from service.learning.learner import Learner
+
+Features = Mapping[str, float] | Sequence[float]
+
+_UNSET = msgspec.UNSET
+
+
+class _Named(msgspec.Struct):
+    features: dict[str, float]
+
+
+class _Listed(msgspec.Struct):
+    features: list[float]
+
+
+class _NamedRequest(msgspec.Struct):
+    features: dict[str, float] | msgspec.UnsetType = _UNSET
+    instances: list[_Named] | msgspec.UnsetType = _UNSET
+
+
+class _ListedRequest(msgspec.Struct):
+    features: list[float] | msgspec.UnsetType = _UNSET
+    instances: list[_Listed] | msgspec.UnsetType = _UNSET
+
+
+_NAMED, _LISTED = msgspec.json.Decoder(_NamedRequest).decode, msgspec.json.Decoder(_ListedRequest).decode
+
+
+def read(body: bytes, identity: Identity, max_instances: int) -> tuple[list[Features], bool]:
+    """The instances of a request body, and whether they came as `instances`; raises Rejected."""
+    listed = identity.features == "positional"
+    try:
+        request: Any = (_LISTED if listed else _NAMED)(body)
+        many = request.instances is not _UNSET
+        if many == (request.features is not _UNSET):
+            raise Rejected("missing-field", "one of 'features' and 'instances' is needed")
+        found: list[Any] = [i.features for i in request.instances] if many else [request.features]
+        # As many colons as members: nothing is given twice or unknown. See events.Decoder.
+        members = 1 + (len(found) if many else 0) + (0 if listed else sum(map(len, found)))
+        if body.count(b":") == members and len(found) <= max_instances and all(_certain(f, identity) for f in found):
+            return found, many
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Rejected):
+        pass
+    return _examine(body, identity, max_instances)
+
+
+def _certain(features: Any, identity: Identity) -> bool:
+    """Whether features are surely within the limits; if not, `_examine` says which they break."""
+    if identity.features == "positional":
+        return len(features) == identity.dimension and max(map(abs, features), default=0.0) <= MAX_VALUE
+    longest, largest = max(map(len, features), default=0), max(map(abs, features.values()), default=0.0)
+    fits = len(features) <= identity.max_features and longest * 4 <= identity.max_name_bytes
+    return bool(fits and largest <= MAX_VALUE)
+
+
+def _examine(body: bytes, identity: Identity, max_instances: int) -> tuple[list[Features], bool]:
+    """As `read`, with the standard library: slow, and it knows what to say."""
+    request = parse(body)
+    if not isinstance(request, Members):
+        raise Rejected("wrong-type", f"expected an object, got {kind(request)}")
+    members = request.once(("features", "instances"))
+    if len(members) != 1:
+        raise Rejected("missing-field", "expected one of 'features' and 'instances'", "/features")
+    if "features" in members:
+        return [_features(members["features"], identity, "/features")], False
+    instances = members["instances"]
+    if isinstance(instances, Members) or not isinstance(instances, list):
+        raise Rejected("wrong-type", f"'instances' must be a list, got {kind(instances)}", "/instances")
+    if len(instances) > max_instances:
+        raise Rejected("too-large", f"{len(instances)} instances; the limit is {max_instances}", "/instances")
+    found = []
+    for i, instance in enumerate(instances):
+        pointer = f"/instances/{i}"
+        if not isinstance(instance, Members):
+            raise Rejected("wrong-type", f"an instance must be an object, got {kind(instance)}", pointer)
+        given = instance.once(("features",))
+        if "features" not in given:
+            raise Rejected("missing-field", "'features' is missing", f"{pointer}/features")
+        found.append(_features(given["features"], identity, f"{pointer}/features"))
+    return found, True
+
+
+def _features(value: Any, identity: Identity, pointer: str) -> Features:
+    check_features(value, identity, pointer)
+    if isinstance(value, Members):
+        return {name: float(v) for name, v in value}
+    return [float(v) for v in value]
+
+
+def answer(learner: Learner, features: Features) -> dict[str, Any]:
+    """Label, score, and how many of the features the model has never seen."""
+    score, unknown = learner.score(features)
+    return {"label": learner.label(score), "score": score, "unknown_features": unknown}

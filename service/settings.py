@@ -1,0 +1,231 @@
+"""Settings: one source of truth, from flags, environment, `perceptron.toml` and defaults, in that order.
+
+The composition root (`runtime.py`) and the commands alone read these; everything else takes plain arguments.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from service.errors import ConfigurationError
+from service.learning.identity import Identity
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+Label = StrictBool | StrictInt | StrictFloat | StrictStr
+
+
+class KafkaSettings(BaseModel):
+    """`[kafka]`: where events come from."""
+
+    model_config = _STRICT
+    bootstrap_servers: str = Field("localhost:9092", min_length=1)
+    group_id: str = Field("perceptron", min_length=1)
+    session_timeout: float = Field(10.0, ge=6.0, le=300.0, description="seconds until a silent member is replaced")
+
+
+class RedisSettings(BaseModel):
+    """`[redis]`: where snapshots are kept."""
+
+    model_config = _STRICT
+    url: str = Field("redis://localhost:6379/0", pattern=r"^(rediss?|unix)://")
+
+
+class HttpSettings(BaseModel):
+    """`[http]`: where predictions are asked for."""
+
+    model_config = _STRICT
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    max_body_bytes: int = Field(16 << 20, ge=1)
+    max_instances: int = Field(10_000, ge=1)
+
+
+class SnapshotSettings(BaseModel):
+    """`[snapshots]`: which versions are kept for rollback."""
+
+    model_config = _STRICT
+    keep_every: float = Field(300.0, gt=0)
+    keep: int = Field(12, ge=0)
+
+
+class ModelSettings(BaseModel):
+    """`[model]`, the defaults of all models, and `[models.NAME]`. All but `window` is identity."""
+
+    model_config = _STRICT
+    features: Literal["named", "positional", "hashed"] = "named"
+    dimension: int | None = Field(None, ge=1, le=1 << 24)
+    bits: int | None = Field(None, ge=1, le=24)
+    rule: Literal["perceptron"] = "perceptron"
+    eta: float = Field(1.0, gt=0, le=1000)
+    labels: tuple[Label, Label] | None = None
+    max_record_bytes: int = Field(1 << 20, ge=1, le=1 << 30)
+    max_features: int = Field(10_000, ge=1)
+    max_name_bytes: int = Field(256, ge=1)
+    max_columns: int = Field(1 << 20, ge=1, le=1 << 28)
+    window: int = Field(1000, ge=1, le=1_000_000)
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _from_environment(cls, labels: Any) -> Any:
+        return json.loads(labels) if isinstance(labels, str) else labels
+
+    @field_validator("labels", mode="after")
+    @classmethod
+    def _two_labels(cls, labels: tuple[Label, Label] | None) -> tuple[Label, Label] | None:
+        if labels and labels[0] == labels[1]:
+            raise ValueError("the two labels must differ")
+        return labels
+
+    @model_validator(mode="after")
+    def _mode_fits(self) -> "ModelSettings":
+        for mode, name in (("positional", "dimension"), ("hashed", "bits")):
+            given = getattr(self, name) is not None
+            if (self.features == mode) != given:
+                raise ValueError(
+                    f'features = "{self.features}" {"takes no" if given else "needs"} {name}'
+                    + (f' (it belongs to features = "{mode}")' if given else f", such as {name} = 20")
+                )
+        if self.features == "positional" and (self.dimension or 0) > self.max_features:
+            raise ValueError(f"dimension = {self.dimension} is more than max_features = {self.max_features}")
+        return self
+
+    def identity(self) -> Identity:
+        """What the stored model must have been learned with."""
+        return Identity(
+            rule=self.rule,
+            eta=self.eta,
+            features=self.features,
+            dimension=self.dimension,
+            bits=self.bits,
+            labels=self.labels,
+            max_record_bytes=self.max_record_bytes,
+            max_features=self.max_features,
+            max_name_bytes=self.max_name_bytes,
+            max_columns=self.max_columns if self.features == "named" else None,
+        )
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. `models` holds an entry for each topic, `[model]` merged in."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PERCEPTRON_", env_nested_delimiter="__", extra="forbid", allow_inf_nan=False
+    )
+    topics: Annotated[list[str], NoDecode] = []
+    learn: bool = True
+    create_topics: bool = False
+    fail_fast: bool = False
+    start_at: str | None = None
+    log: Literal["text", "json"] = "text"
+    kafka: KafkaSettings = KafkaSettings()
+    redis: RedisSettings = RedisSettings()
+    http: HttpSettings = HttpSettings()
+    snapshots: SnapshotSettings = SnapshotSettings()
+    model: dict[str, Any] = {}
+    models: dict[str, ModelSettings] = {}
+
+    @field_validator("topics", mode="before")
+    @classmethod
+    def _comma_separated(cls, topics: Any) -> Any:
+        return [t.strip() for t in topics.split(",") if t.strip()] if isinstance(topics, str) else topics
+
+    @field_validator("topics", mode="after")
+    @classmethod
+    def _topic_names(cls, topics: list[str]) -> list[str]:
+        for topic in topics:
+            if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+                raise ValueError(f"'{topic}' is no topic name (letters, digits, '.', '_' and '-', at most 249)")
+        return list(dict.fromkeys(topics))
+
+    @field_validator("start_at", mode="after")
+    @classmethod
+    def _start_at_reads(cls, text: str | None) -> str | None:
+        parse_start_at(text)
+        return text
+
+    @model_validator(mode="before")
+    @classmethod
+    def _merge_models(cls, values: Any) -> Any:
+        """Give each topic and each named model its settings, over the defaults of `[model]`."""
+        defaults, named = values.get("model") or {}, values.get("models") or {}
+        if isinstance(defaults, dict) and isinstance(named, dict):
+            topics = cls._comma_separated(values.get("topics") or [])
+            names = [*named, *(t for t in topics if isinstance(t, str) and t not in named)]
+            values["models"] = {
+                name: {**defaults, **named.get(name, {})} if isinstance(named.get(name, {}), dict) else named[name]
+                for name in names
+            }
+        return values
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags over environment over file over defaults."""
+        del dotenv_settings, file_secret_settings
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, _toml_file)
+
+
+_toml_file: Path | None = None
+
+
+def load(file: str | None, flags: dict[str, Any]) -> Settings:
+    """Read the settings; raises ConfigurationError with one line that names the setting and what was expected."""
+    global _toml_file  # noqa: PLW0603 - the library's sources are built by the class, not by us
+    chosen = file or os.environ.get("PERCEPTRON_CONFIG")
+    _toml_file = Path(chosen or "perceptron.toml")
+    if chosen and not _toml_file.is_file():
+        raise ConfigurationError(f"{chosen}: no such file")
+    try:
+        return Settings(**flags)
+    except ValidationError as error:
+        raise ConfigurationError("; ".join(map(_line, error.errors()))) from None
+    except ValueError as error:  # not TOML, or an environment variable that is not JSON
+        raise ConfigurationError(f"{_toml_file}: {error}".replace("\n", " ")) from None
+
+
+def _line(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"] if part not in {"bool", "int", "float", "str"})
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = "there is no such setting"
+    return f"{where}: {message}" if where else message
+
+
+def parse_start_at(text: str | None) -> str | dict[int, int] | None:
+    """`earliest`, `latest`, or `P:OFFSET,…` as {partition: offset}."""
+    if text is None or text in {"earliest", "latest"}:
+        return text
+    pairs = [part.split(":") for part in text.split(",")]
+    if not all(len(pair) == 2 and all(p.isascii() and p.isdigit() for p in pair) for pair in pairs):
+        raise ValueError("expected earliest, latest or PARTITION:OFFSET,…")
+    return {int(partition): int(offset) for partition, offset in pairs}

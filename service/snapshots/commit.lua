@@ -1,0 +1,53 @@
+-- Accept one save, or refuse it. The only place where a head is written or a blob removed.
+--
+-- KEYS[1]    perceptron:{model}, a hash: head, digest, v:<version>, b:<digest>
+-- ARGV[1]    parent: the digest that must be current ('' where there is no head yet)
+-- ARGV[2]    digest of the new head
+-- ARGV[3]    the new head, JSON
+-- ARGV[4]    the version to keep it as, or ''
+-- ARGV[5]    the kept version to evict, or ''
+-- ARGV[6..]  refs: the digest of every blob that the new head refers to
+--
+-- Returns OK, CONFLICT (another head is current) or MISSING (a blob is not there: upload again).
+-- An error in a script rolls nothing back, so everything is checked first and one HSET is the only write of state.
+
+local key, parent, digest, head, keep, evict = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+
+local current = redis.call('HGET', key, 'digest') or ''
+if current == digest then return 'OK' end -- said before, and the reply was lost
+if current ~= parent then return 'CONFLICT' end
+
+local live = {}
+for i = 6, #ARGV do
+  if redis.call('HEXISTS', key, 'b:' .. ARGV[i]) == 0 then return 'MISSING' end
+  live['b:' .. ARGV[i]] = true
+end
+
+local function hold(text)
+  local kept = cjson.decode(text)
+  for _, name in ipairs(kept.names) do live['b:' .. name] = true end
+  for _, array in pairs(kept.arrays) do
+    for _, name in ipairs(array.base) do live['b:' .. name] = true end
+    for _, name in ipairs(array.deltas) do live['b:' .. name] = true end
+  end
+end
+
+-- Readers that fetched the parent's head just now still need its blobs.
+local before = redis.call('HGET', key, 'head')
+if before then hold(before) end
+local fields = redis.call('HKEYS', key)
+for _, field in ipairs(fields) do
+  if string.sub(field, 1, 2) == 'v:' and field ~= 'v:' .. evict then hold(redis.call('HGET', key, field)) end
+end
+
+if keep ~= '' then
+  redis.call('HSET', key, 'head', head, 'digest', digest, 'v:' .. keep, head)
+else
+  redis.call('HSET', key, 'head', head, 'digest', digest)
+end
+
+if evict ~= '' and evict ~= keep then redis.call('HDEL', key, 'v:' .. evict) end
+for _, field in ipairs(fields) do
+  if string.sub(field, 1, 2) == 'b:' and not live[field] then redis.call('HDEL', key, field) end
+end
+return 'OK'

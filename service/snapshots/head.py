@@ -1,0 +1,171 @@
+"""The head of a snapshot: small JSON that names everything the state consists of, with its codec and digests.
+
+`state_digest` is the SHA-256 of the canonical state: sorted JSON of identity, covered ranges, counts, and the
+digests of names and arrays in fixed cuts. What depends on a clock or on how the state was reached (version,
+times, runs, windows) is beside it. A head is named by the SHA-256 of its own bytes, parent included.
+"""
+
+from copy import deepcopy
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from service.errors import SnapshotDamaged
+from service.learning.identity import Identity
+from service.learning.learner import Counts, Learner
+from service.snapshots import blobs
+
+SCHEMA = 1
+
+
+class Fingerprint(msgspec.Struct, frozen=True):
+    """The last record applied of a partition, so that a recreated topic is recognised."""
+
+    offset: int
+    timestamp: int
+    crc32: int
+    """Of the key's bytes, then the value's."""
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where a partition goes on."""
+
+    offset: int
+    fingerprint: Fingerprint | None = None
+
+
+class Array(msgspec.Struct, frozen=True):
+    """An array as base blobs, and deltas to be laid over them in order."""
+
+    base: list[str]
+    deltas: list[str] = []
+
+
+class Observations(msgspec.Struct, frozen=True):
+    """Kept with the state, not part of it."""
+
+    squared_norm_limit: float
+    recent_events: int
+    recent_wrong: str
+    """One bit for each event of the recent window, oldest first, packed, hexadecimal."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A version kept for rollback."""
+
+    version: int
+    saved_at: float
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module's first lines. `saved_at` is seconds since 1970; partitions are decimal strings."""
+
+    schema: int = SCHEMA
+    model: str
+    version: int
+    parent: str
+    saved_at: float
+    identity: Identity
+    state_digest: str
+    order: Literal["log", "arrival"]
+    cluster: str
+    next: dict[str, Position]
+    covered: dict[str, list[tuple[int, int]]]
+    counts: Counts
+    observations: Observations
+    runs: list[tuple[int, int, int]]
+    kept: list[Kept]
+    columns: int
+    arrays: dict[str, Array]
+    names: list[str]
+
+    @property
+    def refs(self) -> list[str]:
+        """The digests of all blobs that this snapshot consists of."""
+        return [*self.names, *(d for a in self.arrays.values() for d in (*a.base, *a.deltas))]
+
+
+class Content(NamedTuple):
+    """A learner's state as a head refers to it, and the blobs by digest."""
+
+    state_digest: str
+    arrays: dict[str, Array]
+    names: list[str]
+    blobs: dict[str, bytes]
+
+
+_decoder = msgspec.json.Decoder(Head)
+
+
+def encode(head: Head) -> bytes:
+    """A head's bytes; their SHA-256 names it."""
+    return msgspec.json.encode(head)
+
+
+def decode(data: bytes, digest: str) -> Head:
+    """The head with this digest; raises SnapshotDamaged when the bytes are not those."""
+    if blobs.digest(data) != digest:
+        raise SnapshotDamaged(f"the head's bytes do not match their digest {digest[:12]}")
+    try:
+        head = _decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise SnapshotDamaged(f"head {digest[:12]} does not decode: {error}") from error
+    if head.schema != SCHEMA:
+        raise SnapshotDamaged(f"head {digest[:12]} has schema {head.schema}; this release reads {SCHEMA}")
+    return head
+
+
+def content(learner: Learner) -> Content:
+    """Cut a learner's state into blobs and digest it. Heavy for many columns; the learner must not change meanwhile."""
+    cut: dict[str, bytes] = {}
+
+    def named(parts: list[bytes]) -> list[str]:
+        digests = [blobs.digest(part) for part in parts]
+        cut.update(zip(digests, parts, strict=True))
+        return digests
+
+    weights, names = named(blobs.cut_array(learner.weights)), named(blobs.cut_names(learner.columns.names))
+    state = {
+        "identity": learner.identity,
+        "covered": covered_as_json(learner),
+        "counts": learner.counts,
+        "columns": len(learner.columns),
+        "arrays": {"w": weights},
+        "names": names,
+    }
+    canonical = msgspec.json.encode(msgspec.to_builtins(state), order="sorted")
+    return Content(blobs.digest(canonical), {"w": Array(weights)}, names, cut)
+
+
+def covered_as_json(learner: Learner) -> dict[str, list[tuple[int, int]]]:
+    """Covered ranges with partitions as decimal strings, in ascending order."""
+    return {str(partition): list(ranges) for partition, ranges in sorted(learner.covered.items())}
+
+
+def observations(learner: Learner) -> Observations:
+    """What is kept beside the state."""
+    recent = learner.recent
+    return Observations(learner.squared_norm_limit, len(recent), np.packbits(recent).tobytes().hex())
+
+
+def learner_from(head: Head, found: dict[str, bytes], window: int) -> Learner:
+    """The learner that a head describes, from its verified blobs; raises SnapshotDamaged when they do not add up."""
+    arrays = {
+        name: blobs.join_array((found[d] for d in array.base), head.columns) for name, array in head.arrays.items()
+    }
+    learner = Learner(
+        head.identity, names=blobs.join_names(found[d] for d in head.names), window=window
+    )
+    if len(learner.columns) != head.columns:
+        raise SnapshotDamaged(f"{len(learner.columns)} columns are named where the head says {head.columns}")
+    packed = np.frombuffer(bytes.fromhex(head.observations.recent_wrong), np.uint8)
+    learner.load(
+        arrays["w"],
+        {int(partition): list(ranges) for partition, ranges in head.covered.items()},
+        deepcopy(head.counts),  # counts change, heads do not
+        head.observations.squared_norm_limit,
+        np.unpackbits(packed, count=head.observations.recent_events).astype(bool),
+    )
+    learner.runs = list(head.runs)
+    return learner

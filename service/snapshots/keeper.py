@@ -1,0 +1,259 @@
+"""When to save a model, what to save of it, and what a refusal means.
+
+Rules that hold whatever crashes:
+1. A save names the digest of the head it was built on; the store accepts it only if that is still current.
+2. A refused save means that somebody else went on from our parent: our state is dropped, never merged.
+3. A save whose reply was lost is looked up before the next one: it may have been accepted.
+4. Nothing changes the learner while a save runs: the loop that learns awaits it.
+
+No asyncio and no clock of its own: `Clock` and `offload` are handed in, so that a test can step every await.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from copy import deepcopy
+from typing import Any, NamedTuple, Protocol
+
+from service.errors import DataError, SnapshotDamaged
+from service.learning.learner import Learner
+from service.snapshots import blobs, head
+from service.snapshots.head import Fingerprint, Head, Kept, Position
+from service.snapshots.store import Store
+
+SHARE = 50
+"""A save is followed by a pause of this many times its cost, within the two bounds below."""
+SHORTEST, LONGEST = 0.1, 10.0
+BYTES_PER_SECOND = 8 << 20
+
+
+class Clock(Protocol):
+    """Time, as far as anything that is simulated may see it."""
+
+    def now(self) -> float:
+        """Seconds that never go back."""
+
+    def time(self) -> float:
+        """Seconds since 1970."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Let others run for at least this long; 0 is one turn."""
+
+
+Offload = Callable[..., Awaitable[Any]]
+"""`await offload(function, *arguments)`: a thread in the service, a plain call in a test."""
+
+
+class Snapshot(NamedTuple):
+    """An accepted head with its digest, and the learner it describes."""
+
+    head: Head
+    digest: str
+    learner: Learner
+
+
+class Saved(NamedTuple):
+    """An accepted save."""
+
+    head: Head
+    digest: str
+    written: int
+    seconds: float
+
+
+class Refused(NamedTuple):
+    """A save whose parent was not current any more."""
+
+    parent: str
+
+
+class _Doubt(NamedTuple):
+    """A save without a reply: its head, and the runs that the learner put down for the kept version."""
+
+    head: Head
+    digest: str
+    learner: Learner
+    runs: list[tuple[int, int, int]]
+
+
+async def fetch(store: Store, model: str, offload: Offload, window: int) -> Snapshot | None:
+    """The newest snapshot of a model, verified; None where there is none.
+
+    Raises SnapshotDamaged when a blob of the current head is missing or differs from its digest.
+    """
+    found = await store.head(model)
+    while found is not None:
+        digest, data = found
+        current = head.decode(data, digest)
+        parts = await store.blobs(model, current.refs)
+        missing = [d for d in current.refs if d not in parts]
+        if not missing:
+            learner = await offload(_verified, current, parts, window)
+            return Snapshot(current, digest, learner)
+        found = await store.head(model)
+        if found is not None and found[0] == digest:
+            raise SnapshotDamaged(f"model {model}: blob {missing[0][:12]} of version {current.version} is missing")
+        # The head has moved on, and took the blob away.
+    return None
+
+
+def _verified(current: Head, parts: Mapping[str, bytes], window: int) -> Learner:
+    for digest, blob in parts.items():
+        if blobs.digest(blob) != digest:
+            raise SnapshotDamaged(
+                f"model {current.model}: blob {digest[:12]} of version {current.version} does not match its digest"
+            )
+    return head.learner_from(current, dict(parts), window)
+
+
+class Keeper:
+    """Saves one model. Between `restore` and the first refusal it knows the head that its learner goes on from."""
+
+    def __init__(
+        self,
+        model: str,
+        store: Store,
+        clock: Clock,
+        offload: Offload,
+        *,
+        window: int = 1000,
+        keep_every: float = 300.0,
+        keep: int = 12,
+    ) -> None:
+        self.model, self.window = model, window
+        self._store, self._clock, self._offload = store, clock, offload
+        self._keep_every, self._keep = keep_every, keep
+        self.head: Head | None = None
+        self.digest = ""
+        self._uploaded: set[str] = set()
+        self._doubtful: _Doubt | None = None
+        self._next_save = 0.0
+        self._failures = 0
+
+    async def restore(self) -> Learner | None:
+        """The learner of the current head, which the next save goes on from; None where there is no head."""
+        snapshot = await fetch(self._store, self.model, self._offload, self.window)
+        self._doubtful = None
+        if snapshot is None:
+            self.head, self.digest, self._uploaded = None, "", set()
+            return None
+        self.head, self.digest = snapshot.head, snapshot.digest
+        self._uploaded = set(snapshot.head.refs)
+        return snapshot.learner
+
+    async def current(self) -> bool:
+        """Whether the store's head is still the one that our learner goes on from."""
+        await self._settle()
+        return await self._store.digest(self.model) == self.digest
+
+    def ahead(self, learner: Learner) -> bool:
+        """Whether the learner covers records that the current head does not."""
+        return self.head is None or {str(p): o for p, o in learner.next.items()} != {
+            p: position.offset for p, position in self.head.next.items()
+        }
+
+    def due(self, learner: Learner) -> bool:
+        """Whether it is time to save."""
+        return self._clock.now() >= self._next_save and self.ahead(learner)
+
+    async def save(
+        self, learner: Learner, fingerprints: Mapping[int, Fingerprint], cluster: str
+    ) -> Saved | Refused:
+        """Save the learner's state as the child of the head it goes on from.
+
+        Raises DependencyError when the store did not answer; what it was to save is part of the next save.
+        """
+        started = self._clock.now()
+        saved = await self._save(learner, fingerprints, cluster, started)
+        self._failures = 0
+        if isinstance(saved, Saved):
+            pause = max(min(max(SHARE * saved.seconds, SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
+            self._next_save = self._clock.now() + pause
+        return saved
+
+    def postpone(self) -> None:
+        """Put off the next save after one that failed, longer each time."""
+        self._failures += 1
+        self._next_save = self._clock.now() + min(LONGEST, SHORTEST * 2**self._failures)
+
+    async def _save(
+        self, learner: Learner, fingerprints: Mapping[int, Fingerprint], cluster: str, started: float
+    ) -> Saved | Refused:
+        await self._settle()
+        content: head.Content = await self._offload(head.content, learner)
+        new, keep, evict = self._compose(learner, content, fingerprints, cluster)
+        data = head.encode(new)
+        digest = blobs.digest(data)
+        missing = {d: blob for d, blob in content.blobs.items() if d not in self._uploaded}
+        cut: list[tuple[int, int, int]] = []
+        if keep:
+            cut, learner.runs = learner.runs, cut
+        # From here on the head may be accepted although we hear nothing of it.
+        self._doubtful = _Doubt(new, digest, learner, cut)
+        for _ in range(2):
+            await self._store.put(self.model, missing)
+            verdict = await self._store.commit(self.model, self.digest, digest, data, new.refs, keep, evict)
+            if verdict != "MISSING":
+                break
+            missing = content.blobs
+        self._doubtful = None
+        if verdict == "MISSING":
+            raise DataError(f"model {self.model}: blobs vanish from the store as soon as they are written")
+        if verdict == "CONFLICT":
+            return Refused(self.digest)
+        self._accept(new, digest)
+        written = len(data) + sum(map(len, missing.values()))
+        return Saved(new, digest, written, self._clock.now() - started)
+
+    def _compose(
+        self, learner: Learner, content: head.Content, fingerprints: Mapping[int, Fingerprint], cluster: str
+    ) -> tuple[Head, str, str]:
+        """The new head, the version to keep it as or '', and the kept version to evict or ''."""
+        before, now = self.head, self._clock.time()
+        version = before.version + 1 if before else 1
+        kept = list(before.kept) if before else []
+        keep = before is not None and now - (kept[-1].saved_at if kept else 0.0) >= self._keep_every
+        evict = ""
+        if keep:
+            kept.append(Kept(version, now))
+            if len(kept) > self._keep:
+                evict = str(kept.pop(0).version)
+        # A partition in which nothing was learned since keeps the parent's fingerprint.
+        known = {p: position.fingerprint for p, position in before.next.items()} if before else {}
+        positions = {
+            str(partition): Position(offset, fingerprints.get(partition) or known.get(str(partition)))
+            for partition, offset in sorted(learner.next.items())
+        }
+        new = Head(
+            model=self.model,
+            version=version,
+            parent=self.digest,
+            saved_at=now,
+            identity=learner.identity,
+            state_digest=content.state_digest,
+            order="log" if len(learner.covered) == 1 else "arrival",
+            cluster=cluster,
+            next=positions,
+            covered=head.covered_as_json(learner),
+            counts=deepcopy(learner.counts),
+            observations=head.observations(learner),
+            runs=[] if keep else list(learner.runs),
+            kept=kept,
+            columns=len(learner.columns),
+            arrays=content.arrays,
+            names=content.names,
+        )
+        return new, str(version) if keep else "", evict
+
+    async def _settle(self) -> None:
+        """Find out whether a save whose reply was lost had been accepted."""
+        if self._doubtful is None:
+            return
+        new, digest, learner, cut = self._doubtful
+        if await self._store.digest(self.model) == digest:
+            self._accept(new, digest)
+        else:
+            learner.runs[:0] = cut
+        self._doubtful = None
+
+    def _accept(self, new: Head, digest: str) -> None:
+        self.head, self.digest = new, digest
+        self._uploaded = set(new.refs)

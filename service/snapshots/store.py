@@ -1,0 +1,154 @@
+"""Snapshots in Redis: every key name, every command. What a save means is in `commit.lua`.
+
+perceptron:{m}      one hash a model (the braces keep it in one Cluster slot):
+                    head, digest, v:<version> (kept heads), b:<digest> (blobs)
+perceptron:models   the set of model names
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Literal, Protocol, cast
+from urllib.parse import urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import RedisError
+
+from service.errors import ConfigurationError, DependencyError
+
+MODELS = "perceptron:models"
+MAX_COMMAND = 1 << 20
+"""Bytes of blobs in one command: a larger write holds the event loop longer than a slice of learning."""
+
+Verdict = Literal["OK", "CONFLICT", "MISSING"]
+
+
+class Store(Protocol):
+    """What the keeper needs. Every method raises DependencyError when the store cannot be reached."""
+
+    async def digest(self, model: str) -> str:
+        """The digest of the current head, or ''."""
+
+    async def head(self, model: str) -> tuple[str, bytes] | None:
+        """Digest and bytes of the current head, of one moment."""
+
+    async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
+        """The blobs that are there, by digest."""
+
+    async def put(self, model: str, blobs: Mapping[str, bytes]) -> None:
+        """Upload blobs."""
+
+    async def commit(
+        self, model: str, parent: str, digest: str, head: bytes, refs: Iterable[str], keep: str, evict: str
+    ) -> Verdict:
+        """Make `head` the current one if `parent` is; see commit.lua."""
+
+
+def key(model: str) -> str:
+    """The Redis key of a model."""
+    return f"perceptron:{{{model}}}"
+
+
+def redacted(url: str) -> str:
+    """A Redis address without its credentials."""
+    parts = urlsplit(url)
+    return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
+
+
+class RedisStore:
+    """The store on one Redis."""
+
+    def __init__(self, url: str, timeout: float = 3.0) -> None:
+        self.address = redacted(url)
+        try:
+            self._redis = Redis.from_url(
+                url,
+                socket_timeout=timeout,
+                socket_connect_timeout=timeout,
+                # A command may run twice; every command here may.
+                retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
+            )
+        except ValueError as error:
+            raise ConfigurationError(f"redis.url: {error}") from None
+        self._commit = self._redis.register_script(files(__package__).joinpath("commit.lua").read_text())
+
+    async def check(self) -> list[str]:
+        """Refuse a Redis that would lose snapshots (ConfigurationError); return warnings, a line each."""
+        async with self._asking():
+            info = await self._redis.info()
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            raise ConfigurationError(
+                f"Redis at {self.address} has maxmemory-policy {policy}, which would evict snapshots: "
+                "set it to noeviction"
+            )
+        if not info.get("aof_enabled"):
+            return [f"Redis at {self.address} has no AOF: a restart loses snapshots (start it with --appendonly yes)"]
+        return []
+
+    async def digest(self, model: str) -> str:
+        """See Store.digest."""
+        async with self._asking():
+            return (await self._redis.hget(key(model), "digest") or b"").decode()
+
+    async def head(self, model: str) -> tuple[str, bytes] | None:
+        """See Store.head."""
+        async with self._asking():
+            digest, head = await self._redis.hmget(key(model), ["digest", "head"])
+        return (digest.decode(), head) if digest and head else None
+
+    async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
+        """See Store.blobs."""
+        wanted, found = list(digests), dict[str, bytes]()
+        async with self._asking():
+            for i in range(0, len(wanted), 16):
+                part = wanted[i : i + 16]
+                answer = await self._redis.hmget(key(model), [f"b:{d}" for d in part])
+                found.update((d, blob) for d, blob in zip(part, answer, strict=True) if blob is not None)
+        return found
+
+    async def put(self, model: str, blobs: Mapping[str, bytes]) -> None:
+        """See Store.put."""
+        part: dict[str, bytes] = {}
+        async with self._asking():
+            for digest, blob in blobs.items():
+                if part and sum(map(len, part.values())) + len(blob) > MAX_COMMAND:
+                    await self._redis.hset(key(model), mapping=part)
+                    part = {}
+                part[f"b:{digest}"] = blob
+            if part:
+                await self._redis.hset(key(model), mapping=part)
+
+    async def commit(
+        self, model: str, parent: str, digest: str, head: bytes, refs: Iterable[str], keep: str, evict: str
+    ) -> Verdict:
+        """See Store.commit."""
+        async with self._asking():
+            if not parent:
+                await self._redis.sadd(MODELS, model)
+            answer = await self._commit(keys=[key(model)], args=[parent, digest, head, keep, evict, *refs])
+        return cast(Verdict, answer.decode())
+
+    async def models(self) -> list[str]:
+        """The names of all models that have a snapshot."""
+        async with self._asking():
+            return sorted(name.decode() for name in await self._redis.smembers(MODELS))
+
+    async def delete(self, model: str) -> bool:
+        """Forget a model: head, kept versions, blobs. True when there was one."""
+        async with self._asking():
+            await self._redis.srem(MODELS, model)
+            return bool(await self._redis.delete(key(model)))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._redis.aclose()
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            raise DependencyError(f"Redis at {self.address}: {error}") from error

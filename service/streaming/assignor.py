@@ -1,0 +1,73 @@
+"""Whole topics to one member each, spread evenly, and where they were before as far as that stays even.
+
+A topic is one model and a model has one learner, so its partitions are never split over members.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+
+VERSION = 0
+
+
+def spread(topics: Iterable[str], members: Mapping[str, set[str]], held: Mapping[str, set[str]]) -> dict[str, str]:
+    """Topic -> member. `members` maps a member to the topics it subscribes to, `held` to those it has now.
+
+    Pure and deterministic: topics in order of name, each to its holder while that one is below its even share,
+    else to the subscribed member with the fewest topics.
+    """
+    chosen: dict[str, str] = {}
+    load = dict.fromkeys(sorted(members), 0)
+    wanted = sorted(t for t in topics if any(t in subscribed for subscribed in members.values()))
+    share, extra = divmod(len(wanted), len(members) or 1)
+    for topic in wanted:
+        holder = next((m for m in load if topic in held.get(m, ()) and topic in members[m]), None)
+        if holder is None or load[holder] >= share + (extra > 0):
+            continue
+        extra -= load[holder] == share
+        load[holder] += 1
+        chosen[topic] = holder
+    for topic in wanted:
+        if topic not in chosen:
+            member = min((m for m in load if topic in members[m]), key=lambda m: (load[m], m))
+            load[member] += 1
+            chosen[topic] = member
+    return chosen
+
+
+def whole_topics() -> type[AbstractPartitionAssignor]:
+    """A fresh assignor class for one consumer: aiokafka calls class methods, and what a member holds is its own."""
+
+    class WholeTopics(AbstractPartitionAssignor):
+        """See the module's first lines."""
+
+        name = "perceptron-whole-topics"
+        held: frozenset[str] = frozenset()
+
+        @classmethod
+        def metadata(cls, topics: Iterable[str]) -> Any:
+            """What this member tells the group's leader: its subscription, and the topics it holds."""
+            return ConsumerProtocolMemberMetadata(VERSION, sorted(topics), "\n".join(sorted(cls.held)).encode())
+
+        @classmethod
+        def assign(cls, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
+            """As the group's leader: each member's partitions."""
+            subscribed = {member: set(m.subscription) for member, m in members.items()}
+            held = {member: set((m.user_data or b"").decode().split("\n")) for member, m in members.items()}
+            partitions = {t: cluster.partitions_for_topic(t) for t in set().union(*subscribed.values())}
+            chosen = spread((t for t, p in partitions.items() if p), subscribed, held)
+            return {
+                member: ConsumerProtocolMemberAssignment(
+                    VERSION, [(t, sorted(partitions[t])) for t, m in chosen.items() if m == member], b""
+                )
+                for member in members
+            }
+
+        @classmethod
+        def on_assignment(cls, assignment: Any) -> None:
+            """Remember what this member holds, for the next rebalance."""
+            cls.held = frozenset(topic for topic, _ in assignment.assignment)
+
+    return WholeTopics

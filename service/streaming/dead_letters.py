@@ -1,0 +1,51 @@
+"""A record that was set aside, as a dead letter: its own bytes, with the reason and where it stood."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MAX_BYTES = 900_000
+"""Value and own headers together, so that the letter fits a broker's usual limit of 1 MB. More is cut, and marked."""
+
+
+class DeadLetter(NamedTuple):
+    """What is published to `{topic}.dead-letters`. The key makes a letter written twice recognisable."""
+
+    key: bytes
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+
+
+def topic_of(topic: str) -> str:
+    """The name of a topic's dead-letter topic."""
+    return f"{topic}.dead-letters"
+
+
+def dead_letter(
+    topic: str,
+    partition: int,
+    offset: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[tuple[str, bytes]],
+    reason: str,
+    detail: str,
+) -> DeadLetter:
+    """The dead letter of one record: our headers first, then the record's own."""
+    ours = [
+        ("reason", reason.encode()),
+        ("detail", detail.encode(errors="replace")),
+        ("topic", topic.encode()),
+        ("partition", str(partition).encode()),
+        ("offset", str(offset).encode()),
+    ]
+    if key is not None:
+        ours.append(("key", key))
+    room = MAX_BYTES - len(key or b"")
+    if sum(len(name) * 4 + len(content or b"") for name, content in headers) > room // 2:
+        ours.append(("headers-omitted", str(len(headers)).encode()))
+        headers = ()
+    room -= sum(len(name) * 4 + len(content or b"") for name, content in headers)
+    if value is not None and len(value) > room:
+        ours.append(("truncated-from", str(len(value)).encode()))
+        value = value[:room]
+    return DeadLetter(f"{topic}-{partition}-{offset}".encode(), value, [*ours, *headers])

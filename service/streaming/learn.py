@@ -1,0 +1,303 @@
+"""The loop that learns one topic.
+
+1. Wait until Kafka gives us the topic.
+2. Restore the current head; where there is none, begin a model and save its first head before its first event.
+3. Seek to where the head stops.
+4. Poll. Apply records in slices, a turn of the event loop between them; publish the rejected ones as dead letters.
+   Only the record at the next offset is applied; a gap is fetched again once, then accepted or the end.
+5. When due: flush the dead letters, save, tell Kafka the offsets (advisory: nothing reads them back).
+6. Refused: somebody else went on from our head. Drop the state and go to 2.
+7. Revoked or stopping: save a last time, let the topic go, and go to 1 or end.
+
+Only `Log`, the keeper's `Store` and `Clock` are awaited, so that one test can drive this through any
+interleaving. What happened is told to an `Observer`; nothing here logs, counts or serves.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from service.errors import ConfigurationError, DataError, DependencyError, IdentityChanged, LogLost
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.snapshots.head import Fingerprint, Head
+from service.snapshots.keeper import Clock, Keeper, Refused, Saved
+from service.streaming.dead_letters import DeadLetter, dead_letter
+
+SLICE = 200
+"""Records learned before the event loop turns: predictions wait for at most one slice."""
+LONGEST_PAUSE = 5.0
+
+StartAt = str | Mapping[int, int] | None
+"""Where a model without a snapshot begins: "earliest", "latest", offsets by partition, or only a log from 0."""
+
+
+class Record(Protocol):
+    """A Kafka record, as far as learning needs it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+
+
+class Log(Protocol):
+    """One topic as this process sees it. Methods that ask Kafka raise DependencyError when it does not answer."""
+
+    topic: str
+    cluster: str
+
+    async def acquire(self) -> bool:
+        """Wait until the topic is ours (True) or the process is stopping (False)."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the topic is still ours since the last `acquire`."""
+
+    async def lost(self) -> None:
+        """Wait until the topic is not ours any more."""
+
+    def release(self) -> None:
+        """We have let the topic go; somebody else may have it."""
+
+    async def bounds(self) -> dict[int, tuple[int, int]]:
+        """First offset of, and next offset to be written to, each partition."""
+
+    def seek(self, offsets: Mapping[int, int]) -> None:
+        """Go on from these offsets."""
+
+    async def poll(self) -> Mapping[int, Sequence[Record]]:
+        """Records by partition, in order, none after a short while. Raises LogLost where the log has no such offset."""
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Tell Kafka how far a snapshot covers the topic, some time soon."""
+
+    async def publish(self, letter: DeadLetter) -> None:
+        """Hand over a dead letter; waits only when very many are under way."""
+
+    async def flush(self) -> None:
+        """Wait until every dead letter is acknowledged."""
+
+
+class Observer(Protocol):
+    """Hears what happens to one model."""
+
+    def learning(self, learner: Learner, head: Head, digest: str) -> None:
+        """We learn this model now, from this head on."""
+
+    def resigned(self) -> None:
+        """We do not learn it any more."""
+
+    def learned(self, records: int, seconds: float) -> None:
+        """A slice was learned."""
+
+    def saved(self, saved: Saved) -> None:
+        """A save was accepted."""
+
+    def rewound(self, cause: str) -> None:
+        """State was dropped, to be restored from the current head."""
+
+    def passed_over(self, partition: int, start: int, to: int) -> None:
+        """Offsets without a record were accepted."""
+
+    def set_aside(self, letter: DeadLetter) -> None:
+        """A record was rejected."""
+
+    def unavailable(self, error: DependencyError) -> None:
+        """A dependency did not answer; it is tried again."""
+
+    def stopped(self, error: Exception) -> None:
+        """Learning of this model ended for a reason that waiting does not mend."""
+
+
+class Learning:
+    """Learns one topic for as long as the process runs."""
+
+    def __init__(
+        self, log: Log, keeper: Keeper, clock: Clock, tell: Observer, identity: Identity, start_at: StartAt = None
+    ) -> None:
+        self._log, self._keeper, self._clock, self._tell = log, keeper, clock, tell
+        self._identity, self._start_at = identity, start_at
+        self._learner: Learner | None = None
+        self._last: dict[int, Record] = {}
+        self._refetched: dict[int, int] = {}
+
+    async def run(self) -> None:
+        """Steps 1 to 7, until the log says that the process is stopping."""
+        while await self._log.acquire():
+            try:
+                while self._log.held:
+                    await self._hold()
+            except (DataError, ConfigurationError) as error:
+                self._learner = None
+                self._tell.stopped(error)
+                await self._log.lost()
+            finally:
+                self._tell.resigned()
+                self._log.release()
+
+    async def _hold(self) -> None:
+        """Steps 2 to 7, until the topic is lost or the state was dropped."""
+        learner = await self._restore()
+        if learner is None:
+            return
+        try:
+            while self._log.held and self._learner is not None:
+                for partition, records in (await self._log.poll()).items():
+                    await self._take(learner, partition, records)
+                if self._keeper.due(learner):
+                    await self._save(learner)
+        except DependencyError as error:
+            self._tell.unavailable(error)
+        if self._learner is not None and self._keeper.ahead(learner):
+            await self._save(learner)
+
+    async def _restore(self) -> Learner | None:
+        """The learner of the current head, sought to where it stops; None when the topic is lost meanwhile."""
+        pause = 0.1
+        while self._log.held:
+            try:
+                # A rebalance that gave the topic back to us finds our head current and our state good.
+                if self._learner is None or not await self._keeper.current():
+                    self._last.clear()
+                    self._learner = await self._keeper.restore()
+                learner = await self._check(self._learner)
+                if learner is None:
+                    continue
+                self._learner = learner
+                self._log.seek(learner.next)
+                assert self._keeper.head is not None  # noqa: S101 - a restored or begun model has a head
+                self._tell.learning(learner, self._keeper.head, self._keeper.digest)
+                return learner
+            except DependencyError as error:
+                self._tell.unavailable(error)
+                await self._clock.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+        return None
+
+    async def _check(self, learner: Learner | None) -> Learner | None:
+        """The learner, if log and settings still fit it; a new one with its first head saved; None if refused."""
+        bounds = await self._log.bounds()
+        if learner is None:
+            learner = Learner(self._identity, window=self._keeper.window)
+            learner.begin(self._starts(bounds))
+            saved = await self._keeper.save(learner, {}, self._log.cluster)
+            if isinstance(saved, Refused):
+                return None
+            self._tell.saved(saved)
+            return learner
+        differences = self._identity.differences(learner.identity)
+        if differences:
+            raise identity_changed(self._log.topic, differences)
+        for partition, offset in sorted(learner.next.items()):
+            begin, end = bounds.get(partition, (0, 0))
+            if not begin <= offset <= end:
+                raise LogLost(
+                    f"topic {self._log.topic}: partition {partition} holds offsets {begin} to {end}, but the snapshot "
+                    f"goes on at {offset}: the log was trimmed or the topic recreated. `perceptron reset -t "
+                    f"{self._log.topic}` forgets the model, so that it begins anew"
+                )
+        learner.begin({p: begin for p, (begin, _) in bounds.items()})
+        return learner
+
+    def _starts(self, bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+        """Where a new model begins, by partition."""
+        if isinstance(self._start_at, str):
+            return {p: begin if self._start_at == "earliest" else end for p, (begin, end) in bounds.items()}
+        chosen = self._start_at or {}
+        for partition, (begin, end) in sorted(bounds.items()):
+            offset = chosen.get(partition, 0)
+            if not begin <= offset <= end:
+                raise LogLost(
+                    f"topic {self._log.topic}: a new model would begin at offset {offset} of partition {partition}, "
+                    f"which holds {begin} to {end}: say where with --start-at earliest, latest or {partition}:OFFSET"
+                )
+        return {p: chosen.get(p, 0) for p in bounds}
+
+    async def _take(self, learner: Learner, partition: int, records: Sequence[Record]) -> None:
+        for run in _runs(records):
+            first, expected = run[0].offset, learner.next[partition]
+            if first < expected:
+                run = run[expected - first :]  # noqa: PLW2901 - the rest of it
+            elif first > expected and not await self._gap(learner, partition, expected, first):
+                return
+            for i in range(0, len(run), SLICE):
+                if not self._log.held or self._learner is None:
+                    return
+                await self._apply(learner, partition, run[i : i + SLICE])
+                await self._clock.sleep(0)
+
+    async def _gap(self, learner: Learner, partition: int, expected: int, first: int) -> bool:
+        """Whether learning may go on at `first` although `expected` was next."""
+        if self._refetched.get(partition) != expected:
+            self._refetched[partition] = expected
+            self._log.seek({partition: expected})
+            return False
+        begin, _ = (await self._log.bounds())[partition]
+        if begin > expected:
+            raise LogLost(
+                f"topic {self._log.topic}: partition {partition} begins at {begin}, but {expected} was the next "
+                f"offset to learn: events are gone. `perceptron reset -t {self._log.topic}` begins anew"
+            )
+        learner.pass_over(partition, first)
+        self._tell.passed_over(partition, expected, first)
+        return True
+
+    async def _apply(self, learner: Learner, partition: int, records: Sequence[Record]) -> None:
+        started = self._clock.now()
+        outcome = learner.apply(partition, records[0].offset, [record.value for record in records])
+        for reject in outcome.rejects:
+            r = records[reject.record]
+            letter = dead_letter(
+                self._log.topic, partition, r.offset, r.key, r.value, r.headers, reject.reason, reject.detail
+            )
+            await self._log.publish(letter)
+            self._tell.set_aside(letter)
+        if outcome.consumed:
+            self._last[partition] = records[outcome.consumed - 1]
+        self._tell.learned(outcome.consumed, self._clock.now() - started)
+        if outcome.diverged:
+            await self._save(learner)
+            if self._learner is None:
+                return
+            raise DataError(f"model {self._log.topic} diverged: {outcome.diverged}; its last good version answers")
+
+    async def _save(self, learner: Learner) -> None:
+        fingerprints = {
+            partition: Fingerprint(r.offset, r.timestamp, zlib.crc32(r.value or b"", zlib.crc32(r.key or b"")))
+            for partition, r in self._last.items()
+        }
+        try:
+            await self._log.flush()
+            saved = await self._keeper.save(learner, fingerprints, self._log.cluster)
+        except DependencyError as error:
+            self._keeper.postpone()
+            self._tell.unavailable(error)
+            return
+        if isinstance(saved, Refused):
+            self._learner = None
+            self._tell.rewound("refused")
+            return
+        self._tell.saved(saved)
+        self._log.commit(learner.next)
+
+
+def _runs(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """Records cut where offsets do not follow on each other."""
+    if records and records[-1].offset - records[0].offset == len(records) - 1:
+        yield records
+        return
+    start = 0
+    for i in range(1, len(records) + 1):
+        if i == len(records) or records[i].offset != records[i - 1].offset + 1:
+            yield records[start:i]
+            start = i
+
+
+def identity_changed(model: str, differences: Sequence[str]) -> IdentityChanged:
+    """The refusal of a stored model under other settings: what differs, and the two ways out."""
+    return IdentityChanged(
+        f"model {model} was learned under other settings ({'; '.join(differences)}): "
+        f"restore them, or forget the model with `perceptron reset -t {model} --yes`"
+    )

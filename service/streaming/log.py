@@ -1,0 +1,362 @@
+"""Kafka through aiokafka: one group member for all topics of this process, and each topic as a `learn.Log`.
+
+What the client library makes unsafe is settled here:
+- Rebalance callbacks only record what happened and wait (for a while) until the loop has saved and let go.
+- Positions are ours: offsets live in snapshots, so every assignment is followed by a seek, and a complaint that the
+  group has no committed offset is not an error.
+- Commits are advisory, so they happen in the background, and failing ones are forgotten.
+- `getmany` has no bound while the group rebalances; here it has.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError, NoOffsetForPartitionError, TopicAlreadyExistsError
+
+from service.errors import DependencyError
+from service.streaming.assignor import whole_topics
+from service.streaming.dead_letters import DeadLetter, topic_of
+from service.streaming.learn import Record
+
+POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
+POLL_SECONDS = 0.2
+ANSWER_SECONDS = 5.0
+LETTERS_UNDER_WAY = 10_000
+
+
+@asynccontextmanager
+async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
+    """Turn what aiokafka raises into one DependencyError that names the address."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise DependencyError(f"Kafka at {bootstrap}: no answer in time") from error
+    except (KafkaError, OSError, ValueError) as error:
+        # ValueError: an address that does not resolve
+        raise DependencyError(f"Kafka at {bootstrap}: {str(error) or type(error).__name__}") from error
+
+
+@asynccontextmanager
+async def admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    """An admin client for a moment."""
+    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=int(ANSWER_SECONDS * 1000))
+    async with kafka_errors(bootstrap):
+        try:
+            await client.start()
+            yield client
+        finally:
+            await client.close()
+
+
+async def create_topics(bootstrap: str, topics: Sequence[str], partitions: int = 1) -> None:
+    """Create topics with the broker's default replication; those that exist are left alone."""
+    async with admin(bootstrap) as client:
+        for topic in topics:
+            with contextlib.suppress(TopicAlreadyExistsError):
+                # An empty assignment lets the class take -1, the broker's own default replication.
+                answer = await client.create_topics([NewTopic(topic, partitions, -1, replica_assignments={})])
+                for _, code, *rest in answer.topic_errors:
+                    if code not in (0, TopicAlreadyExistsError.errno):
+                        raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
+
+
+class Kafka(ConsumerRebalanceListener):
+    """This process in its consumer group."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        topics: Sequence[str],
+        say: Callable[..., None],
+        *,
+        create: bool = False,
+        session_timeout: float = 10.0,
+    ) -> None:
+        self.bootstrap, self.cluster = bootstrap, ""
+        self.logs = {topic: TopicLog(self, topic) for topic in topics}
+        self.stopping = False
+        self.consumer: AIOKafkaConsumer | None = None
+        self.producer: AIOKafkaProducer | None = None
+        self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
+        self._to_commit: dict[TopicPartition, int] = {}
+
+    async def connect(self) -> None:
+        """Connect, without joining the group yet; raises DependencyError."""
+        async with admin(self.bootstrap) as client:
+            self.cluster = (await client.describe_cluster())["cluster_id"]
+        session = int(self._session_timeout * 1000)
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap,
+            group_id=self._group,
+            partition_assignment_strategy=(whole_topics(),),
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            session_timeout_ms=session,
+            heartbeat_interval_ms=min(500, session // 3),
+            # A standby never polls, and must not leave the group for it.
+            max_poll_interval_ms=2**31 - 1,
+            metadata_max_age_ms=30_000,
+        )
+        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", enable_idempotence=True)
+        async with kafka_errors(self.bootstrap):
+            try:
+                await consumer.start()
+                await producer.start()
+            except BaseException:
+                await consumer.stop()
+                await producer.stop()
+                raise
+        self.consumer, self.producer = consumer, producer
+
+    async def run(self) -> None:
+        """Join the group with the topics that exist, as they come to exist; commit; write dead letters."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._subscribe())
+            tasks.create_task(self._commit_and_check())
+            for log in self.logs.values():
+                tasks.create_task(log.write_letters())
+
+    def stop(self) -> None:
+        """Every topic is lost from now on."""
+        self.stopping = True
+        for log in self.logs.values():
+            log.wake()
+
+    async def close(self) -> None:
+        """Commit what is left and leave the group."""
+        with contextlib.suppress(KafkaError, OSError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._commit()
+        for client in (self.consumer, self.producer):
+            if client is not None:
+                with contextlib.suppress(KafkaError, OSError, TimeoutError):
+                    async with asyncio.timeout(2.0):
+                        await client.stop()
+
+    async def _subscribe(self) -> None:
+        assert self.consumer is not None  # noqa: S101 - run follows connect
+        subscribed: set[str] = set()
+        said: set[str] = set()
+        while len(subscribed) < len(self.logs):
+            try:
+                async with kafka_errors(self.bootstrap), asyncio.timeout(ANSWER_SECONDS):
+                    existing = set(await self.consumer.topics())
+                wanted = [name for topic in self.logs for name in (topic, topic_of(topic))]
+                missing = [name for name in wanted if name not in existing]
+                if missing and self._create:
+                    await create_topics(self.bootstrap, missing)
+                    self._say("topics created", topics=missing)
+                    continue
+                for name in set(missing) - said:
+                    self._say(
+                        "waiting for the topic to exist; create it, or run with --create-topics"
+                        if name in self.logs
+                        else "no dead-letter topic: saves will wait at the first rejected event; "
+                        "create it, or run with --create-topics",
+                        topic=name,
+                    )
+                said.update(missing)
+                if found := (set(self.logs) & existing) - subscribed:
+                    subscribed |= found
+                    self.consumer.subscribe(sorted(subscribed), listener=self)
+            except DependencyError as error:
+                if str(error) not in said:
+                    self._say(str(error))
+                    said.add(str(error))
+            await asyncio.sleep(1.0)
+
+    async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
+        """Wait until the loops have saved and let go; a save that comes later is refused if it matters."""
+        logs = [self.logs[topic] for topic in {tp.topic for tp in revoked}]
+        for log in logs:
+            log.revoke()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._session_timeout / 2):
+                for log in logs:
+                    await log.released.wait()
+
+    async def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
+        """Record what is ours now."""
+        for topic, log in self.logs.items():
+            log.assign(sorted(tp for tp in assigned if tp.topic == topic))
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit these offsets in the background."""
+        self._to_commit.update(offsets)
+
+    async def _commit_and_check(self) -> None:
+        while True:
+            with contextlib.suppress(KafkaError, OSError):
+                await self._commit()
+            await asyncio.sleep(1.0)
+            if self.consumer is not None:
+                # A group member whose coordination has died would wait for ever; the process must not.
+                self.consumer._coordinator.check_errors()
+
+    async def _commit(self) -> None:
+        offsets, self._to_commit = self._to_commit, {}
+        if self.consumer is not None:
+            held = self.consumer.assignment()
+            if ours := {tp: offset for tp, offset in offsets.items() if tp in held}:
+                await self.consumer.commit(ours)
+
+
+class TopicLog:
+    """One topic as this process sees it: see `learn.Log`."""
+
+    def __init__(self, kafka: Kafka, topic: str) -> None:
+        self.topic = topic
+        self.released = asyncio.Event()
+        self.released.set()
+        self._kafka = kafka
+        self._partitions: list[TopicPartition] = []
+        # An assignment is numbered, so that one that comes after a revocation does not look like the one before.
+        self._assignment = self._acquired = 0
+        self._changed = asyncio.Event()
+        self._letters: list[DeadLetter] = []
+        self._letters_waiting, self._letters_written = asyncio.Event(), asyncio.Event()
+        self._letters_written.set()
+        self._letter_error = ""
+
+    @property
+    def cluster(self) -> str:
+        """The id of the Kafka cluster."""
+        return self._kafka.cluster
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """The group gave us these partitions, all of the topic or none."""
+        self._partitions = partitions
+        self._assignment += 1
+        self.wake()
+
+    def revoke(self) -> None:
+        """The group takes the topic back."""
+        self.assign([])
+
+    def wake(self) -> None:
+        """Let whoever waits look again."""
+        self._changed.set()
+
+    async def acquire(self) -> bool:
+        """See learn.Log."""
+        while not self._kafka.stopping:
+            if self._partitions:
+                self._acquired = self._assignment
+                self.released.clear()
+                return True
+            await self._change()
+        return False
+
+    @property
+    def held(self) -> bool:
+        """See learn.Log."""
+        return bool(self._partitions) and self._acquired == self._assignment and not self._kafka.stopping
+
+    async def lost(self) -> None:
+        """See learn.Log."""
+        while self.held:
+            await self._change()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def release(self) -> None:
+        """See learn.Log."""
+        self.released.set()
+
+    @property
+    def _consumer(self) -> Any:
+        return self._kafka.consumer
+
+    async def bounds(self) -> dict[int, tuple[int, int]]:
+        """See learn.Log."""
+        partitions = self._partitions
+        async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
+            begin = await self._consumer.beginning_offsets(partitions)
+            end = await self._consumer.end_offsets(partitions)
+        return {tp.partition: (begin[tp], end[tp]) for tp in partitions}
+
+    def seek(self, offsets: Mapping[int, int]) -> None:
+        """See learn.Log."""
+        for tp in self._partitions:
+            if tp.partition in offsets:
+                with contextlib.suppress(KafkaError):  # revoked meanwhile
+                    self._consumer.seek(tp, offsets[tp.partition])
+
+    async def poll(self) -> dict[int, Sequence[Record]]:
+        """See learn.Log."""
+        if not self.held:
+            return {}
+        try:
+            async with asyncio.timeout(5 * POLL_SECONDS):
+                records = await self._consumer.getmany(
+                    *self._partitions, timeout_ms=int(POLL_SECONDS * 1000), max_records=POLL_RECORDS
+                )
+        except (TimeoutError, NoOffsetForPartitionError):
+            return {}
+        except KafkaError as error:
+            if not self.held:
+                return {}
+            raise DependencyError(f"Kafka at {self._kafka.bootstrap}, topic {self.topic}: {error}") from error
+        return {tp.partition: part for tp, part in records.items()}
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """See learn.Log."""
+        self._kafka.commit({TopicPartition(self.topic, partition): o for partition, o in offsets.items()})
+
+    def lag(self, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Records behind the end of the log, by partition, as far as fetches have told."""
+        marks = {tp.partition: self._consumer.highwater(tp) for tp in self._partitions}
+        return {p: max(0, mark - offsets[p]) for p, mark in marks.items() if mark is not None and p in offsets}
+
+    async def publish(self, letter: DeadLetter) -> None:
+        """See learn.Log."""
+        self._letters.append(letter)
+        self._letters_written.clear()
+        self._letters_waiting.set()
+        while len(self._letters) > LETTERS_UNDER_WAY and self.held:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._letters_written.wait()
+
+    async def flush(self) -> None:
+        """See learn.Log."""
+        try:
+            async with asyncio.timeout(0.05 if self._letter_error else 2.0):
+                await self._letters_written.wait()
+        except TimeoutError:
+            raise DependencyError(
+                f"Kafka at {self._kafka.bootstrap}: {len(self._letters)} dead letters cannot be written to "
+                f"{topic_of(self.topic)}, so saves wait: {self._letter_error or 'no acknowledgement yet'}"
+            ) from None
+
+    async def write_letters(self) -> None:
+        """Write letters as they come, again and again until each is acknowledged."""
+        while True:
+            await self._letters_waiting.wait()
+            part = self._letters[:POLL_RECORDS]
+            try:
+                sent = [
+                    await self._kafka.producer.send(  # type: ignore[union-attr] - run follows connect
+                        topic_of(self.topic), value=letter.value, key=letter.key, headers=letter.headers
+                    )
+                    for letter in part
+                ]
+                await asyncio.gather(*sent)
+            except (KafkaError, OSError) as error:
+                self._letter_error = str(error) or type(error).__name__
+                await asyncio.sleep(1.0)
+                continue
+            self._letter_error = ""
+            del self._letters[: len(part)]
+            if not self._letters:
+                self._letters_waiting.clear()
+                self._letters_written.set()

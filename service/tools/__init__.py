@@ -1,0 +1,1 @@
+"""The one-shot commands: each asks or tells the servers something and ends."""

@@ -1,0 +1,208 @@
+"""`perceptron produce`: the events of a file or of standard input, to a topic."""
+
+import asyncio
+import csv
+import gzip
+import io
+import json
+import math
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from aiokafka import AIOKafkaProducer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+
+from service.errors import ConfigurationError, DataError
+from service.learning.columns import columns_for
+from service.learning.events import Decoder
+from service.learning.identity import Identity
+from service.settings import Settings
+from service.streaming.log import admin, kafka_errors
+
+BATCH = 500
+UNACKNOWLEDGED = 20_000
+
+
+class _Line(NamedTuple):
+    value: bytes
+    position: int
+    """Bytes of the file read so far, compressed ones where it is compressed."""
+
+
+def produce_file(settings: Settings, topic: str, file: str, label: str | None, check: bool) -> int:
+    """Send every event of `file` ('-' is standard input) in order and wait for the last; returns how many.
+
+    Raises DataError with the number of the first bad line; the events before it are sent.
+    """
+    identity = settings.models[topic].identity()
+    if file == "-":
+        raw: BinaryIO = sys.stdin.buffer
+        size = None
+    else:
+        path = Path(file)
+        if not path.is_file():
+            raise ConfigurationError(f"{file}: no such file")
+        raw, size = path.open("rb"), path.stat().st_size
+    with raw:
+        lines = _lines(raw, "standard input" if file == "-" else file, identity, label, check)
+        return asyncio.run(_send(settings.kafka.bootstrap_servers, topic, lines, size))
+
+
+def _lines(raw: BinaryIO, name: str, identity: Identity, label: str | None, check: bool) -> Iterator[_Line]:
+    """Events as JSON, one after the other; raises DataError at the first bad line."""
+    peekable = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw)  # type: ignore[arg-type]
+    plain: Any = gzip.open(peekable) if peekable.peek(2)[:2] == b"\x1f\x8b" else peekable
+    decoder = Decoder(identity, columns_for(identity))
+    number = 0
+    try:
+        for number, value in _csv(plain, identity, label) if label else _json(plain):
+            if check:
+                _, rejects, _ = decoder.decode([value])
+                if rejects:
+                    raise DataError(f"{rejects[0].reason}: {rejects[0].detail}")
+            yield _Line(value, raw.tell() if raw.seekable() else 0)
+    except (DataError, csv.Error, UnicodeDecodeError, OSError, EOFError) as error:
+        where = number + 1 if isinstance(error, UnicodeDecodeError | OSError | EOFError) else number
+        where = getattr(error, "line", where)
+        raise DataError(f"{name}, line {where}: {error}") from None
+
+
+def _json(plain: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    for number, line in enumerate(plain, 1):
+        if stripped := line.strip():
+            yield number, stripped
+
+
+def _csv(plain: BinaryIO, identity: Identity, label: str) -> Iterator[tuple[int, bytes]]:
+    """Rows of a CSV with a header; an empty cell is a feature that the event does not have."""
+    reader = csv.reader(io.TextIOWrapper(plain, "utf-8-sig", newline=""), strict=True)
+    header = next(reader, [])
+    if label not in header:
+        raise _bad(1, f"there is no column '{label}'; the columns are {', '.join(header) or 'none'}")
+    if len(set(header)) < len(header):
+        raise _bad(1, "two columns have the same name")
+    at = header.index(label)
+    names = [name for i, name in enumerate(header) if i != at]
+    for row in reader:
+        number = reader.line_num
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise _bad(number, f"{len(row)} cells, the header has {len(header)}")
+        cells = [(name, cell) for name, cell in zip(header, row, strict=True) if name != label]
+        if identity.features == "positional":
+            features: Any = [_number(number, name, cell) for name, cell in cells]
+            if len(names) != identity.dimension:
+                raise _bad(1, f"{len(names)} feature columns, the model's dimension is {identity.dimension}")
+        else:
+            features = {name: _number(number, name, cell) for name, cell in cells if cell.strip()}
+        yield number, json.dumps({"features": features, "label": _label(row[at])}, separators=(",", ":")).encode()
+
+
+def _bad(line: int, message: str) -> DataError:
+    error = DataError(message)
+    error.line = line  # type: ignore[attr-defined]
+    return error
+
+
+def _number(line: int, column: str, cell: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        raise _bad(line, f"column '{column}': expected a number, got '{cell[:40]}'") from None
+    if not math.isfinite(value):
+        raise _bad(line, f"column '{column}': expected a finite number, got '{cell[:40]}'")
+    return value
+
+
+def _label(cell: str) -> Any:
+    """A cell as a JSON number or boolean where it reads as one, else as a string."""
+    text = cell.strip()
+    try:
+        value = json.loads(text.lower() if text.lower() in {"true", "false"} else text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text
+
+
+async def _send(bootstrap: str, topic: str, lines: Iterator[_Line], size: int | None) -> int:
+    async with admin(bootstrap) as client:
+        if topic not in await client.list_topics():
+            raise ConfigurationError(
+                f"topic {topic} does not exist: create it, or start `perceptron run -t {topic} --create-topics`"
+            )
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, linger_ms=5)
+    batches = _Batches(lines)
+    sent = 0
+    async with kafka_errors(bootstrap):
+        try:
+            await producer.start()
+            with _progress(size) as (progress, task):
+                under_way: list[Any] = []
+                while batch := await asyncio.to_thread(batches.get):
+                    for line in batch:
+                        under_way.append(await producer.send(topic, line.value))
+                    if len(under_way) > UNACKNOWLEDGED:
+                        await asyncio.gather(*under_way)
+                        under_way.clear()
+                    sent += len(batch)
+                    progress.update(task, completed=batch[-1].position if size else sent, events=sent)
+                await asyncio.gather(*under_way)
+        finally:
+            await producer.stop()
+    if batches.error is not None:
+        raise DataError(f"{batches.error} ({sent} event{'s' * (sent != 1)} before it sent)") from None
+    return sent
+
+
+class _Batches:
+    """Lines in batches, read by a thread of their own: what is there goes out, and a slow pipe holds nothing up."""
+
+    def __init__(self, lines: Iterator[_Line]) -> None:
+        self.error: DataError | None = None
+        self._queue: queue.Queue[_Line | None] = queue.Queue(4 * BATCH)
+        self._ended = False
+        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
+
+    def _read(self, lines: Iterator[_Line]) -> None:
+        try:
+            for line in lines:
+                self._queue.put(line)
+        except DataError as error:
+            self.error = error
+        finally:
+            self._queue.put(None)
+
+    def get(self) -> list[_Line]:
+        """Up to BATCH lines, at least one; none at the end."""
+        batch: list[_Line] = []
+        while not self._ended and len(batch) < BATCH and not (batch and self._queue.empty()):
+            line = self._queue.get()
+            if line is None:
+                self._ended = True
+            else:
+                batch.append(line)
+        return batch
+
+
+class _progress:  # noqa: N801 - a context manager used once, named like a function
+    """A bar over the file's bytes, or a count where there is no size; only on a terminal."""
+
+    def __init__(self, size: int | None) -> None:
+        columns: list[Any] = [SpinnerColumn(), TextColumn("{task.fields[events]} events")]
+        columns += [BarColumn(), TaskProgressColumn()] if size else [MofNCompleteColumn()]
+        console = Console(stderr=True)
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._size = size
+
+    def __enter__(self) -> tuple[Progress, Any]:
+        self._progress.start()
+        return self._progress, self._progress.add_task("", total=self._size, events=0)
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
