@@ -18,11 +18,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Config = Annotated[str | None, typer.Option("-c", "--config", metavar="FILE", help="Settings (default: perceptron.toml).")]
-Topics = Annotated[list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be given again.")]
-Topic = Annotated[str | None, typer.Option("-t", "--topic", metavar="TOPIC", help="The topic, where settings name several.")]
+Config = Annotated[
+    str | None, typer.Option("-c", "--config", metavar="FILE", help="Settings (default: perceptron.toml).")
+]
+Topics = Annotated[
+    list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be given again.")
+]
+Topic = Annotated[
+    str | None, typer.Option("-t", "--topic", metavar="TOPIC", help="The topic, where settings name several.")
+]
 Bootstrap = Annotated[str | None, typer.Option("-b", "--bootstrap-servers", metavar="HOST:PORT", help="Kafka.")]
-RedisUrl = Annotated[str | None, typer.Option("--redis", metavar="URL", help="Redis, such as redis://localhost:6379/0.")]
+RedisUrl = Annotated[
+    str | None, typer.Option("--redis", metavar="URL", help="Redis, such as redis://localhost:6379/0.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -62,8 +70,12 @@ def run(
     host: Annotated[str | None, typer.Option(help="Address to serve on.")] = None,
     port: Annotated[int | None, typer.Option("-p", "--port", help="Port to serve on; 0 takes a free one.")] = None,
     learn: Annotated[bool | None, typer.Option("--learn/--no-learn", help="Learn, or only follow and serve.")] = None,
-    create_topics: Annotated[bool | None, typer.Option("--create-topics", help="Create topics that are missing.")] = None,
-    fail_fast: Annotated[bool | None, typer.Option("--fail-fast", help="Exit 3 when Kafka or Redis is not there.")] = None,
+    create_topics: Annotated[
+        bool | None, typer.Option("--create-topics", help="Create topics that are missing.")
+    ] = None,
+    fail_fast: Annotated[
+        bool | None, typer.Option("--fail-fast", help="Exit 3 when Kafka or Redis is not there.")
+    ] = None,
     start_at: Annotated[
         str | None, typer.Option(metavar="earliest|latest|P:OFFSET,…", help="Where a new model begins.")
     ] = None,
@@ -93,7 +105,9 @@ def produce(
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines, or CSV with --label; .gz too.")],
     topic: Topic = None,
     bootstrap: Bootstrap = None,
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The file is CSV; this column is the label.")] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The file is CSV; this column is the label.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Refuse lines that the model would reject.")] = True,
 ) -> None:
     """Send the events of a file to a topic."""

@@ -55,7 +55,8 @@ class DependencyError(PerceptronError):
 class Rejected(PerceptronError):
     """An event or request that breaks the format.
 
-    `reason` is one of `learning.events.REASONS`, `detail` one line for a person, `pointer` a JSON pointer to the member.
+    `reason` is one of `learning.events.REASONS`, the message one line for a person,
+    `pointer` a JSON pointer to the member at fault.
     """
 
     def __init__(self, reason: str, detail: str, pointer: str = "") -> None:

@@ -63,6 +63,7 @@ class ModelObserver:
         self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)
         self._missing: str | None = None
         self._since = 0.0
+        self._rejected: set[str] = set()
 
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
         """See streaming.learn.Observer."""
@@ -78,7 +79,7 @@ class ModelObserver:
             self._model.learning_here = False
             self._log.info("not learning any more")
 
-    def learned(self, records: int, seconds: float) -> None:
+    def learned(self, seconds: float) -> None:
         """See streaming.learn.Observer."""
         self._metrics.slices.labels(self._model.name).observe(seconds)
 
@@ -100,11 +101,17 @@ class ModelObserver:
 
     def passed_over(self, partition: int, start: int, to: int) -> None:
         """See streaming.learn.Observer."""
-        self._log.info("no records at these offsets (compacted, or transaction markers)", partition=partition, start=start, to=to)
+        self._log.info(
+            "no records at these offsets (compacted, or transaction markers)", partition=partition, start=start, to=to
+        )
 
     def set_aside(self, letter: DeadLetter) -> None:
         """See streaming.learn.Observer."""
         self._metrics.dead_letters.labels(self._model.name).inc()
+        about = {name: value.decode(errors="replace") for name, value in letter.headers[:5]}
+        if about["reason"] not in self._rejected:  # once a reason: the rest are in the metrics
+            self._rejected.add(about["reason"])
+            self._log.warning("event rejected (said once a reason)", **about)
 
     def unavailable(self, error: DependencyError) -> None:
         """See streaming.learn.Observer."""
@@ -349,6 +356,6 @@ def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
 def run(settings: Settings) -> int:
     """Run one process to its end; returns the exit code."""
     if not settings.topics:
-        raise ConfigurationError("topics: name at least one, with -t TOPIC or topics = [\"…\"] in perceptron.toml")
+        raise ConfigurationError('topics: name at least one, with -t TOPIC or topics = ["…"] in perceptron.toml')
     number = uvloop.run(Service(settings).run())
     return 130 if number == signal.SIGINT else 0

@@ -135,7 +135,19 @@ def redis(folder: Path, binary: str | None = None) -> Iterator[Server]:
 
         binary = str(get_binary_path())
     port = free_port()
-    command = [binary, "--bind", "127.0.0.1", "--port", str(port), "--appendonly", "yes", "--save", "", "--dir", str(folder)]
+    command = [
+        binary,
+        "--bind",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--appendonly",
+        "yes",
+        "--save",
+        "",
+        "--dir",
+        str(folder),
+    ]
     server = Server(command, port, folder / "redis.log")
     try:
         server.start()

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -79,7 +79,7 @@ class Decoder:
         self._identity, self._columns = identity, columns
         self._listed = identity.features == "positional"
         self._hashed = identity.features == "hashed"
-        self._fast = msgspec.json.Decoder(_ListedEvent if self._listed else _NamedEvent).decode
+        self._fast: Callable[[bytes], Any] = msgspec.json.Decoder(_ListedEvent if self._listed else _NamedEvent).decode
         self._signs = label_signs(identity)
 
     def decode(self, records: Sequence[bytes | None]) -> tuple[Batch, list[Reject], int]:

@@ -49,9 +49,7 @@ def _perceptron(
 _KERNELS = {"perceptron": _perceptron}
 
 
-def learn(
-    rule: str, eta: float, w: Vector, batch: Batch, scores: Vector, squared_steps: float
-) -> tuple[int, float]:
+def learn(rule: str, eta: float, w: Vector, batch: Batch, scores: Vector, squared_steps: float) -> tuple[int, float]:
     """Learn the batch in order, changing `w` in place and filling `scores` (before each event's update).
 
     `squared_steps` is the running Σ‖Δw‖² over updates. Returns it with the number of events learned: fewer than

@@ -185,4 +185,3 @@ class Learner:
                 self.runs[-1] = (partition, self.runs[-1][1], to)
             else:
                 self.runs.append((partition, at, to))
-

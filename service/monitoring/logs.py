@@ -13,7 +13,9 @@ def set_up(form: str) -> Any:
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if form == "json"
-        else structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=28, exception_formatter=structlog.dev.plain_traceback)
+        else structlog.dev.ConsoleRenderer(
+            colors=colors, pad_event_to=28, exception_formatter=structlog.dev.plain_traceback
+        )
     )
     structlog.configure(
         processors=[

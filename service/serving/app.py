@@ -1,17 +1,19 @@
 """The HTTP surface. Handlers are `async def` only: a plain one would run in a thread and see half an update."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import Rejected
-from service.monitoring.metrics import CONTENT_TYPE, Metrics
+from service.learning.columns import Columns
+from service.monitoring.metrics import Metrics
 from service.serving import predict, problems
 from service.serving.models import Answering, Model, Models
 from service.serving.problems import Problem
@@ -80,21 +82,11 @@ def create_app(
         name: str, top: str | None = None, names: str | None = None, limit: str | None = None, cursor: str | None = None
     ) -> Response:
         """The largest weights (`top`), some by name (`names`), or all, a page at a time (`limit`, `cursor`)."""
-        a = answering(name)[1]
-        columns, w = a.learner.columns, a.learner.weights
-        following: int | None = None
-        if names is not None:
-            found = (columns.column_of(n) for n in names.split(","))
-            chosen = [c for c in found if c is not None]
-        elif top is not None:
-            count = _whole("top", top, 1, MAX_PAGE)
-            chosen = sorted(range(1, len(columns)), key=lambda c: (-abs(w[c]), c))[:count]
-        else:
-            start = _whole("cursor", cursor or "1", 1, 1 << 62)
-            end = min(start + _whole("limit", limit or "1000", 1, MAX_PAGE), len(columns))
-            chosen, following = list(range(start, end)), end if end < len(columns) else None
-        rows = [{"name": columns.name_of(c), "column": c, "weight": float(w[c])} for c in chosen]
-        return _json({"bias": float(w[0]), "weights": rows, "next": None if following is None else str(following)})
+        learner = answering(name)[1].learner
+        chosen, following = _choose(learner.columns, learner.weights, top, names, limit, cursor)
+        w = learner.weights
+        rows = [{"name": learner.columns.name_of(c), "column": c, "weight": float(w[c])} for c in chosen]
+        return _json({"bias": float(w[0]), "weights": rows, "next": following})
 
     @app.get("/livez")
     async def live() -> Response:
@@ -111,7 +103,7 @@ def create_app(
     @app.get("/metrics")
     async def prometheus() -> Response:
         """Prometheus' text format."""
-        return Response(metrics.render(), media_type=CONTENT_TYPE)
+        return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     return app
 
@@ -160,6 +152,20 @@ def _summary(model: Model) -> dict[str, Any]:
         "mistakes": a and a.learner.counts.mistakes,
         "learning_here": model.learning_here,
     }
+
+
+def _choose(
+    columns: Columns, w: Any, top: str | None, names: str | None, limit: str | None, cursor: str | None
+) -> tuple[Sequence[int], str | None]:
+    """Columns to show, and the cursor of the page after them."""
+    if names is not None:
+        found = (columns.column_of(n) for n in names.split(","))
+        return [c for c in found if c is not None], None
+    if top is not None:
+        return sorted(range(1, len(columns)), key=lambda c: (-abs(w[c]), c))[: _whole("top", top, 1, MAX_PAGE)], None
+    start = _whole("cursor", cursor or "1", 1, 1 << 62)
+    end = min(start + _whole("limit", limit or "1000", 1, MAX_PAGE), len(columns))
+    return range(start, end), str(end) if end < len(columns) else None
 
 
 def _json(value: Any) -> Response:

@@ -52,7 +52,11 @@ class Model:
 
     async def _refresh(self, store: Store, offload: Offload, tell: Any) -> None:
         digest = await store.digest(self.name)
-        if not digest or digest == self._damaged or (self.answering and digest == self.answering.digest and not self.ahead):
+        if (
+            not digest
+            or digest == self._damaged
+            or (self.answering and digest == self.answering.digest and not self.ahead)
+        ):
             return
         try:
             snapshot = await fetch(store, self.name, offload, self._window)

@@ -44,7 +44,9 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(_request: Request, error: HTTPException) -> JSONResponse:
-        return response(error.status_code, HTTPStatus(error.status_code).description or error.detail, headers=error.headers)
+        return response(
+            error.status_code, HTTPStatus(error.status_code).description or error.detail, headers=error.headers
+        )
 
     @app.exception_handler(Exception)
     async def _defect(_request: Request, _error: Exception) -> JSONResponse:

@@ -154,9 +154,7 @@ def learner_from(head: Head, found: dict[str, bytes], window: int) -> Learner:
     arrays = {
         name: blobs.join_array((found[d] for d in array.base), head.columns) for name, array in head.arrays.items()
     }
-    learner = Learner(
-        head.identity, names=blobs.join_names(found[d] for d in head.names), window=window
-    )
+    learner = Learner(head.identity, names=blobs.join_names(found[d] for d in head.names), window=window)
     if len(learner.columns) != head.columns:
         raise SnapshotDamaged(f"{len(learner.columns)} columns are named where the head says {head.columns}")
     packed = np.frombuffer(bytes.fromhex(head.observations.recent_wrong), np.uint8)

@@ -154,9 +154,7 @@ class Keeper:
         """Whether it is time to save."""
         return self._clock.now() >= self._next_save and self.ahead(learner)
 
-    async def save(
-        self, learner: Learner, fingerprints: Mapping[int, Fingerprint], cluster: str
-    ) -> Saved | Refused:
+    async def save(self, learner: Learner, fingerprints: Mapping[int, Fingerprint], cluster: str) -> Saved | Refused:
         """Save the learner's state as the child of the head it goes on from.
 
         Raises DependencyError when the store did not answer; what it was to save is part of the next save.

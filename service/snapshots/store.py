@@ -8,7 +8,7 @@ perceptron:models   the set of model names
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from typing import Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
@@ -63,7 +63,8 @@ class RedisStore:
     def __init__(self, url: str, timeout: float = 3.0) -> None:
         self.address = redacted(url)
         try:
-            self._redis = Redis.from_url(
+            # Typed as Any: its stubs answer str or bytes, and without decode_responses it is bytes.
+            self._redis: Any = Redis.from_url(
                 url,
                 socket_timeout=timeout,
                 socket_connect_timeout=timeout,

@@ -46,7 +46,10 @@ class Log(Protocol):
     """One topic as this process sees it. Methods that ask Kafka raise DependencyError when it does not answer."""
 
     topic: str
-    cluster: str
+
+    @property
+    def cluster(self) -> str:
+        """The id of the Kafka cluster."""
 
     async def acquire(self) -> bool:
         """Wait until the topic is ours (True) or the process is stopping (False)."""
@@ -89,7 +92,7 @@ class Observer(Protocol):
     def resigned(self) -> None:
         """We do not learn it any more."""
 
-    def learned(self, records: int, seconds: float) -> None:
+    def learned(self, seconds: float) -> None:
         """A slice was learned."""
 
     def saved(self, saved: Saved) -> None:
@@ -256,7 +259,7 @@ class Learning:
             self._tell.set_aside(letter)
         if outcome.consumed:
             self._last[partition] = records[outcome.consumed - 1]
-        self._tell.learned(outcome.consumed, self._clock.now() - started)
+        self._tell.learned(self._clock.now() - started)
         if outcome.diverged:
             await self._save(learner)
             if self._learner is None:

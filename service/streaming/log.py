@@ -340,12 +340,13 @@ class TopicLog:
 
     async def write_letters(self) -> None:
         """Write letters as they come, again and again until each is acknowledged."""
+        producer: Any = self._kafka.producer
         while True:
             await self._letters_waiting.wait()
             part = self._letters[:POLL_RECORDS]
             try:
                 sent = [
-                    await self._kafka.producer.send(  # type: ignore[union-attr] - run follows connect
+                    await producer.send(
                         topic_of(self.topic), value=letter.value, key=letter.key, headers=letter.headers
                     )
                     for letter in part

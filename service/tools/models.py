@@ -41,7 +41,8 @@ def inspect_model(settings: Settings, name: str, *, as_json: bool) -> None:
         "accuracy": accuracy,
         "rejected": ", ".join(f"{k} {v:,}" for k, v in sorted(about["rejected"].items())) or "none",
         "covered": ", ".join(
-            f"partition {p}: " + " ".join(f"{a:,} to {b:,}" for a, b in ranges) for p, ranges in about["covered"].items()
+            f"partition {p}: " + " ".join(f"{a:,} to {b:,}" for a, b in ranges)
+            for p, ranges in about["covered"].items()
         ),
         "columns": f"{about['columns']:,}",
         "squared norm": f"{about['squared_norm']:g} of at most {about['squared_norm_limit']:g}",

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer
 from rich.console import Console
@@ -41,7 +41,7 @@ def produce_file(settings: Settings, topic: str, file: str, label: str | None, c
     """
     identity = settings.models[topic].identity()
     if file == "-":
-        raw: BinaryIO = sys.stdin.buffer
+        raw: Any = sys.stdin.buffer
         size = None
     else:
         path = Path(file)
@@ -53,39 +53,43 @@ def produce_file(settings: Settings, topic: str, file: str, label: str | None, c
         return asyncio.run(_send(settings.kafka.bootstrap_servers, topic, lines, size))
 
 
-def _lines(raw: BinaryIO, name: str, identity: Identity, label: str | None, check: bool) -> Iterator[_Line]:
+class _BadLine(Exception):
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def _lines(raw: Any, name: str, identity: Identity, label: str | None, check: bool) -> Iterator[_Line]:
     """Events as JSON, one after the other; raises DataError at the first bad line."""
-    peekable = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw)  # type: ignore[arg-type]
-    plain: Any = gzip.open(peekable) if peekable.peek(2)[:2] == b"\x1f\x8b" else peekable
+    plain = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
     decoder = Decoder(identity, columns_for(identity))
-    number = 0
+    read = 0
     try:
         for number, value in _csv(plain, identity, label) if label else _json(plain):
-            if check:
-                _, rejects, _ = decoder.decode([value])
-                if rejects:
-                    raise DataError(f"{rejects[0].reason}: {rejects[0].detail}")
+            read = number
+            if check and (rejects := decoder.decode([value])[1]):
+                raise _BadLine(number, f"{rejects[0].reason}: {rejects[0].detail}")
             yield _Line(value, raw.tell() if raw.seekable() else 0)
-    except (DataError, csv.Error, UnicodeDecodeError, OSError, EOFError) as error:
-        where = number + 1 if isinstance(error, UnicodeDecodeError | OSError | EOFError) else number
-        where = getattr(error, "line", where)
-        raise DataError(f"{name}, line {where}: {error}") from None
+    except _BadLine as error:
+        raise DataError(f"{name}, line {error.line}: {error}") from None
+    except (csv.Error, UnicodeDecodeError, OSError, EOFError) as error:
+        raise DataError(f"{name}, after line {read}: {error}") from None
 
 
-def _json(plain: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def _json(plain: Any) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(plain, 1):
         if stripped := line.strip():
             yield number, stripped
 
 
-def _csv(plain: BinaryIO, identity: Identity, label: str) -> Iterator[tuple[int, bytes]]:
+def _csv(plain: Any, identity: Identity, label: str) -> Iterator[tuple[int, bytes]]:
     """Rows of a CSV with a header; an empty cell is a feature that the event does not have."""
     reader = csv.reader(io.TextIOWrapper(plain, "utf-8-sig", newline=""), strict=True)
     header = next(reader, [])
     if label not in header:
-        raise _bad(1, f"there is no column '{label}'; the columns are {', '.join(header) or 'none'}")
+        raise _BadLine(1, f"there is no column '{label}'; the columns are {', '.join(header) or 'none'}")
     if len(set(header)) < len(header):
-        raise _bad(1, "two columns have the same name")
+        raise _BadLine(1, "two columns have the same name")
     at = header.index(label)
     names = [name for i, name in enumerate(header) if i != at]
     for row in reader:
@@ -93,30 +97,24 @@ def _csv(plain: BinaryIO, identity: Identity, label: str) -> Iterator[tuple[int,
         if not row:
             continue
         if len(row) != len(header):
-            raise _bad(number, f"{len(row)} cells, the header has {len(header)}")
+            raise _BadLine(number, f"{len(row)} cells, the header has {len(header)}")
         cells = [(name, cell) for name, cell in zip(header, row, strict=True) if name != label]
         if identity.features == "positional":
             features: Any = [_number(number, name, cell) for name, cell in cells]
             if len(names) != identity.dimension:
-                raise _bad(1, f"{len(names)} feature columns, the model's dimension is {identity.dimension}")
+                raise _BadLine(1, f"{len(names)} feature columns, the model's dimension is {identity.dimension}")
         else:
             features = {name: _number(number, name, cell) for name, cell in cells if cell.strip()}
         yield number, json.dumps({"features": features, "label": _label(row[at])}, separators=(",", ":")).encode()
-
-
-def _bad(line: int, message: str) -> DataError:
-    error = DataError(message)
-    error.line = line  # type: ignore[attr-defined]
-    return error
 
 
 def _number(line: int, column: str, cell: str) -> float:
     try:
         value = float(cell)
     except ValueError:
-        raise _bad(line, f"column '{column}': expected a number, got '{cell[:40]}'") from None
+        raise _BadLine(line, f"column '{column}': expected a number, got '{cell[:40]}'") from None
     if not math.isfinite(value):
-        raise _bad(line, f"column '{column}': expected a finite number, got '{cell[:40]}'")
+        raise _BadLine(line, f"column '{column}': expected a finite number, got '{cell[:40]}'")
     return value
 
 
@@ -145,8 +143,7 @@ async def _send(bootstrap: str, topic: str, lines: Iterator[_Line], size: int | 
             with _progress(size) as (progress, task):
                 under_way: list[Any] = []
                 while batch := await asyncio.to_thread(batches.get):
-                    for line in batch:
-                        under_way.append(await producer.send(topic, line.value))
+                    under_way += [await producer.send(topic, line.value) for line in batch]
                     if len(under_way) > UNACKNOWLEDGED:
                         await asyncio.gather(*under_way)
                         under_way.clear()

@@ -1,0 +1,29 @@
+# Every target makes what it needs: a machine with Python 3.11+ and make is enough.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+ARGS ?=
+
+.PHONY: demo test check clean
+
+demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
+	@$(BIN)/perceptron demo $(ARGS)
+
+test: $(VENV)/.dev ## All tests, on real servers
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## Linters and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean: ## Remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.embedded $(VENV)/.dev: $(VENV)/.%: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the service and its $* packages into $(VENV)"
+	@$(PIP) install --quiet --progress-bar on --editable '.[$*]'
+	@touch $@

@@ -1,0 +1,204 @@
+"""`perceptron demo`: the whole service on real servers, learning a stream whose mistake bound is known.
+
+The service runs as a process of its own, exactly as a user would start it. This one starts the servers, produces
+the events, and watches over HTTP.
+"""
+
+import asyncio
+import json
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from aiokafka import AIOKafkaProducer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from service.embedded.servers import free_port, kafka, redis
+from service.embedded.stream import NAMES, examples
+from service.errors import PerceptronError
+
+TOPIC = "demo"
+SEED = 7
+RATE = 8_000
+START_SECONDS = 30.0
+LEARN_SECONDS = 60.0
+
+
+class Bound(NamedTuple):
+    """What no learner of the events so far can exceed: (R/γ)²·‖w_opt‖², with ‖w_opt‖ = 1."""
+
+    events: int
+    squared_radius: float
+    margin: float
+
+    @property
+    def mistakes(self) -> int:
+        """The bound, rounded down."""
+        return int(self.squared_radius / self.margin**2) if self.events else 0
+
+
+def show(events: int, leave: bool) -> None:
+    """Start everything, stream `events`, show what is learned; then serve until Ctrl-C unless `leave`."""
+    console = Console(stderr=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"[dim]{time.monotonic() - started:5.1f} s[/] {text}", highlight=False)
+
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perceptron-demo-")))
+        broker = stack.enter_context(kafka(folder, say))
+        store = stack.enter_context(redis(folder))
+        say(f"Kafka on {broker.address}, Valkey on {store.address}")
+        service = stack.enter_context(_service(folder, broker.address, store.address))
+        say(f"perceptron run -t {TOPIC}: {service.url} (compiling its kernel the first time)")
+        service.wait_until_ready()
+        say(f"streaming {events:,} events with a known separating vector")
+        state, bound = asyncio.run(_stream(console, service, broker.address, events))
+        k, limit = state["mistakes"], bound.mistakes
+        say(
+            f"[bold]{state['events']:,} events, {k:,} mistakes <= {limit:,}[/] = (R/γ)²·‖w_opt‖² with R = "
+            f"{math.sqrt(bound.squared_radius):.2f}, γ = {bound.margin:.3f}; accuracy of the last 1,000: "
+            f"[bold]{state['accuracy']['recent']:.1%}[/]"
+        )
+        if k > limit or state["events"] != events:
+            raise PerceptronError("the demo's events were not learned as the theorem says: please report this")
+        if not leave:
+            _invite(console, service.url, broker.address)
+            try:
+                service.process.wait()
+            except KeyboardInterrupt:
+                say("stopping")
+
+
+class _Service:
+    def __init__(self, process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
+        self.process, self.url, self._log = process, url, log
+
+    def get(self, path: str) -> Any:
+        """GET a JSON document; raises PerceptronError when the process has ended."""
+        if self.process.poll() is not None:
+            tail = self._log.read_text().strip().rpartition("\n")[2]
+            raise PerceptronError(f"the service ended with {self.process.returncode}: {tail}")
+        with urllib.request.urlopen(self.url + path, timeout=5) as answer:  # noqa: S310 - our own address
+            return json.load(answer)
+
+    def wait_until_ready(self) -> None:
+        """Wait until the service can answer."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                self.get("/readyz")
+                return
+            except urllib.error.URLError:
+                time.sleep(0.05)
+        raise PerceptronError(f"the service is not ready after {START_SECONDS:.0f} s: {self._log.read_text()[-500:]}")
+
+
+@contextmanager
+def _service(folder: Path, kafka_address: str, redis_address: str) -> Iterator[_Service]:
+    """`perceptron run` as a process, with settings of nobody but ours."""
+    port = free_port()
+    command = [sys.executable, "-m", "service", "run", "-t", TOPIC, "--create-topics"]
+    command += ["-b", kafka_address, "--redis", f"redis://{redis_address}/0", "-p", str(port)]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PERCEPTRON_")}
+    log = folder / "service.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder, start_new_session=True)
+    try:
+        yield _Service(process, f"http://127.0.0.1:{port}", log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def _stream(console: Console, service: _Service, address: str, events: int) -> tuple[Any, Bound]:
+    """Produce at a watchable pace, and show the model as it learns, until it has learned all."""
+    producer = AIOKafkaProducer(bootstrap_servers=address, acks="all", enable_idempotence=True, linger_ms=5)
+    await producer.start()
+    sent = Bound(0, 0.0, 1.0)
+    stream = examples(SEED, events)
+    progress = Progress(
+        TextColumn("events"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        auto_refresh=False,
+    )
+    task = progress.add_task("", total=events)
+    begun = time.monotonic()
+    deadline = begun + events / RATE + LEARN_SECONDS
+    printed = 0.0
+    try:
+        with Live(console=console, refresh_per_second=10, transient=True) as live:
+            while time.monotonic() < deadline:
+                due = min(events, int((time.monotonic() - begun) * RATE))
+                for e in (next(stream) for _ in range(due - sent.events)):
+                    value = json.dumps({"features": e.features, "label": e.label}, separators=(",", ":")).encode()
+                    await producer.send(TOPIC, value)
+                    sent = Bound(sent.events + 1, e.squared_radius, e.margin)
+                state = await asyncio.to_thread(service.get, f"/v1/models/{TOPIC}")
+                progress.update(task, completed=state["events"])
+                live.update(Group(_table(state, sent), progress))
+                if not console.is_terminal and time.monotonic() - printed > 1.0:
+                    printed = time.monotonic()
+                    console.print(f"        {_line(state, sent)}", highlight=False)
+                if state["events"] >= events:
+                    return state, sent
+                await asyncio.sleep(0.1)
+    finally:
+        await producer.stop()
+    raise PerceptronError(f"only {state['events']:,} of {events:,} events were learned in time")
+
+
+def _line(state: Any, bound: Bound) -> str:
+    recent = state["accuracy"]["recent"]
+    accuracy = "-" if recent is None else f"{recent:.1%}"
+    return f"{state['events']:>7,} events  {state['mistakes']:>4,} mistakes <= {bound.mistakes:,}  accuracy {accuracy}"
+
+
+def _table(state: Any, bound: Bound) -> Table:
+    """Mistakes under their bound, as two bars on one logarithmic scale."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    recent = state["accuracy"]["recent"]
+    most = math.log1p(max(bound.mistakes, 1))
+
+    def bar(value: int) -> str:
+        return "█" * round(40 * math.log1p(value) / most)
+
+    table.add_row("mistakes", f"{state['mistakes']:,}", f"[red]{bar(state['mistakes'])}")
+    table.add_row("bound (R/γ)²", f"{bound.mistakes:,}", f"[blue]{bar(bound.mistakes)}")
+    table.add_row("accuracy, last 1,000", "-" if recent is None else f"{recent:.1%}", f"version {state['version']}")
+    return table
+
+
+def _invite(console: Console, url: str, address: str) -> None:
+    command = shlex.quote(os.path.relpath(sys.argv[0]))
+    features = json.dumps(dict.fromkeys(NAMES[:3], 1.0))
+    console.print(f"\nServing on {url} until Ctrl-C. In another terminal, produce one event:\n", highlight=False)
+    event = f'{{"features": {features}, "label": 1}}'
+    # Plain print: these are for copying, and must not be wrapped.
+    print(f"echo '{event}' | {command} produce - -t {TOPIC} -b {address}\n", flush=True)
+    console.print("and ask for one prediction:\n")
+    body = f'{{"features": {features}}}'
+    print(f"curl -s {url}/v1/models/{TOPIC}/predict -H 'content-type: application/json' -d '{body}'\n", flush=True)
