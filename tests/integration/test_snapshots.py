@@ -1,0 +1,242 @@
+"""Saving and restoring against real servers: who is refused, what is found out, what is swept."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from service.embedded.servers import Server
+from service.errors import ConfigurationError, DependencyError, SnapshotDamaged
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.snapshots import head as heads
+from service.snapshots.head import Fingerprint
+from service.snapshots.keeper import Keeper, Refused, Saved, fetch
+from service.snapshots.store import RedisStore, key
+from tests.conftest import event
+
+
+class FakeClock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def time(self) -> float:
+        return 1_700_000_000 + self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        await asyncio.sleep(0)
+
+
+async def here(function: Any, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+@pytest.fixture
+async def store(redis: Server) -> AsyncIterator[RedisStore]:
+    found = RedisStore(f"redis://{redis.address}/0")
+    yield found
+    await found.close()
+
+
+@pytest.fixture
+async def raw(redis: Server) -> AsyncIterator[Any]:
+    client = Redis.from_url(f"redis://{redis.address}/0")
+    yield client
+    await client.aclose()
+
+
+def keeper(store: Any, model: str, clock: FakeClock | None = None, **more: Any) -> Keeper:
+    return Keeper(model, store, clock or FakeClock(), here, **more)
+
+
+def fresh() -> Learner:
+    learner = Learner(Identity())
+    learner.begin({0: 0})
+    return learner
+
+
+def learn(learner: Learner, *names: str) -> None:
+    raws = [event({name: 1.5}, 1) for name in names]
+    learner.apply(0, learner.next[0], raws)
+
+
+async def save(k: Keeper, learner: Learner) -> Saved:
+    saved = await k.save(learner, {0: Fingerprint(learner.next[0] - 1, 7, 9)}, "cluster")
+    assert isinstance(saved, Saved)
+    return saved
+
+
+async def test_what_is_saved_is_restored(store: RedisStore, topic: str) -> None:
+    first, learner = keeper(store, topic), fresh()
+    await save(first, learner)
+    learn(learner, "a", "b", *(f"n{i}" for i in range(10_000)))
+    saved = await save(first, learner)
+    assert saved.head.version == 2
+    second = keeper(store, topic)
+    restored = await second.restore()
+    assert restored is not None
+    assert heads.content(restored).state_digest == saved.head.state_digest
+    assert restored.columns.names == learner.columns.names
+    assert second.head == saved.head
+    assert second.head.next["0"].fingerprint == Fingerprint(10_001, 7, 9)
+    assert not second.ahead(restored)
+    assert topic in await store.models()
+
+
+async def test_a_zombie_is_refused_and_drops_nothing_of_ours(store: RedisStore, topic: str) -> None:
+    """A save names the head it was built on; another process's save in between makes it void."""
+    ours, learner = keeper(store, topic), fresh()
+    await save(ours, learner)
+    zombie = keeper(store, topic)
+    old = await zombie.restore()
+    assert old is not None
+    learn(learner, "a")
+    accepted = await save(ours, learner)
+    learn(old, "z", "z")
+    assert isinstance(await zombie.save(old, {}, "cluster"), Refused)
+    assert not await zombie.current()
+    assert await store.digest(topic) == accepted.digest
+    snapshot = await fetch(store, topic, here, 1000)
+    assert snapshot is not None
+    assert snapshot.learner.columns.names == ["a"]
+
+
+class Losing:
+    """A store whose chosen call loses its reply, after it was carried out or before."""
+
+    def __init__(self, store: RedisStore, call: str, carried_out: bool) -> None:
+        self._store, self._call, self._carried_out = store, call, carried_out
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if name != self._call:
+            return method
+
+        async def lost(*arguments: Any) -> None:
+            self._call = ""
+            if self._carried_out:
+                await method(*arguments)
+            raise DependencyError("the reply was lost")
+
+        return lost
+
+
+@pytest.mark.parametrize("call", ["put", "commit"])
+@pytest.mark.parametrize("carried_out", [True, False])
+async def test_a_lost_reply_is_found_out(store: RedisStore, topic: str, call: str, carried_out: bool) -> None:
+    """After doubt, the next save asks first: accepted or not, nothing is lost and nobody is refused."""
+    first, learner = keeper(store, topic), fresh()
+    await save(first, learner)
+    learn(learner, "a")
+    first._store = Losing(store, call, carried_out)
+    with pytest.raises(DependencyError):
+        await first.save(learner, {}, "cluster")
+    learn(learner, "b")
+    assert await first.current()
+    saved = await save(first, learner)
+    assert saved.head.version == (3 if carried_out and call == "commit" else 2)
+    assert saved.head.counts.events == 2
+    restored = await keeper(store, topic).restore()
+    assert restored is not None
+    assert heads.content(restored).state_digest == heads.content(learner).state_digest
+
+
+async def test_blobs_that_vanish_are_uploaded_again(store: RedisStore, raw: Any, topic: str) -> None:
+    first, learner = keeper(store, topic), fresh()
+    learn(learner, *(f"n{i}" for i in range(9000)))
+    saved = await save(first, learner)
+    await raw.hdel(key(topic), *(f"b:{ref}" for ref in saved.head.refs))
+    learn(learner, "n0")
+    again = await save(first, learner)
+    assert set(again.head.refs) & set(saved.head.refs)
+    assert await keeper(store, topic).restore() is not None
+
+
+async def test_what_nothing_refers_to_is_swept_and_kept_versions_stay(store: RedisStore, raw: Any, topic: str) -> None:
+    """Blobs of this head, its parent and the kept versions stay; the rest goes, a killed save's too."""
+    clock = FakeClock()
+    k, learner = keeper(store, topic, clock, keep_every=10.0, keep=2), fresh()
+    await save(k, learner)
+    saved = {}
+    for i in range(30):
+        clock.seconds += 3
+        learn(learner, f"n{i}")
+        one = await save(k, learner)
+        saved[one.head.version] = one.head
+        await raw.hset(key(topic), "b:of-a-killed-save", b"x")
+    learn(learner, "last")
+    last = (await save(k, learner)).head
+    fields = {name.decode() for name in await raw.hkeys(key(topic))}
+    kept = [v.version for v in last.kept]
+    assert len(kept) == 2
+    live = {f"b:{ref}" for head in (last, saved[last.version - 1], *(saved[v] for v in kept)) for ref in head.refs}
+    assert fields == {"head", "digest", *(f"v:{v}" for v in kept)} | live
+    intervals = [b.saved_at - a.saved_at for a, b in zip(last.kept, last.kept[1:], strict=False)]
+    assert min(intervals) >= 10.0
+
+
+async def test_a_damaged_blob_is_named_and_never_answers(store: RedisStore, raw: Any, topic: str) -> None:
+    k, learner = keeper(store, topic), fresh()
+    learn(learner, "a")
+    saved = await save(k, learner)
+    ref = saved.head.arrays["w"].base[0]
+    blob = bytearray(await raw.hget(key(topic), f"b:{ref}"))
+    blob[3] ^= 1
+    await raw.hset(key(topic), f"b:{ref}", bytes(blob))
+    with pytest.raises(SnapshotDamaged, match=f"{ref[:12]} of version 1 does not match"):
+        await keeper(store, topic).restore()
+    await raw.hdel(key(topic), f"b:{ref}")
+    with pytest.raises(SnapshotDamaged, match=f"{ref[:12]} of version 1 is missing"):
+        await keeper(store, topic).restore()
+
+
+async def test_an_evicting_redis_is_refused_and_one_without_aof_warned_of(store: RedisStore, raw: Any) -> None:
+    assert await store.check() == []
+    await raw.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(ConfigurationError, match="allkeys-lru, which would evict snapshots: set it to noeviction"):
+            await store.check()
+    finally:
+        await raw.config_set("maxmemory-policy", "noeviction")
+    await raw.config_set("appendonly", "no")
+    try:
+        assert "has no AOF" in (await store.check())[0]
+    finally:
+        await raw.config_set("appendonly", "yes")
+
+
+async def test_an_absent_redis_is_one_line_with_its_address() -> None:
+    store = RedisStore("redis://127.0.0.1:1/0", timeout=0.5)
+    started = time.monotonic()
+    with pytest.raises(DependencyError, match=r"Redis at 127\.0\.0\.1:1/0: .*refused"):
+        await store.digest("m")
+    assert time.monotonic() - started < 5
+    await store.close()
+
+
+async def test_saves_are_paced_by_their_cost(store: RedisStore, topic: str) -> None:
+    clock = FakeClock()
+    k, learner = keeper(store, topic, clock), fresh()
+    await save(k, learner)
+    assert not k.due(learner)
+    learn(learner, "a")
+    assert not k.due(learner)
+    clock.seconds += 0.1
+    assert k.due(learner)
+    k.postpone()
+    clock.seconds += 0.15
+    assert not k.due(learner)
+    clock.seconds += 10
+    assert k.due(learner)
+    await save(k, learner)
+    clock.seconds += 100
+    assert not k.due(learner), "nothing was learned since"

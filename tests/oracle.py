@@ -1,0 +1,59 @@
+"""What every learned state is compared with: the texts' rule in a few lines. Imports nothing of the service."""
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+
+class Fold:
+    """The perceptron rule over events, one after the other: json, a dict of names, a plain loop."""
+
+    def __init__(self, eta: float = 1.0) -> None:
+        self.eta = eta
+        self.w: dict[str, float] = {}  # in order of first sight
+        self.bias = 0.0
+        self.events = self.mistakes = self.wrong = 0
+        self.limit = 0.0
+
+    def learn(self, raw: bytes | str) -> None:
+        event = json.loads(raw)
+        y = 1.0 if event["label"] in (1, True) else -1.0
+        features = event["features"]
+        x: Iterable[tuple[str, float]] = (
+            features.items() if isinstance(features, dict) else [(str(i), v) for i, v in enumerate(features)]
+        )
+        x = [(name, float(v)) for name, v in x]
+        s = self.bias
+        for name, v in x:
+            s += self.w.setdefault(name, 0.0) * v
+        self.events += 1
+        self.wrong += (s > 0) != (y > 0)
+        if y * s <= 0:
+            self.mistakes += 1
+            step = self.eta * event.get("weight", 1.0) * y
+            self.bias += step
+            self.limit += step * step
+            for name, v in x:
+                self.w[name] += step * v
+                self.limit += (step * v) * (step * v)
+
+    def fold(self, events: Iterable[bytes | str]) -> "Fold":
+        for raw in events:
+            self.learn(raw)
+        return self
+
+    @property
+    def vector(self) -> list[float]:
+        return [self.bias, *self.w.values()]
+
+
+def same(fold: Fold, model: Any, weights: Any) -> None:
+    """Assert that `GET /v1/models/{m}` and all pages of its weights are the fold, bit for bit."""
+    assert (model["events"], model["mistakes"], model["wrong_predictions"]) == (fold.events, fold.mistakes, fold.wrong)
+    assert model["updates"] == fold.mistakes
+    assert [r["name"] for r in weights["weights"]] == list(fold.w)
+    assert [weights["bias"], *(r["weight"] for r in weights["weights"])] == fold.vector
+    assert model["squared_norm_limit"] == fold.limit
+    assert math.isclose(model["squared_norm"], sum(v * v for v in fold.vector), rel_tol=1e-12)
+    assert model["squared_norm"] <= model["squared_norm_limit"] * (1 + 1e-12)

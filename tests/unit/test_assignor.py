@@ -1,0 +1,33 @@
+"""Whole topics, evenly, and where they were."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.streaming.assignor import spread
+
+topics = st.sets(st.sampled_from([f"t{i}" for i in range(12)]), max_size=12)
+
+
+@given(topics, st.integers(1, 5), st.randoms())
+def test_every_topic_goes_to_one_member_evenly_and_stays(names: set[str], members: int, rng: object) -> None:
+    subscribed = {f"m{i}": set(names) for i in range(members)}
+    first = spread(names, subscribed, {})
+    assert set(first) == names
+    loads = Counter(first.values())
+    assert max(loads.values(), default=0) - min((loads[m] for m in subscribed), default=0) <= 1
+    held = {m: {t for t, owner in first.items() if owner == m} for m in subscribed}
+    assert spread(names, subscribed, held) == first
+    # One more member takes its share, and every topic that it does not take stays.
+    more = subscribed | {"m9": set(names)}
+    second = spread(names, more, held)
+    loads = Counter(second.values())
+    assert max(loads.values(), default=0) - min((loads[m] for m in more), default=0) <= 1
+    assert sum(second[t] != first[t] for t in names) == loads["m9"]
+
+
+def test_a_topic_goes_only_to_members_that_want_it() -> None:
+    members = {"a": {"x"}, "b": {"x", "y", "z"}}
+    chosen = spread(["x", "y", "z", "unwanted"], members, {"a": {"y"}})
+    assert chosen == {"x": "a", "y": "b", "z": "b"}

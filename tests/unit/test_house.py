@@ -1,0 +1,85 @@
+"""The house's own rules: imports go one way, and learning opens nothing."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+SERVICE = Path(__file__).parents[2] / "service"
+ROWS = [
+    "errors", "monitoring", "learning", "snapshots", "streaming", "serving", "embedded",
+    "settings", "tools", "runtime", "cli", "__main__",
+]  # fmt: skip
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """The rooms that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names = [node.module or "", *(f"{node.module}.{a.name}" for a in node.names)]
+        yield from (name.split(".")[1] for name in names if name.startswith("service."))
+
+
+def test_a_room_imports_only_rooms_above_it() -> None:
+    for path in SERVICE.rglob("*.py"):
+        room = path.relative_to(SERVICE).parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        for imported in _imports(path):
+            if imported in ROWS and imported != room:
+                assert ROWS.index(imported) < ROWS.index(room), f"{path} imports {imported}, which is below {room}"
+
+
+def test_monitoring_imports_no_room() -> None:
+    for path in (SERVICE / "monitoring").rglob("*.py"):
+        assert set(_imports(path)) <= {"monitoring"}, path
+
+
+def test_every_room_is_in_the_table() -> None:
+    rooms = {p.name.removesuffix(".py") for p in SERVICE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert rooms - {"__init__"} == set(ROWS)
+
+
+def test_no_file_is_two_ideas() -> None:
+    for path in SERVICE.rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 400, path
+
+
+LEARNING = """
+import sys
+import mmh3, msgspec, numba, numpy, numba.core.caching
+for name in ("socket", "asyncio", "time", "_socket", "select"):
+    sys.modules[name] = None  # an import of it raises from here on
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+for identity, event in (
+    (Identity(), b'{"features":{"a":1},"label":1}'),
+    (Identity(features="hashed", bits=8), b'{"features":{"a":1},"label":1}'),
+    (Identity(features="positional", dimension=1), b'{"features":[1],"label":1}'),
+):
+    learner = Learner(identity)
+    learner.begin({0: 0})
+    learner.apply(0, 0, [event, b"no event"])
+    assert learner.counts.events == 1 and learner.counts.rejected == {"not-json": 1}
+    assert learner.score({"a": 1.0} if identity.dimension is None else [1.0]) == (2.0, 0)
+print("learned")
+"""
+
+
+def _python(code: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_learning_works_where_sockets_tasks_and_clocks_are_refused() -> None:
+    done = _python(LEARNING)
+    assert done.stdout == "learned\n", done.stderr
+
+
+def test_the_refusal_refuses() -> None:
+    """The test above can fail: a module that needs them does."""
+    done = _python(LEARNING + "\nimport service.streaming.log")
+    assert done.returncode != 0
+    assert "learned" in done.stdout

@@ -1,0 +1,177 @@
+"""The fold: the kernel is the formula, cuts do not matter, a restore is no restore, a reject changes nothing."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.errors import OutOfOrder
+from service.learning import rules
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.snapshots import head as heads
+from service.snapshots.head import Head
+from tests.kinds import BAD_NAMED
+from tests.oracle import Fold
+
+IDENTITIES = [Identity(eta=0.3), Identity(features="positional", dimension=3), Identity(features="hashed", bits=2)]
+
+
+def begun(identity: Identity) -> Learner:
+    learner = Learner(identity, window=10)
+    learner.begin({0: 0})
+    return learner
+
+
+def state_digest(learner: Learner) -> str:
+    return heads.content(learner).state_digest
+
+
+def restored(learner: Learner) -> Learner:
+    """What a reader of this learner's snapshot has."""
+    content = heads.content(learner)
+    head = Head(
+        model="m", version=1, parent="", saved_at=0.0, identity=learner.identity, state_digest=content.state_digest,
+        order="log", cluster="c", next={}, covered=heads.covered_as_json(learner), counts=learner.counts,
+        observations=heads.observations(learner), runs=[], kept=[], columns=len(learner.columns),
+        arrays=content.arrays, names=content.names,
+    )  # fmt: skip
+    data = heads.encode(head)
+    return heads.learner_from(heads.decode(data, heads.blobs.digest(data)), content.blobs, window=10)
+
+
+numbers = st.floats(-1e3, 1e3) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 5e-324])
+named = st.dictionaries(st.sampled_from([f"n{i}" for i in range(8)]), numbers, max_size=5)
+listed = st.lists(numbers, min_size=3, max_size=3)
+
+
+def events(features: Any) -> Any:
+    good = st.fixed_dictionaries(
+        {"features": features, "label": st.sampled_from([0, 1])}, optional={"weight": st.floats(1e-3, 1e3)}
+    ).map(lambda e: json.dumps(e).encode())
+    bad = st.sampled_from([raw for raw, _ in BAD_NAMED if raw is None or len(raw) < 1000])
+    return st.lists(good | good | good | bad, max_size=40)
+
+
+@pytest.mark.parametrize("identity", IDENTITIES, ids=lambda i: i.features)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_cuts_and_restores_do_not_change_the_state(identity: Identity, data: Any) -> None:
+    """Batches cut in any way, with a restore after any of them, give the same state digest."""
+    records = data.draw(events(listed if identity.features == "positional" else named))
+    whole = begun(identity)
+    whole.apply(0, 0, records)
+    cut = begun(identity)
+    at = 0
+    while at < len(records):
+        size = data.draw(st.integers(1, len(records) - at))
+        cut.apply(0, at, records[at : at + size])
+        at += size
+        if data.draw(st.booleans()):
+            cut = restored(cut)
+    assert state_digest(cut) == state_digest(whole)
+    assert heads.observations(cut) == heads.observations(whole)
+
+
+@settings(max_examples=150, deadline=None)
+@given(records=events(named))
+def test_the_state_is_the_oracles_fold(records: list[bytes | None]) -> None:
+    bad = {raw for raw, _ in BAD_NAMED}
+    learner = begun(Identity(eta=0.3))
+    learner.apply(0, 0, records)
+    fold = Fold(eta=0.3).fold(raw for raw in records if raw is not None and raw not in bad)
+    assert learner.columns.names == list(fold.w)
+    assert learner.weights.tolist() == fold.vector
+    counts = learner.counts
+    assert (counts.events, counts.mistakes, counts.wrong_predictions) == (fold.events, fold.mistakes, fold.wrong)
+    assert counts.updates == fold.mistakes
+    assert learner.squared_norm_limit == fold.limit
+    assert sum(counts.rejected.values()) == sum(raw in bad for raw in records)
+    assert learner.next == {0: len(records)}
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=st.lists(st.tuples(listed, st.sampled_from([-1.0, 1.0]), st.floats(1e-3, 1e3)), max_size=30))
+def test_the_kernel_is_the_formula(rows: list[Any]) -> None:
+    """SEEDS row 1: the compiled loop and `rules.perceptron` give the same bits after every event."""
+    learner = begun(Identity(features="positional", dimension=3, eta=0.7))
+    w = [0.0] * 4
+    for offset, (x, y, weight) in enumerate(rows):
+        score = rules.perceptron(w, list(enumerate(x, 1)), y, weight, 0.7)
+        assert learner.score(x) == (score, 0)
+        raw = json.dumps({"features": x, "label": int(y), "weight": weight}).encode()
+        learner.apply(0, offset, [raw])
+        assert learner.weights.tolist() == w
+
+
+def test_the_first_event_always_updates_and_only_mistakes_do() -> None:
+    """y·s <= 0 includes s = 0; a repeated event is then no mistake."""
+    learner = begun(Identity())
+    raw = b'{"features":{"a":2},"label":0,"weight":3}'
+    learner.apply(0, 0, [raw, raw])
+    assert learner.weights.tolist() == [-3.0, -6.0]
+    assert (learner.counts.mistakes, learner.counts.updates, learner.counts.wrong_predictions) == (1, 1, 0)
+    assert (learner.squared_norm_limit, learner.squared_norm) == (45.0, 45.0)
+
+
+def test_offsets_that_do_not_go_on_are_refused() -> None:
+    learner = begun(Identity())
+    for partition, first in ((0, 1), (1, 0)):
+        with pytest.raises(OutOfOrder):
+            learner.apply(partition, first, [b"{}"])
+    learner.apply(0, 0, [b"{}"])
+    with pytest.raises(OutOfOrder):
+        learner.apply(0, 0, [b"{}"])
+
+
+def test_a_model_that_diverges_stops_before_the_event() -> None:
+    """An update that is not finite is not applied, and nothing after it is learned, named or counted."""
+    learner = begun(Identity())
+    huge = b'{"features":{"a":1},"label":1}'
+    learner.apply(0, 0, [huge])
+    learner._w[1] = -1e308  # no sequence of accepted events comes near; other rules' do
+    learner._w[0] = 0.0
+    before = learner.weights.copy()
+    records = [b"bad", b'{"features":{"a":1e30,"b":1},"label":1}', b'{"features":{"c":1},"label":1}', b"bad"]
+    outcome = learner.apply(0, 1, records)
+    assert outcome.diverged
+    assert "eta 1" in outcome.diverged
+    assert outcome.consumed == 1
+    assert [r.record for r in outcome.rejects] == [0]
+    assert learner.next == {0: 2}
+    assert learner.columns.names == ["a"]
+    assert learner.weights.tolist() == before.tolist()
+    assert learner.counts.events == 1
+    assert learner.counts.rejected == {"not-json": 1}
+
+
+def test_runs_record_the_order_across_partitions() -> None:
+    learner = Learner(Identity())
+    learner.begin({0: 0, 1: 5})
+    raw = b'{"features":{},"label":1}'
+    for partition, first, n in ((0, 0, 2), (0, 2, 1), (1, 5, 2), (0, 3, 1)):
+        learner.apply(partition, first, [raw] * n)
+    assert learner.runs == [(0, 0, 3), (1, 5, 7), (0, 3, 4)]
+    assert learner.covered == {0: [(0, 4)], 1: [(5, 7)]}
+
+
+def test_the_recent_window_keeps_its_length() -> None:
+    learner = begun(Identity())
+    right, wrong = b'{"features":{},"label":0}', b'{"features":{},"label":1}'
+    learner.apply(0, 0, [wrong] + [right] * 400)
+    assert len(learner.recent) == 10
+    overall, recent = learner.accuracy()
+    assert overall == pytest.approx(1 - learner.counts.wrong_predictions / 401)
+    assert recent == 1.0
+
+
+def test_growing_arrays_keep_what_was_learned() -> None:
+    learner = begun(Identity())
+    for i in range(100):
+        learner.apply(0, i, [json.dumps({"features": {f"f{i}": 1.0}, "label": i % 2}).encode()])
+    fold = Fold().fold(json.dumps({"features": {f"f{i}": 1.0}, "label": i % 2}) for i in range(100))
+    assert learner.weights.tolist() == fold.vector
+    assert np.isfinite(learner.weights).all()

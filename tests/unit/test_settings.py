@@ -1,0 +1,94 @@
+"""Settings: four sources in order, and one line for whatever is wrong."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.errors import ConfigurationError
+from service.settings import load, parse_start_at
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("PERCEPTRON_CONFIG", "PERCEPTRON_TOPICS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_flag_over_environment_over_file_over_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("perceptron.toml").write_text(
+        'topics = ["f"]\n[kafka]\nbootstrap_servers = "file:1"\ngroup_id = "file"\n[http]\nport = 1\n'
+    )
+    monkeypatch.setenv("PERCEPTRON_KAFKA__BOOTSTRAP_SERVERS", "environment:1")
+    monkeypatch.setenv("PERCEPTRON_HTTP__PORT", "2")
+    settings = load(None, {"http": {"port": 3}})
+    assert settings.http.port == 3
+    assert settings.kafka.bootstrap_servers == "environment:1"
+    assert settings.kafka.group_id == "file"
+    assert settings.redis.url == "redis://localhost:6379/0"
+    assert settings.topics == ["f"]
+
+
+def test_model_sections_are_defaults_for_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("x.toml").write_text(
+        'topics = ["a", "b"]\n[model]\neta = 0.5\nlabels = ["no", "yes"]\n[models.b]\nfeatures = "hashed"\nbits = 18\n'
+    )
+    monkeypatch.setenv("PERCEPTRON_CONFIG", "x.toml")
+    settings = load(None, {})
+    assert settings.models["a"].identity().eta == settings.models["b"].identity().eta == 0.5
+    assert settings.models["a"].labels == ("no", "yes")
+    assert settings.models["b"].identity().bits == 18
+    assert settings.models["b"].identity().max_columns is None
+
+
+def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERCEPTRON_TOPICS", "a, b")
+    monkeypatch.setenv("PERCEPTRON_MODEL__FEATURES", "positional")
+    monkeypatch.setenv("PERCEPTRON_MODEL__DIMENSION", "20")
+    monkeypatch.setenv("PERCEPTRON_MODEL__LABELS", "[false, true]")
+    settings = load(None, {})
+    assert settings.topics == ["a", "b"]
+    assert settings.models["b"].dimension == 20
+    assert settings.models["a"].labels == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ('topics = ["a b"]', "topics: 'a b' is no topic name"),
+        ("topic = 1", "topic: there is no such setting"),
+        ("[kafka]\nbroker = 1", "kafka.broker: there is no such setting"),
+        ("[http]\nport = 99999", "http.port: Input should be less than or equal to 65535"),
+        ('[redis]\nurl = "localhost"', "redis.url"),
+        ('topics = ["a"]\n[models.a]\neta = 0', "models.a.eta: Input should be greater than 0"),
+        ('topics = ["a"]\n[model]\neta = nan', "models.a.eta"),
+        ('topics = ["a"]\n[model]\nfeatures = "positional"', "needs dimension"),
+        ('topics = ["a"]\n[model]\ndimension = 3', 'takes no dimension (it belongs to features = "positional")'),
+        ('topics = ["a"]\n[model]\nlabels = [1, 1]', "the two labels must differ"),
+        ('topics = ["a"]\n[model]\nlabels = [1, 2, 3]', "models.a.labels"),
+        ('topics = ["a"]\n[model]\nrule = "svm"', "models.a.rule"),
+        ('start_at = "now"', "start_at: expected earliest, latest or PARTITION:OFFSET"),
+        ("topics = [", "perceptron.toml"),
+        ("model = 3", "model"),
+    ],
+)
+def test_what_is_wrong_is_one_line_that_names_the_setting(text: str, part: str) -> None:
+    Path("perceptron.toml").write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load(None, {})
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_missing_file_is_said() -> None:
+    with pytest.raises(ConfigurationError, match="no such file"):
+        load("nowhere.toml", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [(None, None), ("earliest", "earliest"), ("0:5,2:7", {0: 5, 2: 7}), ("latest", "latest")]
+)
+def test_start_at(text: str | None, value: Any) -> None:
+    assert parse_start_at(text) == value
