@@ -35,6 +35,8 @@ from service.streaming.log import Kafka
 
 T = TypeVar("T")
 
+DRAIN_SECONDS = 0.5
+"""Unready, still answering: balancers look elsewhere, and each answer ends its connection."""
 STOP_SECONDS = 6.0
 """For the last saves. Requests in flight get what is left of the ten seconds."""
 LONGEST_PAUSE = 5.0
@@ -183,6 +185,7 @@ class Service:
                     self._models,
                     self._metrics,
                     lambda: self.ready,
+                    self._stop.is_set,
                     version=__version__,
                     max_body_bytes=self._settings.http.max_body_bytes,
                     max_instances=self._settings.http.max_instances,
@@ -202,6 +205,7 @@ class Service:
                 background = [tasks.create_task(self._measure_loop()), tasks.create_task(self._work(tasks))]
                 await self._stop.wait()
                 self._kafka.stop()
+                await asyncio.sleep(DRAIN_SECONDS)
                 if self._learners:
                     _, late = await asyncio.wait(self._learners, timeout=STOP_SECONDS)
                     if late:

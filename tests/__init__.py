@@ -1,0 +1,1 @@
+"""Tests: unit, and integration on real servers."""

@@ -27,9 +27,7 @@ def set_up(form: str) -> Any:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    # The client libraries report each retry, and a rebalance as an error; what matters of it is said here.
-    logging.basicConfig(level=logging.CRITICAL, stream=sys.stderr)
-    for name in ("aiokafka", "uvicorn", "uvicorn.error", "asyncio"):
+    for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return structlog.get_logger()
 

@@ -25,6 +25,7 @@ def create_app(
     models: Models,
     metrics: Metrics,
     ready: Callable[[], bool],
+    stopping: Callable[[], bool],
     *,
     version: str,
     max_body_bytes: int = 16 << 20,
@@ -34,7 +35,7 @@ def create_app(
     # /docs would load its page from elsewhere.
     app = FastAPI(title="Perceptron Service", version=version, docs_url=None, redoc_url=None)
     problems.install(app)
-    app.add_middleware(_Measured, metrics=metrics)
+    app.add_middleware(_Edge, metrics=metrics, stopping=stopping)
 
     def model(name: str) -> Model:
         found = models.get(name)
@@ -197,11 +198,11 @@ async def _body(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-class _Measured:
-    """Times every request under its route's template."""
+class _Edge:
+    """Times every request under its route's template; while the process stops, lets connections end."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
+    def __init__(self, app: ASGIApp, metrics: Metrics, stopping: Callable[[], bool]) -> None:
+        self._app, self._metrics, self._stopping = app, metrics, stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -212,6 +213,9 @@ class _Measured:
             nonlocal code
             if message["type"] == "http.response.start":
                 code = str(message["status"])
+                if self._stopping():
+                    # A client that keeps its connection would send its next request into a closed one.
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
         try:

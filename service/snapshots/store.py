@@ -5,6 +5,8 @@ perceptron:{m}      one hash a model (the braces keep it in one Cluster slot):
 perceptron:models   the set of model names
 """
 
+import asyncio
+import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -152,4 +154,10 @@ class RedisStore:
         try:
             yield
         except (RedisError, OSError) as error:
-            raise DependencyError(f"Redis at {self.address}: {error}") from error
+            # The client wraps "Connection refused" in words of its own.
+            cause = error.__context__ if isinstance(error.__context__, OSError) else error
+            reason = os.strerror(cause.errno) if isinstance(cause, OSError) and cause.errno else str(error)
+            raise DependencyError(f"Redis at {self.address}: {reason or type(error).__name__}") from error
+        # The client can swallow a cancellation that arrives while it connects; the task must end all the same.
+        if (task := asyncio.current_task()) and task.cancelling():
+            raise asyncio.CancelledError

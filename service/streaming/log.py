@@ -10,13 +10,14 @@ What the client library makes unsafe is settled here:
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, NoOffsetForPartitionError, TopicAlreadyExistsError
+from aiokafka.errors import KafkaConnectionError, KafkaError, NoOffsetForPartitionError, TopicAlreadyExistsError
 
 from service.errors import DependencyError
 from service.streaming.assignor import whole_topics
@@ -29,6 +30,10 @@ ANSWER_SECONDS = 5.0
 LETTERS_UNDER_WAY = 10_000
 
 
+# The client reports each retry, and each rebalance, as a warning or error; what matters of it is said by us.
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+
+
 @asynccontextmanager
 async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
     """Turn what aiokafka raises into one DependencyError that names the address."""
@@ -36,9 +41,28 @@ async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
         yield
     except TimeoutError as error:
         raise DependencyError(f"Kafka at {bootstrap}: no answer in time") from error
+    except KafkaConnectionError as error:
+        raise DependencyError(f"Kafka at {bootstrap}: {await _why_not(bootstrap)}") from error
     except (KafkaError, OSError, ValueError) as error:
         # ValueError: an address that does not resolve
         raise DependencyError(f"Kafka at {bootstrap}: {str(error) or type(error).__name__}") from error
+
+
+async def _why_not(bootstrap: str) -> str:
+    """Why no broker answers there: the client library does not tell."""
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        try:
+            async with asyncio.timeout(1.0):
+                _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+        except TimeoutError:
+            return "no answer in time"
+        except OSError as error:
+            return error.strerror or str(error)
+        except ValueError:
+            return "expected HOST:PORT,…"
+    return "something answers there, but not as a Kafka broker"
 
 
 @asynccontextmanager

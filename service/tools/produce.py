@@ -44,10 +44,11 @@ def produce_file(settings: Settings, topic: str, file: str, label: str | None, c
         raw: Any = sys.stdin.buffer
         size = None
     else:
-        path = Path(file)
-        if not path.is_file():
-            raise ConfigurationError(f"{file}: no such file")
-        raw, size = path.open("rb"), path.stat().st_size
+        try:
+            raw = Path(file).open("rb")  # noqa: SIM115 - closed below
+        except OSError as error:
+            raise ConfigurationError(f"{file}: {error.strerror}") from None
+        size = Path(file).stat().st_size or None
     with raw:
         lines = _lines(raw, "standard input" if file == "-" else file, identity, label, check)
         return asyncio.run(_send(settings.kafka.bootstrap_servers, topic, lines, size))

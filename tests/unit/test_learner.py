@@ -12,6 +12,7 @@ from service.errors import OutOfOrder
 from service.learning import rules
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.snapshots import blobs
 from service.snapshots import head as heads
 from service.snapshots.head import Head
 from tests.kinds import BAD_NAMED
@@ -40,7 +41,7 @@ def restored(learner: Learner) -> Learner:
         arrays=content.arrays, names=content.names,
     )  # fmt: skip
     data = heads.encode(head)
-    return heads.learner_from(heads.decode(data, heads.blobs.digest(data)), content.blobs, window=10)
+    return heads.learner_from(heads.decode(data, blobs.digest(data)), content.blobs, window=10)
 
 
 numbers = st.floats(-1e3, 1e3) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 5e-324])

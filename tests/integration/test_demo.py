@@ -1,0 +1,49 @@
+"""The demo, as `make demo ARGS=--exit` runs it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from tests.conftest import clean_environment, perceptron, wait
+
+
+def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> None:
+    done = perceptron("demo", "--exit", "--events", "8000", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"8,000 events, ([\d,]+) mistakes <= ([\d,]+)", done.stderr)
+    assert found, done.stderr
+    mistakes, bound = (int(n.replace(",", "")) for n in found.groups())
+    assert 0 < mistakes <= bound
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_the_demo_and_leaves_nothing_running(tmp_path: Path) -> None:
+    """Its two commands work while it serves; then everything it started ends with it."""
+    out, err = tmp_path / "out", tmp_path / "err"
+    with out.open("wb") as o, err.open("wb") as e:
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "service", "demo", "--events", "2000"],
+            stdout=o, stderr=e, cwd=tmp_path, env=clean_environment(COLUMNS="200"),
+        )  # fmt: skip
+    try:
+        wait(lambda: "predict" in out.read_text() or demo.poll() is not None, "the demo serves")
+        produce, ask = (line for line in out.read_text().splitlines() if line)
+        produce = re.sub(r"\| .* produce", f"| {sys.executable} -m service produce", produce)
+        for command in (produce, ask):
+            done = subprocess.run(
+                ["bash", "-c", command], capture_output=True, text=True, check=True, cwd=Path.cwd(), env=os.environ
+            )
+        assert '"model":"demo"' in done.stdout
+        children = psutil.Process(demo.pid).children(recursive=True)
+        assert len(children) >= 3
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(30) == 0, err.read_text()
+        assert not [c for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE]
+    finally:
+        demo.kill()
+        demo.wait()

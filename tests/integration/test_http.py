@@ -1,0 +1,171 @@
+"""The HTTP surface, asked as a client would, wrong requests included."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from tests.conftest import Run, Running, event
+
+SETTINGS = '[http]\nmax_body_bytes = 5000\nmax_instances = 3\n[model]\nlabels = ["stay", "leave"]\nmax_features = 5\n'
+EVENTS = [event({"age": 0.3, "clicks": 2}, "leave"), event({"age": 1.0}, "stay"), b"bad"]
+
+
+@pytest.fixture
+async def service(run: Run, producer: AIOKafkaProducer, topic: str) -> Running:
+    started = await asyncio.to_thread(run(SETTINGS).up)
+    for raw in EVENTS:
+        await producer.send(topic, raw)
+    await producer.flush()
+    await asyncio.to_thread(started.wait_for, len(EVENTS))
+    return started
+
+
+async def test_every_answer_has_the_fields_it_promises(service: Running, topic: str) -> None:
+    """One service, asked everything: SURFACE's names are fixed."""
+    http = service.http
+    one = service.predict({"features": {"clicks": 2, "unseen": 1}}).json()
+    assert one == {
+        "model": topic,
+        "version": one["version"],
+        "ahead": 0,
+        "label": "leave",
+        "score": 4.0,
+        "unknown_features": 1,
+    }
+    many = service.predict({"instances": [{"features": {}}, {"features": {"age": 10}}]}).json()
+    assert set(many) == {"model", "version", "ahead", "predictions"}
+    # After "leave" w = [1, .3, 2]; "stay" scores 1.3, a mistake: w = [0, -.7, 2].
+    assert [(p["label"], p["score"]) for p in many["predictions"]] == [("stay", 0.0), ("stay", -7.0)]
+    assert service.predict({"instances": []}).json()["predictions"] == []
+
+    models = http.get("/v1/models").json()["models"]
+    assert [m["model"] for m in models] == [topic]
+    assert set(models[0]) == {"model", "rule", "features", "version", "events", "mistakes", "learning_here"}
+    about = service.model()
+    assert set(about) >= {
+        "model", "identity", "version", "ahead", "order", "next", "covered", "events", "mistakes", "wrong_predictions",
+        "updates", "rejected", "ignored_features", "columns", "squared_norm", "squared_norm_limit", "bound",
+        "bound_reason", "digest", "state_digest", "saved_at", "learning_here", "stopped",
+    }  # fmt: skip
+    assert (about["order"], about["next"], about["covered"]) == ("log", {"0": 3}, {"0": [[0, 3]]})
+    assert (about["events"], about["mistakes"], about["rejected"]) == (2, 2, {"not-json": 1})
+    assert (about["learning_here"], about["stopped"], about["bound"]) == (True, None, None)
+    assert about["confusion"] == [[0, 1], [1, 0]]
+
+    names = http.get(f"/v1/models/{topic}/weights").json()
+    assert names == {
+        "bias": 0.0,
+        "weights": [{"name": "age", "column": 1, "weight": -0.7}, {"name": "clicks", "column": 2, "weight": 2.0}],
+        "next": None,
+    }
+    first = http.get(f"/v1/models/{topic}/weights?limit=1").json()
+    assert first["next"] == "2"
+    assert http.get(f"/v1/models/{topic}/weights?limit=1&cursor=2").json()["weights"][0]["name"] == "clicks"
+    assert http.get(f"/v1/models/{topic}/weights?top=1").json()["weights"][0]["name"] == "clicks"
+    assert [w["name"] for w in http.get(f"/v1/models/{topic}/weights?names=clicks,none").json()["weights"]] == [
+        "clicks"
+    ]
+    assert http.get("/livez").json() == {"live": True}
+    assert http.get("/readyz").json() == {"ready": True}
+    assert "/v1/models/{name}/predict" in http.get("/openapi.json").json()["paths"]
+    metrics = service.metrics()
+    assert metrics[f'perceptron_events_total{{model="{topic}"}}'] == 2
+    assert metrics[f'perceptron_predictions_total{{label="leave",model="{topic}"}}'] == 1
+    route = 'route="/v1/models/{name}/predict"'
+    assert metrics[f'perceptron_http_request_duration_seconds_count{{code="200",method="POST",{route}}}'] == 3
+
+
+BAD: list[tuple[bytes, int, str, str]] = [
+    (b"", 422, "", "not-json"),
+    (b"{", 422, "", "not-json"),
+    (b'{"features":{"a":1}} x', 422, "", "trailing-bytes"),
+    (b"[1]", 422, "", "wrong-type"),
+    (b"{}", 422, "/features", "missing-field"),
+    (b'{"features":{},"instances":[]}', 422, "/features", "missing-field"),
+    (b'{"features":[1,2]}', 422, "/features", "wrong-type"),
+    (b'{"features":{"a":"1.5"}}', 422, "/features/a", "wrong-type"),
+    (b'{"features":{"a":true}}', 422, "/features/a", "wrong-type"),
+    (b'{"features":{"a/b":null}}', 422, "/features/a~1b", "wrong-type"),
+    (b'{"features":{"a":NaN}}', 422, "/features/a", "not-finite"),
+    (b'{"features":{"a":1e31}}', 422, "/features/a", "out-of-range"),
+    (b'{"features":{"a":1,"a":2}}', 422, "/features/a", "duplicate-feature"),
+    (b'{"features":{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1}}', 422, "/features", "too-many-features"),
+    (b'{"features":{"%s":1}}' % (b"n" * 257), 422, "/features", "name-too-long"),
+    (b'{"instances":{"features":{}}}', 422, "/instances", "wrong-type"),
+    (b'{"instances":[{"features":{}},7]}', 422, "/instances/1", "wrong-type"),
+    (b'{"instances":[{"features":{}},{}]}', 422, "/instances/1/features", "missing-field"),
+    (b'{"instances":[{"features":{}},{"features":{"x":[]}}]}', 422, "/instances/1/features/x", "wrong-type"),
+    (
+        b'{"instances":[{"features":{}},{"features":{}},{"features":{}},{"features":{}}]}',
+        422,
+        "/instances",
+        "too-large",
+    ),
+]
+
+
+async def test_a_bad_request_gets_a_problem_that_names_the_field(service: Running, topic: str) -> None:
+    url = f"/v1/models/{topic}/predict"
+    secret = "c0ffee"  # noqa: S105 - a value that must not come back
+
+    def check(answer: Any, status: int, pointer: str | None = None, reason: str = "") -> None:
+        assert answer.status_code == status, answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+        body = answer.json()
+        assert set(body) == {"type", "title", "status", "detail", "errors"}
+        assert body["status"] == status
+        assert secret not in answer.text
+        if pointer is not None:
+            assert body["errors"] == [{"pointer": pointer, "reason": reason}]
+
+    for body, status, pointer, reason in BAD:
+        answer = service.http.post(url, content=body, headers={"content-type": "application/json"})
+        check(answer, status, pointer, reason)
+    check(service.predict({"features": {"a": secret}}), 422, "/features/a", "wrong-type")
+    check(service.http.post(url, content=b"{}", headers={"content-type": "text/plain"}), 415)
+    check(service.http.post(url, content=b" " * 5001, headers={"content-type": "application/json"}), 413)
+
+    def chunks() -> Any:
+        for _ in range(10):
+            yield b" " * 1000
+
+    check(service.http.post(url, content=chunks(), headers={"content-type": "application/json"}), 413)
+    check(service.http.post("/v1/models/none/predict", json={"features": {}}), 404)
+    check(service.http.get(f"/v1/models/{secret}"), 404)
+    check(service.http.get("/nowhere"), 404)
+    check(service.http.get(url), 405)
+    for query in ("top=0", "top=x", "limit=-1", "cursor=1.5", "top=99999999"):
+        name = query.partition("=")[0]
+        check(service.http.get(f"/v1/models/{topic}/weights?{query}"), 422, f"?{name}", "out-of-range")
+    deep = b'{"features":' + b"[" * 4000
+    check(service.http.post(url, content=deep, headers={"content-type": "application/json"}), 422, "", "not-json")
+    # And it still answers, with nothing learned and nothing broken.
+    assert service.predict({"features": {"clicks": 1}}).json()["label"] == "leave"
+    assert not [name for name in service.metrics() if 'code="500"' in name]
+
+
+async def test_a_prediction_is_the_learners_score(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
+    """Hashed features, colliding: what HTTP answers is what the fold scores, for seen and unseen names."""
+    service = await asyncio.to_thread(run('[model]\nfeatures = "hashed"\nbits = 2\n').up)
+    rows: list[dict[str, float]] = [{f"n{i * j % 17}": float(i - j) for j in range(1, 6)} for i in range(40)]
+    for i, row in enumerate(rows):
+        await producer.send(topic, event(row, i % 2))
+    await producer.flush()
+    await asyncio.to_thread(service.wait_for, len(rows))
+    w = service.vector()
+    assert len(w) == 5
+    import mmh3
+
+    for row in [*rows, {"new": 1.0}]:
+        x = [0.0] * 4
+        for name, value in row.items():
+            h = mmh3.hash(name)
+            x[abs(h) % 4] += value if h >= 0 else -value
+        expected = w[0] + sum(a * b for a, b in zip(w[1:], x, strict=True))
+        answer = service.predict({"features": row}).json()
+        assert answer["score"] == pytest.approx(expected, rel=1e-12)
+        assert answer["label"] == (1 if answer["score"] > 0 else -1)
+    assert json.loads(service.predict({"features": {}}).text)["score"] == w[0]
