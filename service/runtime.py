@@ -37,8 +37,9 @@ T = TypeVar("T")
 
 DRAIN_SECONDS = 0.5
 """Unready, still answering: balancers look elsewhere, and each answer ends its connection."""
-STOP_SECONDS = 6.0
-"""For the last saves. Requests in flight get what is left of the ten seconds."""
+STOP_SECONDS = 4.0
+ANSWER_SECONDS = 2
+"""For the last saves, then for requests in flight. With leaving the group it all stays within ten seconds."""
 LONGEST_PAUSE = 5.0
 
 
@@ -79,7 +80,8 @@ class ModelObserver:
         """See streaming.learn.Observer."""
         if self._model.learning_here:
             self._model.learning_here = False
-            self._log.info("not learning any more")
+            head = self._model.answering.head if self._model.answering else None
+            self._log.info("not learning any more", version=head and head.version)
 
     def learned(self, seconds: float) -> None:
         """See streaming.learn.Observer."""
@@ -117,10 +119,14 @@ class ModelObserver:
 
     def unavailable(self, error: DependencyError) -> None:
         """See streaming.learn.Observer."""
-        self._metrics.snapshots.labels(self._model.name, "failed").inc()
         if self._missing is None:
             self._missing, self._since = str(error), time.monotonic()
             self._log.error(str(error))
+
+    def save_failed(self, error: DependencyError) -> None:
+        """See streaming.learn.Observer."""
+        self._metrics.snapshots.labels(self._model.name, "failed").inc()
+        self.unavailable(error)
 
     def stopped(self, error: Exception) -> None:
         """See streaming.learn.Observer."""
@@ -194,7 +200,7 @@ class Service:
                 access_log=False,
                 lifespan="off",
                 server_header=False,
-                timeout_graceful_shutdown=3,
+                timeout_graceful_shutdown=ANSWER_SECONDS,
             )
         )
         host, port = listening.getsockname()[:2]

@@ -56,6 +56,8 @@ def key(model: str) -> str:
 def redacted(url: str) -> str:
     """A Redis address without its credentials."""
     parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return parts.path
     return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
 
 

@@ -110,6 +110,9 @@ class Observer(Protocol):
     def unavailable(self, error: DependencyError) -> None:
         """A dependency did not answer; it is tried again."""
 
+    def save_failed(self, error: DependencyError) -> None:
+        """A save did not succeed; what it was to save is part of the next one."""
+
     def stopped(self, error: Exception) -> None:
         """Learning of this model ended for a reason that waiting does not mend."""
 
@@ -276,7 +279,7 @@ class Learning:
             saved = await self._keeper.save(learner, fingerprints, self._log.cluster)
         except DependencyError as error:
             self._keeper.postpone()
-            self._tell.unavailable(error)
+            self._tell.save_failed(error)
             return
         if isinstance(saved, Refused):
             self._learner = None

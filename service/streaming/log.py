@@ -27,6 +27,7 @@ from service.streaming.learn import Record
 POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
 POLL_SECONDS = 0.2
 ANSWER_SECONDS = 5.0
+CLOSE_SECONDS = 1.0
 LETTERS_UNDER_WAY = 10_000
 
 
@@ -155,20 +156,20 @@ class Kafka(ConsumerRebalanceListener):
 
     async def close(self) -> None:
         """Commit what is left and leave the group."""
-        with contextlib.suppress(KafkaError, OSError, TimeoutError):
-            async with asyncio.timeout(1.0):
+        with contextlib.suppress(KafkaError, OSError):  # a TimeoutError is an OSError
+            async with asyncio.timeout(CLOSE_SECONDS):
                 await self._commit()
-        for client in (self.consumer, self.producer):
-            if client is not None:
-                with contextlib.suppress(KafkaError, OSError, TimeoutError):
-                    async with asyncio.timeout(2.0):
-                        await client.stop()
+        clients = [client.stop() for client in (self.consumer, self.producer) if client is not None]
+        with contextlib.suppress(KafkaError, OSError):
+            async with asyncio.timeout(2 * CLOSE_SECONDS):
+                await asyncio.gather(*clients)
 
     async def _subscribe(self) -> None:
         assert self.consumer is not None  # noqa: S101 - run follows connect
         subscribed: set[str] = set()
         said: set[str] = set()
         while len(subscribed) < len(self.logs):
+            pause = 1.0
             try:
                 async with kafka_errors(self.bootstrap), asyncio.timeout(ANSWER_SECONDS):
                     existing = set(await self.consumer.topics())
@@ -177,8 +178,8 @@ class Kafka(ConsumerRebalanceListener):
                 if missing and self._create:
                     await create_topics(self.bootstrap, missing)
                     self._say("topics created", topics=missing)
-                    continue
-                for name in set(missing) - said:
+                    pause = 0.1
+                for name in set(missing) - said if not self._create else ():
                     self._say(
                         "waiting for the topic to exist; create it, or run with --create-topics"
                         if name in self.logs
@@ -194,7 +195,7 @@ class Kafka(ConsumerRebalanceListener):
                 if str(error) not in said:
                     self._say(str(error))
                     said.add(str(error))
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(pause)
 
     async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
         """Wait until the loops have saved and let go; a save that comes later is refused if it matters."""

@@ -7,11 +7,13 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from service.embedded import servers
 from service.embedded.servers import Server, free_port
 from tests.conftest import Run, clean_environment, create_topic, event, perceptron, read_all, wait
 
@@ -318,3 +320,33 @@ def test_logs_are_json_when_asked(run: Run) -> None:
     lines = [json.loads(line) for line in service.log.read_text().splitlines()]
     assert {"listening", "learning", "stopping", "stopped"} <= {line["event"] for line in lines}
     assert all(set(line) >= {"event", "level", "timestamp"} for line in lines)
+
+
+@pytest.mark.parametrize("hung", ["redis", "kafka"])
+def test_sigterm_is_done_within_10_seconds_although_a_server_hangs(
+    run: Run, kafka: Server, topic: str, tmp_path: Path, hung: str
+) -> None:
+    """A lost last save costs a rewind, no more: warn, exit 0, and the next start learns it again."""
+    (tmp_path / "redis").mkdir()
+    with servers.redis(tmp_path / "redis") as own:
+        service = run(redis_address=own.address).up()
+        produce = ["produce", "-", "-t", topic, "-b", kafka.address]
+        assert perceptron(*produce, stdin=event({"a": 1}, 1), cwd=tmp_path).returncode == 0
+        service.wait_for(1)
+        server = own if hung == "redis" else kafka
+        assert server.process
+        if hung == "redis":
+            server.process.send_signal(signal.SIGSTOP)
+            assert perceptron(*produce, stdin=event({"b": 1}, 0), cwd=tmp_path).returncode == 0
+            wait(lambda: service.model()["events"] == 2, "it learns on")
+        else:
+            server.process.send_signal(signal.SIGSTOP)
+        started = time.monotonic()
+        try:
+            assert service.stop() == 0, service.log.read_text()
+            assert time.monotonic() - started < 10
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert "Traceback" not in service.log.read_text()
+        events = 2 if hung == "redis" else 1
+        assert run(redis_address=own.address).up().wait_for(events)["events"] == events
