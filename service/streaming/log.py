@@ -19,7 +19,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListen
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaConnectionError, KafkaError, NoOffsetForPartitionError, TopicAlreadyExistsError
 
-from service.errors import DependencyError
+from service.errors import DependencyError, os_cause
 from service.streaming.assignor import whole_topics
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.learn import Record
@@ -60,7 +60,7 @@ async def _why_not(bootstrap: str) -> str:
         except TimeoutError:
             return "no answer in time"
         except OSError as error:
-            return error.strerror or str(error)
+            return os_cause(error)
         except ValueError:
             return "expected HOST:PORT,…"
     return "something answers there, but not as a Kafka broker"

@@ -64,12 +64,16 @@ def test_breast_cancer_equals_the_oracle_and_scikit_learn(run: Run, kafka: Serve
     rows = 10 * len(data.target)
     first = run(settings).up()
     command = ["-c", str(tmp_path / "settings.toml"), "produce", "-t", topic, "-b", kafka.address, "--label", "target"]
-    for _ in range(2):
+
+    def produce() -> None:
         sent = perceptron(*command, str(half))
         assert (sent.returncode, sent.stderr) == (0, f"{rows} events sent to {topic}\n")
+
+    produce()
     wait(lambda: first.model()["events"] > 0, "some are learned")
     assert first.stop() == 0
     second = run(settings).up()
+    produce()
     model, weights = second.wait_for(2 * rows), second.weights()
 
     events = [event(list(map(float, x)), int(y)) for x, y in zip(data.data, data.target, strict=True)]
@@ -255,3 +259,17 @@ async def test_ctrl_c_is_130_and_a_second_start_finds_the_state(
     assert await asyncio.to_thread(service.stop, signal.SIGINT) == 130
     after = await asyncio.to_thread(run().up().wait_for, 1)
     assert after["state_digest"] == before["state_digest"]
+
+
+async def test_the_last_save_covers_everything_learned(
+    run: Run, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
+) -> None:
+    """A model of 2^20 columns is saved seldom; what it learned since the last save is saved at SIGTERM."""
+    service = await asyncio.to_thread(run('[model]\nfeatures = "hashed"\nbits = 20\n').up)
+    await producer.send_and_wait(topic, event({"a": 1}, 1))
+    await asyncio.to_thread(service.wait_for, 1)
+    await producer.send_and_wait(topic, event({"b": 1}, 0))
+    await asyncio.to_thread(wait, lambda: service.model()["ahead"] == 1, "learned, and not saved yet")
+    assert await asyncio.to_thread(service.stop) == 0
+    shown = perceptron("inspect", "-t", topic, "--redis", f"redis://{redis.address}/0", "--json", cwd=tmp_path)
+    assert json.loads(shown.stdout)["events"] == 2
