@@ -25,5 +25,5 @@ $(VENV)/.embedded $(VENV)/.dev: $(VENV)/.%: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing the service and its $* packages into $(VENV)"
-	@$(PIP) install --quiet --progress-bar on --editable '.[$*]'
+	@$(PIP) install --editable '.[$*]'
 	@touch $@

