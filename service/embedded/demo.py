@@ -55,6 +55,8 @@ def show(events: int, leave: bool) -> None:
     """Start everything, stream `events`, show what is learned; then serve until Ctrl-C unless `leave`."""
     console = Console(stderr=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A shell starts background jobs with SIGINT ignored, and Python then leaves it so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     started = time.monotonic()
 
     def say(text: str) -> None:

@@ -1,13 +1,15 @@
 """Arrays and names to immutable blobs, and back. A blob's name is the SHA-256 of its bytes.
 
 base    8,192 columns of an array as little-endian f8 (the last block is shorter)
+delta   (column u4, value f8), …, little-endian: to be laid over the base, and over earlier deltas
 names   4,096 feature names in column order as a JSON list (the last is shorter)
 
-The cuts are fixed, so equal state has equal digests, however it was reached.
+The cuts are fixed, so equal arrays have equal blocks; which of them are stored, and what as deltas, is not state.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,6 +19,7 @@ from service.errors import SnapshotDamaged
 
 BLOCK_COLUMNS = 8192
 BLOCK_NAMES = 4096
+DELTA = np.dtype([("column", "<u4"), ("value", "<f8")])
 
 _names = msgspec.json.Decoder(list[str])
 
@@ -26,23 +29,95 @@ def digest(blob: bytes) -> str:
     return hashlib.sha256(blob).hexdigest()
 
 
-def cut_array(array: NDArray[np.float64]) -> list[bytes]:
-    """An array as base blobs, in column order."""
-    little = array.astype("<f8", copy=False)
-    return [little[i : i + BLOCK_COLUMNS].tobytes() for i in range(0, len(little), BLOCK_COLUMNS)]
+class Laid(NamedTuple):
+    """An array as the store has it, and what the next save of it needs to know."""
+
+    values: NDArray[np.float64]
+    blocks: list[str]
+    """The digest of each of its blocks: what the state digest is made of, however the blobs are cut."""
+    base: list[str]
+    deltas: list[tuple[str, NDArray[np.uint32]]]
+    """Each delta's digest, and the columns in it; the later ones are shorter and win."""
 
 
-def join_array(blobs: Iterable[bytes], length: int) -> NDArray[np.float64]:
-    """The array that `cut_array` cut; raises SnapshotDamaged when the length is another."""
-    array = np.frombuffer(b"".join(blobs), "<f8").astype(np.float64)
-    if len(array) != length:
-        raise SnapshotDamaged(f"an array has {len(array)} columns where the head says {length}")
-    return array
+NOTHING = Laid(np.zeros(0), [], [], [])
 
 
-def cut_names(names: Sequence[str]) -> list[bytes]:
-    """Names as blobs, in column order."""
-    return [msgspec.json.encode(names[i : i + BLOCK_NAMES]) for i in range(0, len(names), BLOCK_NAMES)]
+def lay(array: NDArray[np.float64], before: Laid) -> tuple[Laid, dict[str, bytes]]:
+    """How to store an array of which the store has `before`, and the blobs it lacks.
+
+    What changed becomes a delta where that is smaller than the blocks it touches, until deltas pass a quarter of the
+    base; then a new base is cut. A delta swallows earlier ones that are not longer, so that they stay few although
+    each save writes about as much as changed. Values are compared by their bits with those of the last accepted save,
+    so a save that failed needs no merging back: its changes are still changes.
+    """
+    old = np.zeros(len(array))
+    old[: len(before.values)] = before.values
+    changed = np.flatnonzero(array.view(np.uint64) != old.view(np.uint64)).astype(np.uint32)
+    grown = range(len(before.values) // BLOCK_COLUMNS, -(-len(array) // BLOCK_COLUMNS))
+    dirty = {*np.unique(changed // BLOCK_COLUMNS).tolist(), *(grown if len(array) > len(before.values) else ())}
+    blocks = before.blocks + [""] * (-(-len(array) // BLOCK_COLUMNS) - len(before.blocks))
+    for i in dirty:
+        blocks[i] = digest(_block(array, i))
+    values = array.copy()
+    deltas, columns = list(before.deltas), changed
+    while deltas and len(deltas[-1][1]) <= len(columns):
+        columns = np.union1d(deltas.pop()[1], columns)
+    in_deltas = DELTA.itemsize * (len(columns) + sum(len(covered) for _, covered in deltas))
+    touched = sum(len(_block(array, i)) for i in dirty)
+    if (
+        before.base
+        and DELTA.itemsize * len(columns) <= touched
+        and in_deltas * 4 <= len(before.base) * BLOCK_COLUMNS * 8
+    ):
+        if not len(columns):
+            return Laid(values, blocks, before.base, deltas), {}
+        delta = np.empty(len(columns), DELTA)
+        delta["column"], delta["value"] = columns, array[columns]
+        blob = delta.tobytes()
+        return Laid(values, blocks, before.base, [*deltas, (digest(blob), columns)]), {digest(blob): blob}
+    there = set(before.base)
+    new = {name: _block(array, i) for i, name in enumerate(blocks) if name not in there}
+    return Laid(values, blocks, blocks, []), new
+
+
+def take_up(base: list[str], deltas: list[str], found: Mapping[str, bytes], columns: int) -> Laid:
+    """The array that these verified blobs describe; raises SnapshotDamaged when they do not fit `columns`."""
+    stored = np.frombuffer(b"".join(found[name] for name in base), "<f8")
+    if len(stored) > columns:
+        raise SnapshotDamaged(f"an array has {len(stored)} columns where the head says {columns}")
+    values = np.zeros(columns)
+    values[: len(stored)] = stored
+    covered = []
+    for name in deltas:
+        delta = np.frombuffer(found[name], DELTA)
+        if len(delta) and int(delta["column"].max()) >= columns:
+            raise SnapshotDamaged(f"delta {name[:12]} has a column beyond the {columns} of the head")
+        values[delta["column"]] = delta["value"]
+        covered.append((name, delta["column"].astype(np.uint32)))
+    blocks = [digest(_block(values, i)) for i in range(-(-columns // BLOCK_COLUMNS))]
+    return Laid(values, blocks, base, covered)
+
+
+def _block(array: NDArray[np.float64], i: int) -> bytes:
+    return array[i * BLOCK_COLUMNS : (i + 1) * BLOCK_COLUMNS].astype("<f8", copy=False).tobytes()
+
+
+class LaidNames(NamedTuple):
+    """Names as the store has them: how many, and the digest of each blob."""
+
+    known: int
+    blobs: list[str]
+
+
+def lay_names(names: Sequence[str], before: LaidNames) -> tuple[LaidNames, dict[str, bytes]]:
+    """As `lay`, for names: stored names never change, so only the last blob and those after it are cut."""
+    if len(names) == before.known:
+        return before, {}
+    full = before.known // BLOCK_NAMES
+    new = [msgspec.json.encode(names[i : i + BLOCK_NAMES]) for i in range(full * BLOCK_NAMES, len(names), BLOCK_NAMES)]
+    digests = [digest(blob) for blob in new]
+    return LaidNames(len(names), before.blobs[:full] + digests), dict(zip(digests, new, strict=True))
 
 
 def join_names(blobs: Iterable[bytes]) -> list[str]:

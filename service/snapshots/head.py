@@ -5,6 +5,7 @@ digests of names and arrays in fixed cuts. What depends on a clock or on how the
 times, runs, windows) is beside it. A head is named by the SHA-256 of its own bytes, parent included.
 """
 
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Literal, NamedTuple
 
@@ -15,6 +16,7 @@ from service.errors import SnapshotDamaged
 from service.learning.identity import Identity
 from service.learning.learner import Counts, Learner
 from service.snapshots import blobs
+from service.snapshots.blobs import Laid, LaidNames
 
 SCHEMA = 1
 
@@ -86,13 +88,27 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         return [*self.names, *(d for a in self.arrays.values() for d in (*a.base, *a.deltas))]
 
 
+class Stored(NamedTuple):
+    """What the store has of a model."""
+
+    arrays: dict[str, Laid]
+    names: LaidNames
+
+
+NOTHING = Stored({}, LaidNames(0, []))
+
+
 class Content(NamedTuple):
-    """A learner's state as a head refers to it, and the blobs by digest."""
+    """A learner's state as a head is to refer to it, and the blobs that the store lacks."""
 
     state_digest: str
-    arrays: dict[str, Array]
-    names: list[str]
+    stored: Stored
     blobs: dict[str, bytes]
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The arrays as the head names them."""
+        return {name: Array(laid.base, [d for d, _ in laid.deltas]) for name, laid in self.stored.arrays.items()}
 
 
 _decoder = msgspec.json.Decoder(Head)
@@ -116,26 +132,28 @@ def decode(data: bytes, digest: str) -> Head:
     return head
 
 
-def content(learner: Learner) -> Content:
-    """Cut a learner's state into blobs and digest it. Heavy for many columns; the learner must not change meanwhile."""
-    cut: dict[str, bytes] = {}
+def content(learner: Learner, before: Stored = NOTHING) -> Content:
+    """Cut a learner's state into blobs where the store has `before`, and digest it.
 
-    def named(parts: list[bytes]) -> list[str]:
-        digests = [blobs.digest(part) for part in parts]
-        cut.update(zip(digests, parts, strict=True))
-        return digests
+    Heavy for many columns, so it may run in a thread; the learner must not change meanwhile.
+    """
+    weights, missing = blobs.lay(learner.weights, before.arrays.get("w", blobs.NOTHING))
+    names, more = blobs.lay_names(learner.columns.names, before.names)
+    stored = Stored({"w": weights}, names)
+    return Content(state_digest(learner, stored), stored, missing | more)
 
-    weights, names = named(blobs.cut_array(learner.weights)), named(blobs.cut_names(learner.columns.names))
+
+def state_digest(learner: Learner, stored: Stored) -> str:
+    """SHA-256 of the canonical state."""
     state = {
         "identity": learner.identity,
         "covered": covered_as_json(learner),
         "counts": learner.counts,
         "columns": len(learner.columns),
-        "arrays": {"w": weights},
-        "names": names,
+        "arrays": {name: laid.blocks for name, laid in stored.arrays.items()},
+        "names": stored.names.blobs,
     }
-    canonical = msgspec.json.encode(msgspec.to_builtins(state), order="sorted")
-    return Content(blobs.digest(canonical), {"w": Array(weights)}, names, cut)
+    return blobs.digest(msgspec.json.encode(msgspec.to_builtins(state), order="sorted"))
 
 
 def covered_as_json(learner: Learner) -> dict[str, list[tuple[int, int]]]:
@@ -149,21 +167,22 @@ def observations(learner: Learner) -> Observations:
     return Observations(learner.squared_norm_limit, len(recent), np.packbits(recent).tobytes().hex())
 
 
-def learner_from(head: Head, found: dict[str, bytes], window: int) -> Learner:
+def take_up(head: Head, found: Mapping[str, bytes], window: int) -> tuple[Learner, Stored]:
     """The learner that a head describes, from its verified blobs; raises SnapshotDamaged when they do not add up."""
-    arrays = {
-        name: blobs.join_array((found[d] for d in array.base), head.columns) for name, array in head.arrays.items()
-    }
+    arrays = {name: blobs.take_up(a.base, a.deltas, found, head.columns) for name, a in head.arrays.items()}
     learner = Learner(head.identity, names=blobs.join_names(found[d] for d in head.names), window=window)
+    stored = Stored(arrays, LaidNames(len(learner.columns.names), head.names))
     if len(learner.columns) != head.columns:
         raise SnapshotDamaged(f"{len(learner.columns)} columns are named where the head says {head.columns}")
     packed = np.frombuffer(bytes.fromhex(head.observations.recent_wrong), np.uint8)
     learner.load(
-        arrays["w"],
+        arrays["w"].values,
         {int(partition): list(ranges) for partition, ranges in head.covered.items()},
         deepcopy(head.counts),  # counts change, heads do not
         head.observations.squared_norm_limit,
         np.unpackbits(packed, count=head.observations.recent_events).astype(bool),
     )
     learner.runs = list(head.runs)
-    return learner
+    if state_digest(learner, stored) != head.state_digest:
+        raise SnapshotDamaged(f"version {head.version}: the state does not match its digest")
+    return learner, stored

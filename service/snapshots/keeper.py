@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from service.errors import DataError, SnapshotDamaged
 from service.learning.learner import Learner
 from service.snapshots import blobs, head
-from service.snapshots.head import Fingerprint, Head, Kept, Position
+from service.snapshots.head import Fingerprint, Head, Kept, Position, Stored
 from service.snapshots.store import Store
 
 SHARE = 50
@@ -43,11 +43,12 @@ Offload = Callable[..., Awaitable[Any]]
 
 
 class Snapshot(NamedTuple):
-    """An accepted head with its digest, and the learner it describes."""
+    """An accepted head with its digest, the learner it describes, and what the store has of it."""
 
     head: Head
     digest: str
     learner: Learner
+    stored: Stored
 
 
 class Saved(NamedTuple):
@@ -70,6 +71,7 @@ class _Doubt(NamedTuple):
 
     head: Head
     digest: str
+    stored: Stored
     learner: Learner
     runs: list[tuple[int, int, int]]
 
@@ -86,8 +88,8 @@ async def fetch(store: Store, model: str, offload: Offload, window: int) -> Snap
         parts = await store.blobs(model, current.refs)
         missing = [d for d in current.refs if d not in parts]
         if not missing:
-            learner = await offload(_verified, current, parts, window)
-            return Snapshot(current, digest, learner)
+            learner, stored = await offload(_verified, current, parts, window)
+            return Snapshot(current, digest, learner, stored)
         found = await store.head(model)
         if found is not None and found[0] == digest:
             raise SnapshotDamaged(f"model {model}: blob {missing[0][:12]} of version {current.version} is missing")
@@ -95,13 +97,13 @@ async def fetch(store: Store, model: str, offload: Offload, window: int) -> Snap
     return None
 
 
-def _verified(current: Head, parts: Mapping[str, bytes], window: int) -> Learner:
+def _verified(current: Head, parts: Mapping[str, bytes], window: int) -> tuple[Learner, Stored]:
     for digest, blob in parts.items():
         if blobs.digest(blob) != digest:
             raise SnapshotDamaged(
                 f"model {current.model}: blob {digest[:12]} of version {current.version} does not match its digest"
             )
-    return head.learner_from(current, dict(parts), window)
+    return head.take_up(current, parts, window)
 
 
 class Keeper:
@@ -123,7 +125,7 @@ class Keeper:
         self._keep_every, self._keep = keep_every, keep
         self.head: Head | None = None
         self.digest = ""
-        self._uploaded: set[str] = set()
+        self._stored = head.NOTHING
         self._doubtful: _Doubt | None = None
         self._next_save = 0.0
         self._failures = 0
@@ -133,10 +135,9 @@ class Keeper:
         snapshot = await fetch(self._store, self.model, self._offload, self.window)
         self._doubtful = None
         if snapshot is None:
-            self.head, self.digest, self._uploaded = None, "", set()
+            self.head, self.digest, self._stored = None, "", head.NOTHING
             return None
-        self.head, self.digest = snapshot.head, snapshot.digest
-        self._uploaded = set(snapshot.head.refs)
+        self.head, self.digest, self._stored = snapshot.head, snapshot.digest, snapshot.stored
         return snapshot.learner
 
     async def current(self) -> bool:
@@ -176,39 +177,51 @@ class Keeper:
         self, learner: Learner, fingerprints: Mapping[int, Fingerprint], cluster: str, started: float
     ) -> Saved | Refused:
         await self._settle()
-        content: head.Content = await self._offload(head.content, learner)
-        new, keep, evict = self._compose(learner, content, fingerprints, cluster)
-        data = head.encode(new)
-        digest = blobs.digest(data)
-        missing = {d: blob for d, blob in content.blobs.items() if d not in self._uploaded}
+        keep = self._keeping()
         cut: list[tuple[int, int, int]] = []
         if keep:
             cut, learner.runs = learner.runs, cut
-        # From here on the head may be accepted although we hear nothing of it.
-        self._doubtful = _Doubt(new, digest, learner, cut)
-        for _ in range(2):
-            await self._store.put(self.model, missing)
-            verdict = await self._store.commit(self.model, self.digest, digest, data, new.refs, keep, evict)
+        # Where blobs are gone that the store had, the second try uploads everything.
+        for before in (self._stored, head.NOTHING):
+            content: head.Content = await self._offload(head.content, learner, before)
+            new, evict = self._compose(learner, content, fingerprints, cluster, keep)
+            data = head.encode(new)
+            digest = blobs.digest(data)
+            # From here on the head may be accepted although we hear nothing of it.
+            self._doubtful = _Doubt(new, digest, content.stored, learner, cut)
+            await self._store.put(self.model, content.blobs)
+            kept_as = str(new.version) if keep else ""
+            verdict = await self._store.commit(self.model, self.digest, digest, data, new.refs, kept_as, evict)
             if verdict != "MISSING":
                 break
-            missing = content.blobs
         self._doubtful = None
         if verdict == "MISSING":
             raise DataError(f"model {self.model}: blobs vanish from the store as soon as they are written")
         if verdict == "CONFLICT":
             return Refused(self.digest)
-        self._accept(new, digest)
-        written = len(data) + sum(map(len, missing.values()))
+        self.head, self.digest, self._stored = new, digest, content.stored
+        written = len(data) + sum(map(len, content.blobs.values()))
         return Saved(new, digest, written, self._clock.now() - started)
 
+    def _keeping(self) -> bool:
+        """Whether the next head is to be kept for rollback."""
+        if self.head is None or not self._keep:
+            return False
+        last = self.head.kept[-1].saved_at if self.head.kept else 0.0
+        return self._clock.time() - last >= self._keep_every
+
     def _compose(
-        self, learner: Learner, content: head.Content, fingerprints: Mapping[int, Fingerprint], cluster: str
-    ) -> tuple[Head, str, str]:
-        """The new head, the version to keep it as or '', and the kept version to evict or ''."""
+        self,
+        learner: Learner,
+        content: head.Content,
+        fingerprints: Mapping[int, Fingerprint],
+        cluster: str,
+        keep: bool,
+    ) -> tuple[Head, str]:
+        """The new head, and the kept version to evict or ''."""
         before, now = self.head, self._clock.time()
         version = before.version + 1 if before else 1
         kept = list(before.kept) if before else []
-        keep = before is not None and now - (kept[-1].saved_at if kept else 0.0) >= self._keep_every
         evict = ""
         if keep:
             kept.append(Kept(version, now))
@@ -233,25 +246,21 @@ class Keeper:
             covered=head.covered_as_json(learner),
             counts=deepcopy(learner.counts),
             observations=head.observations(learner),
-            runs=[] if keep else list(learner.runs),
+            runs=list(learner.runs),
             kept=kept,
             columns=len(learner.columns),
             arrays=content.arrays,
-            names=content.names,
+            names=content.stored.names.blobs,
         )
-        return new, str(version) if keep else "", evict
+        return new, evict
 
     async def _settle(self) -> None:
         """Find out whether a save whose reply was lost had been accepted."""
         if self._doubtful is None:
             return
-        new, digest, learner, cut = self._doubtful
+        new, digest, stored, learner, cut = self._doubtful
         if await self._store.digest(self.model) == digest:
-            self._accept(new, digest)
+            self.head, self.digest, self._stored = new, digest, stored
         else:
             learner.runs[:0] = cut
         self._doubtful = None
-
-    def _accept(self, new: Head, digest: str) -> None:
-        self.head, self.digest = new, digest
-        self._uploaded = set(new.refs)

@@ -38,10 +38,10 @@ def restored(learner: Learner) -> Learner:
         model="m", version=1, parent="", saved_at=0.0, identity=learner.identity, state_digest=content.state_digest,
         order="log", cluster="c", next={}, covered=heads.covered_as_json(learner), counts=learner.counts,
         observations=heads.observations(learner), runs=[], kept=[], columns=len(learner.columns),
-        arrays=content.arrays, names=content.names,
+        arrays=content.arrays, names=content.stored.names.blobs,
     )  # fmt: skip
     data = heads.encode(head)
-    return heads.learner_from(heads.decode(data, blobs.digest(data)), content.blobs, window=10)
+    return heads.take_up(heads.decode(data, blobs.digest(data)), content.blobs, window=10)[0]
 
 
 numbers = st.floats(-1e3, 1e3) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 5e-324])

@@ -1,0 +1,106 @@
+"""Arrays as bases and deltas: whatever was saved in whatever steps is what is taken up."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.errors import SnapshotDamaged
+from service.snapshots import blobs
+from service.snapshots.blobs import BLOCK_COLUMNS, BLOCK_NAMES, DELTA, NOTHING, Laid, LaidNames, lay, lay_names, take_up
+
+
+def again(laid: Laid, store: dict[str, bytes]) -> Laid:
+    return take_up(laid.base, [name for name, _ in laid.deltas], store, len(laid.values))
+
+
+def same(a: Laid, b: Laid) -> None:
+    assert a.values.tobytes() == b.values.tobytes()
+    assert (a.blocks, a.base, [name for name, _ in a.deltas]) == (b.blocks, b.base, [name for name, _ in b.deltas])
+    assert [c.tolist() for _, c in a.deltas] == [c.tolist() for _, c in b.deltas]
+
+
+steps = st.lists(
+    st.tuples(st.integers(0, 9000), st.lists(st.tuples(st.floats(0, 1), st.floats(-9, 9)), max_size=20)), max_size=12
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps, st.data())
+def test_any_history_of_saves_is_taken_up_bit_for_bit(history: Any, data: Any) -> None:
+    """Growing, changing, failing now and then: what the store has is the array of the last accepted save."""
+    array, accepted, store = np.zeros(1), NOTHING, dict[str, bytes]()
+    for growth, changes in history:
+        array = np.concatenate([array, np.zeros(growth)])
+        for where, value in changes:
+            array[int(where * (len(array) - 1))] = value
+        laid, new = lay(array, accepted)
+        store |= new
+        if data.draw(st.booleans()):
+            accepted = laid
+            taken = again(laid, store)
+            same(laid, taken)
+            assert taken.values.tobytes() == array.tobytes()
+            whole, _ = lay(array, NOTHING)
+            assert laid.blocks == whole.blocks == whole.base, "the state digest does not see how blobs are cut"
+            lengths = [len(columns) for _, columns in laid.deltas]
+            assert lengths == sorted(set(lengths), reverse=True)
+            assert sum(lengths) * DELTA.itemsize * 4 <= max(1, len(laid.base)) * BLOCK_COLUMNS * 8
+
+
+def test_bytes_follow_what_changed() -> None:
+    """A million columns, a hundred changed a save: kilobytes, not megabytes, and few deltas."""
+    rng = np.random.default_rng(1)
+    array = rng.normal(size=1_000_000)
+    laid, new = lay(array, NOTHING)
+    assert sum(map(len, new.values())) == 8_000_000
+    written = []
+    for _ in range(200):
+        array[rng.integers(0, len(array), 100)] += 1
+        laid, new = lay(array, laid)
+        written.append(sum(map(len, new.values())))
+        assert len(laid.deltas) <= 10
+    assert sum(written) / len(written) < 100 * DELTA.itemsize * 10
+    array += 1
+    laid, new = lay(array, laid)
+    assert not laid.deltas
+    assert sum(map(len, new.values())) == 8_000_000
+
+
+def test_minus_zero_is_another_state_than_zero() -> None:
+    laid, _ = lay(np.array([0.0, 1.0]), NOTHING)
+    other, new = lay(np.array([-0.0, 1.0]), laid)
+    assert new
+    assert other.blocks != laid.blocks
+
+
+def test_nothing_changed_is_nothing_written() -> None:
+    array = np.ones(10)
+    laid, _ = lay(array, NOTHING)
+    assert lay(array, laid)[1] == {}
+
+
+def test_what_does_not_fit_is_damage() -> None:
+    laid, store = lay(np.ones(10), NOTHING)
+    with pytest.raises(SnapshotDamaged, match="10 columns where the head says 9"):
+        take_up(laid.base, [], store, 9)
+    array = np.zeros(BLOCK_COLUMNS)
+    laid, store = lay(array, NOTHING)
+    array[BLOCK_COLUMNS - 1] = 1
+    laid, new = lay(array, laid)
+    with pytest.raises(SnapshotDamaged, match="beyond"):
+        take_up([], [name for name, _ in laid.deltas], store | new, 5)
+
+
+@given(st.lists(st.integers(0, 3 * BLOCK_NAMES), max_size=4))
+@settings(max_examples=30, deadline=None)
+def test_names_are_cut_once(counts: list[int]) -> None:
+    laid, store = LaidNames(0, []), dict[str, bytes]()
+    for count in sorted(counts):
+        names = [f"ñ{i}" for i in range(count)]
+        laid, new = lay_names(names, laid)
+        store |= new
+        assert blobs.join_names(store[name] for name in laid.blobs) == names
+        assert laid == lay_names(names, LaidNames(0, []))[0]
