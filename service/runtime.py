@@ -192,6 +192,7 @@ class Service:
                     self._metrics,
                     lambda: self.ready,
                     self._stop.is_set,
+                    self._store,
                     version=__version__,
                     max_body_bytes=self._settings.http.max_body_bytes,
                     max_instances=self._settings.http.max_instances,

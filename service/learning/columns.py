@@ -1,8 +1,8 @@
 """Feature names to columns of the weight vector, and back. Column 0 is the bias.
 
-Three feature modes, one class each, with the same four operations:
+Three feature modes, one class each, with the same operations:
 `place` appends an accepted event's columns and values to a batch under construction (a new name gets a column);
-`find` gives the known columns of a request and counts the unknown; `names_of` and `column_of` translate.
+`find` gives the known columns of a request and counts the unknown; `explain` keeps their names.
 """
 
 from array import array
@@ -30,6 +30,9 @@ class Columns(Protocol):
 
     def find(self, features: Any) -> tuple[Pairs, int]:
         """(column, value) pairs in record order, equal columns merged, and the number of unknown features."""
+
+    def explain(self, features: Any) -> list[tuple[str, int, float]]:
+        """Name, column and value of each known feature, as given: not merged."""
 
     def name_of(self, column: int) -> str:
         """The name shown for a column > 0."""
@@ -80,6 +83,10 @@ class Named:
         column = self._column
         pairs = [(column[name], value) for name, value in features.items() if name in column]
         return pairs, len(features) - len(pairs)
+
+    def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float]]:
+        """See Columns.explain."""
+        return [(name, self._column[name], value) for name, value in features.items() if name in self._column]
 
     def name_of(self, column: int) -> str:
         """See Columns.name_of."""
@@ -137,6 +144,10 @@ class Positional(_Numbered):
         """See Columns.find."""
         return list(enumerate(features, 1)), 0
 
+    def explain(self, features: Sequence[float]) -> list[tuple[str, int, float]]:
+        """See Columns.explain."""
+        return [(str(i), i + 1, value) for i, value in enumerate(features)]
+
 
 class Hashed(_Numbered):
     """Column 1 + |h| mod 2^bits with h = murmur3_32(name, seed 0), value times h's sign (scikit-learn's FeatureHasher)."""  # noqa: E501
@@ -154,13 +165,15 @@ class Hashed(_Numbered):
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
         """See Columns.find."""
         merged: dict[int, float] = {}
-        count = self._count
-        for name, value in features.items():
-            h = mmh3.hash(name)
-            column = 1 + abs(h) % count
-            signed = value if h >= 0 else -value
-            merged[column] = merged[column] + signed if column in merged else signed
+        for _, column, value in self.explain(features):
+            merged[column] = merged[column] + value if column in merged else value
         return list(merged.items()), 0
+
+    def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float]]:
+        """See Columns.explain; the values have the hash's sign."""
+        count = self._count
+        hashed = [(name, value, mmh3.hash(name)) for name, value in features.items()]
+        return [(name, 1 + abs(h) % count, value if h >= 0 else -value) for name, value, h in hashed]
 
     def column_of(self, name: str) -> int | None:
         """The column that a feature name hashes to."""

@@ -3,20 +3,37 @@
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import FastAPI, Request
-from fastapi.responses import Response
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import PlainTextResponse, Response
+from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import Rejected
+from service.errors import DependencyError, Rejected
 from service.learning.columns import Columns
 from service.monitoring.metrics import Metrics
 from service.serving import predict, problems
 from service.serving.models import Answering, Model, Models
 from service.serving.problems import Problem
+from service.serving.schemas import (
+    About,
+    Live,
+    Many,
+    ModelList,
+    One,
+    Ready,
+    Versions,
+    Weights,
+    request_body,
+    responses,
+)
+from service.snapshots import head as heads
+from service.snapshots.blobs import digest
+from service.snapshots.head import Head
+from service.snapshots.store import RedisStore
 
 MAX_PAGE = 10_000
 
@@ -26,14 +43,15 @@ def create_app(
     metrics: Metrics,
     ready: Callable[[], bool],
     stopping: Callable[[], bool],
+    store: RedisStore,
     *,
     version: str,
     max_body_bytes: int = 16 << 20,
     max_instances: int = 10_000,
 ) -> FastAPI:
     """The application over these models."""
-    # /docs would load its page from elsewhere.
-    app = FastAPI(title="Perceptron Service", version=version, docs_url=None, redoc_url=None)
+    # FastAPI's own /docs loads its page from elsewhere, and is blank where there is no network.
+    app = FastAPIOffline(title="Perceptron Service", version=version, redoc_url=None)
     problems.install(app)
     app.add_middleware(_Edge, metrics=metrics, stopping=stopping)
 
@@ -49,9 +67,13 @@ def create_app(
             raise Problem(503, "the model has no snapshot yet")
         return found, found.answering
 
-    @app.post("/v1/models/{name}/predict")
-    async def predict_one_or_many(name: str, request: Request) -> Response:
-        """Predict one (`features`) or many (`instances`)."""
+    @app.post(
+        "/v1/models/{name}/predict",
+        responses=responses(One | Many, 404, 413, 415, 422, 503),
+        openapi_extra=request_body(),
+    )
+    async def predict_one_or_many(name: str, request: Request, explain: bool = False) -> Response:
+        """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes."""
         found, _ = answering(name)
         body = await _body(request, max_body_bytes)
         # The state is taken after the body has arrived, and used without a turn of the loop.
@@ -61,26 +83,30 @@ def create_app(
             instances, many = predict.read(body, a.learner.identity, max_instances)
         except Rejected as rejected:
             raise problems.invalid(rejected) from None
-        answers = [predict.answer(a.learner, features) for features in instances]
+        answers = [predict.answer(a.learner, features, explain) for features in instances]
         for label in {answer["label"] for answer in answers}:
             n = sum(answer["label"] == label for answer in answers)
             metrics.predictions.labels(name, _shown(label)).inc(n)
         common = {"model": name, "version": a.head.version, "ahead": found.ahead}
         return _json({**common, "predictions": answers} if many else {**common, **answers[0]})
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", responses=responses(ModelList))
     async def list_models() -> Response:
         """Every model of this process."""
         return _json({"models": [_summary(m) for m in models]})
 
-    @app.get("/v1/models/{name}")
+    @app.get("/v1/models/{name}", responses=responses(About, 404, 503))
     async def describe_model(name: str) -> Response:
         """Counts and offsets of the state that answers; version and digests of its accepted head."""
         return _json(describe(*answering(name)))
 
-    @app.get("/v1/models/{name}/weights")
+    @app.get("/v1/models/{name}/weights", responses=responses(Weights, 404, 422, 503))
     async def weights(
-        name: str, top: str | None = None, names: str | None = None, limit: str | None = None, cursor: str | None = None
+        name: str,
+        top: Annotated[int | None, Query(ge=1, le=MAX_PAGE, description="the largest")] = None,
+        names: Annotated[str | None, Query(description="these, with commas between them")] = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="of a page")] = 1000,
+        cursor: Annotated[int, Query(ge=1, description="`next` of the page before")] = 1,
     ) -> Response:
         """The largest weights (`top`), some by name (`names`), or all, a page at a time (`limit`, `cursor`)."""
         learner = answering(name)[1].learner
@@ -89,24 +115,39 @@ def create_app(
         rows = [{"name": learner.columns.name_of(c), "column": c, "weight": float(w[c])} for c in chosen]
         return _json({"bias": float(w[0]), "weights": rows, "next": following})
 
-    @app.get("/livez")
+    @app.get("/v1/models/{name}/versions", responses=responses(Versions, 404, 503))
+    async def versions(name: str) -> Response:
+        """The versions kept for rollback, oldest first."""
+        a = answering(name)[1]
+        try:
+            kept = await store.kept(name, [v.version for v in a.head.kept])
+        except DependencyError:
+            raise Problem(503, "the snapshot store does not answer") from None
+        return _json({"versions": [_version(digest(data), heads.decode(data, digest(data))) for data in kept]})
+
+    _operations(app, metrics, ready)
+    return app
+
+
+def _operations(app: FastAPI, metrics: Metrics, ready: Callable[[], bool]) -> None:
+    """What orchestrators and Prometheus ask."""
+
+    @app.get("/livez", responses=responses(Live))
     async def live() -> Response:
         """The event loop turns. A dead task ends the process, so this needs no more."""
         return _json({"live": True})
 
-    @app.get("/readyz")
+    @app.get("/readyz", responses=responses(Ready, 503))
     async def readiness() -> Response:
         """Every model can answer, and the process is not shutting down."""
         if not ready():
             raise Problem(503, "not every model can answer yet, or the service is shutting down")
         return _json({"ready": True})
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def prometheus() -> Response:
         """Prometheus' text format."""
         return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
-
-    return app
 
 
 def describe(model: Model, a: Answering) -> dict[str, Any]:
@@ -136,10 +177,25 @@ def describe(model: Model, a: Answering) -> dict[str, Any]:
         "bound_reason": "no reference is known",
         "digest": a.digest,
         "state_digest": head.state_digest,
-        "saved_at": datetime.fromtimestamp(head.saved_at, UTC).isoformat(timespec="milliseconds"),
+        "saved_at": _iso(head.saved_at),
         "learning_here": model.learning_here,
         "stopped": model.stopped,
     }
+
+
+def _version(name: str, head: Head) -> dict[str, Any]:
+    return {
+        "version": head.version,
+        "saved_at": _iso(head.saved_at),
+        "next": {partition: position.offset for partition, position in head.next.items()},
+        "events": head.counts.events,
+        "mistakes": head.counts.mistakes,
+        "digest": name,
+    }
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def _summary(model: Model) -> dict[str, Any]:
@@ -156,17 +212,16 @@ def _summary(model: Model) -> dict[str, Any]:
 
 
 def _choose(
-    columns: Columns, w: Any, top: str | None, names: str | None, limit: str | None, cursor: str | None
+    columns: Columns, w: Any, top: int | None, names: str | None, limit: int, cursor: int
 ) -> tuple[Sequence[int], str | None]:
     """Columns to show, and the cursor of the page after them."""
     if names is not None:
         found = (columns.column_of(n) for n in names.split(","))
         return [c for c in found if c is not None], None
     if top is not None:
-        return sorted(range(1, len(columns)), key=lambda c: (-abs(w[c]), c))[: _whole("top", top, 1, MAX_PAGE)], None
-    start = _whole("cursor", cursor or "1", 1, 1 << 62)
-    end = min(start + _whole("limit", limit or "1000", 1, MAX_PAGE), len(columns))
-    return range(start, end), str(end) if end < len(columns) else None
+        return sorted(range(1, len(columns)), key=lambda c: (-abs(w[c]), c))[:top], None
+    end = min(cursor + limit, len(columns))
+    return range(cursor, end), str(end) if end < len(columns) else None
 
 
 def _json(value: Any) -> Response:
@@ -175,13 +230,6 @@ def _json(value: Any) -> Response:
 
 def _shown(label: bool | int | float | str) -> str:
     return label if isinstance(label, str) else msgspec.json.encode(label).decode()
-
-
-def _whole(name: str, text: str, least: int, most: int) -> int:
-    if text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most:
-        return int(text)
-    detail = f"'{name}' must be a whole number from {least} to {most}"
-    raise Problem(422, detail, [{"pointer": f"?{name}", "reason": "out-of-range"}])
 
 
 async def _body(request: Request, limit: int) -> bytes:

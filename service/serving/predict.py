@@ -97,7 +97,16 @@ def _features(value: Any, identity: Identity, pointer: str) -> Features:
     return [float(v) for v in value]
 
 
-def answer(learner: Learner, features: Features) -> dict[str, Any]:
-    """Label, score, and how many of the features the model has never seen."""
+def answer(learner: Learner, features: Features, explain: bool = False) -> dict[str, Any]:
+    """Label, score, and how many of the features the model has never seen; with `explain`, each known one's share."""
     score, unknown = learner.score(features)
-    return {"label": learner.label(score), "score": score, "unknown_features": unknown}
+    answered: dict[str, Any] = {"label": learner.label(score), "score": score, "unknown_features": unknown}
+    if explain:
+        w = learner.weights
+        terms = [("bias", 1.0, float(w[0]))]
+        terms += [(name, value, float(w[column])) for name, column, value in learner.columns.explain(features)]
+        rows: list[dict[str, Any]] = [
+            {"name": name, "value": x, "weight": weight, "product": weight * x} for name, x, weight in terms
+        ]
+        answered["contributions"] = sorted(rows, key=lambda row: -abs(row["product"]))
+    return answered

@@ -4,6 +4,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
@@ -41,6 +42,13 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Problem)
     async def _problem(_request: Request, problem: Problem) -> JSONResponse:
         return response(problem.status, str(problem), problem.errors)
+
+    @app.exception_handler(RequestValidationError)
+    async def _parameter(_request: Request, invalid: RequestValidationError) -> JSONResponse:
+        first = invalid.errors()[0]
+        where = first["loc"][-1]
+        reason = "out-of-range" if first["type"].startswith(("greater", "less")) else "wrong-type"
+        return response(422, f"'{where}': {first['msg']}", [{"pointer": f"?{where}", "reason": reason}])
 
     @app.exception_handler(HTTPException)
     async def _http(_request: Request, error: HTTPException) -> JSONResponse:

@@ -135,6 +135,14 @@ class RedisStore:
             answer = await self._commit(keys=[key(model)], args=[parent, digest, head, keep, evict, *refs])
         return cast(Verdict, answer.decode())
 
+    async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:
+        """The heads of kept versions, as far as they are there."""
+        fields = [f"v:{version}" for version in versions]
+        if not fields:
+            return []
+        async with self._asking():
+            return [data for data in await self._redis.hmget(key(model), fields) if data is not None]
+
     async def models(self) -> list[str]:
         """The names of all models that have a snapshot."""
         async with self._asking():

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
+import jsonschema
 import pytest
 from aiokafka import AIOKafkaProducer
 
@@ -78,6 +80,62 @@ async def test_every_answer_has_the_fields_it_promises(service: Running, topic: 
     assert metrics[f'perceptron_http_request_duration_seconds_count{{code="200",method="POST",{route}}}'] == 3
 
 
+async def test_answers_have_the_shapes_that_openapi_shows(service: Running, topic: str) -> None:
+    """Every JSON route's answer is validated against the schema of its documentation; examples too."""
+    http, document = service.http, service.http.get("/openapi.json").json()
+    bodies: list[Any] = [{"features": {"age": 1}}, {"instances": [{"features": {"age": 1}}]}]
+    asked = 0
+    for path, routes in document["paths"].items():
+        for method, route in routes.items():
+            if path == "/metrics":
+                continue
+            url = path.replace("{name}", topic)
+            schema = route["responses"]["200"]["content"]["application/json"]["schema"]
+            for body in bodies if method == "post" else [None]:
+                for query in ("", "?explain=true") if body else ("",):
+                    answer = http.request(method, url + query, json=body)
+                    assert answer.status_code == 200, url
+                    jsonschema.validate(answer.json(), {**schema, "components": document["components"]})
+                    asked += 1
+    assert asked == 10
+    request = document["paths"]["/v1/models/{name}/predict"]["post"]["requestBody"]["content"]["application/json"][
+        "schema"
+    ]
+    for body in [*bodies, *request["examples"]]:
+        jsonschema.validate(body, request)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"instances": [{"features": "x"}]}, request)
+    docs = http.get("/docs")
+    assert docs.status_code == 200
+    assert "http" not in docs.text.replace("http-equiv", ""), "no address but our own"
+    for asset in re.findall(r'(?:src|href)="(/[^"]+)"', docs.text):
+        assert http.get(asset).status_code == 200
+
+
+async def test_explain_adds_up_to_the_score(service: Running, topic: str) -> None:
+    url = f"/v1/models/{topic}/predict?explain=true"
+    answer = service.http.post(url, json={"features": {"age": 2, "clicks": 3, "unseen": 9}}).json()
+    assert answer["contributions"] == [
+        {"name": "clicks", "value": 3.0, "weight": 2.0, "product": 6.0},
+        {"name": "age", "value": 2.0, "weight": -0.7, "product": -1.4},
+        {"name": "bias", "value": 1.0, "weight": 0.0, "product": 0.0},
+    ]
+    assert answer["score"] == sum(c["product"] for c in answer["contributions"])
+    assert answer["unknown_features"] == 1
+
+
+async def test_kept_versions_are_listed(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
+    service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 0.01\nkeep = 2\n").up)
+    for i in range(4):
+        await producer.send_and_wait(topic, event({"a": i}, i % 2))
+        await asyncio.to_thread(service.wait_for, i + 1)
+    about = service.model()
+    versions = service.http.get(f"/v1/models/{topic}/versions").json()["versions"]
+    assert [v["events"] for v in versions] == [3, 4]
+    assert [v["next"] for v in versions] == [{"0": 3}, {"0": 4}]
+    assert (versions[-1]["version"], versions[-1]["digest"]) == (about["version"], about["digest"])
+
+
 BAD: list[tuple[bytes, int, str, str]] = [
     (b"", 422, "", "not-json"),
     (b"{", 422, "", "not-json"),
@@ -137,9 +195,13 @@ async def test_a_bad_request_gets_a_problem_that_names_the_field(service: Runnin
     check(service.http.get(f"/v1/models/{secret}"), 404)
     check(service.http.get("/nowhere"), 404)
     check(service.http.get(url), 405)
-    for query in ("top=0", "top=x", "limit=-1", "cursor=1.5", "top=99999999"):
+    for query in ("top=0", "limit=-1", "top=99999999"):
         name = query.partition("=")[0]
         check(service.http.get(f"/v1/models/{topic}/weights?{query}"), 422, f"?{name}", "out-of-range")
+    for query in (f"top={secret}", "cursor=1.5", "limit="):
+        name = query.partition("=")[0]
+        check(service.http.get(f"/v1/models/{topic}/weights?{query}"), 422, f"?{name}", "wrong-type")
+    check(service.http.post(f"{url}?explain={secret}", json={"features": {}}), 422, "?explain", "wrong-type")
     deep = b'{"features":' + b"[" * 4000
     check(service.http.post(url, content=deep, headers={"content-type": "application/json"}), 422, "", "not-json")
     # And it still answers, with nothing learned and nothing broken.

@@ -1,0 +1,224 @@
+"""The shapes of requests and answers, with examples: what `/openapi.json` and `/docs` show.
+
+Documentation only. Requests are read by `predict.read`, which says what is wrong in the format's own words, and
+answers are encoded as they are; a test holds these shapes against real answers.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_EXACT = ConfigDict(extra="forbid")
+
+Features = dict[str, float] | list[float]
+Label = bool | int | float | str
+
+
+class Instance(BaseModel):
+    """The features of one event, as an object (named, hashed) or a list (positional)."""
+
+    features: Features = Field(examples=[{"age": 0.3, "clicks": 2}])
+
+
+class PredictRequest(BaseModel):
+    """Either `features` or `instances`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"features": {"age": 0.3, "clicks": 2}},
+                {"features": [0.3, 2.0]},
+                {"instances": [{"features": {"age": 0.3}}, {"features": {"age": 0.7}}]},
+            ],
+            "oneOf": [{"required": ["features"]}, {"required": ["instances"]}],
+        }
+    )
+    features: Features = Field(default_factory=dict)
+    instances: list[Instance] = Field(default_factory=list)
+
+
+class Contribution(BaseModel):
+    """One term of the score."""
+
+    model_config = _EXACT
+    name: str = Field(examples=["clicks"])
+    value: float = Field(examples=[2.0])
+    weight: float = Field(examples=[1.5])
+    product: float = Field(examples=[3.0])
+
+
+class Prediction(BaseModel):
+    """The predicted label, the score w·x that it comes from, and how many features the model has never seen."""
+
+    model_config = _EXACT
+    label: Label = Field(examples=[1])
+    score: float = Field(examples=[3.45])
+    unknown_features: int = Field(examples=[0])
+    contributions: list[Contribution] | None = Field(None, description="with ?explain=true, largest first")
+
+
+class Answered(BaseModel):
+    """What answered: `version` is the accepted snapshot, `ahead` how many events were learned beyond it."""
+
+    model_config = _EXACT
+    model: str = Field(examples=["churn"])
+    version: int = Field(examples=[42])
+    ahead: int = Field(examples=[0])
+
+
+class One(Answered, Prediction):
+    """The answer to `features`."""
+
+
+class Many(Answered):
+    """The answer to `instances`, in their order."""
+
+    predictions: list[Prediction]
+
+
+class Summary(BaseModel):
+    """A model in a list; fields are null before its first snapshot is there."""
+
+    model_config = _EXACT
+    model: str = Field(examples=["churn"])
+    rule: str | None = Field(examples=["perceptron"])
+    features: str | None = Field(examples=["named"])
+    version: int | None = Field(examples=[42])
+    events: int | None = Field(examples=[1000])
+    mistakes: int | None = Field(examples=[31])
+    learning_here: bool
+
+
+class ModelList(BaseModel):
+    """All models of the process."""
+
+    model_config = _EXACT
+    models: list[Summary]
+
+
+class Accuracy(BaseModel):
+    """Prequential: each event was predicted before it was learned. Null before the first event."""
+
+    model_config = _EXACT
+    all: float | None = Field(examples=[0.969])
+    recent: float | None = Field(examples=[0.98])
+
+
+class About(BaseModel):
+    """A model: counts and offsets of the state that answers; version and digests of its accepted head."""
+
+    model_config = _EXACT
+    model: str = Field(examples=["churn"])
+    identity: dict[str, Any] = Field(examples=[{"fold": 1, "rule": "perceptron", "eta": 1.0, "features": "named"}])
+    version: int = Field(examples=[42])
+    ahead: int = Field(examples=[0])
+    order: str = Field(examples=["log"])
+    next: dict[str, int] = Field(examples=[{"0": 1234}])
+    covered: dict[str, list[tuple[int, int]]] = Field(examples=[{"0": [[0, 1234]]}])
+    events: int = Field(examples=[1230])
+    mistakes: int = Field(examples=[31])
+    wrong_predictions: int = Field(examples=[29])
+    updates: int = Field(examples=[31])
+    confusion: list[list[int]] = Field(examples=[[[600, 14], [15, 601]]], description="[truth][prediction]")
+    rejected: dict[str, int] = Field(examples=[{"not-json": 4}])
+    ignored_features: int = Field(examples=[0])
+    accuracy: Accuracy
+    columns: int = Field(examples=[21])
+    squared_norm: float = Field(examples=[88.5])
+    squared_norm_limit: float = Field(examples=[310.25])
+    bound: int | None
+    bound_reason: str | None = Field(examples=["no reference is known"])
+    digest: str = Field(examples=["9d55c0e5…"])
+    state_digest: str = Field(examples=["1f0e7a21…"])
+    saved_at: str = Field(examples=["2030-01-01T12:00:00.000+00:00"])
+    learning_here: bool
+    stopped: str | None
+
+
+class Weight(BaseModel):
+    """One weight."""
+
+    model_config = _EXACT
+    name: str = Field(examples=["clicks"])
+    column: int = Field(examples=[2])
+    weight: float = Field(examples=[1.5])
+
+
+class Weights(BaseModel):
+    """Some weights; `next` is the cursor of the following page, if there is one."""
+
+    model_config = _EXACT
+    bias: float = Field(examples=[0.45])
+    weights: list[Weight]
+    next: str | None = Field(examples=["1001"])
+
+
+class Version(BaseModel):
+    """A kept version."""
+
+    model_config = _EXACT
+    version: int = Field(examples=[40])
+    saved_at: str = Field(examples=["2030-01-01T12:00:00.000+00:00"])
+    next: dict[str, int] = Field(examples=[{"0": 1200}])
+    events: int = Field(examples=[1196])
+    mistakes: int = Field(examples=[30])
+    digest: str = Field(examples=["77ab01cd…"])
+
+
+class Versions(BaseModel):
+    """The versions kept for rollback, oldest first."""
+
+    model_config = _EXACT
+    versions: list[Version]
+
+
+class Live(BaseModel):
+    """The event loop turns."""
+
+    model_config = _EXACT
+    live: bool
+
+
+class Ready(BaseModel):
+    """Every model can answer."""
+
+    model_config = _EXACT
+    ready: bool
+
+
+class ProblemError(BaseModel):
+    """A member at fault."""
+
+    model_config = _EXACT
+    pointer: str = Field(examples=["/features/age"])
+    reason: str = Field(examples=["wrong-type"])
+
+
+class Problem(BaseModel):
+    """RFC 9457."""
+
+    model_config = _EXACT
+    type: str = Field(examples=["about:blank"])
+    title: str = Field(examples=["Unprocessable Entity"])
+    status: int = Field(examples=[422])
+    detail: str = Field(examples=['feature "age" must be a number, got a string'])
+    errors: list[ProblemError]
+
+
+def responses(answer: Any, *problems: int) -> dict[int | str, dict[str, Any]]:
+    """A route's `responses`: its answer, and the problems that it can end with."""
+    schema = {"schema": {"$ref": "#/components/schemas/Problem"}}
+    texts = {404: "no such model", 413: "body too large", 415: "not JSON", 422: "not as expected", 503: "not now"}
+    shown: dict[int | str, dict[str, Any]] = {
+        status: {"description": texts[status], "content": {"application/problem+json": schema}} for status in problems
+    }
+    # Some route must name the model, so that the schema is there to refer to.
+    return {200: {"model": answer}, "default": {"model": Problem, "description": "a problem"}, **shown}
+
+
+def request_body() -> dict[str, Any]:
+    """`openapi_extra` of the prediction route, whose handler reads the raw body."""
+    schema = PredictRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    schema["properties"]["instances"]["items"] = Instance.model_json_schema()
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
