@@ -109,6 +109,14 @@ class ModelObserver:
             "no records at these offsets (compacted, or transaction markers)", partition=partition, start=start, to=to
         )
 
+    def unrecognised(self, partition: int, offset: int) -> None:
+        """See streaming.learn.Observer."""
+        self._log.warning(
+            "the last record learned is not in the log any more, so it could not be compared",
+            partition=partition,
+            offset=offset,
+        )
+
     def set_aside(self, letter: DeadLetter) -> None:
         """See streaming.learn.Observer."""
         self._metrics.dead_letters.labels(self._model.name).inc()

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 from service.embedded import servers
 from service.embedded.servers import Server
@@ -172,6 +172,29 @@ async def create_topic(kafka: Server, topic: str, partitions: int = 1, **configs
         names = {name.replace("_", "."): value for name, value in configs.items()}
         answer = await client.create_topics([NewTopic(topic, partitions, 1, topic_configs=names)])
         assert answer.topic_errors[0][1] == 0, answer
+    finally:
+        await client.close()
+
+
+async def delete_topic(kafka: Server, topic: str) -> None:
+    """Delete a topic and wait until it is gone."""
+    client = AIOKafkaAdminClient(bootstrap_servers=kafka.address)
+    await client.start()
+    try:
+        await client.delete_topics([topic])
+        deadline = time.monotonic() + DEADLINE
+        while topic in await client.list_topics():
+            assert time.monotonic() < deadline
+    finally:
+        await client.close()
+
+
+async def trim(kafka: Server, topic: str, offset: int) -> None:
+    """Delete the records of partition 0 before an offset."""
+    client = AIOKafkaAdminClient(bootstrap_servers=kafka.address)
+    await client.start()
+    try:
+        await client.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=offset)})
     finally:
         await client.close()
 

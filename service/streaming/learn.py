@@ -67,6 +67,9 @@ class Log(Protocol):
     async def bounds(self) -> dict[int, tuple[int, int]]:
         """First offset of, and next offset to be written to, each partition."""
 
+    async def read(self, partition: int, offset: int) -> Record | None:
+        """The record at this offset, or None where the log has none (any more). Moves the position."""
+
     def seek(self, offsets: Mapping[int, int]) -> None:
         """Go on from these offsets."""
 
@@ -103,6 +106,9 @@ class Observer(Protocol):
 
     def passed_over(self, partition: int, start: int, to: int) -> None:
         """Offsets without a record were accepted."""
+
+    def unrecognised(self, partition: int, offset: int) -> None:
+        """The last record learned is not in the log any more, so it could not be compared."""
 
     def set_aside(self, letter: DeadLetter) -> None:
         """A record was rejected."""
@@ -202,10 +208,32 @@ class Learning:
                 raise LogLost(
                     f"topic {self._log.topic}: partition {partition} holds offsets {begin} to {end}, but the snapshot "
                     f"goes on at {offset}: the log was trimmed or the topic recreated. `perceptron reset -t "
-                    f"{self._log.topic}` forgets the model, so that it begins anew"
+                    f"{self._log.topic} --yes` forgets the model, so that it begins anew"
                 )
+        await self._recognise()
         learner.begin({p: begin for p, (begin, _) in bounds.items()})
         return learner
+
+    async def _recognise(self) -> None:
+        """Check that the log is the one that was learned: the last record of each partition is still that record.
+
+        A topic that was deleted and created again has no other mark. Where compaction or retention took the record,
+        it cannot be checked, which is said.
+        """
+        head = self._keeper.head
+        for partition, position in head.next.items() if head else ():
+            known = position.fingerprint
+            if known is None:
+                continue
+            record = await self._log.read(int(partition), known.offset)
+            if record is None:
+                self._tell.unrecognised(int(partition), known.offset)
+            elif fingerprint(record) != known:
+                raise LogLost(
+                    f"topic {self._log.topic}: the record at offset {known.offset} of partition {partition} is not the "
+                    f"one that was learned, so the topic was recreated: give it back its records, or begin anew with "
+                    f"`perceptron reset -t {self._log.topic} --yes`"
+                )
 
     def _starts(self, bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
         """Where a new model begins, by partition."""
@@ -244,7 +272,7 @@ class Learning:
         if begin > expected:
             raise LogLost(
                 f"topic {self._log.topic}: partition {partition} begins at {begin}, but {expected} was the next "
-                f"offset to learn: events are gone. `perceptron reset -t {self._log.topic}` begins anew"
+                f"offset to learn: events are gone. `perceptron reset -t {self._log.topic} --yes` begins anew"
             )
         learner.pass_over(partition, first)
         self._tell.passed_over(partition, expected, first)
@@ -270,10 +298,7 @@ class Learning:
             raise DataError(f"model {self._log.topic} diverged: {outcome.diverged}; its last good version answers")
 
     async def _save(self, learner: Learner) -> None:
-        fingerprints = {
-            partition: Fingerprint(r.offset, r.timestamp, zlib.crc32(r.value or b"", zlib.crc32(r.key or b"")))
-            for partition, r in self._last.items()
-        }
+        fingerprints = {partition: fingerprint(record) for partition, record in self._last.items()}
         try:
             await self._log.flush()
             saved = await self._keeper.save(learner, fingerprints, self._log.cluster)
@@ -287,6 +312,12 @@ class Learning:
             return
         self._tell.saved(saved)
         self._log.commit(learner.next)
+
+
+def fingerprint(record: Record) -> Fingerprint:
+    """What a record is recognised by."""
+    crc = zlib.crc32(record.value or b"", zlib.crc32(record.key or b""))
+    return Fingerprint(record.offset, record.timestamp, crc)
 
 
 def _runs(records: Sequence[Record]) -> Iterator[Sequence[Record]]:

@@ -22,7 +22,7 @@ from service.learning.columns import columns_for
 from service.learning.events import Decoder
 from service.learning.identity import Identity
 from service.settings import Settings
-from service.streaming.log import admin, kafka_errors
+from service.streaming.brokers import admin, kafka_errors
 
 BATCH = 500
 UNACKNOWLEDGED = 20_000

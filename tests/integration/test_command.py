@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded import servers
 from service.embedded.servers import Server, free_port
-from tests.conftest import Run, clean_environment, create_topic, event, perceptron, read_all, wait
+from tests.conftest import Run, clean_environment, create_topic, event, perceptron, read_all, trim, wait
 
 NOWHERE = "127.0.0.1:1"
 
@@ -75,7 +75,7 @@ def test_an_absent_redis_is_waited_for(run: Run) -> None:
     assert service.http.get("/readyz").status_code == 503
     assert service.predict({"features": {}}).status_code == 503
     assert service.stop() == 0
-    assert service.log.read_text().count(NOWHERE) == 1
+    assert service.log.read_text().count(f"Redis at {NOWHERE}/0") == 1
 
 
 async def test_a_topic_that_does_not_exist_is_waited_for(
@@ -141,16 +141,10 @@ async def test_reset_under_a_running_learner_begins_anew(
 async def test_a_log_that_does_not_begin_at_0_needs_a_decision(
     kafka: Server, run: Run, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    from aiokafka import TopicPartition
-    from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
-
     await create_topic(kafka, topic)
     for i in range(10):
         await producer.send_and_wait(topic, event({f"n{i}": 1}, i % 2))
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.address)
-    await admin.start()
-    await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=4)})
-    await admin.close()
+    await trim(kafka, topic, 4)
     stopped = run()
     await asyncio.to_thread(wait, lambda: "--start-at" in stopped.log.read_text(), "it says what decides")
     assert "holds 4 to 10" in stopped.log.read_text()
@@ -217,7 +211,7 @@ def test_produce_names_the_bad_line(
 
 
 async def _ensure(kafka: Server, topic: str) -> None:
-    from service.streaming.log import create_topics
+    from service.streaming.brokers import create_topics
 
     await create_topics(kafka.address, [topic])
 

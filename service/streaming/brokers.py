@@ -1,0 +1,72 @@
+"""Kafka asked for a moment: topics listed and created, and why no broker answers."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError
+
+from service.errors import DependencyError, os_cause
+
+ANSWER_SECONDS = 5.0
+
+# The client reports each retry, and each rebalance, as a warning or error; what matters of it is said by us.
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+
+
+@asynccontextmanager
+async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
+    """Turn what aiokafka raises into one DependencyError that names the address."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise DependencyError(f"Kafka at {bootstrap}: no answer in time") from error
+    except KafkaConnectionError as error:
+        raise DependencyError(f"Kafka at {bootstrap}: {await _why_not(bootstrap)}") from error
+    except (KafkaError, OSError, ValueError) as error:
+        # ValueError: an address that does not resolve
+        raise DependencyError(f"Kafka at {bootstrap}: {str(error) or type(error).__name__}") from error
+
+
+async def _why_not(bootstrap: str) -> str:
+    """Why no broker answers there: the client library does not tell."""
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        try:
+            async with asyncio.timeout(1.0):
+                _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+        except TimeoutError:
+            return "no answer in time"
+        except OSError as error:
+            return os_cause(error)
+        except ValueError:
+            return "expected HOST:PORT,…"
+    return "something answers there, but not as a Kafka broker"
+
+
+@asynccontextmanager
+async def admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    """An admin client for a moment."""
+    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=int(ANSWER_SECONDS * 1000))
+    async with kafka_errors(bootstrap):
+        try:
+            await client.start()
+            yield client
+        finally:
+            await client.close()
+
+
+async def create_topics(bootstrap: str, topics: Sequence[str], partitions: int = 1) -> None:
+    """Create topics with the broker's default replication; those that exist are left alone."""
+    async with admin(bootstrap) as client:
+        for topic in topics:
+            with contextlib.suppress(TopicAlreadyExistsError):
+                # An empty assignment lets the class take -1, the broker's own default replication.
+                answer = await client.create_topics([NewTopic(topic, partitions, -1, replica_assignments={})])
+                for _, code, *rest in answer.topic_errors:
+                    if code not in (0, TopicAlreadyExistsError.errno):
+                        raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
