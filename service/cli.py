@@ -31,6 +31,7 @@ Bootstrap = Annotated[str | None, typer.Option("-b", "--bootstrap-servers", meta
 RedisUrl = Annotated[
     str | None, typer.Option("--redis", metavar="URL", help="Redis, such as redis://localhost:6379/0.")
 ]
+Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="The service (default: as its settings say).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -116,6 +117,52 @@ def produce(
     settings = _settings(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
     sent = produce_file(settings, _one_topic(settings), file, label, check)
     typer.echo(f"{sent} event{'s' * (sent != 1)} sent to {_one_topic(settings)}", err=True)
+
+
+@app.command()
+def predict(
+    ctx: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help='Lines of features, or of {"features": …}.')] = "-",
+    topic: Topic = None,
+    url: Url = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show what each feature contributes.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Ask a running service for predictions: label and score, a line each."""
+    from service.tools.ask import predict as ask
+
+    settings = _settings(ctx, topics=[topic] if topic else None)
+    ask(settings, _one_topic(settings), file, url, explain, json)
+
+
+@app.command()
+def healthcheck(
+    ctx: typer.Context,
+    url: Url = None,
+    ready: Annotated[bool, typer.Option("--ready", help="Ask for readiness instead of life.")] = False,
+) -> None:
+    """Ask a running service whether it is alive: exit 0 if it is."""
+    from service.tools.ask import healthcheck as ask
+
+    ask(_settings(ctx), url, ready)
+
+
+@app.command()
+def config(ctx: typer.Context, topics: Topics = None, json: AsJson = False) -> None:
+    """Show every setting and where it came from."""
+    settings = _settings(ctx, topics=topics)
+    from service.tools.look import show_config
+
+    show_config(settings, {"topics"} if topics else set(), json)
+
+
+@app.command()
+def check(ctx: typer.Context, topics: Topics = None, bootstrap: Bootstrap = None, redis: RedisUrl = None) -> None:
+    """Check settings, Redis, Kafka and topics: a line each."""
+    settings = _settings(ctx, topics=topics, kafka__bootstrap_servers=bootstrap, redis__url=redis)
+    from service.tools.look import check as look
+
+    raise typer.Exit(look(settings))
 
 
 @app.command()

@@ -83,8 +83,9 @@ class ModelObserver:
             head = self._model.answering.head if self._model.answering else None
             self._log.info("not learning any more", version=head and head.version)
 
-    def learned(self, seconds: float) -> None:
+    def learned(self, seconds: float, delay: float) -> None:
         """See streaming.learn.Observer."""
+        self._metrics.delays.labels(self._model.name).observe(delay)
         self._metrics.slices.labels(self._model.name).observe(seconds)
 
     def saved(self, saved: Saved) -> None:

@@ -213,6 +213,11 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
         raise ConfigurationError(f"{_toml_file}: {error}".replace("\n", " ")) from None
 
 
+def settings_file() -> Path:
+    """The file that the last `load` looked for."""
+    return _toml_file or Path("perceptron.toml")
+
+
 def _line(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"] if part not in {"bool", "int", "float", "str"})
     message = error["msg"].removeprefix("Value error, ")

@@ -226,11 +226,11 @@ def clean_environment(**more: str) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith("PERCEPTRON_")} | more
 
 
-def perceptron(*arguments: str, stdin: bytes = b"", cwd: Path | None = None, **env: str) -> Any:
-    """Run a command to its end; stdout and stderr as text."""
+def perceptron(*arguments: str, stdin: bytes = b"", cwd: Path | None = None, env: dict[str, str] | None = None) -> Any:
+    """Run a command to its end, with `env` beside the clean environment; stdout and stderr as text."""
     done = subprocess.run(
         [sys.executable, "-m", "service", *arguments],
-        input=stdin, capture_output=True, cwd=cwd, env=clean_environment(**env), timeout=DEADLINE, check=False,
+        input=stdin, capture_output=True, cwd=cwd, env=clean_environment(**(env or {})), timeout=DEADLINE, check=False,
     )  # fmt: skip
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 

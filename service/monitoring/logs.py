@@ -24,6 +24,7 @@ def set_up(form: str) -> Any:
             structlog.processors.format_exc_info if form == "json" else _as_is,
             renderer,
         ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -87,6 +87,13 @@ class Metrics:
             buckets=FAST,
             registry=self.registry,
         )
+        self.delays = Histogram(
+            "perceptron_event_delay_seconds",
+            "From a record's timestamp to its learning, for the last record of each slice.",
+            ("model",),
+            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600, 86400),
+            registry=self.registry,
+        )
         self.loop_lag = Gauge(
             "perceptron_event_loop_lag_seconds", "How late the event loop woke up, the latest.", registry=self.registry
         )

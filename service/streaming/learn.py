@@ -67,6 +67,9 @@ class Log(Protocol):
     async def bounds(self) -> dict[int, tuple[int, int]]:
         """First offset of, and next offset to be written to, each partition."""
 
+    async def positions(self) -> Mapping[int, int]:
+        """Where the next poll goes on, by partition: behind everything polled, records or not."""
+
     async def read(self, partition: int, offset: int) -> Record | None:
         """The record at this offset, or None where the log has none (any more). Moves the position."""
 
@@ -95,8 +98,8 @@ class Observer(Protocol):
     def resigned(self) -> None:
         """We do not learn it any more."""
 
-    def learned(self, seconds: float) -> None:
-        """A slice was learned."""
+    def learned(self, seconds: float, delay: float) -> None:
+        """A slice was learned, in `seconds`; its last record was written `delay` seconds ago."""
 
     def saved(self, saved: Saved) -> None:
         """A save was accepted."""
@@ -156,8 +159,11 @@ class Learning:
             return
         try:
             while self._log.held and self._learner is not None:
-                for partition, records in (await self._log.poll()).items():
+                polled = await self._log.poll()
+                for partition, records in polled.items():
                     await self._take(learner, partition, records)
+                if not polled:
+                    await self._pass_markers(learner)
                 if self._keeper.due(learner):
                     await self._save(learner)
         except DependencyError as error:
@@ -262,6 +268,13 @@ class Learning:
                 await self._apply(learner, partition, run[i : i + SLICE])
                 await self._clock.sleep(0)
 
+    async def _pass_markers(self, learner: Learner) -> None:
+        """Cover offsets at the log's end that hold no record: transaction markers, aborted or compacted records."""
+        for partition, position in (await self._log.positions()).items():
+            expected = learner.next.get(partition, position)
+            if position > expected and self._log.held:
+                await self._gap(learner, partition, expected, position)
+
     async def _gap(self, learner: Learner, partition: int, expected: int, first: int) -> bool:
         """Whether learning may go on at `first` although `expected` was next."""
         if self._refetched.get(partition) != expected:
@@ -290,7 +303,8 @@ class Learning:
             self._tell.set_aside(letter)
         if outcome.consumed:
             self._last[partition] = records[outcome.consumed - 1]
-        self._tell.learned(self._clock.now() - started)
+        delay = self._clock.time() - records[-1].timestamp / 1000
+        self._tell.learned(self._clock.now() - started, delay)
         if outcome.diverged:
             await self._save(learner)
             if self._learner is None:

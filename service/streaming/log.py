@@ -25,6 +25,7 @@ from service.streaming.learn import Record
 POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
 POLL_SECONDS = 0.2
 CLOSE_SECONDS = 1.0
+LAG_SECONDS = 1.0
 LETTERS_UNDER_WAY = 10_000
 
 
@@ -83,6 +84,7 @@ class Kafka(ConsumerRebalanceListener):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._subscribe())
             tasks.create_task(self._commit_and_check())
+            tasks.create_task(self._measure_lag())
             for log in self.logs.values():
                 tasks.create_task(log.write_letters())
 
@@ -163,6 +165,14 @@ class Kafka(ConsumerRebalanceListener):
                 # A group member whose coordination has died would wait for ever; the process must not.
                 self.consumer._coordinator.check_errors()
 
+    async def _measure_lag(self) -> None:
+        """On a timer of its own: a figure that the poll keeps would freeze with it."""
+        while True:
+            for log in self.logs.values():
+                with contextlib.suppress(DependencyError):  # it is said where it matters
+                    await log.look()
+            await asyncio.sleep(LAG_SECONDS)
+
     async def _commit(self) -> None:
         offsets, self._to_commit = self._to_commit, {}
         if self.consumer is not None:
@@ -183,6 +193,7 @@ class TopicLog:
         # An assignment is numbered, so that one that comes after a revocation does not look like the one before.
         self._assignment = self._acquired = 0
         self._changed = asyncio.Event()
+        self.ends: dict[int, int] = {}
         self._letters: list[DeadLetter] = []
         self._letters_waiting, self._letters_written = asyncio.Event(), asyncio.Event()
         self._letters_written.set()
@@ -247,6 +258,11 @@ class TopicLog:
             end = await self._consumer.end_offsets(partitions)
         return {tp.partition: (begin[tp], end[tp]) for tp in partitions}
 
+    async def positions(self) -> dict[int, int]:
+        """See learn.Log."""
+        async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
+            return {tp.partition: await self._consumer.position(tp) for tp in self._partitions}
+
     async def read(self, partition: int, offset: int) -> Record | None:
         """See learn.Log."""
         tp = TopicPartition(self.topic, partition)
@@ -292,9 +308,15 @@ class TopicLog:
         self._kafka.commit({TopicPartition(self.topic, partition): o for partition, o in offsets.items()})
 
     def lag(self, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Records behind the end of the log, by partition, as far as fetches have told."""
-        marks = {tp.partition: self._consumer.highwater(tp) for tp in self._partitions}
-        return {p: max(0, mark - offsets[p]) for p, mark in marks.items() if mark is not None and p in offsets}
+        """Records between these offsets and the log's end, by partition, as of the last look at it."""
+        return {p: max(0, end - offsets[p]) for p, end in self.ends.items() if p in offsets}
+
+    async def look(self) -> None:
+        """Look where the log ends, whether or not anything is polled."""
+        partitions = self._partitions
+        async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
+            ends = await self._consumer.end_offsets(partitions) if partitions else {}
+        self.ends = {tp.partition: end for tp, end in ends.items()}
 
     async def publish(self, letter: DeadLetter) -> None:
         """See learn.Log."""

@@ -108,8 +108,10 @@ async def test_compacted_offsets_and_transaction_markers_are_passed_over(run: Ru
     finally:
         await client.stop()
     service = await asyncio.to_thread(run().up)
-    # 0 and its marker 1; aborted 2 and its marker 3; 4, 5. The last marker, 6, is not followed by a record yet.
-    model = await asyncio.to_thread(service.wait_for, 6)
+    # 0 and its marker 1; aborted 2 and its marker 3; 4, 5 and their marker 6, which no record follows.
+    model = await asyncio.to_thread(service.wait_for, 7)
     same(Fold().fold(good), model, service.weights())
-    assert model["covered"] == {"0": [[0, 6]]}
+    assert model["covered"] == {"0": [[0, 7]]}
+    lag = f'perceptron_lag_records{{model="{topic}",partition="0"}}'
+    await asyncio.to_thread(wait, lambda: service.metrics().get(lag) == 0, "no lag is left")
     assert "no records at these offsets" in service.log.read_text()

@@ -1,0 +1,119 @@
+"""`perceptron predict` and `perceptron healthcheck`: a running service, asked over HTTP."""
+
+import gzip
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError, os_cause
+from service.settings import Settings
+
+BATCH = 1000
+TIMEOUT = 30.0
+
+
+def address(settings: Settings, url: str | None) -> str:
+    """Where the service is: `url`, or what its settings say."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.http.host, settings.http.host)  # noqa: S104
+    return (url or f"http://{host}:{settings.http.port}").rstrip("/")
+
+
+def predict(settings: Settings, topic: str, file: str, url: str | None, explain: bool, as_json: bool) -> None:
+    """Print a prediction for each line of `file`: `{"features": …}` or the features alone."""
+    name = "standard input" if file == "-" else file
+    at = f"{address(settings, url)}/v1/models/{topic}/predict" + ("?explain=true" if explain else "")
+    lines = _instances(file, name)
+    number = 0
+    while batch := list(islice(lines, min(BATCH, settings.http.max_instances))):
+        try:
+            answer = _ask(at, {"instances": [instance for _, instance in batch]})
+        except _Refused as refused:
+            # Name the line that the problem's pointer is about.
+            parts = refused.pointer.split("/")
+            line = batch[int(parts[2])][0] if len(parts) > 2 and parts[2].isdigit() else batch[0][0]
+            raise DataError(f"{name}, line {line}: {refused}") from None
+        for prediction in answer["predictions"]:
+            number += 1
+            _show(prediction, explain, as_json)
+    if not number:
+        raise DataError(f"{name}: no line to predict")
+
+
+def _show(prediction: dict[str, Any], explain: bool, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(prediction, ensure_ascii=False))
+        return
+    unknown = prediction["unknown_features"]
+    note = f"\t({unknown} unknown feature{'s' * (unknown != 1)})" if unknown else ""
+    typer.echo(f"{prediction['label']}\t{prediction['score']:g}{note}")
+    for c in prediction["contributions"] if explain else ():
+        typer.echo(f"\t{c['product']:+g}\t{c['name']}\t{c['value']:g} x {c['weight']:g}")
+
+
+def _instances(file: str, name: str) -> Iterator[tuple[int, Any]]:
+    """Line numbers and instances."""
+    try:
+        raw: Any = sys.stdin.buffer if file == "-" else Path(file).open("rb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise ConfigurationError(f"{file}: {error.strerror}") from None
+    with raw:
+        plain: Any = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
+        for number, line in enumerate(plain, 1):
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except ValueError as error:
+                raise DataError(f"{name}, line {number}: not JSON: {error}") from None
+            whole = isinstance(value, dict) and "features" in value
+            yield number, {"features": value["features"] if whole else value}
+
+
+class _Refused(Exception):
+    def __init__(self, detail: str, pointer: str) -> None:
+        super().__init__(detail)
+        self.pointer = pointer
+
+
+def _ask(url: str, body: Any = None) -> Any:
+    """The JSON answer to a POST of `body`, or to a GET."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"content-type": "application/json"})  # noqa: S310 - the user's address
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        problem = _problem(error)
+        if error.code == 422:
+            raise _Refused(problem["detail"], problem["errors"][0]["pointer"] if problem["errors"] else "") from None
+        raise DataError(f"{url}: {error.code} {problem['detail']}") from None
+    except OSError as error:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        reason = os_cause(cause) if isinstance(cause, OSError) else str(cause)
+        raise DependencyError(f"the service at {url}: {reason}") from None
+    except ValueError as error:
+        raise ConfigurationError(f"{url}: {error}") from None
+
+
+def _problem(error: urllib.error.HTTPError) -> Any:
+    try:
+        problem = json.load(error)
+    except ValueError:
+        problem = {}
+    return {"detail": error.reason, "errors": [], **problem}
+
+
+def healthcheck(settings: Settings, url: str | None, ready: bool) -> None:
+    """Ask a service whether it is alive, or ready; raises PerceptronError, which is exit 1, when it is not."""
+    try:
+        _ask(f"{address(settings, url)}/{'readyz' if ready else 'livez'}")
+    except DependencyError as error:
+        raise PerceptronError(str(error)) from None
+    typer.echo("ready" if ready else "alive")
