@@ -67,6 +67,7 @@ class ModelObserver:
         self._missing: str | None = None
         self._since = 0.0
         self._rejected: set[str] = set()
+        self._gaps_said = False
 
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
         """See streaming.learn.Observer."""
@@ -79,6 +80,7 @@ class ModelObserver:
     def resigned(self) -> None:
         """See streaming.learn.Observer."""
         if self._model.learning_here:
+            # From here on the newest snapshot answers, also where our own state was dropped.
             self._model.learning_here = False
             head = self._model.answering.head if self._model.answering else None
             self._log.info("not learning any more", version=head and head.version)
@@ -102,13 +104,22 @@ class ModelObserver:
         """See streaming.learn.Observer."""
         self._metrics.snapshots.labels(self._model.name, "refused").inc()
         self._metrics.rewinds.labels(self._model.name, cause).inc()
-        self._log.warning("save refused: another process went on from our snapshot; our state is dropped")
+        self._log.warning("save refused: the store's snapshot is not the one that ours was built on; state dropped")
 
     def passed_over(self, partition: int, start: int, to: int) -> None:
         """See streaming.learn.Observer."""
-        self._log.info(
-            "no records at these offsets (compacted, or transaction markers)", partition=partition, start=start, to=to
-        )
+        if not self._gaps_said:
+            self._gaps_said = True
+            self._log.info(
+                "no records at these offsets: compacted, aborted, or transaction markers (said once)",
+                partition=partition,
+                start=start,
+                to=to,
+            )
+
+    def emptied(self) -> None:
+        """See streaming.learn.Observer."""
+        self._log.error("the store has no snapshot of this model any more: learning the log again from its start")
 
     def unrecognised(self, partition: int, offset: int) -> None:
         """See streaming.learn.Observer."""

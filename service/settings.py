@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -26,6 +27,7 @@ from pydantic_settings import (
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -33,7 +35,8 @@ from service.errors import ConfigurationError
 from service.learning.identity import Identity
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
+_ADDRESS = r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}"
 
 Label = StrictBool | StrictInt | StrictFloat | StrictStr
 
@@ -42,7 +45,7 @@ class KafkaSettings(BaseModel):
     """`[kafka]`: where events come from."""
 
     model_config = _STRICT
-    bootstrap_servers: str = Field("localhost:9092", min_length=1)
+    bootstrap_servers: str = Field("localhost:9092", pattern=rf"^{_ADDRESS}(,{_ADDRESS})*$")
     group_id: str = Field("perceptron", min_length=1)
     session_timeout: float = Field(10.0, ge=6.0, le=300.0, description="seconds until a silent member is replaced")
 
@@ -51,7 +54,20 @@ class RedisSettings(BaseModel):
     """`[redis]`: where snapshots are kept."""
 
     model_config = _STRICT
-    url: str = Field("redis://localhost:6379/0", pattern=r"^(rediss?|unix)://")
+    url: str = "redis://localhost:6379/0"
+
+    @field_validator("url", mode="after")
+    @classmethod
+    def _reads(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            good = parts.scheme == "unix" or (parts.scheme in {"redis", "rediss"} and parts.port != 0)
+            good = good and (parts.scheme == "unix" or re.fullmatch(r"/?\d*", parts.path) is not None)
+        except ValueError:
+            good = False
+        if not good:
+            raise ValueError("expected redis://[user:password@]host:port/number, rediss:// or unix://path")
+        return url
 
 
 class HttpSettings(BaseModel):
@@ -91,7 +107,10 @@ class ModelSettings(BaseModel):
     @field_validator("labels", mode="before")
     @classmethod
     def _from_environment(cls, labels: Any) -> Any:
-        return json.loads(labels) if isinstance(labels, str) else labels
+        try:
+            return json.loads(labels) if isinstance(labels, str) else labels
+        except ValueError:
+            raise ValueError("expected a list of two labels") from None
 
     @field_validator("labels", mode="after")
     @classmethod
@@ -121,12 +140,20 @@ class ModelSettings(BaseModel):
             features=self.features,
             dimension=self.dimension,
             bits=self.bits,
-            labels=self.labels,
+            labels=_by_value(self.labels),
             max_record_bytes=self.max_record_bytes,
             max_features=self.max_features,
             max_name_bytes=self.max_name_bytes,
             max_columns=self.max_columns if self.features == "named" else None,
         )
+
+
+def _by_value(labels: tuple[Label, Label] | None) -> tuple[Label, Label] | None:
+    """Labels with 1.0 written as 1: numbers are the same label by value."""
+    if labels is None:
+        return None
+    negative, positive = (int(x) if isinstance(x, float) and x.is_integer() else x for x in labels)
+    return negative, positive
 
 
 class Settings(BaseSettings):
@@ -158,7 +185,7 @@ class Settings(BaseSettings):
     def _topic_names(cls, topics: list[str]) -> list[str]:
         for topic in topics:
             if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
-                raise ValueError(f"'{topic}' is no topic name (letters, digits, '.', '_' and '-', at most 249)")
+                raise ValueError(f"'{topic}' is no topic name (letters, digits, '.', '_' and '-', at most 236)")
         return list(dict.fromkeys(topics))
 
     @field_validator("start_at", mode="after")
@@ -174,7 +201,8 @@ class Settings(BaseSettings):
         defaults, named = values.get("model") or {}, values.get("models") or {}
         if isinstance(defaults, dict) and isinstance(named, dict):
             topics = cls._comma_separated(values.get("topics") or [])
-            names = [*named, *(t for t in topics if isinstance(t, str) and t not in named)]
+            listed = topics if isinstance(topics, list) else []
+            names = [*named, *(t for t in listed if isinstance(t, str) and t not in named)]
             values["models"] = {
                 name: {**defaults, **named.get(name, {})} if isinstance(named.get(name, {}), dict) else named[name]
                 for name in names
@@ -209,7 +237,9 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
         return Settings(**flags)
     except ValidationError as error:
         raise ConfigurationError("; ".join(map(_line, error.errors()))) from None
-    except ValueError as error:  # not TOML, or an environment variable that is not JSON
+    except SettingsError as error:  # an environment variable that is not JSON
+        raise ConfigurationError(f"environment: {error}".replace("\n", " ")) from None
+    except ValueError as error:  # not TOML
         raise ConfigurationError(f"{_toml_file}: {error}".replace("\n", " ")) from None
 
 

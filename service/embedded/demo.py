@@ -86,6 +86,8 @@ def show(events: int, leave: bool) -> None:
                 service.process.wait()
             except KeyboardInterrupt:
                 say("stopping")
+            else:
+                service.get("/livez")  # says how it ended
 
 
 class _Service:
@@ -195,7 +197,8 @@ def _table(state: Any, bound: Bound) -> Table:
 
 
 def _invite(console: Console, url: str, address: str) -> None:
-    command = shlex.quote(os.path.relpath(sys.argv[0]))
+    module = Path(sys.argv[0]).name == "__main__.py"
+    command = f"{shlex.quote(sys.executable)} -m service" if module else shlex.quote(os.path.relpath(sys.argv[0]))
     features = json.dumps(dict.fromkeys(NAMES[:3], 1.0))
     console.print(f"\nServing on {url} until Ctrl-C. In another terminal, produce one event:\n", highlight=False)
     event = f'{{"features": {features}, "label": 1}}'

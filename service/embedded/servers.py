@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from service.errors import DependencyError
+
 KAFKA = "org.apache.kafka:kafka_2.13:4.3.1"
 START_SECONDS = 60.0
 
@@ -69,7 +71,10 @@ def jars(say: Callable[[str], None] = lambda _: None) -> list[Path]:
             say(f"downloading {name}, {size / 1e6:.1f} MB")
         yield lambda _: None
 
-    return [Path(jar) for jar in jgo.build(KAFKA, resolver=PythonResolver(progress_callback=progress)).all_jars]
+    try:
+        return [Path(jar) for jar in jgo.build(KAFKA, resolver=PythonResolver(progress_callback=progress)).all_jars]
+    except Exception as error:  # it has no error class of its own
+        raise DependencyError(f"Kafka's jars ({KAFKA}) cannot be downloaded: {error}") from error
 
 
 class Server:
@@ -82,7 +87,7 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start, and wait until it listens; raises RuntimeError with what it printed when it does not."""
+        """Start, and wait until it listens; raises DependencyError with what it printed when it does not."""
         with self._log.open("ab") as out:
             # A group of its own: Ctrl-C is for whoever started us, who then stops us in order.
             self.process = subprocess.Popen(
@@ -96,7 +101,7 @@ class Server:
                 return
             time.sleep(0.02)
         self.kill()
-        raise RuntimeError(f"{self._command[0]} did not start: {self._log.read_text(errors='replace')[-2000:]}")
+        raise DependencyError(f"{self._command[0]} did not start: {self._log.read_text(errors='replace')[-2000:]}")
 
     def stop(self) -> None:
         """End it in order, and with SIGKILL if that takes long."""
@@ -133,7 +138,7 @@ def kafka(folder: Path, say: Callable[[str], None] = lambda _: None) -> Iterator
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if formatted.returncode:
-        raise RuntimeError(f"Kafka's storage cannot be formatted: {formatted.stdout}{formatted.stderr}")
+        raise DependencyError(f"Kafka's storage cannot be formatted: {formatted.stdout}{formatted.stderr}")
     server = Server([*java, "kafka.Kafka", str(properties)], port, folder / "kafka.log")
     try:
         server.start()

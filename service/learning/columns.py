@@ -15,6 +15,7 @@ import numpy as np
 from service.learning.identity import Identity
 
 Pairs = list[tuple[int, float]]
+Ignored = Sequence[tuple[str, float]]
 
 
 class Columns(Protocol):
@@ -25,8 +26,8 @@ class Columns(Protocol):
     def __len__(self) -> int:
         """Columns in use, the bias included: the length of the weight vector."""
 
-    def place(self, features: Any, columns: "array[int]", values: "array[float]") -> int:
-        """Append one event's columns and values, equal columns merged; return how many features were ignored."""
+    def place(self, features: Any, columns: "array[int]", values: "array[float]") -> Ignored:
+        """Append one event's columns and values, equal columns merged; return the features that got no column."""
 
     def find(self, features: Any) -> tuple[Pairs, int]:
         """(column, value) pairs in record order, equal columns merged, and the number of unknown features."""
@@ -55,22 +56,22 @@ class Named:
     def __len__(self) -> int:
         return len(self.names) + 1
 
-    def place(self, features: Mapping[str, float], columns: "array[int]", values: "array[float]") -> int:
+    def place(self, features: Mapping[str, float], columns: "array[int]", values: "array[float]") -> Ignored:
         """See Columns.place."""
         try:
             columns.fromlist(list(map(self._column.__getitem__, features)))
         except KeyError:
             return self._place_new(features, columns, values)
         values.fromlist(list(features.values()))
-        return 0
+        return ()
 
-    def _place_new(self, features: Mapping[str, float], columns: "array[int]", values: "array[float]") -> int:
-        ignored = 0
+    def _place_new(self, features: Mapping[str, float], columns: "array[int]", values: "array[float]") -> Ignored:
+        ignored: list[tuple[str, float]] = []
         for name, value in features.items():
             column = self._column.get(name)
             if column is None:
                 if len(self.names) >= self._cap:
-                    ignored += 1
+                    ignored.append((name, value))
                     continue
                 self.names.append(name)
                 column = self._column[name] = len(self.names)
@@ -134,11 +135,11 @@ class Positional(_Numbered):
         super().__init__(dimension)
         self._all = np.arange(1, dimension + 1, dtype=np.uint64).tobytes()
 
-    def place(self, features: list[float], columns: "array[int]", values: "array[float]") -> int:
+    def place(self, features: list[float], columns: "array[int]", values: "array[float]") -> Ignored:
         """See Columns.place."""
         columns.frombytes(self._all)
         values.fromlist(features)
-        return 0
+        return ()
 
     def find(self, features: Sequence[float]) -> tuple[Pairs, int]:
         """See Columns.find."""
@@ -155,12 +156,12 @@ class Hashed(_Numbered):
     def __init__(self, bits: int) -> None:
         super().__init__(1 << bits)
 
-    def place(self, features: Mapping[str, float], columns: "array[int]", values: "array[float]") -> int:
+    def place(self, features: Mapping[str, float], columns: "array[int]", values: "array[float]") -> Ignored:
         """See Columns.place."""
         pairs, _ = self.find(features)
         columns.fromlist([column for column, _ in pairs])
         values.fromlist([value for _, value in pairs])
-        return 0
+        return ()
 
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
         """See Columns.find."""

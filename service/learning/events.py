@@ -33,6 +33,8 @@ MAX_DEPTH = 64
 
 # A string that does not end runs to the end of the record, or each of its quotes would be tried again.
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_NO_BRACKETS = bytes(b for b in range(256) if b not in b"[]{}")
 _UNSET = msgspec.UNSET
 
 
@@ -81,6 +83,7 @@ class Decoder:
         self._hashed = identity.features == "hashed"
         self._fast: Callable[[bytes], Any] = msgspec.json.Decoder(_ListedEvent if self._listed else _NamedEvent).decode
         self._signs = label_signs(identity)
+        self._ignored: list[tuple[str, float]] = []
 
     def decode(self, records: Sequence[bytes | None]) -> tuple[Batch, list[Reject], int]:
         """A slice of record values as a batch, the records set aside, and how many features were ignored."""
@@ -89,7 +92,8 @@ class Decoder:
         batch = decoded[0]
         # One test over the slice instead of one for each event. msgspec lets no NaN or infinity through.
         in_range = not len(batch.values) or float(np.abs(batch.values).max()) <= MAX_VALUE
-        if in_range and all(self._name_fits(name) for name in self._columns.names[count:]):
+        unseen = all(self._name_fits(name) and abs(value) <= MAX_VALUE for name, value in self._ignored)
+        if in_range and unseen and all(self._name_fits(name) for name in self._columns.names[count:]):
             return decoded
         self._columns.truncate(count)
         return self._decode(records, careful=True)
@@ -99,7 +103,7 @@ class Decoder:
         labels, weights = array("d"), array("d")
         accepted: list[int] = []
         rejects: list[Reject] = []
-        ignored = 0
+        ignored: list[tuple[str, float]] = []
         place = self._columns.place
         for i, raw in enumerate(records):
             try:
@@ -120,7 +124,8 @@ class Decoder:
             np.frombuffer(weights, np.float64),
             accepted,
         )
-        return batch, rejects, ignored
+        self._ignored = ignored
+        return batch, rejects, len(ignored)
 
     def _read(self, raw: bytes | None, careful: bool) -> tuple[Any, float]:
         """One event in the typed schema and its label's sign; raises Rejected, always as `_examine` would."""
@@ -215,11 +220,9 @@ def _integer(text: str) -> int:
 
 
 def _depth(raw: bytes) -> int:
-    depth = deepest = 0
-    for byte in _STRING.sub(b"", raw):
-        depth += (byte in b"[{") - (byte in b"]}")
-        deepest = max(deepest, depth)
-    return deepest
+    brackets = np.frombuffer(_STRING.sub(b"", raw).translate(None, _NO_BRACKETS), np.uint8)
+    steps = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1)
+    return int(np.cumsum(steps).max(initial=0))
 
 
 def parse(raw: bytes) -> Any:
@@ -227,7 +230,12 @@ def parse(raw: bytes) -> Any:
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _depth(raw) > MAX_DEPTH:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
     try:
+        if _SURROGATE.search(raw):
+            # Python's JSON lets half a pair through; no UTF-8 text can hold it.
+            msgspec.json.decode(raw)
         return json.loads(raw.decode(), object_pairs_hook=Members, parse_constant=float, parse_int=_integer)
+    except msgspec.DecodeError as error:
+        raise Rejected("not-json", str(error)) from None
     except UnicodeDecodeError as error:
         raise Rejected("not-json", f"not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -285,5 +293,12 @@ def check_features(features: Any, identity: Identity, pointer: str) -> None:
             raise Rejected("wrong-type", f"feature {shown} must be a number, got {kind(value)}", where)
         if isinstance(value, float) and not math.isfinite(value):
             raise Rejected("not-finite", f"feature {shown} is not a finite number", where)
-        if abs(value) > MAX_VALUE:
+        if not _in_range(value):
             raise Rejected("out-of-range", f"feature {shown} is beyond ±{MAX_VALUE:g}", where)
+
+
+def _in_range(value: float) -> bool:
+    try:
+        return abs(float(value)) <= MAX_VALUE  # as a float, which is what it would be learned as
+    except OverflowError:
+        return False

@@ -37,9 +37,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
     def differences(self, stored: "Identity") -> list[str]:
         """One `name: stored -> ours` for each member that differs."""
-        ours, theirs = msgspec.to_builtins(self), msgspec.to_builtins(stored)
-        return [
-            f"{k}: {msgspec.json.encode(theirs[k]).decode()} -> {msgspec.json.encode(ours[k]).decode()}"
-            for k in ours
-            if ours[k] != theirs[k] or type(ours[k]) is not type(theirs[k])
-        ]
+        # As JSON: Python takes true and 1 for equal, and they are different labels.
+        ours, theirs = (
+            {k: msgspec.json.encode(v).decode() for k, v in msgspec.to_builtins(identity).items()}
+            for identity in (self, stored)
+        )
+        return [f"{k}: {theirs[k]} -> {ours[k]}" for k in ours if ours[k] != theirs[k]]

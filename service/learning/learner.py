@@ -146,6 +146,15 @@ class Learner:
         """The label that a score predicts: positive only when s > 0."""
         return (self.identity.labels or (-1, 1))[score > 0.0]
 
+    def largest(self, count: int) -> list[int]:
+        """The columns of the largest weights by size, the bias aside, largest first."""
+        sizes = np.abs(self.weights[1:])
+        least = np.partition(sizes, -count)[-count] if count < len(sizes) else 0.0
+        above, equal = np.flatnonzero(sizes > least), np.flatnonzero(sizes == least)
+        chosen = np.concatenate([above, equal[: count - len(above)]])
+        order = np.lexsort((chosen, -sizes[chosen]))[:count]
+        return [int(i) + 1 for i in chosen[order]]
+
     def accuracy(self) -> tuple[float | None, float | None]:
         """Prequential accuracy (each event predicted before it is learned) over all and over the recent window."""
         events = self.counts.events

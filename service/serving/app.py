@@ -1,5 +1,6 @@
 """The HTTP surface. Handlers are `async def` only: a plain one would run in a thread and see half an update."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import DependencyError, Rejected
-from service.learning.columns import Columns
+from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics
 from service.serving import predict, problems
 from service.serving.models import Answering, Model, Models
@@ -36,6 +37,7 @@ from service.snapshots.head import Head
 from service.snapshots.store import RedisStore
 
 MAX_PAGE = 10_000
+LARGE_BODY = 256 << 10
 
 
 def create_app(
@@ -51,7 +53,7 @@ def create_app(
 ) -> FastAPI:
     """The application over these models."""
     # FastAPI's own /docs loads its page from elsewhere, and is blank where there is no network.
-    app = FastAPIOffline(title="Perceptron Service", version=version, redoc_url=None)
+    app = FastAPIOffline(title="Perceptron Service", version=version, redoc_url=None, redirect_slashes=False)
     problems.install(app)
     app.add_middleware(_Edge, metrics=metrics, stopping=stopping)
 
@@ -74,15 +76,18 @@ def create_app(
     )
     async def predict_one_or_many(name: str, request: Request, explain: bool = False) -> Response:
         """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes."""
-        found, _ = answering(name)
+        found, a = answering(name)
         body = await _body(request, max_body_bytes)
-        # The state is taken after the body has arrived, and used without a turn of the loop.
-        a = found.answering
-        assert a is not None  # noqa: S101 - a model that answers once always does
         try:
-            instances, many = predict.read(body, a.learner.identity, max_instances)
+            reading = (body, a.learner.identity, max_instances)
+            # A large body is read beside the loop, so that others are answered meanwhile.
+            large = len(body) > LARGE_BODY
+            instances, many = await asyncio.to_thread(predict.read, *reading) if large else predict.read(*reading)
         except Rejected as rejected:
             raise problems.invalid(rejected) from None
+        # The newest state is taken now and used without a turn of the loop, unless its features mean something else.
+        if found.answering and found.answering.learner.identity == a.learner.identity:
+            a = found.answering
         answers = [predict.answer(a.learner, features, explain) for features in instances]
         for label in {answer["label"] for answer in answers}:
             n = sum(answer["label"] == label for answer in answers)
@@ -110,7 +115,7 @@ def create_app(
     ) -> Response:
         """The largest weights (`top`), some by name (`names`), or all, a page at a time (`limit`, `cursor`)."""
         learner = answering(name)[1].learner
-        chosen, following = _choose(learner.columns, learner.weights, top, names, limit, cursor)
+        chosen, following = _choose(learner, top, names, limit, cursor)
         w = learner.weights
         rows = [{"name": learner.columns.name_of(c), "column": c, "weight": float(w[c])} for c in chosen]
         return _json({"bias": float(w[0]), "weights": rows, "next": following})
@@ -212,16 +217,17 @@ def _summary(model: Model) -> dict[str, Any]:
 
 
 def _choose(
-    columns: Columns, w: Any, top: int | None, names: str | None, limit: int, cursor: int
+    learner: Learner, top: int | None, names: str | None, limit: int, cursor: int
 ) -> tuple[Sequence[int], str | None]:
     """Columns to show, and the cursor of the page after them."""
     if names is not None:
-        found = (columns.column_of(n) for n in names.split(","))
+        found = (learner.columns.column_of(n) for n in names.split(","))
         return [c for c in found if c is not None], None
     if top is not None:
-        return sorted(range(1, len(columns)), key=lambda c: (-abs(w[c]), c))[:top], None
-    end = min(cursor + limit, len(columns))
-    return range(cursor, end), str(end) if end < len(columns) else None
+        return learner.largest(top), None
+    count = len(learner.columns)
+    end = min(cursor + limit, count)
+    return range(cursor, end), str(end) if end < count else None
 
 
 def _json(value: Any) -> Response:
@@ -236,7 +242,7 @@ async def _body(request: Request, limit: int) -> bytes:
     """The request's body, counted as it streams in."""
     media = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
     if media != "application/json" and not media.endswith("+json"):
-        raise Problem(415, "send the body as application/json")
+        raise Problem(415, "send the body as JSON, with the header content-type: application/json")
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)

@@ -145,6 +145,10 @@ class Keeper:
         await self._settle()
         return await self._store.digest(self.model) == self.digest
 
+    async def stored_digest(self) -> str:
+        """The digest of the store's head, or ''."""
+        return await self._store.digest(self.model)
+
     def ahead(self, learner: Learner) -> bool:
         """Whether the learner covers records that the current head does not."""
         return self.head is None or {str(p): o for p, o in learner.next.items()} != {
@@ -205,8 +209,8 @@ class Keeper:
 
     def _keeping(self) -> bool:
         """Whether the next head is to be kept for rollback."""
-        if self.head is None or not self._keep:
-            return False
+        if self.head is None or not self._keep or len(self.head.kept) > self._keep:
+            return False  # each save lets one of too many go
         last = self.head.kept[-1].saved_at if self.head.kept else 0.0
         return self._clock.time() - last >= self._keep_every
 
@@ -225,8 +229,8 @@ class Keeper:
         evict = ""
         if keep:
             kept.append(Kept(version, now))
-            if len(kept) > self._keep:
-                evict = str(kept.pop(0).version)
+        if len(kept) > self._keep:
+            evict = str(kept.pop(0).version)
         # A partition in which nothing was learned since keeps the parent's fingerprint.
         known = {p: position.fingerprint for p, position in before.next.items()} if before else {}
         positions = {

@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from service.errors import ConfigurationError, DependencyError, os_cause
 
@@ -64,8 +65,8 @@ class RedisStore:
     """The store on one Redis."""
 
     def __init__(self, url: str, timeout: float = 3.0) -> None:
-        self.address = redacted(url)
         try:
+            self.address = redacted(url)
             # Typed as Any: its stubs answer str or bytes, and without decode_responses it is bytes.
             self._redis: Any = Redis.from_url(
                 url,
@@ -166,6 +167,8 @@ class RedisStore:
             # The client wraps "Connection refused" in words of its own.
             cause = error.__context__ if isinstance(error.__context__, OSError) else error
             reason = os_cause(cause) if isinstance(cause, OSError) else str(error)
+            if isinstance(error, TimeoutError | RedisTimeoutError):
+                reason = "no answer in time"
             raise DependencyError(f"Redis at {self.address}: {reason or type(error).__name__}") from error
         # The client can swallow a cancellation that arrives while it connects; the task must end all the same.
         if (task := asyncio.current_task()) and task.cancelling():

@@ -7,6 +7,9 @@ MAX_BYTES = 900_000
 """Value and own headers together, so that the letter fits a broker's usual limit of 1 MB. More is cut, and marked."""
 
 
+MAX_KEY_BYTES = 100_000
+
+
 class DeadLetter(NamedTuple):
     """What is published to `{topic}.dead-letters`. The key makes a letter written twice recognisable."""
 
@@ -39,8 +42,10 @@ def dead_letter(
         ("offset", str(offset).encode()),
     ]
     if key is not None:
-        ours.append(("key", key))
-    room = MAX_BYTES - len(key or b"")
+        ours.append(("key", key[:MAX_KEY_BYTES]))
+        if len(key) > MAX_KEY_BYTES:
+            ours.append(("key-truncated-from", str(len(key)).encode()))
+    room = MAX_BYTES - len((key or b"")[:MAX_KEY_BYTES])
     if sum(len(name) * 4 + len(content or b"") for name, content in headers) > room // 2:
         ours.append(("headers-omitted", str(len(headers)).encode()))
         headers = ()

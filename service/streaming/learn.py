@@ -113,6 +113,9 @@ class Observer(Protocol):
     def unrecognised(self, partition: int, offset: int) -> None:
         """The last record learned is not in the log any more, so it could not be compared."""
 
+    def emptied(self) -> None:
+        """The store has no snapshot of a model that we had: it is learned again, if the log begins at 0."""
+
     def set_aside(self, letter: DeadLetter) -> None:
         """A record was rejected."""
 
@@ -137,6 +140,7 @@ class Learning:
         self._learner: Learner | None = None
         self._last: dict[int, Record] = {}
         self._refetched: dict[int, int] = {}
+        self._began = False
 
     async def run(self) -> None:
         """Steps 1 to 7, until the log says that the process is stopping."""
@@ -147,10 +151,24 @@ class Learning:
             except (DataError, ConfigurationError) as error:
                 self._learner = None
                 self._tell.stopped(error)
-                await self._log.lost()
+                await self._decision()
             finally:
                 self._tell.resigned()
                 self._log.release()
+
+    async def _decision(self) -> None:
+        """Wait until the topic is lost, or the stored model is another one: reset, or rolled back."""
+        self._tell.resigned()
+        stopped_at: str | None = None
+        while self._log.held:
+            try:
+                digest = await self._keeper.stored_digest()
+                if stopped_at is not None and digest != stopped_at:
+                    return
+                stopped_at = digest
+            except DependencyError as error:
+                self._tell.unavailable(error)
+            await self._clock.sleep(1.0)
 
     async def _hold(self) -> None:
         """Steps 2 to 7, until the topic is lost or the state was dropped."""
@@ -162,12 +180,13 @@ class Learning:
                 polled = await self._log.poll()
                 for partition, records in polled.items():
                     await self._take(learner, partition, records)
-                if not polled:
+                if self._log.held and self._learner is not None:
                     await self._pass_markers(learner)
                 if self._keeper.due(learner):
                     await self._save(learner)
         except DependencyError as error:
             self._tell.unavailable(error)
+            await self._clock.sleep(0.5)
         if self._learner is not None and self._keeper.ahead(learner):
             await self._save(learner)
 
@@ -187,6 +206,7 @@ class Learning:
                 self._log.seek(learner.next)
                 assert self._keeper.head is not None  # noqa: S101 - a restored or begun model has a head
                 self._tell.learning(learner, self._keeper.head, self._keeper.digest)
+                self._began = True
                 return learner
             except DependencyError as error:
                 self._tell.unavailable(error)
@@ -199,7 +219,10 @@ class Learning:
         bounds = await self._log.bounds()
         if learner is None:
             learner = Learner(self._identity, window=self._keeper.window)
-            learner.begin(self._starts(bounds))
+            if self._began:
+                self._tell.emptied()
+            # Where to begin is said for a new model. One that was lost is learned again from 0, or not at all.
+            learner.begin(self._starts(bounds, None if self._began else self._start_at))
             saved = await self._keeper.save(learner, {}, self._log.cluster)
             if isinstance(saved, Refused):
                 return None
@@ -241,11 +264,11 @@ class Learning:
                     f"`perceptron reset -t {self._log.topic} --yes`"
                 )
 
-    def _starts(self, bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    def _starts(self, bounds: Mapping[int, tuple[int, int]], start_at: StartAt) -> dict[int, int]:
         """Where a new model begins, by partition."""
-        if isinstance(self._start_at, str):
-            return {p: begin if self._start_at == "earliest" else end for p, (begin, end) in bounds.items()}
-        chosen = self._start_at or {}
+        if isinstance(start_at, str):
+            return {p: begin if start_at == "earliest" else end for p, (begin, end) in bounds.items()}
+        chosen = start_at or {}
         for partition, (begin, end) in sorted(bounds.items()):
             offset = chosen.get(partition, 0)
             if not begin <= offset <= end:
@@ -256,12 +279,16 @@ class Learning:
         return {p: chosen.get(p, 0) for p in bounds}
 
     async def _take(self, learner: Learner, partition: int, records: Sequence[Record]) -> None:
+        polled_from = learner.next[partition]
         for run in _runs(records):
             first, expected = run[0].offset, learner.next[partition]
             if first < expected:
                 run = run[expected - first :]  # noqa: PLW2901 - the rest of it
-            elif first > expected and not await self._gap(learner, partition, expected, first):
-                return
+            elif first > expected:
+                # Between records of one poll the log has no others; before the first of them, we may have lost some.
+                if expected == polled_from and not await self._gap(partition, expected):
+                    return
+                self._pass_over(learner, partition, first)
             for i in range(0, len(run), SLICE):
                 if not self._log.held or self._learner is None:
                     return
@@ -269,14 +296,18 @@ class Learning:
                 await self._clock.sleep(0)
 
     async def _pass_markers(self, learner: Learner) -> None:
-        """Cover offsets at the log's end that hold no record: transaction markers, aborted or compacted records."""
+        """Cover offsets behind what was polled that hold no record: transaction markers, aborted or compacted ones."""
         for partition, position in (await self._log.positions()).items():
-            expected = learner.next.get(partition, position)
-            if position > expected and self._log.held:
-                await self._gap(learner, partition, expected, position)
+            # A seek after a gap puts the position back; then there is nothing to pass.
+            if position > learner.next.get(partition, position):
+                self._pass_over(learner, partition, position)
 
-    async def _gap(self, learner: Learner, partition: int, expected: int, first: int) -> bool:
-        """Whether learning may go on at `first` although `expected` was next."""
+    def _pass_over(self, learner: Learner, partition: int, offset: int) -> None:
+        self._tell.passed_over(partition, learner.next[partition], offset)
+        learner.pass_over(partition, offset)
+
+    async def _gap(self, partition: int, expected: int) -> bool:
+        """Whether learning may go on behind `expected`, which was next and did not come."""
         if self._refetched.get(partition) != expected:
             self._refetched[partition] = expected
             self._log.seek({partition: expected})
@@ -287,8 +318,6 @@ class Learning:
                 f"topic {self._log.topic}: partition {partition} begins at {begin}, but {expected} was the next "
                 f"offset to learn: events are gone. `perceptron reset -t {self._log.topic} --yes` begins anew"
             )
-        learner.pass_over(partition, first)
-        self._tell.passed_over(partition, expected, first)
         return True
 
     async def _apply(self, learner: Learner, partition: int, records: Sequence[Record]) -> None:

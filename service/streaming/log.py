@@ -10,6 +10,7 @@ What the client library makes unsafe is settled here:
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,8 @@ POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage coll
 POLL_SECONDS = 0.2
 CLOSE_SECONDS = 1.0
 LAG_SECONDS = 1.0
-LETTERS_UNDER_WAY = 10_000
+LETTER_BYTES_UNDER_WAY = 64 << 20
+"""Of dead letters that cannot be written; beyond it learning waits too."""
 
 
 class Kafka(ConsumerRebalanceListener):
@@ -96,13 +98,12 @@ class Kafka(ConsumerRebalanceListener):
 
     async def close(self) -> None:
         """Commit what is left and leave the group."""
-        with contextlib.suppress(KafkaError, OSError):  # a TimeoutError is an OSError
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._commit()
-        clients = [client.stop() for client in (self.consumer, self.producer) if client is not None]
-        with contextlib.suppress(KafkaError, OSError):
-            async with asyncio.timeout(2 * CLOSE_SECONDS):
-                await asyncio.gather(*clients)
+        clients = [client for client in (self.consumer, self.producer) if client is not None]
+        # Without a broker the clients raise all kinds of errors here, a cancellation of their own among them.
+        for seconds, calls in ((CLOSE_SECONDS, [self._commit()]), (2 * CLOSE_SECONDS, [c.stop() for c in clients])):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await asyncio.gather(*calls, return_exceptions=True)
 
     async def _subscribe(self) -> None:
         assert self.consumer is not None  # noqa: S101 - run follows connect
@@ -163,14 +164,23 @@ class Kafka(ConsumerRebalanceListener):
             await asyncio.sleep(1.0)
             if self.consumer is not None:
                 # A group member whose coordination has died would wait for ever; the process must not.
-                self.consumer._coordinator.check_errors()
+                async with kafka_errors(f"{self.bootstrap}, group {self._group}"):
+                    self.consumer._coordinator.check_errors()
 
     async def _measure_lag(self) -> None:
         """On a timer of its own: a figure that the poll keeps would freeze with it."""
+        missing_since: float | None = None
         while True:
-            for log in self.logs.values():
-                with contextlib.suppress(DependencyError):  # it is said where it matters
+            try:
+                for log in self.logs.values():
                     await log.look()
+                if missing_since is not None:
+                    self._say("Kafka answers again", seconds=round(time.monotonic() - missing_since, 1))
+                    missing_since = None
+            except DependencyError as error:
+                if missing_since is None:
+                    missing_since = time.monotonic()
+                    self._say(str(error))
             await asyncio.sleep(LAG_SECONDS)
 
     async def _commit(self) -> None:
@@ -195,6 +205,7 @@ class TopicLog:
         self._changed = asyncio.Event()
         self.ends: dict[int, int] = {}
         self._letters: list[DeadLetter] = []
+        self._letter_bytes = 0
         self._letters_waiting, self._letters_written = asyncio.Event(), asyncio.Event()
         self._letters_written.set()
         self._letter_error = ""
@@ -323,7 +334,8 @@ class TopicLog:
         self._letters.append(letter)
         self._letters_written.clear()
         self._letters_waiting.set()
-        while len(self._letters) > LETTERS_UNDER_WAY and self.held:
+        self._letter_bytes += len(letter.value or b"")
+        while self._letter_bytes > LETTER_BYTES_UNDER_WAY and self.held:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self._letters_written.wait()
@@ -359,6 +371,7 @@ class TopicLog:
                 continue
             self._letter_error = ""
             del self._letters[: len(part)]
+            self._letter_bytes -= sum(len(letter.value or b"") for letter in part)
             if not self._letters:
                 self._letters_waiting.clear()
                 self._letters_written.set()

@@ -22,7 +22,7 @@ def inspect_model(settings: Settings, name: str, *, as_json: bool) -> None:
     """Print a model's newest snapshot."""
     answering = asyncio.run(_fetch(settings, name))
     columns, w = answering.learner.columns, answering.learner.weights
-    largest = sorted(range(1, len(columns)), key=lambda c: (-abs(w[c]), c))[:TOP]
+    largest = answering.learner.largest(TOP)
     weights: list[dict[str, Any]] = [{"name": columns.name_of(c), "weight": float(w[c])} for c in largest]
     about = describe(Model(name), answering)
     if as_json:

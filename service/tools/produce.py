@@ -7,13 +7,14 @@ import io
 import json
 import math
 import queue
-import sys
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import MessageSizeTooLargeError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 
@@ -30,6 +31,7 @@ UNACKNOWLEDGED = 20_000
 
 class _Line(NamedTuple):
     value: bytes
+    number: int
     position: int
     """Bytes of the file read so far, compressed ones where it is compressed."""
 
@@ -41,17 +43,17 @@ def produce_file(settings: Settings, topic: str, file: str, label: str | None, c
     """
     identity = settings.models[topic].identity()
     if file == "-":
-        raw: Any = sys.stdin.buffer
+        # Not sys.stdin: the interpreter cannot end in order while a thread waits in that.
+        raw: Any = open(0, "rb", closefd=False)  # noqa: SIM115 - read by a thread to its end
         size = None
     else:
         try:
-            raw = Path(file).open("rb")  # noqa: SIM115 - closed below
+            raw = Path(file).open("rb")  # noqa: SIM115 - read by a thread to its end
         except OSError as error:
             raise ConfigurationError(f"{file}: {error.strerror}") from None
         size = Path(file).stat().st_size or None
-    with raw:
-        lines = _lines(raw, "standard input" if file == "-" else file, identity, label, check)
-        return asyncio.run(_send(settings.kafka.bootstrap_servers, topic, lines, size))
+    lines = _lines(raw, "standard input" if file == "-" else file, identity, label, check)
+    return asyncio.run(_send(settings.kafka.bootstrap_servers, topic, lines, size))
 
 
 class _BadLine(Exception):
@@ -70,10 +72,10 @@ def _lines(raw: Any, name: str, identity: Identity, label: str | None, check: bo
             read = number
             if check and (rejects := decoder.decode([value])[1]):
                 raise _BadLine(number, f"{rejects[0].reason}: {rejects[0].detail}")
-            yield _Line(value, raw.tell() if raw.seekable() else 0)
+            yield _Line(value, number, raw.tell() if raw.seekable() else 0)
     except _BadLine as error:
         raise DataError(f"{name}, line {error.line}: {error}") from None
-    except (csv.Error, UnicodeDecodeError, OSError, EOFError) as error:
+    except (csv.Error, zlib.error, UnicodeDecodeError, OSError, EOFError) as error:
         raise DataError(f"{name}, after line {read}: {error}") from None
 
 
@@ -106,12 +108,15 @@ def _csv(plain: Any, identity: Identity, label: str) -> Iterator[tuple[int, byte
                 raise _BadLine(1, f"{len(names)} feature columns, the model's dimension is {identity.dimension}")
         else:
             features = {name: _number(number, name, cell) for name, cell in cells if cell.strip()}
-        yield number, json.dumps({"features": features, "label": _label(row[at])}, separators=(",", ":")).encode()
+        yield (
+            number,
+            json.dumps({"features": features, "label": _label(row[at], identity)}, separators=(",", ":")).encode(),
+        )
 
 
 def _number(line: int, column: str, cell: str) -> float:
     try:
-        value = float(cell)
+        value = float(cell if "_" not in cell else "")
     except ValueError:
         raise _BadLine(line, f"column '{column}': expected a number, got '{cell[:40]}'") from None
     if not math.isfinite(value):
@@ -119,12 +124,14 @@ def _number(line: int, column: str, cell: str) -> float:
     return value
 
 
-def _label(cell: str) -> Any:
-    """A cell as a JSON number or boolean where it reads as one, else as a string."""
+def _label(cell: str, identity: Identity) -> Any:
+    """A cell as a JSON number or boolean where it reads as one, else as a string; as a string where labels are."""
     text = cell.strip()
+    if identity.labels and isinstance(identity.labels[0], str):
+        return text
     try:
         value = json.loads(text.lower() if text.lower() in {"true", "false"} else text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, bool | int | float) else text
 
@@ -143,13 +150,19 @@ async def _send(bootstrap: str, topic: str, lines: Iterator[_Line], size: int | 
             await producer.start()
             with _progress(size) as (progress, task):
                 under_way: list[Any] = []
-                while batch := await asyncio.to_thread(batches.get):
-                    under_way += [await producer.send(topic, line.value) for line in batch]
+                while (batch := await asyncio.to_thread(batches.get)) is not None:
+                    for line in batch:
+                        try:
+                            under_way.append(await producer.send(topic, line.value))
+                        except MessageSizeTooLargeError:
+                            detail = f"line {line.number}: {len(line.value)} bytes are more than Kafka takes"
+                            raise DataError(detail) from None
                     if len(under_way) > UNACKNOWLEDGED:
                         await asyncio.gather(*under_way)
                         under_way.clear()
                     sent += len(batch)
-                    progress.update(task, completed=batch[-1].position if size else sent, events=sent)
+                    if batch:
+                        progress.update(task, completed=batch[-1].position if size else sent, events=sent)
                 await asyncio.gather(*under_way)
         finally:
             await producer.stop()
@@ -162,7 +175,7 @@ class _Batches:
     """Lines in batches, read by a thread of their own: what is there goes out, and a slow pipe holds nothing up."""
 
     def __init__(self, lines: Iterator[_Line]) -> None:
-        self.error: DataError | None = None
+        self.error: Exception | None = None
         self._queue: queue.Queue[_Line | None] = queue.Queue(4 * BATCH)
         self._ended = False
         threading.Thread(target=self._read, args=(lines,), daemon=True).start()
@@ -171,21 +184,27 @@ class _Batches:
         try:
             for line in lines:
                 self._queue.put(line)
-        except DataError as error:
+        except Exception as error:
             self.error = error
         finally:
             self._queue.put(None)
 
-    def get(self) -> list[_Line]:
-        """Up to BATCH lines, at least one; none at the end."""
+    def get(self) -> list[_Line] | None:
+        """Up to BATCH lines, none when none came for a while, None at the end.
+
+        It never waits for long: whoever interrupts the command waits for this thread too.
+        """
         batch: list[_Line] = []
-        while not self._ended and len(batch) < BATCH and not (batch and self._queue.empty()):
-            line = self._queue.get()
+        while len(batch) < BATCH and not self._ended and not (batch and self._queue.empty()):
+            try:
+                line = self._queue.get(timeout=0.2)
+            except queue.Empty:
+                return batch
             if line is None:
                 self._ended = True
             else:
                 batch.append(line)
-        return batch
+        return batch or (None if self._ended else [])
 
 
 class _progress:  # noqa: N801 - a context manager used once, named like a function

@@ -34,6 +34,8 @@ def one_line(text: str) -> str:
         (["run", "-t", "a/b"], "topics: 'a/b' is no topic name"),
         (["run", "-t", "x", "-p", "99999"], "http.port"),
         (["run", "-t", "x", "--redis", "localhost"], "redis.url"),
+        (["run", "-t", "x", "--redis", "redis://localhost:99999/0"], "redis.url"),
+        (["run", "-t", "x", "-b", "localhost"], "kafka.bootstrap_servers"),
         (["run", "-t", "x", "--start-at", "noon"], "start_at: expected earliest"),
         (["-c", "missing.toml", "run", "-t", "x"], "missing.toml: no such file"),
         (["inspect"], "topics: name one topic with -t TOPIC"),
@@ -214,6 +216,35 @@ async def _ensure(kafka: Server, topic: str) -> None:
     from service.streaming.brokers import create_topics
 
     await create_topics(kafka.address, [topic])
+
+
+def test_a_corrupt_gzip_is_one_line(kafka: Server, topic: str, tmp_path: Path) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    packed = bytearray(gzip.compress(b"\n".join(event({"a": i}, 1) for i in range(100))))
+    packed[10] ^= 0xFF
+    for name, data in (("bad.gz", bytes(packed)), ("short.gz", gzip.compress(b"x" * 100)[:-10])):
+        (tmp_path / name).write_bytes(data)
+        done = perceptron("produce", name, "-t", topic, "-b", kafka.address, cwd=tmp_path)
+        assert done.returncode == 1
+        assert f"{name}, after line 0" in one_line(done.stderr)
+
+
+def test_ctrl_c_ends_produce_although_its_input_stays_open(kafka: Server, topic: str, tmp_path: Path) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    command = [sys.executable, "-m", "service", "produce", "-", "-t", topic, "-b", kafka.address]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(), cwd=tmp_path
+    )
+    assert process.stdin
+    assert process.stderr
+    process.stdin.write(event({"a": 1}, 1) + b"\n")
+    process.stdin.flush()
+    wait(lambda: asyncio.run(read_all(kafka, topic)), "the event is there although the input goes on")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    assert b"Traceback" not in process.stderr.read()
+    process.stdin.close()
+    process.stderr.close()
 
 
 def test_produce_says_when_the_topic_or_kafka_is_not_there(kafka: Server, topic: str, tmp_path: Path) -> None:

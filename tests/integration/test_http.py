@@ -139,6 +139,8 @@ async def test_kept_versions_are_listed(run: Run, producer: AIOKafkaProducer, to
 BAD: list[tuple[bytes, int, str, str]] = [
     (b"", 422, "", "not-json"),
     (b"{", 422, "", "not-json"),
+    (b'{"features":{"\\ud800":1}}', 422, "", "not-json"),
+    (b'{"features":{"\\ud800":"x"}}', 422, "", "not-json"),
     (b'{"features":{"a":1}} x', 422, "", "trailing-bytes"),
     (b"[1]", 422, "", "wrong-type"),
     (b"{}", 422, "/features", "missing-field"),
@@ -219,6 +221,12 @@ async def test_a_prediction_is_the_learners_score(run: Run, producer: AIOKafkaPr
     await asyncio.to_thread(service.wait_for, len(rows))
     w = service.vector()
     assert len(w) == 5
+    half = service.http.post(
+        f"/v1/models/{topic}/predict",
+        content=b'{"features":{"\\udc00":1}}',
+        headers={"content-type": "application/json"},
+    )
+    assert half.status_code == 422
     import mmh3
 
     for row in [*rows, {"new": 1.0}]:

@@ -1,12 +1,15 @@
 """The log as it is, and what waits or goes on when something is not there."""
 
 import asyncio
+import time
 from pathlib import Path
 
 from aiokafka import AIOKafkaProducer
+from redis.asyncio import Redis
 
+from service.embedded import servers
 from service.embedded.servers import Server
-from tests.conftest import Run, create_topic, delete_topic, event, perceptron, read_all, trim, wait
+from tests.conftest import Run, Running, create_topic, delete_topic, event, perceptron, read_all, trim, wait
 from tests.oracle import Fold, same
 
 
@@ -60,9 +63,8 @@ async def test_a_recreated_topic_is_recognised(
     assert second.predict({"features": {"a": 1}}).status_code == 200
     url = f"redis://{redis.address}/0"
     assert perceptron("reset", "-t", topic, "--redis", url, "--yes", cwd=tmp_path).returncode == 0
-    assert await asyncio.to_thread(second.stop) == 0
-    third = await asyncio.to_thread(run().up)
-    assert (await asyncio.to_thread(third.wait_for, 7))["events"] == 7
+    model = await asyncio.to_thread(second.wait_for, 7)
+    assert (model["events"], model["stopped"], model["learning_here"]) == (7, None, True)
 
 
 async def test_a_log_trimmed_past_the_next_offset_stops_the_model(
@@ -115,3 +117,59 @@ async def test_compacted_offsets_and_transaction_markers_are_passed_over(run: Ru
     lag = f'perceptron_lag_records{{model="{topic}",partition="0"}}'
     await asyncio.to_thread(wait, lambda: service.metrics().get(lag) == 0, "no lag is left")
     assert "no records at these offsets" in service.log.read_text()
+
+
+async def test_a_log_of_many_gaps_is_learned_at_the_speed_of_its_records(run: Run, kafka: Server, topic: str) -> None:
+    """A marker behind every record, as transactional producers write: a gap costs no fetch of its own."""
+    await create_topic(kafka, topic)
+    client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"tx-{topic}")
+    await client.start()
+    good = [event({"a": i}, i % 2) for i in range(300)]
+    try:
+        for raw in good:
+            async with client.transaction():
+                await client.send_and_wait(topic, raw)
+    finally:
+        await client.stop()
+    service = await asyncio.to_thread(run().up)
+    started = time.monotonic()
+    model = await asyncio.to_thread(service.wait_for, 600)
+    print(f"{time.monotonic() - started:.1f} s for 300 transactions")
+    same(Fold().fold(good), model, service.weights())
+    assert service.log.read_text().count("no records at these offsets") == 1
+
+
+async def test_an_emptied_redis_is_learned_again_from_0_whatever_start_at_says(
+    run: Run, producer: AIOKafkaProducer, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "redis").mkdir()
+    with servers.redis(tmp_path / "redis") as own:
+        service = await asyncio.to_thread(run("", "--start-at", "latest", redis_address=own.address).up)
+        for i in range(5):
+            await producer.send_and_wait(topic, event({"a": i}, i % 2))
+        await asyncio.to_thread(service.wait_for, 5)
+        client = Redis.from_url(f"redis://{own.address}/0")
+        await client.flushall()
+        await client.aclose()
+        for i in range(5):
+            await producer.send_and_wait(topic, event({"b": i}, i % 2))
+        model = await asyncio.to_thread(service.wait_for, 10)
+        assert (model["events"], model["covered"]) == (10, {"0": [[0, 10]]})
+        assert "learning the log again from its start" in service.log.read_text()
+        assert await asyncio.to_thread(service.stop) == 0
+
+
+def test_sigterm_while_kafka_is_dead_exits_0_without_a_trace(redis: Server, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "kafka").mkdir()
+    with servers.kafka(tmp_path / "kafka") as own:
+        service = Running(topic, own.address, redis.address, tmp_path, "", "--create-topics").up()
+        try:
+            own.kill()
+            wait(lambda: f"Kafka at {own.address}" in service.log.read_text(), "it says what is missing")
+            assert service.predict({"features": {}}).status_code == 200
+            assert service.stop() == 0
+            assert "Traceback" not in service.log.read_text()
+            assert service.log.read_text().count(f"Kafka at {own.address}") == 1
+        finally:
+            service.kill()
+            service.http.close()

@@ -184,6 +184,20 @@ async def test_what_nothing_refers_to_is_swept_and_kept_versions_stay(store: Red
     assert min(intervals) >= 10.0
 
 
+async def test_keeping_none_keeps_none_and_keeping_fewer_lets_go(store: RedisStore, raw: Any, topic: str) -> None:
+    clock = FakeClock()
+    learner = fresh()
+    for keep, left in ((3, 3), (1, 1), (0, 0)):
+        k = keeper(store, topic, clock, keep_every=1.0, keep=keep)
+        learner = await k.restore() or learner
+        for i in range(6):
+            clock.seconds += 2
+            learn(learner, f"n{i}")
+            last = await save(k, learner)
+        kept = [name for name in await raw.hkeys(key(topic)) if name.startswith(b"v:")]
+        assert len(kept) == len(last.head.kept) == left
+
+
 async def test_a_damaged_blob_is_named_and_never_answers(store: RedisStore, raw: Any, topic: str) -> None:
     k, learner = keeper(store, topic), fresh()
     learn(learner, "a")

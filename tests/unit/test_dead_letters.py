@@ -22,9 +22,18 @@ def test_a_record_without_key_or_value() -> None:
 def test_a_huge_record_is_cut_and_marked() -> None:
     letter = dead_letter("t", 0, 0, b"k" * 1000, b"v" * 2_000_000, [("h", b"x" * 1000)], "too-large", "")
     assert letter.value is not None
-    assert len(letter.value) <= MAX_BYTES - 2000
+    assert len(letter.value) <= MAX_BYTES - 1000
     assert dict(letter.headers)["truncated-from"] == b"2000000"
     assert dict(letter.headers)["h"] == b"x" * 1000
+
+
+def test_a_huge_key_is_cut_and_marked() -> None:
+    letter = dead_letter("t", 0, 0, b"k" * 2_000_000, b"v" * 10, [("h", b"x")], "not-json", "")
+    about = dict(letter.headers)
+    assert letter.value == b"v" * 10
+    assert len(about["key"]) == 100_000
+    assert about["key-truncated-from"] == b"2000000"
+    assert "headers-omitted" not in about
 
 
 def test_huge_headers_are_left_out_and_marked() -> None:

@@ -18,7 +18,12 @@ from service.snapshots.head import Head
 from tests.kinds import BAD_NAMED
 from tests.oracle import Fold
 
-IDENTITIES = [Identity(eta=0.3), Identity(features="positional", dimension=3), Identity(features="hashed", bits=2)]
+IDENTITIES = [
+    Identity(eta=0.3),
+    Identity(max_columns=3),
+    Identity(features="positional", dimension=3),
+    Identity(features="hashed", bits=2),
+]
 
 
 def begun(identity: Identity) -> Learner:
@@ -167,6 +172,14 @@ def test_the_recent_window_keeps_its_length() -> None:
     overall, recent = learner.accuracy()
     assert overall == pytest.approx(1 - learner.counts.wrong_predictions / 401)
     assert recent == 1.0
+
+
+@given(st.lists(st.sampled_from([0.0, -1.0, 1.0, 2.0, -3.0]), min_size=1, max_size=30), st.integers(1, 40))
+def test_the_largest_weights(weights: list[float], count: int) -> None:
+    learner = Learner(Identity(features="positional", dimension=len(weights)))
+    learner._w[1:] = weights
+    by_size = sorted(range(1, len(weights) + 1), key=lambda c: (-abs(weights[c - 1]), c))
+    assert learner.largest(count) == by_size[:count]
 
 
 def test_growing_arrays_keep_what_was_learned() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from service.errors import ConfigurationError
+from service.learning.identity import Identity
 from service.settings import load, parse_start_at
 
 
@@ -70,6 +71,13 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
         ('topics = ["a"]\n[model]\nrule = "svm"', "models.a.rule"),
         ('start_at = "now"', "start_at: expected earliest, latest or PARTITION:OFFSET"),
         ("topics = [", "perceptron.toml"),
+        ("topics = 5", "topics"),
+        ('topics = ["' + "t" * 237 + '"]', "at most 236"),
+        ('[kafka]\nbootstrap_servers = "localhost"', "kafka.bootstrap_servers"),
+        ('[kafka]\nbootstrap_servers = "a:9092,b:x"', "kafka.bootstrap_servers"),
+        ('[redis]\nurl = "redis://h:abc/0"', "redis.url: expected redis://"),
+        ('[redis]\nurl = "redis://h:1/xyz"', "redis.url: expected redis://"),
+        ('[redis]\nurl = "redis://[::1/0"', "redis.url: expected redis://"),
         ("model = 3", "model"),
     ],
 )
@@ -92,3 +100,17 @@ def test_a_missing_file_is_said() -> None:
 )
 def test_start_at(text: str | None, value: Any) -> None:
     assert parse_start_at(text) == value
+
+
+def test_an_identity_sees_labels_that_python_takes_for_equal() -> None:
+    numbers, booleans = Identity(labels=(0, 1)), Identity(labels=(False, True))
+    assert booleans.differences(numbers) == ["labels: [0,1] -> [false,true]"]
+    by_value = load(None, {"topics": ["a"], "model": {"labels": [0.0, 1.0]}}).models["a"].identity()
+    assert by_value.differences(numbers) == []
+
+
+@pytest.mark.parametrize("name", ["PERCEPTRON_KAFKA", "PERCEPTRON_HTTP"])
+def test_a_variable_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "notjson")
+    with pytest.raises(ConfigurationError, match=f"environment: .*{name.partition('_')[2].lower()}"):
+        load(None, {})
