@@ -32,6 +32,7 @@ RedisUrl = Annotated[
     str | None, typer.Option("--redis", metavar="URL", help="Redis, such as redis://localhost:6379/0.")
 ]
 Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="The service (default: as its settings say).")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="REASON", help="Only those with this reason.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -186,6 +187,59 @@ def reset(
 
     settings = _settings(ctx, topics=[topic] if topic else None, redis__url=redis)
     reset_model(settings, _one_topic(settings), yes)
+
+
+dead_letters = typer.Typer(help="The records that were set aside: look at them, send them again.", no_args_is_help=True)
+app.add_typer(dead_letters, name="dead-letters")
+
+
+@dead_letters.command("list")
+def list_letters(
+    ctx: typer.Context,
+    topic: Topic = None,
+    bootstrap: Bootstrap = None,
+    reason: Reason = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 100,
+    json: AsJson = False,
+) -> None:
+    """List dead letters, a line each."""
+    from service.tools.dead_letters import show_list
+
+    address, name = _kafka_and_topic(ctx, topic, bootstrap)
+    show_list(address, name, reason, limit, json)
+
+
+@dead_letters.command("show")
+def show_letter(
+    ctx: typer.Context,
+    key: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION-OFFSET")],
+    topic: Topic = None,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Show one dead letter whole."""
+    from service.tools.dead_letters import show_one
+
+    show_one(*_kafka_and_topic(ctx, topic, bootstrap), key)
+
+
+@dead_letters.command("retry")
+def retry_letters(
+    ctx: typer.Context,
+    keys: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC-PARTITION-OFFSET]...")] = None,
+    topic: Topic = None,
+    bootstrap: Bootstrap = None,
+    every: Annotated[bool, typer.Option("--all", help="All that were not sent again yet.")] = False,
+    reason: Reason = None,
+) -> None:
+    """Send dead letters to their topic again, as they were, once each: after a fix of what reads them."""
+    from service.tools.dead_letters import retry
+
+    retry(*_kafka_and_topic(ctx, topic, bootstrap), keys or [], every, reason)
+
+
+def _kafka_and_topic(ctx: typer.Context, topic: str | None, bootstrap: str | None) -> tuple[str, str]:
+    settings = _settings(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
+    return settings.kafka.bootstrap_servers, _one_topic(settings)
 
 
 @app.command()

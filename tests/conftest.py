@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,12 +62,22 @@ def wait(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> 
 class Running:
     """`perceptron run` as a process, asked over HTTP."""
 
-    def __init__(self, topic: str, kafka: str, redis: str, folder: Path, settings: str, *flags: str) -> None:
+    def __init__(
+        self,
+        topic: str,
+        kafka: str,
+        redis: str,
+        folder: Path,
+        settings: str,
+        *flags: str,
+        topics: Iterable[str] = (),
+    ) -> None:
         self.topic = topic
         self.port = servers.free_port()
-        config = folder / "settings.toml"
-        config.write_text(f"{settings}\n[kafka]\nsession_timeout = 6.0\n")
-        command = [sys.executable, "-m", "service", "-c", str(config), "run", "-t", topic, "-g", f"g-{topic}"]
+        self.config = folder / f"settings-{self.port}.toml"
+        self.config.write_text(f"{settings}\n[kafka]\nsession_timeout = 6.0\n")
+        command = [sys.executable, "-m", "service", "-c", str(self.config), "run", "-t", topic, "-g", f"g-{topic}"]
+        command += [flag for more in topics for flag in ("-t", more)]
         command += ["-b", kafka, "--redis", f"redis://{redis}/0", "-p", str(self.port), *flags]
         self.log = folder / f"service-{self.port}.log"
         with self.log.open("wb") as out:
@@ -86,8 +96,8 @@ class Running:
         except httpx.TransportError:
             return False
 
-    def model(self) -> Any:
-        return self.http.get(f"/v1/models/{self.topic}").raise_for_status().json()
+    def model(self, topic: str = "") -> Any:
+        return self.http.get(f"/v1/models/{topic or self.topic}").raise_for_status().json()
 
     def weights(self) -> Any:
         """All pages of the weights, as one answer."""

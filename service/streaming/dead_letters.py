@@ -8,6 +8,8 @@ MAX_BYTES = 900_000
 
 
 MAX_KEY_BYTES = 100_000
+RETRIED = "retried"
+"""The header of a marker: the letter of the same key was sent again, as the record it names."""
 
 
 class DeadLetter(NamedTuple):
@@ -53,4 +55,14 @@ def dead_letter(
     if value is not None and len(value) > room:
         ours.append(("truncated-from", str(len(value)).encode()))
         value = value[:room]
+    # The last of ours says how many of the record's own follow, whatever they are called.
+    ours.append(("headers", str(len(headers)).encode()))
     return DeadLetter(f"{topic}-{partition}-{offset}".encode(), value, [*ours, *headers])
+
+
+def own_headers(headers: Sequence[tuple[str, bytes]]) -> Sequence[tuple[str, bytes]]:
+    """The record's own headers, out of its letter's."""
+    for i, (name, content) in enumerate(headers):
+        if name == "headers" and content == str(len(headers) - i - 1).encode():
+            return headers[i + 1 :]
+    return ()

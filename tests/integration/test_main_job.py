@@ -63,7 +63,7 @@ def test_breast_cancer_equals_the_oracle_and_scikit_learn(run: Run, kafka: Serve
     _csv_of_breast_cancer(half, 10)
     rows = 10 * len(data.target)
     first = run(settings).up()
-    command = ["-c", str(tmp_path / "settings.toml"), "produce", "-t", topic, "-b", kafka.address, "--label", "target"]
+    command = ["-c", str(first.config), "produce", "-t", topic, "-b", kafka.address, "--label", "target"]
 
     def produce() -> None:
         sent = perceptron(*command, str(half))

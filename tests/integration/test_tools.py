@@ -3,11 +3,12 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server, free_port
-from tests.conftest import Run, create_topic, event, perceptron
+from tests.conftest import Run, create_topic, event, perceptron, read_all
 
 NOWHERE = "127.0.0.1:1"
 
@@ -81,3 +82,52 @@ def test_check_says_a_line_for_each_thing(kafka: Server, redis: Server, topic: s
     done = perceptron("check", "-t", topic, "-b", NOWHERE, "--redis", f"redis://{NOWHERE}/0", cwd=tmp_path)
     assert done.returncode == 3
     assert done.stdout.count("Connection refused") == 2
+
+
+async def test_dead_letters_are_listed_shown_and_sent_again_once(
+    run: Run, kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
+) -> None:
+    """A model that took 0 and 1 is reset to take words; the letters that this mends are sent again as they were."""
+
+    def call(command: str, *arguments: str) -> Any:
+        return perceptron("dead-letters", command, *arguments, "-t", topic, "-b", kafka.address, cwd=tmp_path)
+
+    none = call("list")
+    assert none.returncode == 1
+    assert f"there is no topic {topic}.dead-letters" in none.stderr
+    first = await asyncio.to_thread(run().up)
+    own = [("trace", b"7"), ("reason", b"mine"), ("headers", b"9")]
+    words = event({"a": 1}, "yes")
+    await producer.send_and_wait(topic, words, key=b"k", headers=own)
+    await producer.send_and_wait(topic, b"\xff bad")
+    await producer.send_and_wait(topic, event({"a": 2}, "no"))
+    await asyncio.to_thread(first.wait_for, 3)
+    assert await asyncio.to_thread(first.stop) == 0
+    listed = call("list")
+    assert (listed.returncode, listed.stderr) == (0, f"3 dead letters of {topic}\n")
+    assert [line.split("  ")[0] for line in listed.stdout.splitlines()] == [f"{topic}-0-{i}" for i in range(3)]
+    assert "unknown-label: 'label' must be one of" in listed.stdout
+    assert len(call("list", "--reason", "not-json").stdout.splitlines()) == 1
+    assert json.loads(call("list", "--json", "--limit", "1").stdout)["offset"] == "2"
+    shown = call("show", f"{topic}-0-0").stdout.splitlines()
+    assert {"reason: unknown-label", "header trace: 7", "header reason: mine", "key: k", words.decode()} <= set(shown)
+    assert "ff 20 62 61 64" in call("show", f"{topic}-0-1").stdout
+    for wrong, part in (((), "name keys, or say --all"), (("x-0-9",), "no dead letter x-0-9")):
+        done = call("retry", *wrong)
+        assert done.returncode in {1, 2}
+        assert part in done.stderr
+
+    url = f"redis://{redis.address}/0"
+    assert perceptron("reset", "-t", topic, "--redis", url, "--yes", cwd=tmp_path).returncode == 0
+    second = await asyncio.to_thread(run('[model]\nlabels = ["no", "yes"]\n', "--start-at", "latest").up)
+    sent = call("retry", "--reason", "unknown-label")
+    assert sent.stdout == f"{topic}-0-0  sent as {topic}-0-3\n{topic}-0-2  sent as {topic}-0-4\n"
+    assert sent.stderr == f"2 of 2 sent again to {topic}\n"
+    again = call("retry", f"{topic}-0-0")
+    assert f"left alone: sent before, as {topic}-0-3" in again.stdout
+    assert again.stderr == f"0 of 1 sent again to {topic}\n"
+    model = await asyncio.to_thread(second.wait_for, 5)
+    assert (model["events"], model["covered"]) == (2, {"0": [[3, 5]]})
+    record = (await read_all(kafka, topic))[3]
+    assert (record.value, record.key, list(record.headers)) == (words, b"k", own)
+    assert f"(retried as {topic}-0-3)" in call("list").stdout

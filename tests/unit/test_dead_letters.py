@@ -9,7 +9,7 @@ def test_a_letter_has_the_record_and_its_place() -> None:
     assert letter.value == b"value"
     assert letter.headers == [
         ("reason", b"not-json"), ("detail", b"why"), ("topic", b"t"), ("partition", b"3"), ("offset", b"41"),
-        ("key", b"k"), ("trace", b"1"),
+        ("key", b"k"), ("headers", b"1"), ("trace", b"1"),
     ]  # fmt: skip
 
 

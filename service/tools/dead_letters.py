@@ -1,0 +1,154 @@
+"""`perceptron dead-letters list|show|retry`: the records that were set aside, looked at and sent again.
+
+A retry publishes the record's own bytes, key and headers to its topic, then a marker under the letter's key, so that
+no letter is retried twice. (A process killed between the two would: the record comes first, since losing it is worse.)
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import typer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from service.errors import ConfigurationError, DataError
+from service.streaming.brokers import admin, kafka_errors
+from service.streaming.dead_letters import RETRIED, own_headers, topic_of
+
+CANNOT = ("truncated-from", "key-truncated-from", "headers-omitted")
+
+
+class Letter(NamedTuple):
+    """A dead letter as it was read back; `retried` says where it was sent again."""
+
+    key: str
+    written: float
+    about: dict[str, str]
+    record_key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+    retried: str | None
+
+    @property
+    def cannot(self) -> str | None:
+        """Why it cannot be sent again as it was, or None."""
+        return next((f"{name} {self.about[name]}" for name in CANNOT if name in self.about), None)
+
+
+def show_list(bootstrap: str, topic: str, reason: str | None, limit: int, as_json: bool) -> None:
+    """Print the newest letters, a line each, oldest first."""
+    letters = [x for x in asyncio.run(_read(bootstrap, topic)) if reason in (None, x.about["reason"])]
+    for letter in letters[-limit:]:
+        when = datetime.fromtimestamp(letter.written, UTC).isoformat(timespec="seconds")
+        if as_json:
+            row = {"key": letter.key, "written": when, **letter.about, "retried": letter.retried}
+            typer.echo(json.dumps(row, ensure_ascii=False))
+        else:
+            note = f"  (retried as {letter.retried})" if letter.retried else ""
+            typer.echo(f"{letter.key}  {when}  {letter.about['reason']}: {letter.about['detail']}{note}")
+    typer.echo(f"{len(letters)} dead letter{'s' * (len(letters) != 1)} of {topic}", err=True)
+
+
+def show_one(bootstrap: str, topic: str, key: str) -> None:
+    """Print one letter whole: what is known of it, then the record's value."""
+    letter = _chosen(asyncio.run(_read(bootstrap, topic)), [key])[0]
+    for name, value in letter.about.items():
+        typer.echo(f"{name}: {value}")
+    for name, content in letter.headers:
+        typer.echo(f"header {name}: {_text(content)}")
+    if letter.record_key is not None:
+        typer.echo(f"key: {_text(letter.record_key)}")
+    if letter.retried:
+        typer.echo(f"retried as: {letter.retried}")
+    typer.echo("value: none" if letter.value is None else _text(letter.value))
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content.hex(" ")
+
+
+def retry(bootstrap: str, topic: str, keys: list[str], every: bool, reason: str | None) -> None:
+    """Send letters again: those with these keys, or every one (with this reason) that was not sent yet."""
+    if bool(keys) == (every or reason is not None):
+        raise ConfigurationError("dead-letters retry: name keys, or say --all or --reason")
+    letters = asyncio.run(_read(bootstrap, topic))
+    chosen = _chosen(letters, keys) if keys else [x for x in letters if reason in (None, x.about["reason"])]
+    sent = asyncio.run(_retry(bootstrap, topic, chosen))
+    typer.echo(f"{sent} of {len(chosen)} sent again to {topic}", err=True)
+
+
+def _chosen(letters: Iterable[Letter], keys: list[str]) -> list[Letter]:
+    found = {letter.key: letter for letter in letters}
+    if missing := [key for key in keys if key not in found]:
+        raise DataError(f"no dead letter {missing[0]}; `perceptron dead-letters list` shows them")
+    return [found[key] for key in dict.fromkeys(keys)]
+
+
+async def _retry(bootstrap: str, topic: str, letters: list[Letter]) -> int:
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True)
+    sent = 0
+    async with kafka_errors(bootstrap):
+        try:
+            await producer.start()
+            for letter in letters:
+                # The client writes no record without value and key: that one is sent with an empty value.
+                value = b"" if letter.value is None and letter.record_key is None else letter.value
+                if letter.retried:
+                    typer.echo(f"{letter.key}  left alone: sent before, as {letter.retried}")
+                elif letter.cannot:
+                    typer.echo(f"{letter.key}  left alone: it is not whole ({letter.cannot})")
+                else:
+                    at = await producer.send_and_wait(topic, value, letter.record_key, headers=letter.headers)
+                    place = f"{topic}-{at.partition}-{at.offset}"
+                    mark = [(RETRIED, place.encode())]
+                    await producer.send_and_wait(topic_of(topic), b"", letter.key.encode(), headers=mark)
+                    typer.echo(f"{letter.key}  sent as {place}")
+                    sent += 1
+        finally:
+            await producer.stop()
+    return sent
+
+
+async def _read(bootstrap: str, topic: str) -> list[Letter]:
+    """Every letter of a topic, once each, in the order of writing, with its retry if it had one."""
+    name = topic_of(topic)
+    async with admin(bootstrap) as client:
+        described = await client.describe_topics([name])
+    if described[0]["error_code"]:
+        raise DataError(f"there is no topic {name}: no record of {topic} was set aside yet")
+    partitions = [TopicPartition(name, p["partition"]) for p in described[0]["partitions"]]
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False)
+    letters: dict[str, Letter] = {}
+    retried: dict[str, str] = {}
+    async with kafka_errors(bootstrap):
+        try:
+            await consumer.start()
+            consumer.assign(partitions)
+            ends = await consumer.end_offsets(partitions)
+            for tp in partitions:
+                while await consumer.position(tp) < ends[tp]:
+                    for record in (await consumer.getmany(tp, timeout_ms=1000)).get(tp, []):
+                        _file(record, letters, retried)
+        finally:
+            await consumer.stop()
+    return [x._replace(retried=retried.get(x.key)) for x in sorted(letters.values(), key=lambda x: x.written)]
+
+
+def _file(record: Any, letters: dict[str, Letter], retried: dict[str, str]) -> None:
+    key = (record.key or b"").decode(errors="replace")
+    if len(record.headers) == 1 and record.headers[0][0] == RETRIED:
+        retried[key] = record.headers[0][1].decode()
+        return
+    own = own_headers(record.headers)
+    ours = dict(record.headers[: len(record.headers) - len(own)])
+    record_key = ours.pop("key", None)
+    ours.pop("headers", None)
+    about = {name: content.decode(errors="replace") for name, content in ours.items()}
+    if "reason" in about:
+        letter = Letter(key, record.timestamp / 1000, about, record_key, record.value, list(own), None)
+        letters.setdefault(key, letter)
