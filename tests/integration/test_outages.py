@@ -1,9 +1,11 @@
 """The log as it is, and what waits or goes on when something is not there."""
 
 import asyncio
+import signal
 import time
 from pathlib import Path
 
+import httpx
 from aiokafka import AIOKafkaProducer
 from redis.asyncio import Redis
 
@@ -11,6 +13,8 @@ from service.embedded import servers
 from service.embedded.servers import Server
 from tests.conftest import Run, Running, create_topic, delete_topic, event, perceptron, read_all, trim, wait
 from tests.oracle import Fold, same
+
+OUTAGE_SECONDS = 8.0
 
 
 async def test_saves_wait_for_dead_letters_and_learning_goes_on(
@@ -171,5 +175,84 @@ def test_sigterm_while_kafka_is_dead_exits_0_without_a_trace(redis: Server, topi
             assert "Traceback" not in service.log.read_text()
             assert service.log.read_text().count(f"Kafka at {own.address}") == 1
         finally:
+            service.kill()
+            service.http.close()
+
+
+async def test_predictions_go_on_through_every_outage_and_learning_comes_back(topic: str, tmp_path: Path) -> None:
+    """Redis and Kafka, each killed and restarted, then hung: no error, no slow answer, and the oracle holds."""
+    for folder in ("kafka", "redis"):
+        (tmp_path / folder).mkdir()
+    with servers.kafka(tmp_path / "kafka") as kafka, servers.redis(tmp_path / "redis") as redis:
+        service = await asyncio.to_thread(
+            Running(topic, kafka.address, redis.address, tmp_path, "", "--create-topics").up
+        )
+        events: list[bytes] = []
+        ended = asyncio.Event()
+        slowest = 0.0
+        codes: list[int] = []
+
+        async def stream() -> None:
+            # A long delivery: what is sent while the broker is away arrives when it is back, in order and once.
+            client = AIOKafkaProducer(
+                bootstrap_servers=kafka.address, acks="all", enable_idempotence=True, request_timeout_ms=120_000
+            )
+            await client.start()
+            pending = []
+            while not ended.is_set():
+                events.append(event({f"n{len(events) % 50}": len(events) % 7 - 3}, len(events) % 2))
+                pending.append(await client.send(topic, events[-1]))
+                await asyncio.sleep(0.005)
+            await asyncio.gather(*pending)
+            await client.stop()
+
+        async def ask() -> None:
+            nonlocal slowest
+            async with httpx.AsyncClient(base_url=str(service.http.base_url), timeout=10) as client:
+                while not ended.is_set():
+                    started = time.monotonic()
+                    answer = await client.post(f"/v1/models/{topic}/predict", json={"features": {"n1": 1}})
+                    codes.append(answer.status_code)
+                    slowest = max(slowest, time.monotonic() - started)
+                    await asyncio.sleep(0.02)
+
+        def saved() -> int:
+            return int(service.metrics().get(f'perceptron_events_total{{model="{topic}"}}', 0))
+
+        async def outage(server: Server, hang: bool) -> None:
+            assert server.process
+            if hang:
+                server.process.send_signal(signal.SIGSTOP)
+            else:
+                server.kill()
+            # How long it is away is the fault itself.
+            await asyncio.sleep(OUTAGE_SECONDS)
+            before = await asyncio.to_thread(saved)
+            if hang:
+                server.process.send_signal(signal.SIGCONT)
+            else:
+                await asyncio.to_thread(server.start)
+            await asyncio.to_thread(wait, lambda: saved() > before + 100, "what is learned is saved again")
+
+        try:
+            streaming, asking = asyncio.create_task(stream()), asyncio.create_task(ask())
+            await asyncio.to_thread(wait, lambda: saved() > 100, "it learns and saves")
+            for server in (redis, kafka):
+                for hang in (False, True):
+                    await outage(server, hang)
+            ended.set()
+            await streaming
+            await asking
+            model = await asyncio.to_thread(service.wait_for, len(events))
+            same(Fold().fold(events), model, service.weights())
+            assert set(codes) == {200}
+            assert slowest < 1.0
+            assert await asyncio.to_thread(service.stop) == 0
+            said = service.log.read_text()
+            assert "Traceback" not in said
+            assert len(said.splitlines()) < 60, said
+            print(f"\n{len(codes)} predictions, the slowest {slowest * 1000:.0f} ms; {len(events)} events")
+        finally:
+            ended.set()
             service.kill()
             service.http.close()
