@@ -9,7 +9,6 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -223,12 +222,6 @@ async def read_all(kafka: Server, topic: str) -> list[Any]:
         return records
     finally:
         await consumer.stop()
-
-
-@contextmanager
-def http_client() -> Iterator[httpx.Client]:
-    with httpx.Client(timeout=10) as client:
-        yield client
 
 
 def clean_environment(**more: str) -> dict[str, str]:

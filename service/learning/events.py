@@ -83,22 +83,22 @@ class Decoder:
         self._hashed = identity.features == "hashed"
         self._fast: Callable[[bytes], Any] = msgspec.json.Decoder(_ListedEvent if self._listed else _NamedEvent).decode
         self._signs = label_signs(identity)
-        self._ignored: list[tuple[str, float]] = []
 
     def decode(self, records: Sequence[bytes | None]) -> tuple[Batch, list[Reject], int]:
         """A slice of record values as a batch, the records set aside, and how many features were ignored."""
         count = len(self._columns.names)
-        decoded = self._decode(records, careful=False)
-        batch = decoded[0]
+        batch, rejects, ignored = self._decode(records, careful=False)
         # One test over the slice instead of one for each event. msgspec lets no NaN or infinity through.
         in_range = not len(batch.values) or float(np.abs(batch.values).max()) <= MAX_VALUE
-        unseen = all(self._name_fits(name) and abs(value) <= MAX_VALUE for name, value in self._ignored)
-        if in_range and unseen and all(self._name_fits(name) for name in self._columns.names[count:]):
-            return decoded
-        self._columns.truncate(count)
-        return self._decode(records, careful=True)
+        unseen = all(self._name_fits(name) and abs(value) <= MAX_VALUE for name, value in ignored)
+        if not (in_range and unseen and all(self._name_fits(name) for name in self._columns.names[count:])):
+            self._columns.truncate(count)
+            batch, rejects, ignored = self._decode(records, careful=True)
+        return batch, rejects, len(ignored)
 
-    def _decode(self, records: Sequence[bytes | None], careful: bool) -> tuple[Batch, list[Reject], int]:
+    def _decode(
+        self, records: Sequence[bytes | None], careful: bool
+    ) -> tuple[Batch, list[Reject], list[tuple[str, float]]]:
         starts, columns, values = array("Q", [0]), array("Q"), array("d")
         labels, weights = array("d"), array("d")
         accepted: list[int] = []
@@ -124,8 +124,7 @@ class Decoder:
             np.frombuffer(weights, np.float64),
             accepted,
         )
-        self._ignored = ignored
-        return batch, rejects, len(ignored)
+        return batch, rejects, ignored
 
     def _read(self, raw: bytes | None, careful: bool) -> tuple[Any, float]:
         """One event in the typed schema and its label's sign; raises Rejected, always as `_examine` would."""
