@@ -182,7 +182,7 @@ class Learning:
                     await self._take(learner, partition, records)
                 if self._log.held and self._learner is not None:
                     await self._pass_markers(learner)
-                if self._keeper.due(learner):
+                if self._learner is not None and self._keeper.due(learner):
                     await self._save(learner)
         except DependencyError as error:
             self._tell.unavailable(error)

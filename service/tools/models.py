@@ -82,6 +82,9 @@ async def _reset(settings: Settings, name: str, yes: bool) -> None:
         if not yes:
             raise ConfigurationError(f"this forgets everything that model {name} has learned: say --yes to do it")
         await store.delete(name)
-        typer.echo(f"model {name} is forgotten; a learner begins it anew at the log's start, or where --start-at says")
+        typer.echo(
+            f"model {name} is forgotten: a running learner begins it anew at the log's start, "
+            "one that is started where --start-at says"
+        )
     finally:
         await store.close()

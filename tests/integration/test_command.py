@@ -231,20 +231,27 @@ def test_a_corrupt_gzip_is_one_line(kafka: Server, topic: str, tmp_path: Path) -
 
 def test_ctrl_c_ends_produce_although_its_input_stays_open(kafka: Server, topic: str, tmp_path: Path) -> None:
     asyncio.run(create_topic(kafka, topic))
-    command = [sys.executable, "-m", "service", "produce", "-", "-t", topic, "-b", kafka.address]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(), cwd=tmp_path
-    )
-    assert process.stdin
-    assert process.stderr
-    process.stdin.write(event({"a": 1}, 1) + b"\n")
-    process.stdin.flush()
-    wait(lambda: asyncio.run(read_all(kafka, topic)), "the event is there although the input goes on")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
-    assert b"Traceback" not in process.stderr.read()
-    process.stdin.close()
-    process.stderr.close()
+    # As from a terminal: where the tests run in the background, SIGINT comes to them ignored.
+    start = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from service.cli import main; main()"
+    command = [sys.executable, "-c", start, "produce", "-", "-t", topic, "-b", kafka.address]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(),
+        cwd=tmp_path,
+    ) as process:
+        assert process.stdin
+        assert process.stderr
+        try:
+            process.stdin.write(event({"a": 1}, 1) + b"\n")
+            process.stdin.flush()
+            wait(lambda: asyncio.run(read_all(kafka, topic)), "the event is there although the input goes on")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 130
+            assert b"Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
 
 
 def test_produce_says_when_the_topic_or_kafka_is_not_there(kafka: Server, topic: str, tmp_path: Path) -> None:
