@@ -5,6 +5,7 @@ events give the same bits on any CPU. Columns are `np.uintp`: signed indices cos
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,15 @@ from service.learning.events import Batch
 Vector = NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)
+def _compiled(function: Callable[..., Any]) -> Any:
+    """The function, to be compiled on first use; the result is kept for the next process where there is a place."""
+    try:
+        return njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # no folder that can be written: a read-only file system, a user without a home
+        return njit(nogil=True)(function)
+
+
+@_compiled
 def _perceptron(
     w: Vector, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector,
     eta: float, scores: Vector, squared_steps: float,

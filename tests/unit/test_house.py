@@ -78,6 +78,13 @@ def test_learning_works_where_sockets_tasks_and_clocks_are_refused() -> None:
     assert done.stdout == "learned\n", done.stderr
 
 
+def test_learning_works_where_no_compiled_code_can_be_kept() -> None:
+    """A read-only file system and a user without a home: numba finds no place for its cache."""
+    nowhere = "import numba.core.caching as c\nc.CacheImpl._locator_classes = []\n"
+    done = _python(nowhere + LEARNING)
+    assert done.stdout == "learned\n", done.stderr
+
+
 def test_the_refusal_refuses() -> None:
     """The test above can fail: a module that needs them does."""
     done = _python(LEARNING + "\nimport service.streaming.log")
