@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import hypothesis
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
@@ -21,6 +22,12 @@ from service.embedded import servers
 from service.embedded.servers import Server
 
 DEADLINE = 60.0
+
+# How fast an example runs on a shared machine says nothing about the program.
+hypothesis.settings.register_profile(
+    "here", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("here")
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps, st.data())
 def test_any_history_of_saves_is_taken_up_bit_for_bit(history: Any, data: Any) -> None:
     """Growing, changing, failing now and then: what the store has is the array of the last accepted save."""
@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_damage() -> None:
 
 
 @given(st.lists(st.integers(0, 3 * BLOCK_NAMES), max_size=4))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_names_are_cut_once(counts: list[int]) -> None:
     laid, store = LaidNames(0, []), dict[str, bytes]()
     for count in sorted(counts):

@@ -63,7 +63,7 @@ def events(features: Any) -> Any:
 
 
 @pytest.mark.parametrize("identity", IDENTITIES, ids=lambda i: i.features)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_cuts_and_restores_do_not_change_the_state(identity: Identity, data: Any) -> None:
     """Batches cut in any way, with a restore after any of them, give the same state digest."""
@@ -82,7 +82,7 @@ def test_cuts_and_restores_do_not_change_the_state(identity: Identity, data: Any
     assert heads.observations(cut) == heads.observations(whole)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(records=events(named))
 def test_the_state_is_the_oracles_fold(records: list[bytes | None]) -> None:
     bad = {raw for raw, _ in BAD_NAMED}
@@ -99,7 +99,7 @@ def test_the_state_is_the_oracles_fold(records: list[bytes | None]) -> None:
     assert learner.next == {0: len(records)}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rows=st.lists(st.tuples(listed, st.sampled_from([-1.0, 1.0]), st.floats(1e-3, 1e3)), max_size=30))
 def test_the_kernel_is_the_formula(rows: list[Any]) -> None:
     """SEEDS row 1: the compiled loop and `rules.perceptron` give the same bits after every event."""
