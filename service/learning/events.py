@@ -90,8 +90,8 @@ class Decoder:
         batch, rejects, ignored = self._decode(records, careful=False)
         # One test over the slice instead of one for each event. msgspec lets no NaN or infinity through.
         in_range = not len(batch.values) or float(np.abs(batch.values).max()) <= MAX_VALUE
-        unseen = all(self._name_fits(name) and abs(value) <= MAX_VALUE for name, value in ignored)
-        if not (in_range and unseen and all(self._name_fits(name) for name in self._columns.names[count:])):
+        unseen = all(name_fits(name, self._identity) and abs(value) <= MAX_VALUE for name, value in ignored)
+        if not (in_range and unseen and all(name_fits(name, self._identity) for name in self._columns.names[count:])):
             self._columns.truncate(count)
             batch, rejects, ignored = self._decode(records, careful=True)
         return batch, rejects, len(ignored)
@@ -160,9 +160,6 @@ class Decoder:
         """Whether hashed features are surely within the limits: merged columns do not show it afterwards."""
         longest, largest = max(map(len, features), default=0), max(map(abs, features.values()), default=0.0)
         return longest * 4 <= self._identity.max_name_bytes and largest <= MAX_VALUE
-
-    def _name_fits(self, name: str) -> bool:
-        return name_fits(name, self._identity)
 
     def _examine(self, raw: bytes) -> None:
         """Raise Rejected with the first rule that the record breaks, in the order of the format; else nothing."""

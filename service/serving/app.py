@@ -92,7 +92,7 @@ def create_app(
         for label in {answer["label"] for answer in answers}:
             n = sum(answer["label"] == label for answer in answers)
             metrics.predictions.labels(name, _shown(label)).inc(n)
-        common = {"model": name, "version": a.head.version, "ahead": found.ahead}
+        common = {"model": name, "version": a.head.version, "ahead": a.ahead}
         return _json({**common, "predictions": answers} if many else {**common, **answers[0]})
 
     @app.get("/v1/models", responses=responses(ModelList))
@@ -163,7 +163,7 @@ def describe(model: Model, a: Answering) -> dict[str, Any]:
         "model": model.name,
         "identity": learner.identity,
         "version": head.version,
-        "ahead": counts.events - head.counts.events,
+        "ahead": a.ahead,
         "order": head.order,
         "next": {str(p): o for p, o in sorted(learner.next.items())},
         "covered": {str(p): ranges for p, ranges in sorted(learner.covered.items())},

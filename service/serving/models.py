@@ -19,6 +19,11 @@ class Answering(NamedTuple):
     head: Head
     digest: str
 
+    @property
+    def ahead(self) -> int:
+        """How many events the answering state has learned beyond its head."""
+        return self.learner.counts.events - self.head.counts.events
+
 
 class Model:
     """One model by name. `answering` is swapped in one assignment, so a request sees one state throughout."""
@@ -30,12 +35,6 @@ class Model:
         self.stopped: str | None = None
         self._window = window
         self._damaged = ""
-
-    @property
-    def ahead(self) -> int:
-        """How many events the answering state has learned beyond its head."""
-        a = self.answering
-        return a.learner.counts.events - a.head.counts.events if a else 0
 
     async def follow(self, store: Store, clock: Clock, offload: Offload, *, tell: Any) -> None:
         """While somebody else learns the model, swap in each snapshot soon after it was accepted.
@@ -55,7 +54,7 @@ class Model:
         if (
             not digest
             or digest == self._damaged
-            or (self.answering and digest == self.answering.digest and not self.ahead)
+            or (self.answering and digest == self.answering.digest and not self.answering.ahead)
         ):
             return
         try:

@@ -58,9 +58,6 @@ class Log(Protocol):
     def held(self) -> bool:
         """Whether the topic is still ours since the last `acquire`."""
 
-    async def lost(self) -> None:
-        """Wait until the topic is not ours any more."""
-
     def release(self) -> None:
         """We have let the topic go; somebody else may have it."""
 
@@ -297,7 +294,10 @@ class Learning:
 
     async def _pass_markers(self, learner: Learner) -> None:
         """Cover offsets behind what was polled that hold no record: transaction markers, aborted or compacted ones."""
-        for partition, position in (await self._log.positions()).items():
+        positions = await self._log.positions()
+        if not self._log.held:  # they may be those of another assignment, from offsets that are not ours
+            return
+        for partition, position in positions.items():
             # A seek after a gap puts the position back; then there is nothing to pass.
             if position > learner.next.get(partition, position):
                 self._pass_over(learner, partition, position)

@@ -236,22 +236,14 @@ class TopicLog:
                 self._acquired = self._assignment
                 self.released.clear()
                 return True
-            await self._change()
+            self._changed.clear()
+            await self._changed.wait()
         return False
 
     @property
     def held(self) -> bool:
         """See learn.Log."""
         return bool(self._partitions) and self._acquired == self._assignment and not self._kafka.stopping
-
-    async def lost(self) -> None:
-        """See learn.Log."""
-        while self.held:
-            await self._change()
-
-    async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
 
     def release(self) -> None:
         """See learn.Log."""
