@@ -8,6 +8,7 @@ PerceptronError
 │   ├── LogLost           the log no longer has the next record
 │   └── SnapshotDamaged   a stored snapshot does not match its own digests
 ├── DependencyError       Kafka or Redis did not answer, or refused
+├── Stuck                 ours or a client library's: there is work and nothing moves; a fresh process goes on
 └── Rejected              one event or request that breaks the format (never ends a process)
 
 Each message is one line that says what was found and what to do.
@@ -52,6 +53,10 @@ class DependencyError(PerceptronError):
     """Kafka or Redis cannot be reached, timed out, or refused a command."""
 
     exit_code = 3
+
+
+class Stuck(PerceptronError):
+    """Kafka answers and has more records, but for a long time none came: the client hangs."""
 
 
 class Rejected(PerceptronError):

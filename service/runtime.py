@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import uvicorn
 import uvloop
@@ -22,14 +22,13 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.logs import set_up
 from service.monitoring.metrics import Durable, Metrics, Now
+from service.observer import ModelObserver
 from service.serving.app import create_app
-from service.serving.models import Answering, Model, Models
+from service.serving.models import Model, Models
 from service.settings import Settings, parse_start_at
 from service.snapshots import head as heads
-from service.snapshots.head import Head
-from service.snapshots.keeper import Keeper, Saved
+from service.snapshots.keeper import Keeper
 from service.snapshots.store import RedisStore
-from service.streaming.dead_letters import DeadLetter
 from service.streaming.learn import Learning, identity_changed
 from service.streaming.log import Kafka
 
@@ -41,6 +40,7 @@ STOP_SECONDS = 4.0
 ANSWER_SECONDS = 2
 """For the last saves, then for requests in flight. With leaving the group it all stays within ten seconds."""
 LONGEST_PAUSE = 5.0
+FIND_SECONDS = 2.0
 
 
 class SystemClock:
@@ -59,115 +59,6 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-class ModelObserver:
-    """What happens to one model, into its serving, its metrics and the log."""
-
-    def __init__(self, model: Model, metrics: Metrics, log: Any) -> None:
-        self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)
-        self._missing: str | None = None
-        self._since = 0.0
-        self._rejected: set[str] = set()
-        self._gaps_said = False
-
-    def learning(self, learner: Learner, head: Head, digest: str) -> None:
-        """See streaming.learn.Observer."""
-        self._recovered()
-        self._model.stopped = None
-        self._model.learning_here = True
-        self._model.answering = Answering(learner, head, digest)
-        self._log.info("learning", version=head.version, next=learner.next, events=learner.counts.events)
-
-    def resigned(self) -> None:
-        """See streaming.learn.Observer."""
-        if self._model.learning_here:
-            # From here on the newest snapshot answers, also where our own state was dropped.
-            self._model.learning_here = False
-            head = self._model.answering.head if self._model.answering else None
-            self._log.info("not learning any more", version=head and head.version)
-
-    def learned(self, seconds: float, delay: float) -> None:
-        """See streaming.learn.Observer."""
-        self._metrics.delays.labels(self._model.name).observe(delay)
-        self._metrics.slices.labels(self._model.name).observe(seconds)
-
-    def saved(self, saved: Saved) -> None:
-        """See streaming.learn.Observer."""
-        self._recovered()
-        name, answering = self._model.name, self._model.answering
-        self._metrics.snapshots.labels(name, "accepted").inc()
-        self._metrics.snapshot_bytes.labels(name).inc(saved.written)
-        self._metrics.saving.labels(name).observe(saved.seconds)
-        if answering and self._model.learning_here:
-            self._model.answering = answering._replace(head=saved.head, digest=saved.digest)
-
-    def rewound(self, cause: str) -> None:
-        """See streaming.learn.Observer."""
-        self._metrics.snapshots.labels(self._model.name, "refused").inc()
-        self._metrics.rewinds.labels(self._model.name, cause).inc()
-        self._log.warning("save refused: the store's snapshot is not the one that ours was built on; state dropped")
-
-    def passed_over(self, partition: int, start: int, to: int) -> None:
-        """See streaming.learn.Observer."""
-        if not self._gaps_said:
-            self._gaps_said = True
-            self._log.info(
-                "no records at these offsets: compacted, aborted, or transaction markers (said once)",
-                partition=partition,
-                start=start,
-                to=to,
-            )
-
-    def emptied(self) -> None:
-        """See streaming.learn.Observer."""
-        self._log.error("the store has no snapshot of this model any more: learning the log again from its start")
-
-    def unrecognised(self, partition: int, offset: int) -> None:
-        """See streaming.learn.Observer."""
-        self._log.warning(
-            "the last record learned is not in the log any more, so it could not be compared",
-            partition=partition,
-            offset=offset,
-        )
-
-    def set_aside(self, letter: DeadLetter) -> None:
-        """See streaming.learn.Observer."""
-        self._metrics.dead_letters.labels(self._model.name).inc()
-        about = {name: value.decode(errors="replace") for name, value in letter.headers[:5]}
-        if about["reason"] not in self._rejected:  # once a reason: the rest are in the metrics
-            self._rejected.add(about["reason"])
-            self._log.warning("event rejected (said once a reason)", **about)
-
-    def unavailable(self, error: DependencyError) -> None:
-        """See streaming.learn.Observer."""
-        if self._missing is None:
-            self._missing, self._since = str(error), time.monotonic()
-            self._log.error(str(error))
-
-    def save_failed(self, error: DependencyError) -> None:
-        """See streaming.learn.Observer."""
-        self._metrics.snapshots.labels(self._model.name, "failed").inc()
-        self.unavailable(error)
-
-    def stopped(self, error: Exception) -> None:
-        """See streaming.learn.Observer."""
-        self._model.stopped = str(error)
-        self._log.error("learning stopped", reason=str(error))
-
-    def followed(self, head: Head) -> None:
-        """A newer snapshot answers now."""
-        self._recovered()
-        self._log.debug("following", version=head.version)
-
-    def damaged(self, error: PerceptronError) -> None:
-        """The store's current snapshot cannot be used; what answers stays."""
-        self._log.error("snapshot damaged; the model that answers stays", reason=str(error))
-
-    def _recovered(self) -> None:
-        if self._missing is not None:
-            self._log.info("answers again", was=self._missing, seconds=round(time.monotonic() - self._since, 1))
-            self._missing = None
-
-
 class Service:
     """One process."""
 
@@ -177,18 +68,19 @@ class Service:
         self._stop = asyncio.Event()
         self._signal = 0
         self._clock = SystemClock()
-        self._models = Models(Model(topic, window=settings.models[topic].window) for topic in settings.topics)
+        self._models = Models(Model(topic, window=settings.of(topic).window) for topic in settings.listed)
         self._metrics = Metrics(__version__, self._now, lambda: self.ready)
-        self._observers = {m.name: ModelObserver(m, self._metrics, self._log) for m in self._models}
         self._learners: list[asyncio.Task[None]] = []
         self._store = RedisStore(settings.redis.url)
         self._kafka = Kafka(
             settings.kafka.bootstrap_servers,
             settings.kafka.group_id,
-            settings.topics,
+            settings.listed,
             self._log.warning,
             create=settings.create_topics,
             session_timeout=settings.kafka.session_timeout,
+            watchdog=settings.kafka.watchdog,
+            wanted=settings.wanted if settings.patterns else None,
         )
 
     @property
@@ -266,27 +158,53 @@ class Service:
         if settings.learn:
             await self._insist(self._check_identities)
         async with asyncio.TaskGroup() as following:
-            for model in self._models:
-                tell = self._observers[model.name]
+            observers: dict[str, ModelObserver] = {}
+
+            def follow(model: Model) -> None:
+                tell = observers[model.name] = ModelObserver(model, self._metrics, self._log)
                 following.create_task(model.follow(self._store, self._clock, asyncio.to_thread, tell=tell))
+
+            def learn(model: Model) -> None:
+                self._learners.append(tasks.create_task(self._learning(model, observers[model.name]).run()))
+
+            def found(topic: str) -> None:
+                self._log.info("topic found", topic=topic)
+                model = self._models.add(Model(topic, window=settings.of(topic).window))
+                follow(model)
+                if settings.learn:
+                    learn(model)
+
+            for model in self._models:
+                follow(model)
             if settings.learn:
                 await self._insist(self._kafka.connect)
-                following.create_task(self._kafka.run())
-                self._learners += [tasks.create_task(self._learning(model).run()) for model in self._models]
+                for model in self._models:
+                    learn(model)
+                await self._kafka.run(found)
+            elif settings.patterns:
+                await self._find_stored(found)
 
-    def _learning(self, model: Model) -> Learning:
+    async def _find_stored(self, found: Callable[[str], None]) -> None:
+        """As a replica, which needs no Kafka: the models that patterns ask for, as the store comes to have them."""
+        while True:
+            with contextlib.suppress(DependencyError):  # said by those who follow
+                for name in filter(self._settings.wanted, await self._store.models()):
+                    if self._models.get(name) is None:
+                        found(name)
+            await asyncio.sleep(FIND_SECONDS)
+
+    def _learning(self, model: Model, tell: ModelObserver) -> Learning:
         settings = self._settings
         keeper = Keeper(
             model.name,
             self._store,
             self._clock,
             asyncio.to_thread,
-            window=settings.models[model.name].window,
+            window=settings.of(model.name).window,
             keep_every=settings.snapshots.keep_every,
             keep=settings.snapshots.keep,
         )
-        identity, start_at = settings.models[model.name].identity(), parse_start_at(settings.start_at)
-        tell = self._observers[model.name]
+        identity, start_at = settings.of(model.name).identity(), parse_start_at(settings.start_at)
         return Learning(self._kafka.logs[model.name], keeper, self._clock, tell, identity, start_at)
 
     async def _check_identities(self) -> None:
@@ -295,7 +213,7 @@ class Service:
             found = await self._store.head(model.name)
             if found is not None:
                 stored = heads.decode(found[1], found[0]).identity
-                if differences := self._settings.models[model.name].identity().differences(stored):
+                if differences := self._settings.of(model.name).identity().differences(stored):
                     raise identity_changed(model.name, differences)
 
     async def _insist(self, connect: Callable[[], Awaitable[T]]) -> T:

@@ -3,9 +3,11 @@
 The composition root (`runtime.py`) and the commands alone read these; everything else takes plain arguments.
 """
 
+import contextlib
 import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -48,6 +50,7 @@ class KafkaSettings(BaseModel):
     bootstrap_servers: str = Field("localhost:9092", pattern=rf"^{_ADDRESS}(,{_ADDRESS})*$")
     group_id: str = Field("perceptron", min_length=1)
     session_timeout: float = Field(10.0, ge=6.0, le=300.0, description="seconds until a silent member is replaced")
+    watchdog: float = Field(60.0, ge=1.0, description="seconds without a record, though there are more, until we end")
 
 
 class RedisSettings(BaseModel):
@@ -156,6 +159,15 @@ def _by_value(labels: tuple[Label, Label] | None) -> tuple[Label, Label] | None:
     return negative, positive
 
 
+def _matching(patterns: Iterable[str], topic: str) -> str | None:
+    """The first of these names that is a pattern, and finds the topic."""
+    for pattern in patterns:
+        with contextlib.suppress(re.error):  # reported where topics are checked
+            if pattern.startswith("^") and re.search(pattern, topic):
+                return pattern
+    return None
+
+
 class Settings(BaseSettings):
     """Everything that can be set. `models` holds an entry for each topic, `[model]` merged in."""
 
@@ -184,8 +196,16 @@ class Settings(BaseSettings):
     @classmethod
     def _topic_names(cls, topics: list[str]) -> list[str]:
         for topic in topics:
-            if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
-                raise ValueError(f"'{topic}' is no topic name (letters, digits, '.', '_' and '-', at most 236)")
+            if topic.startswith("^"):
+                try:
+                    re.compile(topic)
+                except re.error as error:
+                    raise ValueError(f"'{topic}' is no regular expression: {error}") from None
+            elif not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+                raise ValueError(
+                    f"'{topic}' is no topic name (letters, digits, '.', '_' and '-', at most 236) and no pattern, "
+                    "which begins with '^'"
+                )
         return list(dict.fromkeys(topics))
 
     @field_validator("start_at", mode="after")
@@ -203,11 +223,30 @@ class Settings(BaseSettings):
             topics = cls._comma_separated(values.get("topics") or [])
             listed = topics if isinstance(topics, list) else []
             names = [*named, *(t for t in listed if isinstance(t, str) and t not in named)]
+            own = {name: named.get(name if name in named else _matching(named, name), {}) for name in names}
             values["models"] = {
-                name: {**defaults, **named.get(name, {})} if isinstance(named.get(name, {}), dict) else named[name]
-                for name in names
+                n: {**defaults, **given} if isinstance(given, dict) else given for n, given in own.items()
             }
         return values
+
+    @property
+    def listed(self) -> list[str]:
+        """The topics that are named."""
+        return [topic for topic in self.topics if not topic.startswith("^")]
+
+    @property
+    def patterns(self) -> list[str]:
+        """Regular expressions, each beginning with '^': every topic that one of them finds is learned."""
+        return [topic for topic in self.topics if topic.startswith("^")]
+
+    def wanted(self, topic: str) -> bool:
+        """Whether a pattern asks for this topic. Kafka's own topics and dead letters are nobody's events."""
+        aside = topic.startswith("__") or topic.endswith(".dead-letters") or not _TOPIC.fullmatch(topic)
+        return not aside and _matching(self.patterns, topic) is not None
+
+    def of(self, model: str) -> ModelSettings:
+        """A model's settings: its own, or those of the pattern that its topic was found by."""
+        return self.models[model if model in self.models else _matching(self.models, model) or model]
 
     @classmethod
     def settings_customise_sources(

@@ -77,18 +77,25 @@ class Running:
         settings: str,
         *flags: str,
         topics: Iterable[str] = (),
+        watchdog: float = 60.0,
     ) -> None:
         self.topic = topic
+        self.redis_url = f"redis://{redis}/0"
         self.port = servers.free_port()
         self.config = folder / f"settings-{self.port}.toml"
-        self.config.write_text(f"{settings}\n[kafka]\nsession_timeout = 6.0\n")
+        self.config.write_text(f"{settings}\n[kafka]\nsession_timeout = 6.0\nwatchdog = {watchdog}\n")
         command = [sys.executable, "-m", "service", "-c", str(self.config), "run", "-t", topic, "-g", f"g-{topic}"]
         command += [flag for more in topics for flag in ("-t", more)]
-        command += ["-b", kafka, "--redis", f"redis://{redis}/0", "-p", str(self.port), *flags]
+        self.command = [*command, "-b", kafka, "--redis", self.redis_url, "-p", str(self.port), *flags]
         self.log = folder / f"service-{self.port}.log"
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=clean_environment())
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
+        self.start(self.command)
+
+    def start(self, command: list[str]) -> "Running":
+        """Start the process, or another in its place."""
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=clean_environment())
+        return self
 
     def up(self) -> "Running":
         """Wait until it is ready."""

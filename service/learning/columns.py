@@ -41,6 +41,9 @@ class Columns(Protocol):
     def column_of(self, name: str) -> int | None:
         """The column of a shown name, or None."""
 
+    def extend(self, names: Iterable[str]) -> None:
+        """Give these names the next columns: those of a snapshot."""
+
     def truncate(self, count: int) -> None:
         """Forget the names after the first `count`."""
 
@@ -48,10 +51,10 @@ class Columns(Protocol):
 class Named:
     """A name gets the next column when it is first seen, up to `cap` names; beyond it the feature is ignored."""
 
-    def __init__(self, cap: int, names: Iterable[str] = ()) -> None:
-        self.names = list(names)
+    def __init__(self, cap: int) -> None:
+        self.names: list[str] = []
         self._cap = cap
-        self._column = {name: i for i, name in enumerate(self.names, 1)}
+        self._column: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self.names) + 1
@@ -97,6 +100,12 @@ class Named:
         """See Columns.column_of."""
         return self._column.get(name)
 
+    def extend(self, names: Iterable[str]) -> None:
+        """See Columns.extend."""
+        known = len(self.names)
+        self.names += names
+        self._column.update((name, i) for i, name in enumerate(self.names[known:], known + 1))
+
     def truncate(self, count: int) -> None:
         """See Columns.truncate."""
         for name in self.names[count:]:
@@ -123,6 +132,9 @@ class _Numbered:
         if not (name.isascii() and name.isdigit() and len(name) < 10) or int(name) >= self._count:
             return None
         return int(name) + 1
+
+    def extend(self, names: Iterable[str]) -> None:
+        """See Columns.extend."""
 
     def truncate(self, count: int) -> None:
         """See Columns.truncate."""
@@ -181,10 +193,10 @@ class Hashed(_Numbered):
         return 1 + abs(mmh3.hash(name)) % self._count
 
 
-def columns_for(identity: Identity, names: Iterable[str] = ()) -> Columns:
-    """The columns of a model with this identity; `names` in column order, for named features."""
+def columns_for(identity: Identity) -> Columns:
+    """The columns of a model with this identity."""
     if identity.features == "positional":
         return Positional(identity.dimension or 0)
     if identity.features == "hashed":
         return Hashed(identity.bits or 0)
-    return Named(identity.max_columns or 0, names)
+    return Named(identity.max_columns or 0)

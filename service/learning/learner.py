@@ -53,9 +53,9 @@ class Outcome(NamedTuple):
 class Learner:
     """One model: weights, columns, covered ranges, counts. Not shared between threads."""
 
-    def __init__(self, identity: Identity, *, names: Sequence[str] = (), window: int = 1000) -> None:
+    def __init__(self, identity: Identity, *, window: int = 1000) -> None:
         self.identity = identity
-        self.columns = columns_for(identity, names)
+        self.columns = columns_for(identity)
         self.covered: Ranges = {}
         self.counts = Counts()
         self.squared_norm_limit = 0.0
@@ -94,8 +94,8 @@ class Learner:
     def load(
         self, weights: NDArray[np.float64], covered: Ranges, counts: Counts, limit: float, recent: NDArray[np.bool_]
     ) -> None:
-        """Take over restored state; the columns' names came with the constructor."""
-        self._w = weights.copy()
+        """Take over restored state, these very arrays; the columns have their names already."""
+        self._w = weights
         self._fit_arrays()
         self.covered, self.counts, self.squared_norm_limit, self._recent = covered, counts, limit, recent
 
@@ -189,8 +189,8 @@ class Learner:
         if to == at:
             return
         self.covered[partition][-1] = (start, to)
-        if len(self.covered) > 1:  # the order across partitions is this learner's own, so it is recorded
-            if self.runs and self.runs[-1][0] == partition and self.runs[-1][2] == at:
-                self.runs[-1] = (partition, self.runs[-1][1], to)
-            else:
-                self.runs.append((partition, at, to))
+        # The order across partitions is this learner's own, so it is recorded; with one it stays a single run.
+        if self.runs and self.runs[-1][0] == partition and self.runs[-1][2] == at:
+            self.runs[-1] = (partition, self.runs[-1][1], to)
+        else:
+            self.runs.append((partition, at, to))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from service.errors import DependencyError, SnapshotDamaged
 from service.learning.learner import Learner
 from service.snapshots.head import Head
-from service.snapshots.keeper import Clock, Offload, fetch
+from service.snapshots.keeper import Clock, Offload, Snapshot, fetch
 from service.snapshots.store import Store
 
 POLL_SECONDS = 0.1
@@ -34,6 +34,7 @@ class Model:
         self.learning_here = False
         self.stopped: str | None = None
         self._window = window
+        self._followed: Snapshot | None = None
         self._damaged = ""
 
     async def follow(self, store: Store, clock: Clock, offload: Offload, *, tell: Any) -> None:
@@ -42,7 +43,9 @@ class Model:
         `tell` hears `unavailable(error)`, `followed(head)` and `damaged(error)`; the model that answers stays.
         """
         while True:
-            if not self.learning_here:
+            if self.learning_here:
+                self._followed = None
+            else:
                 try:
                     await self._refresh(store, offload, tell)
                 except DependencyError as error:
@@ -58,30 +61,37 @@ class Model:
         ):
             return
         try:
-            snapshot = await fetch(store, self.name, offload, self._window)
+            snapshot = await fetch(store, self.name, offload, self._window, self._followed)
         except SnapshotDamaged as error:
             self._damaged = digest
             tell.damaged(error)
             return
+        self._followed = snapshot
         if snapshot is not None and not self.learning_here:
             self.answering = Answering(snapshot.learner, snapshot.head, snapshot.digest)
             tell.followed(snapshot.head)
 
 
 class Models:
-    """All models of this process, by name."""
+    """All models of this process, by name: those that settings list, and those that were found."""
 
-    def __init__(self, models: Iterable[Model]) -> None:
-        self._models = {model.name: model for model in models}
+    def __init__(self, listed: Iterable[Model]) -> None:
+        self._models = {model.name: model for model in listed}
+        self._listed = list(self._models.values())
+
+    def add(self, found: Model) -> Model:
+        """Take in a model that was found."""
+        self._models[found.name] = found
+        return found
 
     def get(self, name: str) -> Model | None:
         """The model of this name."""
         return self._models.get(name)
 
     def __iter__(self) -> Any:
-        return iter(self._models.values())
+        return iter(list(self._models.values()))
 
     @property
     def ready(self) -> bool:
-        """Whether every model can answer."""
-        return all(model.answering is not None for model in self)
+        """Whether every listed model can answer, and any at all. A topic just found must not take us out of service."""
+        return all(model.answering for model in self._listed) and any(model.answering for model in self)

@@ -81,22 +81,57 @@ def lay(array: NDArray[np.float64], before: Laid) -> tuple[Laid, dict[str, bytes
     return Laid(values, blocks, blocks, []), new
 
 
-def take_up(base: list[str], deltas: list[str], found: Mapping[str, bytes], columns: int) -> Laid:
-    """The array that these verified blobs describe; raises SnapshotDamaged when they do not fit `columns`."""
-    stored = np.frombuffer(b"".join(found[name] for name in base), "<f8")
-    if len(stored) > columns:
-        raise SnapshotDamaged(f"an array has {len(stored)} columns where the head says {columns}")
+def needed(base: list[str], deltas: list[str], before: Laid = NOTHING) -> list[str]:
+    """Which blobs of an array are to be fetched by a reader who took up `before`: the rest it has."""
+    if base == before.base:
+        return deltas[_laid(deltas, before) :]
+    return [name for i, name in enumerate(base) if before.blocks[i : i + 1] != [name]] + deltas
+
+
+def take_up(
+    base: list[str], deltas: list[str], found: Mapping[str, bytes], columns: int, before: Laid = NOTHING
+) -> Laid:
+    """The array that these blobs describe: verified ones, as `needed` named them.
+
+    Raises SnapshotDamaged when they do not fit `columns`, or do not go on from `before`.
+    """
     values = np.zeros(columns)
-    values[: len(stored)] = stored
-    covered = []
-    for name in deltas:
+    if base == before.base:
+        start = len(before.values)
+        fresh = deltas[_laid(deltas, before) :]
+        blocks = list(before.blocks)
+    else:
+        # A block of the base has its digest for a name, so one that we hold under this name is it.
+        held = {i for i, name in enumerate(base) if before.blocks[i : i + 1] == [name]}
+        stored = np.frombuffer(
+            b"".join(_block(before.values, i) if i in held else found[name] for i, name in enumerate(base)), "<f8"
+        )
+        before = Laid(stored, base, base, [])
+        start, fresh, blocks = len(stored), deltas, list(base)
+    if start > columns:
+        raise SnapshotDamaged(f"an array has {start} columns where the head says {columns}")
+    values[:start] = before.values
+    covered = before.deltas[: len(deltas) - len(fresh)]
+    dirty = set(range(start // BLOCK_COLUMNS, -(-columns // BLOCK_COLUMNS)) if columns > start else ())
+    for name in fresh:
         delta = np.frombuffer(found[name], DELTA)
         if len(delta) and int(delta["column"].max()) >= columns:
             raise SnapshotDamaged(f"delta {name[:12]} has a column beyond the {columns} of the head")
         values[delta["column"]] = delta["value"]
         covered.append((name, delta["column"].astype(np.uint32)))
-    blocks = [digest(_block(values, i)) for i in range(-(-columns // BLOCK_COLUMNS))]
+        dirty.update(np.unique(delta["column"] // BLOCK_COLUMNS).tolist())
+    blocks += [""] * (-(-columns // BLOCK_COLUMNS) - len(blocks))
+    for i in dirty:
+        blocks[i] = digest(_block(values, i))
     return Laid(values, blocks, base, covered)
+
+
+def _laid(deltas: list[str], before: Laid) -> int:
+    """How many of these deltas `before` has laid already. The rest cover what it laid beside them (see `lay`)."""
+    pairs = zip(deltas, before.deltas, strict=False)
+    return next(
+        (i for i, (name, (known, _)) in enumerate(pairs) if name != known), min(len(deltas), len(before.deltas))
+    )
 
 
 def _block(array: NDArray[np.float64], i: int) -> bytes:
@@ -120,8 +155,25 @@ def lay_names(names: Sequence[str], before: LaidNames) -> tuple[LaidNames, dict[
     return LaidNames(len(names), before.blobs[:full] + digests), dict(zip(digests, new, strict=True))
 
 
-def join_names(blobs: Iterable[bytes]) -> list[str]:
-    """The names that `cut_names` cut."""
+def needed_names(names: list[str], before: LaidNames) -> list[str]:
+    """Which blobs of names are to be fetched by a reader who has those of `before`: none, the last ones, or all."""
+    full = before.known // BLOCK_NAMES
+    if names[:full] != before.blobs[:full]:
+        return names
+    return names[full:] if names != before.blobs else []
+
+
+def take_up_names(names: list[str], found: Mapping[str, bytes], before: LaidNames, known: Sequence[str]) -> list[str]:
+    """The names after the `known` ones, which are those of `before`; raises SnapshotDamaged where it does not go on."""
+    fetched = needed_names(names, before)
+    joined = _join_names(found[name] for name in fetched)
+    again = known[(len(names) - len(fetched)) * BLOCK_NAMES :] if fetched else ()
+    if joined[: len(again)] != list(again):
+        raise SnapshotDamaged("the names are not those of the snapshot before, and more")
+    return joined[len(again) :]
+
+
+def _join_names(blobs: Iterable[bytes]) -> list[str]:
     try:
         return [name for blob in blobs for name in _names.decode(blob)]
     except msgspec.DecodeError as error:

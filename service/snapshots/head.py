@@ -5,7 +5,7 @@ digests of names and arrays in fixed cuts. What depends on a clock or on how the
 times, runs, windows) is beside it. A head is named by the SHA-256 of its own bytes, parent included.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Literal, NamedTuple
 
@@ -140,16 +140,19 @@ def content(learner: Learner, before: Stored = NOTHING) -> Content:
     weights, missing = blobs.lay(learner.weights, before.arrays.get("w", blobs.NOTHING))
     names, more = blobs.lay_names(learner.columns.names, before.names)
     stored = Stored({"w": weights}, names)
-    return Content(state_digest(learner, stored), stored, missing | more)
+    state = (learner.identity, covered_as_json(learner), learner.counts, len(learner.columns), stored)
+    return Content(_digest_of(*state), stored, missing | more)
 
 
-def state_digest(learner: Learner, stored: Stored) -> str:
+def _digest_of(
+    identity: Identity, covered: dict[str, list[tuple[int, int]]], counts: Counts, columns: int, stored: Stored
+) -> str:
     """SHA-256 of the canonical state."""
     state = {
-        "identity": learner.identity,
-        "covered": covered_as_json(learner),
-        "counts": learner.counts,
-        "columns": len(learner.columns),
+        "identity": identity,
+        "covered": covered,
+        "counts": counts,
+        "columns": columns,
         "arrays": {name: laid.blocks for name, laid in stored.arrays.items()},
         "names": stored.names.blobs,
     }
@@ -167,22 +170,47 @@ def observations(learner: Learner) -> Observations:
     return Observations(learner.squared_norm_limit, len(recent), np.packbits(recent).tobytes().hex())
 
 
-def take_up(head: Head, found: Mapping[str, bytes], window: int) -> tuple[Learner, Stored]:
-    """The learner that a head describes, from its verified blobs; raises SnapshotDamaged when they do not add up."""
-    arrays = {name: blobs.take_up(a.base, a.deltas, found, head.columns) for name, a in head.arrays.items()}
-    learner = Learner(head.identity, names=blobs.join_names(found[d] for d in head.names), window=window)
-    stored = Stored(arrays, LaidNames(len(learner.columns.names), head.names))
-    if len(learner.columns) != head.columns:
-        raise SnapshotDamaged(f"{len(learner.columns)} columns are named where the head says {head.columns}")
-    packed = np.frombuffer(bytes.fromhex(head.observations.recent_wrong), np.uint8)
-    learner.load(
-        arrays["w"].values,
-        {int(partition): list(ranges) for partition, ranges in head.covered.items()},
-        deepcopy(head.counts),  # counts change, heads do not
-        head.observations.squared_norm_limit,
-        np.unpackbits(packed, count=head.observations.recent_events).astype(bool),
-    )
-    learner.runs = list(head.runs)
-    if state_digest(learner, stored) != head.state_digest:
+def needed(head: Head, before: Stored = NOTHING) -> list[str]:
+    """The blobs to fetch for a reader who has taken up `before`; all where that is nothing."""
+    arrays = ((a, before.arrays.get(name, blobs.NOTHING)) for name, a in head.arrays.items())
+    parts = (blobs.needed(a.base, a.deltas, laid) for a, laid in arrays)
+    return [*blobs.needed_names(head.names, before.names), *(d for part in parts for d in part)]
+
+
+def take_up(
+    head: Head, found: Mapping[str, bytes], window: int, before: tuple[Learner, Stored] | None = None
+) -> tuple[Stored, Callable[[], Learner]]:
+    """The learner that a head describes, from the verified blobs that `needed` names; raises SnapshotDamaged.
+
+    Where the reader has a learner `before`, that one is brought up to date, for the price of what changed. This is the
+    heavy part and changes nothing; what it returns finishes the work, quickly, in one step of whoever shares it.
+    """
+    learner, stored = before or (Learner(head.identity, window=window), NOTHING)
+    if head.identity != learner.identity:
+        raise SnapshotDamaged("the identity is not that of the snapshot before")
+    arrays = {
+        name: blobs.take_up(a.base, a.deltas, found, head.columns, stored.arrays.get(name, blobs.NOTHING))
+        for name, a in head.arrays.items()
+    }
+    names = blobs.take_up_names(head.names, found, stored.names, learner.columns.names)
+    count = stored.names.known + len(names)
+    if head.columns != (count + 1 if head.identity.features == "named" else len(learner.columns)):
+        raise SnapshotDamaged(f"{count} features are named, which do not make the {head.columns} columns of the head")
+    taken = Stored(arrays, LaidNames(count, head.names))
+    if _digest_of(head.identity, head.covered, head.counts, head.columns, taken) != head.state_digest:
         raise SnapshotDamaged(f"version {head.version}: the state does not match its digest")
-    return learner, stored
+    packed = np.frombuffer(bytes.fromhex(head.observations.recent_wrong), np.uint8)
+    recent = np.unpackbits(packed, count=head.observations.recent_events).astype(bool)
+    weights, counts = arrays["w"].values.copy(), deepcopy(head.counts)  # a learner's change, a head's do not
+    covered = {int(partition): list(ranges) for partition, ranges in head.covered.items()}
+    if before is None:
+        learner.columns.extend(names)
+        names = []
+
+    def finish() -> Learner:
+        learner.columns.extend(names)
+        learner.load(weights, covered, counts, head.observations.squared_norm_limit, recent)
+        learner.runs = list(head.runs)
+        return learner
+
+    return taken, finish

@@ -76,20 +76,30 @@ class _Doubt(NamedTuple):
     runs: list[tuple[int, int, int]]
 
 
-async def fetch(store: Store, model: str, offload: Offload, window: int) -> Snapshot | None:
+async def fetch(
+    store: Store, model: str, offload: Offload, window: int, before: Snapshot | None = None
+) -> Snapshot | None:
     """The newest snapshot of a model, verified; None where there is none.
 
-    Raises SnapshotDamaged when a blob of the current head is missing or differs from its digest.
+    With the one fetched `before`, only blobs that it lacks are read, and its learner is brought up to date. Raises
+    SnapshotDamaged when a blob of the current head is missing or differs from its digest.
     """
     found = await store.head(model)
     while found is not None:
         digest, data = found
         current = head.decode(data, digest)
-        parts = await store.blobs(model, current.refs)
-        missing = [d for d in current.refs if d not in parts]
+        wanted = head.needed(current, before.stored if before else head.NOTHING)
+        parts = await store.blobs(model, wanted)
+        missing = [d for d in wanted if d not in parts]
         if not missing:
-            learner, stored = await offload(_verified, current, parts, window)
-            return Snapshot(current, digest, learner, stored)
+            try:
+                stored, finish = await offload(_verified, current, parts, window, before)
+            except SnapshotDamaged:
+                if before is None:
+                    raise
+                before = None  # another history, such as a rollback: take up all of it
+                continue
+            return Snapshot(current, digest, finish(), stored)
         found = await store.head(model)
         if found is not None and found[0] == digest:
             raise SnapshotDamaged(f"model {model}: blob {missing[0][:12]} of version {current.version} is missing")
@@ -97,13 +107,15 @@ async def fetch(store: Store, model: str, offload: Offload, window: int) -> Snap
     return None
 
 
-def _verified(current: Head, parts: Mapping[str, bytes], window: int) -> tuple[Learner, Stored]:
+def _verified(
+    current: Head, parts: Mapping[str, bytes], window: int, before: Snapshot | None
+) -> tuple[Stored, Callable[[], Learner]]:
     for digest, blob in parts.items():
         if blobs.digest(blob) != digest:
             raise SnapshotDamaged(
                 f"model {current.model}: blob {digest[:12]} of version {current.version} does not match its digest"
             )
-    return head.take_up(current, parts, window)
+    return head.take_up(current, parts, window, (before.learner, before.stored) if before else None)
 
 
 class Keeper:

@@ -237,7 +237,9 @@ class Learning:
                     f"{self._log.topic} --yes` forgets the model, so that it begins anew"
                 )
         await self._recognise()
-        learner.begin({p: begin for p, (begin, _) in bounds.items()})
+        # A partition that was added: all of its records are newer than the model.
+        added = {p: found for p, found in bounds.items() if p not in learner.next}
+        learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
         return learner
 
     async def _recognise(self) -> None:
@@ -262,7 +264,7 @@ class Learning:
                 )
 
     def _starts(self, bounds: Mapping[int, tuple[int, int]], start_at: StartAt) -> dict[int, int]:
-        """Where a new model begins, by partition."""
+        """Where a new model, or a new partition of one, begins."""
         if isinstance(start_at, str):
             return {p: begin if start_at == "earliest" else end for p, (begin, end) in bounds.items()}
         chosen = start_at or {}
@@ -270,7 +272,7 @@ class Learning:
             offset = chosen.get(partition, 0)
             if not begin <= offset <= end:
                 raise LogLost(
-                    f"topic {self._log.topic}: a new model would begin at offset {offset} of partition {partition}, "
+                    f"topic {self._log.topic}: learning would begin at offset {offset} of partition {partition}, "
                     f"which holds {begin} to {end}: say where with --start-at earliest, latest or {partition}:OFFSET"
                 )
         return {p: chosen.get(p, 0) for p in bounds}

@@ -17,18 +17,21 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError
 
-from service.errors import DependencyError
+from service.errors import DependencyError, Stuck
 from service.streaming.assignor import whole_topics
 from service.streaming.brokers import ANSWER_SECONDS, admin, create_topics, kafka_errors
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.learn import Record
+from service.streaming.outbox import Outbox
 
 POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
 POLL_SECONDS = 0.2
 CLOSE_SECONDS = 1.0
 LAG_SECONDS = 1.0
-LETTER_BYTES_UNDER_WAY = 64 << 20
-"""Of dead letters that cannot be written; beyond it learning waits too."""
+METADATA_SECONDS = 10
+"""So often it is asked for new partitions, and for new topics where a pattern names them."""
+POLLING_SECONDS = 5.0
+"""The watchdog minds its topic when it was polled so lately: not while learning is stopped, or waits for the store."""
 
 
 class Kafka(ConsumerRebalanceListener):
@@ -43,13 +46,17 @@ class Kafka(ConsumerRebalanceListener):
         *,
         create: bool = False,
         session_timeout: float = 10.0,
+        watchdog: float = 60.0,
+        wanted: Callable[[str], bool] | None = None,
     ) -> None:
-        self.bootstrap, self.cluster = bootstrap, ""
+        """`wanted` says which topics are learned beside `topics`, as they come to exist."""
+        self.bootstrap, self.cluster, self.watchdog = bootstrap, "", watchdog
         self.logs = {topic: TopicLog(self, topic) for topic in topics}
         self.stopping = False
         self.consumer: AIOKafkaConsumer | None = None
         self.producer: AIOKafkaProducer | None = None
         self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
+        self._wanted = wanted
         self._to_commit: dict[TopicPartition, int] = {}
 
     async def connect(self) -> None:
@@ -68,7 +75,7 @@ class Kafka(ConsumerRebalanceListener):
             heartbeat_interval_ms=min(500, session // 3),
             # A standby never polls, and must not leave the group for it.
             max_poll_interval_ms=2**31 - 1,
-            metadata_max_age_ms=30_000,
+            metadata_max_age_ms=METADATA_SECONDS * 1000,
         )
         producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", enable_idempotence=True)
         async with kafka_errors(self.bootstrap):
@@ -81,14 +88,17 @@ class Kafka(ConsumerRebalanceListener):
                 raise
         self.consumer, self.producer = consumer, producer
 
-    async def run(self) -> None:
-        """Join the group with the topics that exist, as they come to exist; commit; write dead letters."""
+    async def run(self, found: Callable[[str], None]) -> None:
+        """Join the group with the topics that exist, as they come to exist; commit; write dead letters.
+
+        `found` hears of each `wanted` topic, whose log is there then.
+        """
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._subscribe())
+            tasks.create_task(self._subscribe(tasks, found))
             tasks.create_task(self._commit_and_check())
             tasks.create_task(self._measure_lag())
             for log in self.logs.values():
-                tasks.create_task(log.write_letters())
+                tasks.create_task(log.outbox.write(self.producer))
 
     def stop(self) -> None:
         """Every topic is lost from now on."""
@@ -105,15 +115,19 @@ class Kafka(ConsumerRebalanceListener):
                 async with asyncio.timeout(seconds):
                     await asyncio.gather(*calls, return_exceptions=True)
 
-    async def _subscribe(self) -> None:
+    async def _subscribe(self, tasks: asyncio.TaskGroup, found: Callable[[str], None]) -> None:
         assert self.consumer is not None  # noqa: S101 - run follows connect
         subscribed: set[str] = set()
         said: set[str] = set()
-        while len(subscribed) < len(self.logs):
-            pause = 1.0
+        while self._wanted or len(subscribed) < len(self.logs):
+            pause = 1.0 if len(subscribed) < len(self.logs) else METADATA_SECONDS
             try:
                 async with kafka_errors(self.bootstrap), asyncio.timeout(ANSWER_SECONDS):
                     existing = set(await self.consumer.topics())
+                for topic in filter(self._wanted, sorted(existing - self.logs.keys())) if self._wanted else ():
+                    self.logs[topic] = TopicLog(self, topic)
+                    tasks.create_task(self.logs[topic].outbox.write(self.producer))
+                    found(topic)
                 wanted = [name for topic in self.logs for name in (topic, topic_of(topic))]
                 missing = [name for name in wanted if name not in existing]
                 if missing and self._create:
@@ -129,8 +143,8 @@ class Kafka(ConsumerRebalanceListener):
                         topic=name,
                     )
                 said.update(missing)
-                if found := (set(self.logs) & existing) - subscribed:
-                    subscribed |= found
+                if new := (set(self.logs) & existing) - subscribed:
+                    subscribed |= new
                     self.consumer.subscribe(sorted(subscribed), listener=self)
             except DependencyError as error:
                 if str(error) not in said:
@@ -172,7 +186,7 @@ class Kafka(ConsumerRebalanceListener):
         missing_since: float | None = None
         while True:
             try:
-                for log in self.logs.values():
+                for log in list(self.logs.values()):
                     await log.look()
                 if missing_since is not None:
                     self._say("Kafka answers again", seconds=round(time.monotonic() - missing_since, 1))
@@ -203,12 +217,10 @@ class TopicLog:
         # An assignment is numbered, so that one that comes after a revocation does not look like the one before.
         self._assignment = self._acquired = 0
         self._changed = asyncio.Event()
+        self._at: dict[int, int] = {}
+        self._moved = self._polled = time.monotonic()
         self.ends: dict[int, int] = {}
-        self._letters: list[DeadLetter] = []
-        self._letter_bytes = 0
-        self._letters_waiting, self._letters_written = asyncio.Event(), asyncio.Event()
-        self._letters_written.set()
-        self._letter_error = ""
+        self.outbox = Outbox(topic_of(topic), kafka.bootstrap)
 
     @property
     def cluster(self) -> str:
@@ -264,7 +276,9 @@ class TopicLog:
     async def positions(self) -> dict[int, int]:
         """See learn.Log."""
         async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
-            return {tp.partition: await self._consumer.position(tp) for tp in self._partitions}
+            at = {tp.partition: await self._consumer.position(tp) for tp in self._partitions}
+        self._note(at)
+        return at
 
     async def read(self, partition: int, offset: int) -> Record | None:
         """See learn.Log."""
@@ -288,11 +302,13 @@ class TopicLog:
             if tp.partition in offsets:
                 with contextlib.suppress(KafkaError):  # revoked meanwhile
                     self._consumer.seek(tp, offsets[tp.partition])
+        self._note(offsets)
 
     async def poll(self) -> dict[int, Sequence[Record]]:
         """See learn.Log."""
         if not self.held:
             return {}
+        self._polled = time.monotonic()
         try:
             async with asyncio.timeout(5 * POLL_SECONDS):
                 records = await self._consumer.getmany(
@@ -304,7 +320,14 @@ class TopicLog:
             if not self.held:
                 return {}
             raise DependencyError(f"Kafka at {self._kafka.bootstrap}, topic {self.topic}: {error}") from error
+        self._note({tp.partition: part[-1].offset + 1 for tp, part in records.items()})
         return {tp.partition: part for tp, part in records.items()}
+
+    def _note(self, offsets: Mapping[int, int]) -> None:
+        """Where the next poll goes on, for the watchdog."""
+        if any(self._at.get(partition) != offset for partition, offset in offsets.items()):
+            self._at.update(offsets)
+            self._moved = time.monotonic()
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         """See learn.Log."""
@@ -315,55 +338,30 @@ class TopicLog:
         return {p: max(0, end - offsets[p]) for p, end in self.ends.items() if p in offsets}
 
     async def look(self) -> None:
-        """Look where the log ends, whether or not anything is polled."""
-        partitions = self._partitions
-        async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
-            ends = await self._consumer.end_offsets(partitions) if partitions else {}
-        self.ends = {tp.partition: end for tp, end in ends.items()}
+        """Look where the log ends, whether or not anything is polled.
+
+        Raises Stuck when polls have brought nothing for long although the broker answers and has more.
+        """
+        partitions, watched = self._partitions, False
+        try:
+            async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
+                ends = await self._consumer.end_offsets(partitions) if partitions else {}
+            self.ends = {tp.partition: end for tp, end in ends.items()}
+            behind = any(end > self._at.get(partition, end) for partition, end in self.ends.items())
+            watched = behind and self.held and time.monotonic() - self._polled < POLLING_SECONDS
+        finally:
+            if not watched:
+                self._moved = time.monotonic()
+        if (still := time.monotonic() - self._moved) > self._kafka.watchdog:
+            raise Stuck(
+                f"topic {self.topic}: Kafka at {self._kafka.bootstrap} answers and has more records, but none came for "
+                f"{still:.0f} s (kafka.watchdog): the process ends, so that a fresh one goes on"
+            )
 
     async def publish(self, letter: DeadLetter) -> None:
         """See learn.Log."""
-        self._letters.append(letter)
-        self._letters_written.clear()
-        self._letters_waiting.set()
-        self._letter_bytes += len(letter.value or b"")
-        while self._letter_bytes > LETTER_BYTES_UNDER_WAY and self.held:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await self._letters_written.wait()
+        await self.outbox.put(letter, lambda: self.held)
 
     async def flush(self) -> None:
         """See learn.Log."""
-        try:
-            async with asyncio.timeout(0.05 if self._letter_error else 2.0):
-                await self._letters_written.wait()
-        except TimeoutError:
-            raise DependencyError(
-                f"Kafka at {self._kafka.bootstrap}: {len(self._letters)} dead letters cannot be written to "
-                f"{topic_of(self.topic)}, so saves wait: {self._letter_error or 'no acknowledgement yet'}"
-            ) from None
-
-    async def write_letters(self) -> None:
-        """Write letters as they come, again and again until each is acknowledged."""
-        producer: Any = self._kafka.producer
-        while True:
-            await self._letters_waiting.wait()
-            part = self._letters[:POLL_RECORDS]
-            try:
-                sent = [
-                    await producer.send(
-                        topic_of(self.topic), value=letter.value, key=letter.key, headers=letter.headers
-                    )
-                    for letter in part
-                ]
-                await asyncio.gather(*sent)
-            except (KafkaError, OSError) as error:
-                self._letter_error = str(error) or type(error).__name__
-                await asyncio.sleep(1.0)
-                continue
-            self._letter_error = ""
-            del self._letters[: len(part)]
-            self._letter_bytes -= sum(len(letter.value or b"") for letter in part)
-            if not self._letters:
-                self._letters_waiting.clear()
-                self._letters_written.set()
+        await self.outbox.flush()

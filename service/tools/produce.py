@@ -41,7 +41,7 @@ def produce_file(settings: Settings, topic: str, file: str, label: str | None, c
 
     Raises DataError with the number of the first bad line; the events before it are sent.
     """
-    identity = settings.models[topic].identity()
+    identity = settings.of(topic).identity()
     if file == "-":
         # Not sys.stdin: the interpreter cannot end in order while a thread waits in that.
         raw: Any = open(0, "rb", closefd=False)  # noqa: SIM115 - read by a thread to its end

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from service.embedded import servers
 from service.embedded.servers import Server
-from tests.conftest import Run, Running, create_topic, delete_topic, event, perceptron, read_all, trim, wait
+from tests.conftest import Run, Running, create_topic, event, read_all, wait
 from tests.oracle import Fold, same
 
 OUTAGE_SECONDS = 8.0
@@ -38,109 +38,6 @@ async def test_saves_wait_for_dead_letters_and_learning_goes_on(
     assert (await asyncio.to_thread(service.wait_for, 3))["rejected"] == {"not-json": 1}
     letters = await read_all(kafka, f"{topic}.dead-letters")
     assert {(letter.key, letter.value) for letter in letters} == {(f"{topic}-0-1".encode(), b"bad")}
-
-
-async def test_a_recreated_topic_is_recognised(
-    run: Run, kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
-) -> None:
-    """Another log under the same name is not what was learned: stop, say what was found and what decides."""
-    first = await asyncio.to_thread(run().up)
-    for i in range(5):
-        await producer.send_and_wait(topic, event({"a": i}, i % 2))
-    before = await asyncio.to_thread(first.wait_for, 5)
-    assert await asyncio.to_thread(first.stop) == 0
-    again = run()
-    await asyncio.to_thread(again.up)
-    assert (await asyncio.to_thread(again.wait_for, 5))["stopped"] is None
-    assert await asyncio.to_thread(again.stop) == 0
-
-    await delete_topic(kafka, topic)
-    await create_topic(kafka, topic)
-    for i in range(7):
-        await producer.send_and_wait(topic, event({"b": i}, i % 2))
-    second = await asyncio.to_thread(run().up)
-    await asyncio.to_thread(wait, lambda: second.model()["stopped"], "it stops learning")
-    model = second.model()
-    assert "the record at offset 4 of partition 0 is not the one that was learned" in model["stopped"]
-    assert f"perceptron reset -t {topic} --yes" in model["stopped"]
-    assert (model["state_digest"], model["learning_here"]) == (before["state_digest"], False)
-    assert second.predict({"features": {"a": 1}}).status_code == 200
-    url = f"redis://{redis.address}/0"
-    assert perceptron("reset", "-t", topic, "--redis", url, "--yes", cwd=tmp_path).returncode == 0
-    model = await asyncio.to_thread(second.wait_for, 7)
-    assert (model["events"], model["stopped"], model["learning_here"]) == (7, None, True)
-
-
-async def test_a_log_trimmed_past_the_next_offset_stops_the_model(
-    run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str
-) -> None:
-    first = await asyncio.to_thread(run().up)
-    for i in range(3):
-        await producer.send_and_wait(topic, event({"a": i}, i % 2))
-    await asyncio.to_thread(first.wait_for, 3)
-    assert await asyncio.to_thread(first.stop) == 0
-    for i in range(5):
-        await producer.send_and_wait(topic, event({"a": i}, i % 2))
-    # Records that were learned may go: that cannot be checked, and is said.
-    await trim(kafka, topic, 3)
-    second = await asyncio.to_thread(run().up)
-    await asyncio.to_thread(second.wait_for, 8)
-    assert "could not be compared" in second.log.read_text()
-    assert await asyncio.to_thread(second.stop) == 0
-    for i in range(5):
-        await producer.send_and_wait(topic, event({"a": i}, i % 2))
-    await trim(kafka, topic, 10)
-    third = await asyncio.to_thread(run().up)
-    await asyncio.to_thread(wait, lambda: third.model()["stopped"], "it stops learning")
-    assert "holds offsets 10 to 13, but the snapshot goes on at 8" in third.model()["stopped"]
-    assert third.predict({"features": {"a": 1}}).status_code == 200
-
-
-async def test_compacted_offsets_and_transaction_markers_are_passed_over(run: Run, kafka: Server, topic: str) -> None:
-    """An aborted transaction is never learned, a committed one is, and the offsets of markers are covered."""
-    await create_topic(kafka, topic)
-    client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"tx-{topic}")
-    await client.start()
-    good = [event({"a": 1}, 1), event({"b": 1}, 0), event({"c": 1}, 1)]
-    try:
-        async with client.transaction():
-            await client.send_and_wait(topic, good[0])
-        await client.begin_transaction()
-        await client.send_and_wait(topic, event({"never": 1}, 0))
-        await client.abort_transaction()
-        async with client.transaction():
-            await client.send_and_wait(topic, good[1])
-            await client.send_and_wait(topic, good[2])
-    finally:
-        await client.stop()
-    service = await asyncio.to_thread(run().up)
-    # 0 and its marker 1; aborted 2 and its marker 3; 4, 5 and their marker 6, which no record follows.
-    model = await asyncio.to_thread(service.wait_for, 7)
-    same(Fold().fold(good), model, service.weights())
-    assert model["covered"] == {"0": [[0, 7]]}
-    lag = f'perceptron_lag_records{{model="{topic}",partition="0"}}'
-    await asyncio.to_thread(wait, lambda: service.metrics().get(lag) == 0, "no lag is left")
-    assert "no records at these offsets" in service.log.read_text()
-
-
-async def test_a_log_of_many_gaps_is_learned_at_the_speed_of_its_records(run: Run, kafka: Server, topic: str) -> None:
-    """A marker behind every record, as transactional producers write: a gap costs no fetch of its own."""
-    await create_topic(kafka, topic)
-    client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"tx-{topic}")
-    await client.start()
-    good = [event({"a": i}, i % 2) for i in range(300)]
-    try:
-        for raw in good:
-            async with client.transaction():
-                await client.send_and_wait(topic, raw)
-    finally:
-        await client.stop()
-    service = await asyncio.to_thread(run().up)
-    started = time.monotonic()
-    model = await asyncio.to_thread(service.wait_for, 600)
-    print(f"{time.monotonic() - started:.1f} s for 300 transactions")
-    same(Fold().fold(good), model, service.weights())
-    assert service.log.read_text().count("no records at these offsets") == 1
 
 
 async def test_an_emptied_redis_is_learned_again_from_0_whatever_start_at_says(

@@ -254,3 +254,50 @@ async def test_saves_are_paced_by_their_cost(store: RedisStore, topic: str) -> N
     await save(k, learner)
     clock.seconds += 100
     assert not k.due(learner), "nothing was learned since"
+
+
+async def test_a_reader_follows_for_the_price_of_what_changed(store: RedisStore, topic: str) -> None:
+    """Only blobs that it lacks are read; where history goes another way, as in a rollback, it takes up all of it."""
+    first, learner = keeper(store, topic), fresh()
+    learn(learner, *(f"n{i}" for i in range(9000)))
+    await save(first, learner)
+    early = await fetch(store, topic, here, 1000)
+    followed = await fetch(store, topic, here, 1000)
+    assert early
+    assert followed
+    read: list[str] = []
+
+    class Counting:
+        head, digest = store.head, store.digest
+
+        async def blobs(self, model: str, digests: Any) -> Any:
+            read.extend(digests)
+            return await store.blobs(model, digests)
+
+    for step in range(3):
+        # Ever fewer columns, so that each save is a delta of its own.
+        features = {f"n{i}": 9.0 for i in range(100 - 20 * step)}
+        learner.apply(0, learner.next[0], [event(features, -1 if learner.score(features)[0] > 0 else 1)])
+        await save(first, learner)
+        del read[:]
+        before, names = followed.learner, followed.learner.columns.names
+        followed = await fetch(Counting(), topic, here, 1000, followed)  # type: ignore[arg-type]
+        assert followed
+        assert (len(read), followed.learner is before, followed.learner.columns.names is names) == (1, True, True)
+        assert followed.learner.weights.tolist() == learner.weights.tolist()
+        assert followed.learner.next == learner.next
+    learn(learner, "new")
+    await save(first, learner)
+    followed = await fetch(Counting(), topic, here, 1000, followed)  # type: ignore[arg-type]
+    assert followed
+    assert followed.learner.columns.names[-1] == "new"
+    # What a rollback writes: a child of the current head, with arrays of before.
+    back = keeper(store, topic)
+    await back.restore()
+    back._stored = early.stored
+    await save(back, early.learner)
+    del read[:]
+    followed = await fetch(Counting(), topic, here, 1000, followed)  # type: ignore[arg-type]
+    assert followed
+    assert followed.learner.weights.tolist() == early.learner.weights.tolist()
+    assert followed.learner.columns.names == early.learner.columns.names

@@ -8,12 +8,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.errors import SnapshotDamaged
-from service.snapshots import blobs
-from service.snapshots.blobs import BLOCK_COLUMNS, BLOCK_NAMES, DELTA, NOTHING, Laid, LaidNames, lay, lay_names, take_up
+from service.snapshots.blobs import (
+    BLOCK_COLUMNS,
+    BLOCK_NAMES,
+    DELTA,
+    NOTHING,
+    Laid,
+    LaidNames,
+    lay,
+    lay_names,
+    needed,
+    needed_names,
+    take_up,
+    take_up_names,
+)
 
 
-def again(laid: Laid, store: dict[str, bytes]) -> Laid:
-    return take_up(laid.base, [name for name, _ in laid.deltas], store, len(laid.values))
+def again(laid: Laid, store: dict[str, bytes], before: Laid = NOTHING) -> Laid:
+    """What a reader takes up who gets the blobs it asks for, and no others."""
+    deltas = [name for name, _ in laid.deltas]
+    found = {name: store[name] for name in needed(laid.base, deltas, before)}
+    return take_up(laid.base, deltas, found, len(laid.values), before)
 
 
 def same(a: Laid, b: Laid) -> None:
@@ -30,8 +45,11 @@ steps = st.lists(
 @settings(max_examples=100)
 @given(steps, st.data())
 def test_any_history_of_saves_is_taken_up_bit_for_bit(history: Any, data: Any) -> None:
-    """Growing, changing, failing now and then: what the store has is the array of the last accepted save."""
-    array, accepted, store = np.zeros(1), NOTHING, dict[str, bytes]()
+    """Growing, changing, failing now and then: what the store has is the array of the last accepted save.
+
+    A reader who follows, some saves or all, has it too.
+    """
+    array, accepted, followed, store = np.zeros(1), NOTHING, NOTHING, dict[str, bytes]()
     for growth, changes in history:
         array = np.concatenate([array, np.zeros(growth)])
         for where, value in changes:
@@ -42,6 +60,9 @@ def test_any_history_of_saves_is_taken_up_bit_for_bit(history: Any, data: Any) -
             accepted = laid
             taken = again(laid, store)
             same(laid, taken)
+            if data.draw(st.booleans()):
+                followed = again(laid, store, followed)
+                same(laid, followed)
             assert taken.values.tobytes() == array.tobytes()
             whole, _ = lay(array, NOTHING)
             assert laid.blocks == whole.blocks == whole.base, "the state digest does not see how blobs are cut"
@@ -94,13 +115,25 @@ def test_what_does_not_fit_is_damage() -> None:
         take_up([], [name for name, _ in laid.deltas], store | new, 5)
 
 
-@given(st.lists(st.integers(0, 3 * BLOCK_NAMES), max_size=4))
+@given(st.lists(st.tuples(st.integers(0, 3 * BLOCK_NAMES), st.booleans()), max_size=5))
 @settings(max_examples=30)
-def test_names_are_cut_once(counts: list[int]) -> None:
+def test_names_are_cut_once_and_fetched_once(steps: list[tuple[int, bool]]) -> None:
     laid, store = LaidNames(0, []), dict[str, bytes]()
-    for count in sorted(counts):
+    followed, known = LaidNames(0, []), list[str]()
+    for count, follow in sorted(steps):
         names = [f"ñ{i}" for i in range(count)]
         laid, new = lay_names(names, laid)
         store |= new
-        assert blobs.join_names(store[name] for name in laid.blobs) == names
+        assert take_up_names(laid.blobs, store, LaidNames(0, []), []) == names
         assert laid == lay_names(names, LaidNames(0, []))[0]
+        if follow:
+            found = {name: store[name] for name in needed_names(laid.blobs, followed)}
+            known += take_up_names(laid.blobs, found, followed, known)
+            followed = laid
+            assert known == names
+
+
+def test_names_of_another_history_are_refused() -> None:
+    laid, store = lay_names(["a", "b"], LaidNames(0, []))
+    with pytest.raises(SnapshotDamaged, match="not those of the snapshot before"):
+        take_up_names(laid.blobs, store, LaidNames(1, ["other"]), ["c"])

@@ -46,7 +46,7 @@ def restored(learner: Learner) -> Learner:
         arrays=content.arrays, names=content.stored.names.blobs,
     )  # fmt: skip
     data = heads.encode(head)
-    return heads.take_up(heads.decode(data, blobs.digest(data)), content.blobs, window=10)[0]
+    return heads.take_up(heads.decode(data, blobs.digest(data)), content.blobs, window=10)[1]()
 
 
 numbers = st.floats(-1e3, 1e3) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 5e-324])

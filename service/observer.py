@@ -1,0 +1,121 @@
+"""What happens to one model, into its serving, its metrics and the log: said once, not every second."""
+
+import time
+from typing import Any
+
+from service.errors import DependencyError, PerceptronError
+from service.learning.learner import Learner
+from service.monitoring.metrics import Metrics
+from service.serving.models import Answering, Model
+from service.snapshots.head import Head
+from service.snapshots.keeper import Saved
+from service.streaming.dead_letters import DeadLetter
+
+
+class ModelObserver:
+    """See streaming.learn.Observer; and what `serving.models.Model.follow` tells."""
+
+    def __init__(self, model: Model, metrics: Metrics, log: Any) -> None:
+        self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)
+        self._missing: str | None = None
+        self._since = 0.0
+        self._rejected: set[str] = set()
+        self._gaps_said = False
+
+    def learning(self, learner: Learner, head: Head, digest: str) -> None:
+        """See streaming.learn.Observer."""
+        self._recovered()
+        self._model.stopped = None
+        self._model.learning_here = True
+        self._model.answering = Answering(learner, head, digest)
+        self._log.info("learning", version=head.version, next=learner.next, events=learner.counts.events)
+
+    def resigned(self) -> None:
+        """See streaming.learn.Observer."""
+        if self._model.learning_here:
+            # From here on the newest snapshot answers, also where our own state was dropped.
+            self._model.learning_here = False
+            head = self._model.answering.head if self._model.answering else None
+            self._log.info("not learning any more", version=head and head.version)
+
+    def learned(self, seconds: float, delay: float) -> None:
+        """See streaming.learn.Observer."""
+        self._metrics.delays.labels(self._model.name).observe(delay)
+        self._metrics.slices.labels(self._model.name).observe(seconds)
+
+    def saved(self, saved: Saved) -> None:
+        """See streaming.learn.Observer."""
+        self._recovered()
+        name, answering = self._model.name, self._model.answering
+        self._metrics.snapshots.labels(name, "accepted").inc()
+        self._metrics.snapshot_bytes.labels(name).inc(saved.written)
+        self._metrics.saving.labels(name).observe(saved.seconds)
+        if answering and self._model.learning_here:
+            self._model.answering = answering._replace(head=saved.head, digest=saved.digest)
+
+    def rewound(self, cause: str) -> None:
+        """See streaming.learn.Observer."""
+        self._metrics.snapshots.labels(self._model.name, "refused").inc()
+        self._metrics.rewinds.labels(self._model.name, cause).inc()
+        self._log.warning("save refused: the store's snapshot is not the one that ours was built on; state dropped")
+
+    def passed_over(self, partition: int, start: int, to: int) -> None:
+        """See streaming.learn.Observer."""
+        if not self._gaps_said:
+            self._gaps_said = True
+            self._log.info(
+                "no records at these offsets: compacted, aborted, or transaction markers (said once)",
+                partition=partition,
+                start=start,
+                to=to,
+            )
+
+    def emptied(self) -> None:
+        """See streaming.learn.Observer."""
+        self._log.error("the store has no snapshot of this model any more: learning the log again from its start")
+
+    def unrecognised(self, partition: int, offset: int) -> None:
+        """See streaming.learn.Observer."""
+        self._log.warning(
+            "the last record learned is not in the log any more, so it could not be compared",
+            partition=partition,
+            offset=offset,
+        )
+
+    def set_aside(self, letter: DeadLetter) -> None:
+        """See streaming.learn.Observer."""
+        self._metrics.dead_letters.labels(self._model.name).inc()
+        about = {name: value.decode(errors="replace") for name, value in letter.headers[:5]}
+        if about["reason"] not in self._rejected:  # once a reason: the rest are in the metrics
+            self._rejected.add(about["reason"])
+            self._log.warning("event rejected (said once a reason)", **about)
+
+    def unavailable(self, error: DependencyError) -> None:
+        """See streaming.learn.Observer."""
+        if self._missing is None:
+            self._missing, self._since = str(error), time.monotonic()
+            self._log.error(str(error))
+
+    def save_failed(self, error: DependencyError) -> None:
+        """See streaming.learn.Observer."""
+        self._metrics.snapshots.labels(self._model.name, "failed").inc()
+        self.unavailable(error)
+
+    def stopped(self, error: Exception) -> None:
+        """See streaming.learn.Observer."""
+        self._model.stopped = str(error)
+        self._log.error("learning stopped", reason=str(error))
+
+    def followed(self, head: Head) -> None:
+        """A newer snapshot answers now."""
+        self._recovered()
+        self._log.debug("following", version=head.version)
+
+    def damaged(self, error: PerceptronError) -> None:
+        """The store's current snapshot cannot be used; what answers stays."""
+        self._log.error("snapshot damaged; the model that answers stays", reason=str(error))
+
+    def _recovered(self) -> None:
+        if self._missing is not None:
+            self._log.info("answers again", was=self._missing, seconds=round(time.monotonic() - self._since, 1))
+            self._missing = None

@@ -1,0 +1,73 @@
+"""Dead letters of one topic under way: kept, and written again and again, until the broker has acknowledged each."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from service.errors import DependencyError
+from service.streaming.dead_letters import DeadLetter
+
+BATCH = 500
+MOST_BYTES = 64 << 20
+"""Of letters that cannot be written; beyond it learning waits too."""
+FLUSH_SECONDS = 2.0
+RETRY_SECONDS = 1.0
+
+
+class Outbox:
+    """Letters on their way to one dead-letter topic, in order."""
+
+    def __init__(self, topic: str, bootstrap: str) -> None:
+        self._topic, self._bootstrap = topic, bootstrap
+        self._letters: list[DeadLetter] = []
+        self._bytes = 0
+        self._waiting, self._written = asyncio.Event(), asyncio.Event()
+        self._written.set()
+        self._error = ""
+
+    async def put(self, letter: DeadLetter, wanted: Callable[[], bool]) -> None:
+        """Take a letter; waits while very many are under way and this is still `wanted`."""
+        self._letters.append(letter)
+        self._written.clear()
+        self._waiting.set()
+        self._bytes += len(letter.value or b"")
+        while self._bytes > MOST_BYTES and wanted():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._written.wait()
+
+    async def flush(self) -> None:
+        """Wait until every letter is acknowledged; raises DependencyError when that takes long."""
+        try:
+            async with asyncio.timeout(0.05 if self._error else FLUSH_SECONDS):
+                await self._written.wait()
+        except TimeoutError:
+            raise DependencyError(
+                f"Kafka at {self._bootstrap}: {len(self._letters)} dead letters cannot be written to "
+                f"{self._topic}, so saves wait: {self._error or 'no acknowledgement yet'}"
+            ) from None
+
+    async def write(self, producer: AIOKafkaProducer) -> None:
+        """Write letters as they come, for as long as the process runs."""
+        while True:
+            await self._waiting.wait()
+            part = self._letters[:BATCH]
+            try:
+                sent = [
+                    await producer.send(self._topic, value=letter.value, key=letter.key, headers=letter.headers)
+                    for letter in part
+                ]
+                await asyncio.gather(*sent)
+            except (KafkaError, OSError) as error:
+                self._error = str(error) or type(error).__name__
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            self._error = ""
+            del self._letters[: len(part)]
+            self._bytes -= sum(len(letter.value or b"") for letter in part)
+            if not self._letters:
+                self._waiting.clear()
+                self._written.set()
