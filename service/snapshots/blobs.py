@@ -3,6 +3,7 @@
 base    8,192 columns of an array as little-endian f8 (the last block is shorter)
 delta   (column u4, value f8), …, little-endian: to be laid over the base, and over earlier deltas
 names   4,096 feature names in column order as a JSON list (the last is shorter)
+runs    1,024 runs as (partition u4, from u8, to u8), little-endian; those after the last whole blob are in the head
 
 The cuts are fixed, so equal arrays have equal blocks; which of them are stored, and what as deltas, is not state.
 """
@@ -19,7 +20,12 @@ from service.errors import SnapshotDamaged
 
 BLOCK_COLUMNS = 8192
 BLOCK_NAMES = 4096
+BLOCK_RUNS = 1024
 DELTA = np.dtype([("column", "<u4"), ("value", "<f8")])
+RUN = np.dtype([("partition", "<u4"), ("from", "<u8"), ("to", "<u8")])
+
+Runs = list[tuple[int, int, int]]
+"""(partition, from, to) in the order in which they were learned."""
 
 _names = msgspec.json.Decoder(list[str])
 
@@ -178,3 +184,21 @@ def _join_names(blobs: Iterable[bytes]) -> list[str]:
         return [name for blob in blobs for name in _names.decode(blob)]
     except msgspec.DecodeError as error:
         raise SnapshotDamaged(f"a names blob does not decode: {error}") from error
+
+
+def lay_runs(runs: Runs, before: list[str]) -> tuple[list[str], Runs, dict[str, bytes]]:
+    """Runs as blobs, of which the store has those of `before`; the runs that stay in the head; and the blobs it lacks.
+
+    Several partitions make very many runs between two kept versions. All but the last never change again.
+    """
+    full = max(0, len(runs) - 1) // BLOCK_RUNS
+    new = [np.array(runs[i * BLOCK_RUNS : (i + 1) * BLOCK_RUNS], RUN).tobytes() for i in range(len(before), full)]
+    digests = [digest(blob) for blob in new]
+    return before + digests, runs[full * BLOCK_RUNS :], dict(zip(digests, new, strict=True))
+
+
+def take_up_runs(names: list[str], rest: Runs, found: Mapping[str, bytes], before: list[str], known: Runs) -> Runs:
+    """All runs of a head: those of `before` are at the start of the `known`."""
+    same = before == names[: len(before)]
+    fresh = (run for name in names[len(before) if same else 0 :] for run in np.frombuffer(found[name], RUN).tolist())
+    return [*(known[: len(before) * BLOCK_RUNS] if same else ()), *fresh, *rest]

@@ -26,6 +26,7 @@ end
 local function hold(text)
   local kept = cjson.decode(text)
   for _, name in ipairs(kept.names) do live['b:' .. name] = true end
+  for _, name in ipairs(kept.run_blobs) do live['b:' .. name] = true end
   for _, array in pairs(kept.arrays) do
     for _, name in ipairs(array.base) do live['b:' .. name] = true end
     for _, name in ipairs(array.deltas) do live['b:' .. name] = true end

@@ -76,7 +76,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     covered: dict[str, list[tuple[int, int]]]
     counts: Counts
     observations: Observations
-    runs: list[tuple[int, int, int]]
+    runs: blobs.Runs
+    """Since the last kept version: the last of them; those before are in `run_blobs`."""
+    run_blobs: list[str]
     kept: list[Kept]
     columns: int
     arrays: dict[str, Array]
@@ -85,7 +87,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def refs(self) -> list[str]:
         """The digests of all blobs that this snapshot consists of."""
-        return [*self.names, *(d for a in self.arrays.values() for d in (*a.base, *a.deltas))]
+        return [*self.names, *self.run_blobs, *(d for a in self.arrays.values() for d in (*a.base, *a.deltas))]
 
 
 class Stored(NamedTuple):
@@ -93,9 +95,10 @@ class Stored(NamedTuple):
 
     arrays: dict[str, Laid]
     names: LaidNames
+    runs: list[str]
 
 
-NOTHING = Stored({}, LaidNames(0, []))
+NOTHING = Stored({}, LaidNames(0, []), [])
 
 
 class Content(NamedTuple):
@@ -103,6 +106,7 @@ class Content(NamedTuple):
 
     state_digest: str
     stored: Stored
+    runs: blobs.Runs
     blobs: dict[str, bytes]
 
     @property
@@ -139,9 +143,10 @@ def content(learner: Learner, before: Stored = NOTHING) -> Content:
     """
     weights, missing = blobs.lay(learner.weights, before.arrays.get("w", blobs.NOTHING))
     names, more = blobs.lay_names(learner.columns.names, before.names)
-    stored = Stored({"w": weights}, names)
+    runs, rest, yet_more = blobs.lay_runs(learner.runs, before.runs)
+    stored = Stored({"w": weights}, names, runs)
     state = (learner.identity, covered_as_json(learner), learner.counts, len(learner.columns), stored)
-    return Content(_digest_of(*state), stored, missing | more)
+    return Content(_digest_of(*state), stored, rest, missing | more | yet_more)
 
 
 def _digest_of(
@@ -174,7 +179,8 @@ def needed(head: Head, before: Stored = NOTHING) -> list[str]:
     """The blobs to fetch for a reader who has taken up `before`; all where that is nothing."""
     arrays = ((a, before.arrays.get(name, blobs.NOTHING)) for name, a in head.arrays.items())
     parts = (blobs.needed(a.base, a.deltas, laid) for a, laid in arrays)
-    return [*blobs.needed_names(head.names, before.names), *(d for part in parts for d in part)]
+    runs = [name for name in head.run_blobs if name not in before.runs]
+    return [*blobs.needed_names(head.names, before.names), *runs, *(d for part in parts for d in part)]
 
 
 def take_up(
@@ -196,12 +202,13 @@ def take_up(
     count = stored.names.known + len(names)
     if head.columns != (count + 1 if head.identity.features == "named" else len(learner.columns)):
         raise SnapshotDamaged(f"{count} features are named, which do not make the {head.columns} columns of the head")
-    taken = Stored(arrays, LaidNames(count, head.names))
+    taken = Stored(arrays, LaidNames(count, head.names), head.run_blobs)
     if _digest_of(head.identity, head.covered, head.counts, head.columns, taken) != head.state_digest:
         raise SnapshotDamaged(f"version {head.version}: the state does not match its digest")
     packed = np.frombuffer(bytes.fromhex(head.observations.recent_wrong), np.uint8)
     recent = np.unpackbits(packed, count=head.observations.recent_events).astype(bool)
     weights, counts = arrays["w"].values.copy(), deepcopy(head.counts)  # a learner's change, a head's do not
+    runs = blobs.take_up_runs(head.run_blobs, head.runs, found, stored.runs, learner.runs)
     covered = {int(partition): list(ranges) for partition, ranges in head.covered.items()}
     if before is None:
         learner.columns.extend(names)
@@ -210,7 +217,7 @@ def take_up(
     def finish() -> Learner:
         learner.columns.extend(names)
         learner.load(weights, covered, counts, head.observations.squared_norm_limit, recent)
-        learner.runs = list(head.runs)
+        learner.runs = runs
         return learner
 
     return taken, finish

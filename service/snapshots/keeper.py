@@ -198,7 +198,8 @@ class Keeper:
         if keep:
             cut, learner.runs = learner.runs, cut
         # Where blobs are gone that the store had, the second try uploads everything.
-        for before in (self._stored, head.NOTHING):
+        stored = self._stored._replace(runs=[]) if keep else self._stored
+        for before in (stored, head.NOTHING):
             content: head.Content = await self._offload(head.content, learner, before)
             new, evict = self._compose(learner, content, fingerprints, cluster, keep)
             data = head.encode(new)
@@ -262,7 +263,8 @@ class Keeper:
             covered=head.covered_as_json(learner),
             counts=deepcopy(learner.counts),
             observations=head.observations(learner),
-            runs=list(learner.runs),
+            runs=content.runs,
+            run_blobs=content.stored.runs,
             kept=kept,
             columns=len(learner.columns),
             arrays=content.arrays,

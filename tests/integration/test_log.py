@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from service.embedded import servers
 from service.embedded.servers import Server
-from service.snapshots import head as heads
+from service.snapshots.keeper import Snapshot, fetch
 from service.snapshots.store import RedisStore
 from tests.conftest import (
     Run,
@@ -133,13 +133,13 @@ async def test_a_log_of_many_gaps_is_learned_at_the_speed_of_its_records(run: Ru
     assert service.log.read_text().count("no records at these offsets") == 1
 
 
-async def stored(redis: Server, topic: str) -> heads.Head:
-    """The current head, as the store has it."""
+async def stored(redis: Server, topic: str) -> Snapshot:
+    """The current snapshot, as the store has it."""
     store = RedisStore(f"redis://{redis.address}/0")
     try:
-        found = await store.head(topic)
+        found = await fetch(store, topic, asyncio.to_thread, 1000)
         assert found is not None
-        return heads.decode(found[1], found[0])
+        return found
     finally:
         await store.close()
 
@@ -172,16 +172,16 @@ async def test_eight_partitions_are_learned_in_the_order_that_is_recorded(
         return model if model["next"] == expected and model["ahead"] == 0 else None
 
     model = await asyncio.to_thread(wait, there, "all eight are learned")
-    head = await stored(redis, topic)
-    assert (head.order, model["order"]) == ("arrival", "arrival")
+    snapshot = await stored(redis, topic)
+    assert (snapshot.head.order, model["order"]) == ("arrival", "arrival")
     fold = Fold()
     at = Counter[int]()
-    for partition, start, to in head.runs:
+    for partition, start, to in snapshot.learner.runs:
         assert start == at[partition]
         at[partition] = to
         fold.fold(sent[partition][start:to])
     same(fold, model, service.weights())
-    assert len(head.runs) > 100
+    assert len(snapshot.learner.runs) > 100
     # A restart goes on in each of them.
     assert await asyncio.to_thread(service.stop) == 0
     again = await asyncio.to_thread(run("[snapshots]\nkeep = 0").up)
@@ -214,7 +214,7 @@ async def test_a_partition_that_is_added_is_learned_from_its_first_record(
     assert model["covered"] == {"0": [[1, 3]], "1": [[0, 2]], "2": [[0, 1]]}
     assert (model["events"], model["order"]) == (5, "arrival")
     await asyncio.to_thread(wait, lambda: service.model()["ahead"] == 0, "it is saved")
-    runs = (await stored(redis, topic)).runs
+    runs = (await stored(redis, topic)).learner.runs
     assert runs[0][:2] == (0, 1), "the order is recorded from the start, not from when there were two"
     assert sum(to - start for _, start, to in runs) == 5
 
@@ -313,6 +313,8 @@ async def test_records_deleted_while_it_learns(run: Run, kafka: Server, producer
     assert (await asyncio.to_thread(fresh.wait_for, 21))["covered"] == {"0": [[15, 21]]}
 
 
+WATCHDOG_SECONDS = 8.0
+"""Longer than the client needs to find a restarted broker again."""
 STUCK = """
 import asyncio, pathlib
 from aiokafka import AIOKafkaConsumer
@@ -327,16 +329,15 @@ main()
 """
 
 
-async def test_a_client_that_hangs_ends_the_process_and_an_absent_broker_does_not(
-    redis: Server, topic: str, tmp_path: Path
-) -> None:
+async def test_a_client_that_hangs_ends_the_process_and_an_absent_broker_does_not(topic: str, tmp_path: Path) -> None:
     """The watchdog: the broker answers and has more, and nothing came for its time. Then a fresh process goes on."""
-    (tmp_path / "kafka").mkdir()
+    for folder in ("kafka", "redis"):
+        (tmp_path / folder).mkdir()
     hang = tmp_path / "hang"
-    with servers.kafka(tmp_path / "kafka") as own:
+    with servers.kafka(tmp_path / "kafka") as own, servers.redis(tmp_path / "redis") as redis:
         client = AIOKafkaProducer(bootstrap_servers=own.address, request_timeout_ms=120_000)
         await client.start()
-        service = Running(topic, own.address, redis.address, tmp_path, "", "--create-topics", watchdog=2.0)
+        service = Running(topic, own.address, redis.address, tmp_path, "", "--create-topics", watchdog=WATCHDOG_SECONDS)
         service.kill()
         service.start([sys.executable, "-c", STUCK.replace("TRIGGER", repr(str(hang))), *service.command[3:]])
         try:
@@ -344,14 +345,14 @@ async def test_a_client_that_hangs_ends_the_process_and_an_absent_broker_does_no
             await client.send_and_wait(topic, event({"a": 1}, 1))
             await asyncio.to_thread(service.wait_for, 1)
             own.kill()
-            await asyncio.sleep(5.0)  # the outage itself, longer than the watchdog's time
+            await asyncio.sleep(WATCHDOG_SECONDS + 2.0)  # the outage itself
             assert service.process.poll() is None
             await asyncio.to_thread(own.start)
             await client.send_and_wait(topic, event({"a": 1}, 0))
             await asyncio.to_thread(service.wait_for, 2)
             hang.touch()
             await client.send_and_wait(topic, event({"a": 1}, 1))
-            assert await asyncio.to_thread(service.process.wait, 30) == 1
+            assert await asyncio.to_thread(service.process.wait, WATCHDOG_SECONDS + 30) == 1
             said = service.log.read_text()
             assert f"topic {topic}: Kafka at {own.address} answers and has more records, but none came for" in said
             assert "Traceback" not in said

@@ -11,16 +11,20 @@ from service.errors import SnapshotDamaged
 from service.snapshots.blobs import (
     BLOCK_COLUMNS,
     BLOCK_NAMES,
+    BLOCK_RUNS,
     DELTA,
     NOTHING,
     Laid,
     LaidNames,
+    Runs,
     lay,
     lay_names,
+    lay_runs,
     needed,
     needed_names,
     take_up,
     take_up_names,
+    take_up_runs,
 )
 
 
@@ -137,3 +141,24 @@ def test_names_of_another_history_are_refused() -> None:
     laid, store = lay_names(["a", "b"], LaidNames(0, []))
     with pytest.raises(SnapshotDamaged, match="not those of the snapshot before"):
         take_up_names(laid.blobs, store, LaidNames(1, ["other"]), ["c"])
+
+
+@given(st.lists(st.tuples(st.integers(0, 2 * BLOCK_RUNS), st.booleans()), max_size=6))
+@settings(max_examples=30)
+def test_runs_are_cut_once_and_none_is_lost(steps: list[tuple[int, bool]]) -> None:
+    """The last run may grow until another follows; a reader who follows now and then has them all."""
+    runs: Runs = []
+    laid, followed, known, store = list[str](), list[str](), Runs(), dict[str, bytes]()
+    for more, follow in steps:
+        if runs:
+            runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
+        at = len(runs)
+        runs += [(i % 8, i, i + 1) for i in range(at, at + more)]
+        laid, rest, new = lay_runs(runs, laid)
+        assert len(rest) <= BLOCK_RUNS
+        store |= new
+        assert take_up_runs(laid, rest, store, [], []) == runs
+        if follow:
+            known = take_up_runs(laid, rest, {n: store[n] for n in laid if n not in followed}, followed, known)
+            followed = laid
+            assert known == runs

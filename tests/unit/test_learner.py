@@ -42,7 +42,8 @@ def restored(learner: Learner) -> Learner:
     head = Head(
         model="m", version=1, parent="", saved_at=0.0, identity=learner.identity, state_digest=content.state_digest,
         order="log", cluster="c", next={}, covered=heads.covered_as_json(learner), counts=learner.counts,
-        observations=heads.observations(learner), runs=[], kept=[], columns=len(learner.columns),
+        observations=heads.observations(learner), runs=content.runs,
+        run_blobs=content.stored.runs, kept=[], columns=len(learner.columns),
         arrays=content.arrays, names=content.stored.names.blobs,
     )  # fmt: skip
     data = heads.encode(head)
