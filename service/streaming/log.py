@@ -30,8 +30,8 @@ CLOSE_SECONDS = 1.0
 LAG_SECONDS = 1.0
 METADATA_SECONDS = 10
 """So often it is asked for new partitions, and for new topics where a pattern names them."""
-POLLING_SECONDS = 5.0
-"""The watchdog minds its topic when it was polled so lately: not while learning is stopped, or waits for the store."""
+POLLING_SECONDS = 15.0
+"""The watchdog minds a topic that was asked for records so lately: not one that is stopped, or waits for the store."""
 
 
 class Kafka(ConsumerRebalanceListener):
@@ -289,6 +289,7 @@ class TopicLog:
             if not begin <= offset < end:
                 return None
             while self.held:
+                self._polled = time.monotonic()
                 self.seek({partition: offset})
                 with contextlib.suppress(NoOffsetForPartitionError):
                     found = await self._consumer.getmany(tp, timeout_ms=int(POLL_SECONDS * 1000), max_records=1)
@@ -348,7 +349,9 @@ class TopicLog:
                 ends = await self._consumer.end_offsets(partitions) if partitions else {}
             self.ends = {tp.partition: end for tp, end in ends.items()}
             behind = any(end > self._at.get(partition, end) for partition, end in self.ends.items())
-            watched = behind and self.held and time.monotonic() - self._polled < POLLING_SECONDS
+            watched = (
+                behind and self.held and time.monotonic() - self._polled < min(POLLING_SECONDS, self._kafka.watchdog)
+            )
         finally:
             if not watched:
                 self._moved = time.monotonic()
