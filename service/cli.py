@@ -262,7 +262,7 @@ def demo(
 def _one_topic(settings: Any) -> str:
     from service.errors import ConfigurationError
 
-    if len(settings.topics) != 1:
+    if len(settings.topics) != 1 or settings.patterns:
         raise ConfigurationError("topics: name one topic with -t TOPIC")
     return str(settings.topics[0])
 

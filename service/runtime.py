@@ -23,7 +23,7 @@ from service.learning.learner import Learner
 from service.monitoring.logs import set_up
 from service.monitoring.metrics import Durable, Metrics, Now
 from service.observer import ModelObserver
-from service.serving.app import create_app
+from service.serving.app import Limits, create_app
 from service.serving.models import Model, Models
 from service.settings import Settings, parse_start_at
 from service.snapshots import head as heads
@@ -93,7 +93,8 @@ class Service:
 
         Raises PerceptronError when the process cannot go on.
         """
-        listening = _bind(self._settings.http.host, self._settings.http.port)
+        http = self._settings.http
+        listening = _bind(http.host, http.port)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping, number)
@@ -105,9 +106,8 @@ class Service:
                     lambda: self.ready,
                     self._stop.is_set,
                     self._store,
+                    Limits(http.max_body_bytes, http.max_instances, http.body_timeout, http.max_in_flight),
                     version=__version__,
-                    max_body_bytes=self._settings.http.max_body_bytes,
-                    max_instances=self._settings.http.max_instances,
                 ),
                 log_config=None,
                 access_log=False,

@@ -81,6 +81,8 @@ class HttpSettings(BaseModel):
     port: int = Field(8000, ge=0, le=65535)
     max_body_bytes: int = Field(16 << 20, ge=1)
     max_instances: int = Field(10_000, ge=1)
+    max_in_flight: int = Field(100, ge=1)
+    body_timeout: float = Field(10.0, gt=0, description="seconds for a request's body to arrive")
 
 
 class SnapshotSettings(BaseModel):

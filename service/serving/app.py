@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from fastapi import FastAPI, Query, Request
@@ -40,22 +40,30 @@ MAX_PAGE = 10_000
 LARGE_BODY = 256 << 10
 
 
+class Limits(NamedTuple):
+    """Of one request, and of all that are answered at a time: what may be held in memory at once."""
+
+    body_bytes: int = 16 << 20
+    instances: int = 10_000
+    body_seconds: float = 10.0
+    in_flight: int = 100
+
+
 def create_app(
     models: Models,
     metrics: Metrics,
     ready: Callable[[], bool],
     stopping: Callable[[], bool],
     store: RedisStore,
+    limits: Limits,
     *,
     version: str,
-    max_body_bytes: int = 16 << 20,
-    max_instances: int = 10_000,
 ) -> FastAPI:
     """The application over these models."""
     # FastAPI's own /docs loads its page from elsewhere, and is blank where there is no network.
     app = FastAPIOffline(title="Perceptron Service", version=version, redoc_url=None, redirect_slashes=False)
     problems.install(app)
-    app.add_middleware(_Edge, metrics=metrics, stopping=stopping)
+    app.add_middleware(_Edge, metrics=metrics, stopping=stopping, in_flight=limits.in_flight)
 
     def model(name: str) -> Model:
         found = models.get(name)
@@ -71,15 +79,15 @@ def create_app(
 
     @app.post(
         "/v1/models/{name}/predict",
-        responses=responses(One | Many, 404, 413, 415, 422, 503),
+        responses=responses(One | Many, 404, 408, 413, 415, 422, 503),
         openapi_extra=request_body(),
     )
     async def predict_one_or_many(name: str, request: Request, explain: bool = False) -> Response:
         """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes."""
         found, a = answering(name)
-        body = await _body(request, max_body_bytes)
+        body = await _body(request, limits)
         try:
-            reading = (body, a.learner.identity, max_instances)
+            reading = (body, a.learner.identity, limits.instances)
             # A large body is read beside the loop, so that others are answered meanwhile.
             large = len(body) > LARGE_BODY
             instances, many = await asyncio.to_thread(predict.read, *reading) if large else predict.read(*reading)
@@ -238,25 +246,30 @@ def _shown(label: bool | int | float | str) -> str:
     return label if isinstance(label, str) else msgspec.json.encode(label).decode()
 
 
-async def _body(request: Request, limit: int) -> bytes:
+async def _body(request: Request, limits: Limits) -> bytes:
     """The request's body, counted as it streams in."""
     media = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
     if media != "application/json" and not media.endswith("+json"):
         raise Problem(415, "send the body as JSON, with the header content-type: application/json")
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise Problem(413, f"the body is larger than {limit} bytes")
-        parts.append(part)
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for part in request.stream():
+                size += len(part)
+                if size > limits.body_bytes:
+                    raise Problem(413, f"the body is larger than {limits.body_bytes} bytes")
+                parts.append(part)
+    except TimeoutError:
+        raise Problem(408, f"the body did not arrive within {limits.body_seconds:g} seconds") from None
     return b"".join(parts)
 
 
 class _Edge:
-    """Times every request under its route's template; while the process stops, lets connections end."""
+    """Times each request under its route's template; refuses what is too many; lets connections end at a stop."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, stopping: Callable[[], bool]) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, stopping: Callable[[], bool], in_flight: int) -> None:
         self._app, self._metrics, self._stopping = app, metrics, stopping
+        self._free = in_flight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -272,9 +285,17 @@ class _Edge:
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
             await send(message)
 
+        # Probes and scrapes are few, and matter most when there are too many others.
+        counted = scope["path"].startswith("/v1/")
+        self._free -= counted
         try:
-            await self._app(scope, receive, sending)
+            if self._free < 0 and counted:
+                busy = problems.response(503, "too many requests at a time", headers={"retry-after": "1"})
+                await busy(scope, receive, sending)
+            else:
+                await self._app(scope, receive, sending)
         finally:
+            self._free += counted
             route = scope.get("route")
             template = getattr(route, "path", "unknown")
             method = scope["method"] if template != "unknown" else "any"

@@ -208,7 +208,14 @@ class Problem(BaseModel):
 def responses(answer: Any, *problems: int) -> dict[int | str, dict[str, Any]]:
     """A route's `responses`: its answer, and the problems that it can end with."""
     schema = {"schema": {"$ref": "#/components/schemas/Problem"}}
-    texts = {404: "no such model", 413: "body too large", 415: "not JSON", 422: "not as expected", 503: "not now"}
+    texts = {
+        404: "no such model",
+        408: "body too slow",
+        413: "body too large",
+        415: "not JSON",
+        422: "not as expected",
+        503: "not now",
+    }
     shown: dict[int | str, dict[str, Any]] = {
         status: {"description": texts[status], "content": {"application/problem+json": schema}} for status in problems
     }

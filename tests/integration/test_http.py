@@ -1,15 +1,19 @@
 """The HTTP surface, asked as a client would, wrong requests included."""
 
 import asyncio
+import contextlib
 import json
 import re
+import socket
 from typing import Any
 
+import httpx
 import jsonschema
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from tests.conftest import Run, Running, event
+from service.embedded.servers import Server
+from tests.conftest import Run, Running, create_topic, event, wait
 
 SETTINGS = '[http]\nmax_body_bytes = 5000\nmax_instances = 3\n[model]\nlabels = ["stay", "leave"]\nmax_features = 5\n'
 EVENTS = [event({"age": 0.3, "clicks": 2}, "leave"), event({"age": 1.0}, "stay"), b"bad"]
@@ -239,3 +243,42 @@ async def test_a_prediction_is_the_learners_score(run: Run, producer: AIOKafkaPr
         assert answer["score"] == pytest.approx(expected, rel=1e-12)
         assert answer["label"] == (1 if answer["score"] > 0 else -1)
     assert json.loads(service.predict({"features": {}}).text)["score"] == w[0]
+
+
+def test_too_many_and_too_slow_requests_are_refused_and_probes_are_not(run: Run, topic: str) -> None:
+    """A client that sends no body holds its place for a while only; meanwhile others hear that it is taken."""
+    service = run("[http]\nmax_in_flight = 1\nbody_timeout = 2.0\n").up()
+    with socket.create_connection(("127.0.0.1", service.port)) as slow:
+        slow.sendall(
+            f"POST /v1/models/{topic}/predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            "content-length: 10\r\n\r\n{".encode()
+        )
+        refused = wait(lambda: (a := service.predict({"features": {}})).status_code == 503 and a, "the place is taken")
+        assert refused.headers["retry-after"] == "1"
+        assert refused.json()["detail"] == "too many requests at a time"
+        for path in ("/livez", "/readyz", "/metrics"):
+            assert service.http.get(path).status_code == 200
+        answer = ""
+        while "}" not in answer:
+            answer += slow.recv(4096).decode()
+        assert answer.startswith("HTTP/1.1 408 ")
+        assert "the body did not arrive within 2 seconds" in answer
+    assert service.predict({"features": {}}).status_code == 200
+
+
+async def test_ready_is_when_every_listed_model_can_answer(run: Run, kafka: Server, topic: str) -> None:
+    """One of two topics is not there yet: its model cannot answer, so the process is not ready; the other learns."""
+    await create_topic(kafka, topic)
+    service = run("", "-t", f"{topic}-2", create=False)
+    url = f"/v1/models/{topic}/predict"
+
+    def first() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return service.http.post(url, json={"features": {}}).status_code == 200
+        return False
+
+    await asyncio.to_thread(wait, first, "the one answers")
+    assert service.http.get("/readyz").status_code == 503
+    assert service.http.post(f"/v1/models/{topic}-2/predict", json={"features": {}}).status_code == 503
+    await create_topic(kafka, f"{topic}-2")
+    await asyncio.to_thread(service.up)

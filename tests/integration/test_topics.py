@@ -1,0 +1,118 @@
+"""Many topics in one process: found by pattern, and none held up by another."""
+
+import asyncio
+import contextlib
+import random
+import time
+from typing import Any
+
+import httpx
+from aiokafka import AIOKafkaProducer
+
+from service.embedded.servers import Server
+from tests.conftest import Run, create_topic, event, perceptron, trim, wait
+from tests.oracle import Fold
+
+
+async def learned(service: Any, topic: str, events: list[bytes]) -> Any:
+    """Wait until these events are learned and saved; compare counts and weights with the oracle's."""
+
+    def there() -> Any:
+        answer = service.http.get(f"/v1/models/{topic}")
+        model = answer.json() if answer.status_code == 200 else {"events": -1}
+        return model if model["events"] == len(events) and model["ahead"] == 0 else None
+
+    model = await asyncio.to_thread(wait, there, f"{topic} is learned")
+    fold = Fold().fold(events)
+    weights = service.http.get(f"/v1/models/{topic}/weights?limit=10000").json()
+    assert (model["mistakes"], weights["bias"]) == (fold.mistakes, fold.bias)
+    assert [w["weight"] for w in weights["weights"]] == list(fold.w.values())
+    return model
+
+
+async def test_topics_that_a_pattern_names_are_learned_as_they_come_to_exist(
+    run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str
+) -> None:
+    """Also followed by a replica, which knows them from the store alone; nobody learns dead letters."""
+    pattern = f"^{topic}-\\d+$"
+    settings = f"[models.'{pattern}']\neta = 2.0\n[models.{topic}-2]\neta = 3.0\n"
+    await create_topic(kafka, f"{topic}-1")
+    service = run(settings, topic=pattern)
+    replica = run(settings, "--no-learn", "-b", "127.0.0.1:1", topic=pattern, create=False)
+    await asyncio.to_thread(service.up)
+    for number, eta in ((1, 2.0), (2, 3.0)):
+        name = f"{topic}-{number}"
+        if number > 1:
+            await create_topic(kafka, name)
+            await create_topic(kafka, f"{topic}-other")
+        raw = event({"a": 1}, 1)
+        await producer.send_and_wait(name, raw)
+        for process in (service, replica):
+
+            def there(process: Any = process, name: str = name, eta: float = eta) -> bool:
+                answer = process.http.get(f"/v1/models/{name}/weights")
+                return bool(answer.status_code == 200 and answer.json()["bias"] == eta)
+
+            await asyncio.to_thread(process.up)
+            await asyncio.to_thread(wait, there, f"{name} answers")
+    names = [m["model"] for m in service.http.get("/v1/models").json()["models"]]
+    assert sorted(names) == [f"{topic}-1", f"{topic}-2"]
+    assert service.log.read_text().count("topic found") == 2
+
+
+def test_a_pattern_that_is_none_is_refused(topic: str) -> None:
+    done = perceptron("run", "-t", "^((")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("perceptron: topics: '^((' is no regular expression: ")
+    assert "begins with '^'" in perceptron("run", "-t", f"{topic}*").stderr
+    assert "name one topic with -t TOPIC" in perceptron("inspect", "-t", f"^{topic}").stderr
+
+
+async def test_no_topic_holds_up_another(run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str) -> None:
+    """One poisoned, one trimmed, one whose letters cannot be written, one absent, one slow: the good one is learned."""
+    names = {kind: f"{topic}-{kind}" for kind in ("poisoned", "trimmed", "stuck", "absent", "slow", "good")}
+    for kind, name in names.items():
+        if kind != "absent":
+            await create_topic(kafka, name)
+        if kind not in {"absent", "stuck"}:
+            await create_topic(kafka, f"{name}.dead-letters")
+    rng = random.Random(8)
+    for _ in range(2000):
+        await producer.send(names["poisoned"], b"bad")
+        await producer.send(names["trimmed"], event({"a": 1}, rng.choice([0, 1])))
+        await producer.send(names["stuck"], b"bad")
+    slow = [event({f"n{i}": rng.randrange(9) for i in range(5000)}, rng.choice([0, 1])) for _ in range(100)]
+    for raw in slow:
+        await producer.send(names["slow"], raw)
+    good = [event({f"n{rng.randrange(9)}": rng.gauss(0, 1)}, rng.choice([0, 1])) for _ in range(3000)]
+    for raw in good[:2000]:
+        await producer.send(names["good"], raw)
+    await producer.flush()
+    await trim(kafka, names["trimmed"], 1000)
+    flags = [flag for kind, name in names.items() if kind != "good" for flag in ("-t", name)]
+    service = run("", *flags, topic=names["good"], create=False)
+
+    def listening() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return service.http.get("/livez").status_code == 200
+        return False
+
+    await asyncio.to_thread(wait, listening, "it listens")
+    await learned(service, names["good"], good[:2000])
+    started = time.monotonic()
+    for raw in good[2000:]:
+        await producer.send(names["good"], raw)
+    await producer.flush()
+    await learned(service, names["good"], good)
+    print(f"\n1,000 more events learned and saved after {time.monotonic() - started:.1f} s")
+    await learned(service, names["slow"], slow)
+    model = await learned(service, names["poisoned"], [])
+    assert model["rejected"] == {"not-json": 2000}
+    said = service.log.read_text()
+    assert "begin at offset 0 of partition 0, which holds 1000 to 2000: say where with --start-at" in said
+    assert f"dead letters cannot be written to {names['stuck']}.dead-letters, so saves wait" in said
+    assert service.http.get(f"/v1/models/{names['absent']}").status_code == 503
+    # A topic that comes to exist joins them.
+    await create_topic(kafka, names["absent"])
+    await producer.send_and_wait(names["absent"], good[0])
+    await learned(service, names["absent"], good[:1])
