@@ -1,0 +1,249 @@
+"""The Grafana dashboard, as a table of panels: `python deploy/grafana/dashboard.py` writes it for Grafana to load.
+
+It goes to `dashboards/perceptron.json` beside this file and is committed, so that only whoever changes a panel needs
+this and the package it stands on (in the extra `dev`). A test fails where the two differ, others run every query.
+"""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import common as options
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardCursorSync,
+    DataSourceRef,
+    Threshold,
+    ThresholdsMode,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
+
+TARGET = Path(__file__).parent / "dashboards" / "perceptron.json"
+SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+MODEL = 'job=~"$job", model=~"$model"'
+PROCESS = 'job=~"$job", instance=~"$instance"'
+PREDICT = f'{PROCESS}, route="/v1/models/{{name}}/predict"'
+COLUMNS, FIGURE_HEIGHT, GRAPH_HEIGHT = 24, 4, 8  # the grid: 24 columns of the window's width, lines of 30 pixels
+
+Steps = tuple[tuple[float | None, str], ...]
+PLAIN: Steps = ((None, "blue"),)
+
+
+class Panel(NamedTuple):
+    """A figure or a graph: each query by its legend; `steps` say from which value on which colour."""
+
+    title: str
+    description: str
+    unit: str
+    queries: dict[str, str]
+    steps: Steps = PLAIN
+    log: bool = False
+
+
+def rate(metric: str, by: str = "model", window: str = "$__rate_interval", of: str = MODEL) -> str:
+    """Increase a second, summed over processes.
+
+    Durable counters are the learner's alone and a takeover moves them to another instance. Rates are taken one series
+    at a time, before the sum: each counts from its own first value, so what was learned before is not counted again.
+    """
+    return f"sum by ({by}) (rate({metric}{{{of}}}[{window}]))"
+
+
+def newest(metric: str, by: str = "model") -> str:
+    """A figure that the learner, or the process that is furthest, gives for all: never the sum over processes."""
+    return f"max by ({by}) ({metric}{{{MODEL}}})"
+
+
+def quantiles(histogram: str, by: str = "model", of: str = MODEL) -> dict[str, str]:
+    """The median and the slow end of a histogram."""
+    per_bucket = rate(f"{histogram}_bucket", by=f"{by}, le".removeprefix(", "), of=of)
+    legend = f"{{{{{by}}}}} " if by else ""
+    return {f"{legend}p{q:g}": f"histogram_quantile({q / 100:g}, {per_bucket})" for q in (50, 95, 99)}
+
+
+def mistake_rate(window: str) -> str:
+    """Mistakes for each event; nothing rather than 0 / 0 where no event came."""
+    events = rate("perceptron_events_total", window=window)
+    return f"{rate('perceptron_mistakes_total', window=window)} / ({events} > 0)"
+
+
+LAG = f"sum by (model) (max by (model, partition) (perceptron_lag_records{{{MODEL}}}))"
+LEARNER = f"and on (job, instance, model) perceptron_learning{{{MODEL}}} == 1"
+PREDICTIONS = rate("perceptron_predictions_total")
+SNAPSHOT_AGE = f"time() - {newest('perceptron_snapshot_timestamp_seconds')}"
+WORSE = "The worst hundredth of requests took longer than p99, half of them longer than p50."
+
+ROWS: dict[str, tuple[Panel, ...]] = {
+    "At a glance": (
+        Panel("Processes up", "Processes that Prometheus reaches.", "short",
+              {"up": 'sum(up{job=~"$job"})'}, ((None, "red"), (1, "green"))),
+        Panel("Learners", "Processes that learn the model. One is right; none means that its records wait; "
+              "two only for a moment, while a takeover is noticed.", "short",
+              {"{{model}}": f"sum by (model) (perceptron_learning{{{MODEL}}})"},
+              ((None, "red"), (1, "green"), (2, "orange"))),
+        Panel("Mistake rate, 5 min", "Mistakes for each event learned in the last five minutes.", "percentunit",
+              {"{{model}}": mistake_rate("5m")}),
+        Panel("Accuracy", "Share of right predictions, each made before its event was learned, over the recent "
+              "window. Red: no better than a coin.", "percentunit",
+              {"{{model}}": newest("perceptron_prequential_accuracy")}, ((None, "red"), (0.5, "green"))),
+        Panel("Records behind", "Records in Kafka that are not learned yet.", "short",
+              {"{{model}}": LAG}, ((None, "green"), (10_000, "orange"), (1_000_000, "red"))),
+        Panel("Predictions", "Predictions answered each second, by all processes.", "ops",
+              {"{{model}}": PREDICTIONS}),
+        Panel("Prediction p99", "99 of 100 requests for predictions are answered within this time.", "s",
+              {"p99": quantiles("perceptron_http_request_duration_seconds", by="", of=PREDICT)["p99"]},
+              ((None, "green"), (0.05, "orange"), (0.25, "red"))),
+        Panel("Snapshot age", "Time since the last save. It also grows while no events arrive, since then there is "
+              "nothing to save.", "s", {"{{model}}": SNAPSHOT_AGE}),
+    ),
+    "Learning": (
+        Panel("Mistakes", "Mistakes since the model began: fast at first, then slowly. A mistake is an event with "
+              "y·s ≤ 0, a wrong prediction one whose label differs; a score of 0 can make the first without the "
+              "second.", "short", {"{{model}} mistakes": newest("perceptron_mistakes_total"),
+                                   "{{model}} wrong predictions": newest("perceptron_wrong_predictions_total")}),
+        Panel("Mistake rate, now and over six hours", "Mistakes for each event, over five minutes and over six hours. "
+              "The first line rising above the second means that the stream has changed.", "percentunit",
+              {"{{model}} 5 min": mistake_rate("5m"), "{{model}} 6 h": mistake_rate("6h")}),
+        Panel("Prequential accuracy", "Share of right predictions, each made before its event was learned, over the "
+              "recent window. The dashed line is a coin's.", "percentunit",
+              {"{{model}}": newest("perceptron_prequential_accuracy")}, ((None, "transparent"), (0.5, "red"))),
+        Panel("Squared norm under its limit", "Squared length of the weight vector, and what it cannot exceed: the "
+              "start's plus that of all updates. Logarithmic.", "short",
+              {"{{model}} squared norm": f"max by (model) (perceptron_squared_norm{{{MODEL}}} {LEARNER})",
+               "{{model}} limit": newest("perceptron_squared_norm_limit")}, log=True),
+        Panel("Updates", "Events each second that changed the weights.", "eps",
+              {"{{model}}": rate("perceptron_updates_total")}),
+        Panel("Columns", "Columns of the weight vector, the bias included. Past the cap, new features are ignored.",
+              "short", {"{{model}}": newest("perceptron_columns")}),
+    ),
+    "Stream": (
+        Panel("Events learned", "Events learned and saved each second.", "eps",
+              {"{{model}}": rate("perceptron_events_total")}),
+        Panel("Records behind, by partition", "Records in Kafka that are not learned yet.", "short",
+              {"{{model}} partition {{partition}}": newest("perceptron_lag_records", by="model, partition")}),
+        Panel("Time to catch up", "How long the records that wait would take at the present speed; those that arrive "
+              "meanwhile come on top. A gap while records wait: nothing is being learned.", "s",
+              {"{{model}}": f"{LAG} / ({rate('perceptron_events_total')} > 0)"}),
+        Panel("Event delay", "From a record's timestamp to its learning: half of the records waited longer than p50, "
+              "one in a hundred longer than p99.", "s", quantiles("perceptron_event_delay_seconds")),
+        Panel("Rejected records", "Records each second that were no event, by reason. They are in the dead-letter "
+              "topic.", "recps", {"{{model}} {{reason}}": rate("perceptron_rejected_events_total", "model, reason")}),
+        Panel("Ignored features", "Features each second that were new when the cap on columns was reached.", "cps",
+              {"{{model}}": rate("perceptron_ignored_features_total")}),
+    ),
+    "Serving": (
+        Panel("Predictions", "Predictions answered each second, by all processes.", "ops",
+              {"{{model}}": PREDICTIONS}),
+        Panel("Latency of predictions", f"Requests for predictions of all models. {WORSE}", "s",
+              quantiles("perceptron_http_request_duration_seconds", by="", of=PREDICT)),
+        Panel("Answers by label", "Share of each label among the predictions. A drift with steady labels in the "
+              "stream means that those who ask have changed, or the model.", "percentunit",
+              {"{{model}} {{label}}": f"{rate('perceptron_predictions_total', by='model, label')} "
+                                      f"/ on (model) group_left () ({PREDICTIONS} > 0)"}),
+        Panel("Requests by status", "HTTP requests each second, on all routes, by status code.", "reqps",
+              {"{{code}}": rate("perceptron_http_request_duration_seconds_count", by="code", of=PROCESS)}),
+    ),
+    "Durability": (
+        Panel("Snapshot age", "Time since the learner's last save. It also grows while no events arrive, since then "
+              "there is nothing to save.", "s", {"{{model}}": SNAPSHOT_AGE}),
+        Panel("Age of the snapshot that answers", "By process. One that stays above the others does not follow the "
+              "learner's saves.", "s",
+              {"{{model}} {{instance}}":
+               "time() - min by (model, instance) "
+               f"(perceptron_served_snapshot_timestamp_seconds{{{MODEL}, instance=~\"$instance\"}})"}),
+        Panel("Saves by result", "Saves each second. Refused: another process had saved before, as after a takeover. "
+              "Failed: the store could not be reached.", "ops",
+              {"{{model}} {{result}}": rate("perceptron_snapshots_total", "model, result")}),
+        Panel("Snapshot bytes", "Bytes written to the store each second.", "binBps",
+              {"{{model}}": rate("perceptron_snapshot_bytes_total")}),
+        Panel("Save duration", "Of accepted saves: half took longer than p50, one in a hundred longer than p99.", "s",
+              quantiles("perceptron_snapshot_duration_seconds")),
+        Panel("Rewinds", "Times each second that state was dropped and restored from the store, by cause. Nothing is "
+              "lost by one; many mean that processes contend for the model.", "ops",
+              {"{{model}} {{cause}}": rate("perceptron_rewinds_total", "model, cause")}),
+    ),
+    "Process": (
+        Panel("Event loop lag", "How late the event loop woke up: what each request waits at least. Above the dashed "
+              "line predictions are slow.", "s",
+              {"{{instance}}": f"perceptron_event_loop_lag_seconds{{{PROCESS}}}"},
+              ((None, "transparent"), (0.1, "red"))),
+        Panel("Slice duration", "How long learning keeps the event loop before a request gets its turn.", "s",
+              quantiles("perceptron_slice_duration_seconds")),
+        Panel("CPU", "Processor time used each second; 1 is a whole core, and learning uses at most one.", "short",
+              {"{{instance}}": rate("process_cpu_seconds_total", by="instance", of=PROCESS)}),
+        Panel("Memory", "Resident memory.", "bytes",
+              {"{{instance}}": f"process_resident_memory_bytes{{{PROCESS}}}"}),
+        Panel("Up and ready", "1 where Prometheus reaches the process, and where all its models can answer.", "short",
+              {"{{instance}} up": f"up{{{PROCESS}}}", "{{instance}} ready": f"perceptron_ready{{{PROCESS}}}"}),
+        Panel("Releases", "Processes on each release.", "short",
+              {"{{version}}": f"count by (version) (perceptron_build_info{{{PROCESS}}})"}),
+    ),
+}  # fmt: skip
+
+
+def _built(panel: Panel, number: int, figure: bool, abreast: int) -> stat.Panel | timeseries.Panel:
+    built: stat.Panel | timeseries.Panel
+    if figure:
+        reduced = common.ReduceDataOptions().calcs(["lastNotNull"])
+        built = stat.Panel().reduce_options(reduced).graph_mode(options.BigValueGraphMode.NONE)
+        built.no_value("–")
+    else:
+        legend = common.VizLegendOptions().display_mode(options.LegendDisplayMode.LIST).show_legend(True)
+        tooltip = common.VizTooltipOptions().mode(options.TooltipDisplayMode.MULTI).sort(options.SortOrder.DESCENDING)
+        legend.placement(options.LegendPlacement.BOTTOM).calcs([])
+        built = timeseries.Panel().legend(legend).tooltip(tooltip)
+        built.line_width(1).fill_opacity(10).show_points(options.VisibilityMode.NEVER)
+        if panel.steps is not PLAIN:
+            dashed = common.GraphThresholdsStyleConfig().mode(options.GraphThresholdsStyleMode.DASHED)
+            built.thresholds_style(dashed)
+        if panel.log:
+            built.scale_distribution(common.ScaleDistributionConfig().type(options.ScaleDistribution.LOG).log(10))
+        else:
+            built.axis_soft_min(0)
+    built.span(COLUMNS // abreast).height(FIGURE_HEIGHT if figure else GRAPH_HEIGHT)
+    built.id(number).title(panel.title).description(panel.description).unit(panel.unit).datasource(SOURCE)
+    steps = [Threshold(value=value, color=color) for value, color in panel.steps]
+    built.thresholds(dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
+    for letter, (legend_text, expression) in zip("ABCDEF", panel.queries.items(), strict=False):
+        query = prometheus.Dataquery().ref_id(letter).expr(expression).legend_format(legend_text).datasource(SOURCE)
+        # A figure is of now: over a range it would go on showing what is gone.
+        built.with_target(query.instant() if figure else query.range())
+    return built
+
+
+def _variable(name: str, label: str, description: str, query: str) -> dashboard.QueryVariable:
+    built = dashboard.QueryVariable(name).label(label).description(description).query(query).datasource(SOURCE)
+    built.multi(True).include_all(True).current(VariableOption(text=["All"], value=["$__all"]))
+    return built.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
+
+
+def render() -> str:
+    """The dashboard as the JSON that Grafana loads."""
+    built = dashboard.Dashboard("Perceptron Service").uid("perceptron").tags(["perceptron"])
+    built.description("What is learned, how far behind, how it is served, and how safely it is kept.")
+    built.time("now-1h", "now").refresh("10s").timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR)
+    source = dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
+    built.with_variable(source.current(VariableOption(text="Prometheus", value="prometheus")))
+    for variable in (
+        _variable("job", "Job", "The deployment.", "label_values(perceptron_build_info, job)"),
+        _variable("model", "Model", "For panels by model.", 'label_values(perceptron_version{job=~"$job"}, model)'),
+        _variable("instance", "Process", "For panels by process.", 'label_values(up{job=~"$job"}, instance)'),
+    ):
+        built.with_variable(variable)
+    number = 0
+    for title, panels in ROWS.items():
+        number += 1
+        built.with_row(dashboard.Row(title).id(number))
+        figures = title == "At a glance"
+        abreast = len(panels) if figures else 2 if len(panels) % 3 else 3
+        for panel in panels:
+            number += 1
+            built.with_panel(_built(panel, number, figures, abreast))
+    return json.dumps(built.build(), cls=JSONEncoder, indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render())

@@ -1,0 +1,259 @@
+"""The Grafana dashboard, asked as Grafana asks: every query of every panel, on a real Prometheus and a real service.
+
+Grafana itself comes from no package registry; its own types are here what says that it would load the dashboard.
+"""
+
+import asyncio
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from aiokafka import AIOKafkaProducer
+
+from service.embedded import servers
+from tests.conftest import Run, Running, event, wait
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+TEXT = (DEPLOY / "grafana" / "dashboards" / "perceptron.json").read_text()
+DASHBOARD: Any = json.loads(TEXT)
+PANELS: list[Any] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+VARIABLES = [variable for variable in DASHBOARD["templating"]["list"] if variable["type"] == "query"]
+RATE_INTERVAL = "1m"  # what Grafana puts for $__rate_interval where a graph's step is just below a minute
+
+RIGHTLY_EMPTY = {"Rewinds": "no save was refused, and a counter with labels is absent before its first count"}
+
+
+def _program(name: str) -> str:
+    """The path of a program that is no Python package."""
+    path = shutil.which(name)
+    if path is None:
+        assert not os.environ.get("CI"), f"CI must have {name}"
+        pytest.skip(f"no {name} on PATH")
+    return path
+
+
+def _run(*command: str | Path, **more: Any) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, **more)
+
+
+class Prometheus:
+    """A Prometheus that scrapes one service every second, asked over HTTP."""
+
+    def __init__(self, address: str) -> None:
+        self._http = httpx.Client(base_url=f"http://{address}", timeout=30)
+
+    def ready(self) -> bool:
+        try:
+            return self._http.get("/-/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def ask(self, path: str, **parameters: str | float) -> Any:
+        body = self._http.get(f"/api/v1{path}", params=parameters).json()
+        assert body["status"] == "success", (parameters, body)
+        assert "warnings" not in body, (parameters, body)
+        return body["data"]
+
+    def value(self, query: str) -> float | None:
+        """Of one series, now."""
+        found = self.ask("/query", query=query)["result"]
+        return float(found[0]["value"][1]) if found else None
+
+    def close(self) -> None:
+        self._http.close()
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[Callable[[Running], Prometheus]]:
+    """Start a Prometheus that scrapes a service; it ends with the test."""
+    program = _program("prometheus")
+    address = f"127.0.0.1:{servers.free_port()}"
+    asked = Prometheus(address)
+    log = (tmp_path / "prometheus.log").open("w")
+    started: list[subprocess.Popen[str]] = []
+
+    def start(service: Running) -> Prometheus:
+        config = tmp_path / "prometheus.yml"
+        targets = [{"targets": [f"127.0.0.1:{service.port}"]}]
+        scrape = {"job_name": "perceptron", "scrape_interval": "1s", "scrape_timeout": "1s", "static_configs": targets}
+        config.write_text(yaml.safe_dump({"scrape_configs": [scrape]}))
+        command = [program, f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}"]
+        command += [f"--web.listen-address={address}", "--log.level=warn"]
+        started.append(subprocess.Popen(command, stdout=log, stderr=log, text=True))
+        wait(asked.ready, "Prometheus is ready")
+        wait(lambda: asked.value("up"), "Prometheus has scraped the service")
+        return asked
+
+    yield start
+    asked.close()
+    for process in started:
+        process.terminate()
+        process.wait(60)
+    log.close()
+
+
+def _resolve(asked: Prometheus) -> dict[str, str]:
+    """Each variable with All chosen, as Grafana writes it into a query."""
+    found: dict[str, str] = {"__rate_interval": RATE_INTERVAL}
+    for variable in VARIABLES:
+        call = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
+        assert call, variable["query"]
+        values = asked.ask(f"/label/{call[2]}/values", **{"match[]": _fill(call[1], found)})
+        assert values, variable["query"]
+        found[variable["name"]] = f"({'|'.join(re.escape(value) for value in values)})".replace("\\", "\\\\")
+    return found
+
+
+def _fill(query: str, variables: dict[str, str]) -> str:
+    for name, value in variables.items():
+        query = query.replace(f"${name}", value)
+    assert "$" not in query, query
+    return query
+
+
+@pytest.mark.parametrize("redis", ["valkey"], indirect=True)  # which store it is makes no difference here
+async def test_every_query_of_every_panel_finds_something(
+    run: Run, producer: AIOKafkaProducer, topic: str, prometheus: Callable[[Running], Prometheus]
+) -> None:
+    service = await asyncio.to_thread(run().up)
+    asked = await asyncio.to_thread(prometheus, service)
+    began = time.time()
+    # In waves that Prometheus sees one by one: rates need counters that rise while they are watched.
+    for wave in range(1, 4):
+        for n in range(100):
+            side = n % 2 * 2 - 1
+            await producer.send(topic, event({"a": side * (1 + n % 7), "b": n % 5 - 2}, side))
+        await producer.send(topic, b"no event")
+        await producer.send(topic, event({"a": 1}, "neither"))
+        await producer.flush()
+        await asyncio.to_thread(service.wait_for, 102 * wave)
+        for n in range(20):
+            answer = await asyncio.to_thread(service.predict, {"features": {"a": n - 10, "b": 1}})
+            assert answer.status_code == 200
+        for counter, count in ("events", 100 * wave), ("predictions", 20 * wave), ("rejected_events", 2 * wave):
+            await asyncio.to_thread(_seen, asked, f"sum(perceptron_{counter}_total)", count)
+    variables = await asyncio.to_thread(_resolve, asked)
+    assert variables["model"] == f"({topic})".replace("-", "\\\\-")
+
+    table, empty = [], set()
+    for panel in PANELS:
+        title = panel["title"]
+        for target in panel["targets"]:
+            query, now = _fill(target["expr"], variables), time.time()
+            if target["instant"]:
+                result = asked.ask("/query", query=query, time=now)["result"]
+                values = [[series["value"]] for series in result]
+            else:
+                result = asked.ask("/query_range", query=query, start=began, end=now, step=1)["result"]
+                values = [series["values"] for series in result]
+            numbers = [float(value) for points in values for _, value in points]
+            finite = [number for number in numbers if math.isfinite(number)]
+            if not finite:
+                empty.add(title)
+            last = f"{finite[-1]:.6g}" if finite else "-"
+            table.append(f"{title:36} {target['legendFormat']:32} {len(result):6} {len(finite):6} {last:>12}")
+            labels = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            assert all(labels <= set(series["metric"]) for series in result), (title, result)
+    print(f"{'panel':36} {'legend':32} {'series':>6} {'points':>6} {'last':>12}", *table, sep="\n")
+    assert empty == set(RIGHTLY_EMPTY)
+
+
+def _seen(asked: Prometheus, query: str, count: int) -> None:
+    wait(lambda: asked.value(query) == count, f"{query} is {count} in Prometheus")
+
+
+@pytest.mark.parametrize("redis", ["valkey"], indirect=True)
+async def test_promtool_has_nothing_to_say_about_the_metrics(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
+    service = await asyncio.to_thread(run().up)
+    for raw in event({"a": 1}, 1), b"no event":
+        await producer.send(topic, raw)
+    await producer.flush()
+    await asyncio.to_thread(service.wait_for, 2)
+    assert service.predict({"features": {"a": 1}}).status_code == 200
+    done = _run(_program("promtool"), "check", "metrics", input=service.http.get("/metrics").text)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_promtool_accepts_the_configuration_of_prometheus() -> None:
+    done = _run(_program("promtool"), "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_takeover_shows_in_no_rate_and_no_total(tmp_path: Path) -> None:
+    """10 events a second, one in five a mistake; at 5 min another process takes over, while for two scrapes the first
+    still exports what it had."""
+    series = []
+    for metric, step in ("events", 50), ("mistakes", 10):
+        name = f'perceptron_{metric}_total{{job="p", model="m", instance="%s"}}'
+        at = 60 * step
+        series.append({"series": name % "first", "values": f"0+{step}x60 {at} {at} stale"})
+        series.append({"series": name % "second", "values": f"_x61 {at + step}+{step}x100"})
+    variables = {"job": "p", "model": "m", "instance": ".+", "__rate_interval": RATE_INTERVAL}
+
+    def query(panel: str) -> str:
+        return _fill(next(p for p in PANELS if p["title"] == panel)["targets"][0]["expr"], variables)
+
+    asked = []
+    for seconds in range(120, 600, 5):
+        for expression, value in (
+            (f"abs(({query('Events learned')}) - 10) < bool 1", 1),
+            (f"abs(({query('Mistake rate, 5 min')}) - 0.2) < bool 0.001", 1),
+            (f"{query('Mistakes')}", 2 * seconds),
+        ):
+            sample = {"labels": '{model="m"}', "value": value}
+            asked.append({"expr": expression, "eval_time": f"{seconds}s", "exp_samples": [sample]})
+    test = {"interval": "5s", "input_series": series, "promql_expr_test": asked}
+    file = tmp_path / "takeover.yml"
+    file.write_text(yaml.safe_dump({"evaluation_interval": "5s", "tests": [test]}))
+    done = _run(_program("promtool"), "test", "rules", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+TYPES = """\
+import type { Dashboard, Panel, RowPanel, VariableModel } from "@grafana/schema";
+import type * as stat from "@grafana/schema/dist/esm/raw/composable/stat/panelcfg/x/StatPanelCfg_types.gen.js";
+import type * as graph from
+  "@grafana/schema/dist/esm/raw/composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen.js";
+
+// Grafana's type of a panel leaves its options open; these are those of the two kinds that the dashboard has.
+type Of<Kind, Options, Custom> = Omit<Panel<{}, Custom>, "type" | "options"> & { type: Kind; options: Options };
+type Kinds = Of<"stat", Partial<stat.Options>, {}> | Of<"timeseries", graph.Options, graph.FieldConfig> | RowPanel;
+// The generator gives every variable what only interval variables have.
+type Variable = VariableModel & { auto: boolean; auto_min: string; auto_count: number };
+type Whole = Omit<Dashboard, "panels" | "templating"> & { panels: Kinds[]; templating: { list: Variable[] } };
+// JSON has a string where the types have an enum of strings.
+type Json<T> = T extends string ? `${T}` : T extends object ? { [K in keyof T]: Json<T[K]> } : T;
+"""
+
+
+def test_the_dashboard_has_the_types_of_grafana(tmp_path: Path) -> None:
+    """Written into the program, not imported: the compiler checks a literal's members and constants, too."""
+    npm = _program("npm")
+    packages = ("@grafana/schema@11.6.16", "typescript@5.7.3")
+    done = _run(npm, "install", "--prefix", tmp_path, "--no-audit", "--no-fund", "--prefer-offline", *packages)
+    assert done.returncode == 0, done.stderr
+
+    def compile(dashboard: str) -> str:
+        (tmp_path / "dashboard.ts").write_text(f"{TYPES}const dashboard: Json<Whole> = {dashboard};\n")
+        options = "--noEmit --strict --skipLibCheck --target es2022 --module nodenext --moduleResolution nodenext"
+        tsc = tmp_path / "node_modules" / ".bin" / "tsc"
+        return _run(tsc, *options.split(), "dashboard.ts", cwd=tmp_path).stdout
+
+    assert compile(TEXT) == ""
+    # That it can say no: a type, a constant and a name that Grafana does not know.
+    for right, wrong in (
+        ('"title": "Mistakes"', '"title": 3'),
+        ('"placement": "bottom"', '"placement": "below"'),
+        ('"unit": "s"', '"units": "s"'),
+    ):
+        assert "error TS" in compile(TEXT.replace(right, wrong)), wrong
