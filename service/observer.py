@@ -20,6 +20,10 @@ class ModelObserver:
         self._missing: str | None = None
         self._since = 0.0
         self._rejected: set[str] = set()
+        # From 0 on, so that the first is an increase too.
+        for result in ("accepted", "failed", "refused"):
+            metrics.snapshots.labels(model.name, result)
+        metrics.rewinds.labels(model.name, "refused")
         self._gaps_said = False
 
     def learning(self, learner: Learner, head: Head, digest: str) -> None:

@@ -1,7 +1,8 @@
 """`perceptron demo`: the whole service on real servers, learning a stream whose mistake bound is known.
 
-The service runs as a process of its own, exactly as a user would start it. This one starts the servers, produces
-the events, and watches over HTTP.
+The service runs as two processes of one group, exactly as a user would start them: one learns, the other stands by.
+Half way the learner is killed, and the standby takes over. This process starts the servers, produces the events, folds
+them on the side, and watches over HTTP: in the end the service must have what the fold has, bit for bit.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,12 +31,17 @@ from rich.table import Table
 from service.embedded.servers import free_port, kafka, redis
 from service.embedded.stream import NAMES, examples
 from service.errors import PerceptronError
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.snapshots.head import content
 
 TOPIC = "demo"
 SEED = 7
 RATE = 8_000
 START_SECONDS = 30.0
 LEARN_SECONDS = 60.0
+SESSION_SECONDS = "6"
+"""Until the group replaces a member that died: the shortest that brokers allow by default."""
 
 
 class Bound(NamedTuple):
@@ -60,34 +66,45 @@ def show(events: int, leave: bool) -> None:
     started = time.monotonic()
 
     def say(text: str) -> None:
-        console.print(f"[dim]{time.monotonic() - started:5.1f} s[/] {text}", highlight=False)
+        console.print(f"[dim]{time.monotonic() - started:5.1f} s[/] {text}", highlight=False, soft_wrap=True)
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perceptron-demo-")))
         broker = stack.enter_context(kafka(folder, say))
         store = stack.enter_context(redis(folder))
         say(f"Kafka on {broker.address}, Valkey on {store.address}")
-        service = stack.enter_context(_service(folder, broker.address, store.address))
-        say(f"perceptron run -t {TOPIC}: {service.url} (compiling its kernel the first time)")
-        service.wait_until_ready()
+        services = [stack.enter_context(_service(folder, broker.address, store.address)) for _ in range(2)]
+        say(f"perceptron run -t {TOPIC}, twice (compiling the kernel the first time)")
+        for service in services:
+            service.wait_until_ready()
         say(f"streaming {events:,} events with a known separating vector")
-        state, bound = asyncio.run(_stream(console, service, broker.address, events))
+        fold = Learner(Identity())
+        fold.begin({0: 0})
+        state, bound = asyncio.run(_Show(console, say, services, fold).stream(broker.address, events))
         k, limit = state["mistakes"], bound.mistakes
         say(
             f"[bold]{state['events']:,} events, {k:,} mistakes <= {limit:,}[/] = (R/γ)²·‖w_opt‖² with R = "
             f"{math.sqrt(bound.squared_radius):.2f}, γ = {bound.margin:.3f}; accuracy of the last 1,000: "
             f"[bold]{state['accuracy']['recent']:.1%}[/]"
         )
-        if k > limit or state["events"] != events:
-            raise PerceptronError("the demo's events were not learned as the theorem says: please report this")
+        learned = (state["events"], k, state["state_digest"])
+        expected = (fold.counts.events, fold.counts.mistakes, content(fold).state_digest)
+        if learned != expected or k > limit:
+            raise PerceptronError(f"{learned} was learned where {expected} was expected: please report this")
+        say(
+            f"[bold]nothing lost, nothing learned twice[/]: a fold of the same events, made on the side, has "
+            f"{fold.counts.events:,} events, {fold.counts.mistakes:,} mistakes and the same state, "
+            f"digest {expected[2][:12]}…"
+        )
         if not leave:
-            _invite(console, service.url, broker.address)
+            survivor = next(service for service in services if service.alive)
+            _invite(console, survivor.url, broker.address)
             try:
-                service.process.wait()
+                survivor.process.wait()
             except KeyboardInterrupt:
                 say("stopping")
             else:
-                service.get("/livez")  # says how it ended
+                survivor.get("/livez")  # says how it ended
 
 
 class _Service:
@@ -101,6 +118,11 @@ class _Service:
             raise PerceptronError(f"the service ended with {self.process.returncode}: {tail}")
         with urllib.request.urlopen(self.url + path, timeout=5) as answer:  # noqa: S310 - our own address
             return json.load(answer)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process.poll() is None
 
     def wait_until_ready(self) -> None:
         """Wait until the service can answer."""
@@ -121,7 +143,8 @@ def _service(folder: Path, kafka_address: str, redis_address: str) -> Iterator[_
     command = [sys.executable, "-m", "service", "run", "-t", TOPIC, "--create-topics"]
     command += ["-b", kafka_address, "--redis", f"redis://{redis_address}/0", "-p", str(port)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PERCEPTRON_")}
-    log = folder / "service.log"
+    environment["PERCEPTRON_KAFKA__SESSION_TIMEOUT"] = SESSION_SECONDS
+    log = folder / f"service-{port}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder, start_new_session=True)
     try:
@@ -135,44 +158,75 @@ def _service(folder: Path, kafka_address: str, redis_address: str) -> Iterator[_
             process.wait()
 
 
-async def _stream(console: Console, service: _Service, address: str, events: int) -> tuple[Any, Bound]:
-    """Produce at a watchable pace, and show the model as it learns, until it has learned all."""
-    producer = AIOKafkaProducer(bootstrap_servers=address, acks="all", enable_idempotence=True, linger_ms=5)
-    await producer.start()
-    sent = Bound(0, 0.0, 1.0)
-    stream = examples(SEED, events)
-    progress = Progress(
-        TextColumn("events"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        auto_refresh=False,
-    )
-    task = progress.add_task("", total=events)
-    begun = time.monotonic()
-    deadline = begun + events / RATE + LEARN_SECONDS
-    printed = 0.0
-    try:
-        with Live(console=console, refresh_per_second=10, transient=True) as live:
-            while time.monotonic() < deadline:
-                due = min(events, int((time.monotonic() - begun) * RATE))
-                for e in (next(stream) for _ in range(due - sent.events)):
-                    value = json.dumps({"features": e.features, "label": e.label}, separators=(",", ":")).encode()
-                    await producer.send(TOPIC, value)
-                    sent = Bound(sent.events + 1, e.squared_radius, e.margin)
-                state = await asyncio.to_thread(service.get, f"/v1/models/{TOPIC}")
-                progress.update(task, completed=state["events"])
-                live.update(Group(_table(state, sent), progress))
-                if not console.is_terminal and time.monotonic() - printed > 1.0:
-                    printed = time.monotonic()
-                    console.print(f"        {_line(state, sent)}", highlight=False)
-                if state["events"] >= events:
-                    return state, sent
-                await asyncio.sleep(0.1)
-    finally:
-        await producer.stop()
-    raise PerceptronError(f"only {state['events']:,} of {events:,} events were learned in time")
+class _Show:
+    """The stream, the kill half way, and what is seen meanwhile."""
+
+    def __init__(
+        self, console: Console, say: Callable[[str], None], services: Sequence[_Service], fold: Learner
+    ) -> None:
+        self._console, self._say, self._services, self._fold = console, say, services, fold
+        self._killed_at = 0.0
+        self._taken_over = False
+
+    async def stream(self, address: str, events: int) -> tuple[Any, Bound]:
+        """Produce at a watchable pace until all is learned and saved; returns the model, and its bound."""
+        producer = AIOKafkaProducer(bootstrap_servers=address, acks="all", enable_idempotence=True, linger_ms=5)
+        await producer.start()
+        sent = Bound(0, 0.0, 1.0)
+        stream = examples(SEED, events)
+        columns = (TextColumn("events"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        progress = Progress(*columns, console=self._console, auto_refresh=False)
+        task = progress.add_task("", total=events)
+        begun = time.monotonic()
+        printed = 0.0
+        try:
+            with Live(console=self._console, refresh_per_second=10, transient=True) as live:
+                while time.monotonic() < begun + events / RATE + LEARN_SECONDS:
+                    due = min(events, int((time.monotonic() - begun) * RATE))
+                    for e in (next(stream) for _ in range(due - sent.events)):
+                        value = json.dumps({"features": e.features, "label": e.label}, separators=(",", ":")).encode()
+                        await producer.send(TOPIC, value)
+                        self._fold.apply(0, sent.events, [value])
+                        sent = Bound(sent.events + 1, e.squared_radius, e.margin)
+                    learner, state = await asyncio.to_thread(self._look)
+                    self._narrate(learner, state, events)
+                    progress.update(task, completed=state["events"])
+                    live.update(Group(_table(state, sent), progress))
+                    if not self._console.is_terminal and time.monotonic() - printed > 1.0:
+                        printed = time.monotonic()
+                        self._console.print(f"        {_line(state, sent)}", highlight=False)
+                    if state["events"] >= events and not state["ahead"]:
+                        return state, sent
+                    await asyncio.sleep(0.1)
+        finally:
+            await producer.stop()
+        raise PerceptronError(f"only {state['events']:,} of {events:,} events were learned in time")
+
+    def _look(self) -> tuple[_Service | None, Any]:
+        """Who learns, and the model as that process has it, or as a standby does."""
+        for service in self._services:
+            if service.alive:
+                state = service.get(f"/v1/models/{TOPIC}")
+                if state["learning_here"]:
+                    return service, state
+        return None, state
+
+    def _narrate(self, learner: _Service | None, state: Any, events: int) -> None:
+        """Kill the learner half way, and say who goes on, when and from where."""
+        if learner and not self._killed_at and state["events"] >= events // 2:
+            learner.process.kill()
+            learner.process.wait()
+            self._killed_at = time.monotonic()
+            self._say(
+                f"the learner, process {learner.process.pid}, is [bold]killed[/] (SIGKILL) at {state['events']:,} "
+                f"events, {state['ahead']:,} of them ahead of its last snapshot; the standby answers"
+            )
+        elif learner and self._killed_at and not self._taken_over:
+            self._taken_over = True
+            self._say(
+                f"process {learner.process.pid} has taken over after {time.monotonic() - self._killed_at:.1f} s, "
+                "from that snapshot"
+            )
 
 
 def _line(state: Any, bound: Bound) -> str:

@@ -78,7 +78,11 @@ class Metrics:
             registry=self.registry,
         )
         self.saving = Histogram(
-            "perceptron_snapshot_duration_seconds", "Accepted saves.", ("model",), registry=self.registry
+            "perceptron_snapshot_duration_seconds",
+            "Accepted saves.",
+            ("model",),
+            buckets=(*FAST, 5.0, 10.0),
+            registry=self.registry,
         )
         self.slices = Histogram(
             "perceptron_slice_duration_seconds",

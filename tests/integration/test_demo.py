@@ -19,6 +19,10 @@ def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> 
     assert found, done.stderr
     mistakes, bound = (int(n.replace(",", "")) for n in found.groups())
     assert 0 < mistakes <= bound
+    assert "(SIGKILL) at" in done.stderr
+    assert re.search(r"process \d+ has taken over after \d+\.\d s", done.stderr)
+    assert "nothing lost, nothing learned twice" in done.stderr
+    assert f"has 8,000 events, {mistakes} mistakes and the same state" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 
