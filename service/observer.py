@@ -13,7 +13,7 @@ from service.streaming.dead_letters import DeadLetter
 
 
 class ModelObserver:
-    """See streaming.learn.Observer; and what `serving.models.Model.follow` tells."""
+    """See streaming.interfaces.Observer; and what `serving.models.Model.follow` tells."""
 
     def __init__(self, model: Model, metrics: Metrics, log: Any) -> None:
         self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)
@@ -23,11 +23,12 @@ class ModelObserver:
         # From 0 on, so that the first is an increase too.
         for result in ("accepted", "failed", "refused"):
             metrics.snapshots.labels(model.name, result)
-        metrics.rewinds.labels(model.name, "refused")
+        for cause in ("refused", "replaced"):
+            metrics.rewinds.labels(model.name, cause)
         self._gaps_said = False
 
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
-        """See streaming.learn.Observer."""
+        """See streaming.interfaces.Observer."""
         self._recovered()
         self._model.stopped = None
         self._model.learning_here = True
@@ -35,7 +36,7 @@ class ModelObserver:
         self._log.info("learning", version=head.version, next=learner.next, events=learner.counts.events)
 
     def resigned(self) -> None:
-        """See streaming.learn.Observer."""
+        """See streaming.interfaces.Observer."""
         if self._model.learning_here:
             # From here on the newest snapshot answers, also where our own state was dropped.
             self._model.learning_here = False
@@ -43,12 +44,12 @@ class ModelObserver:
             self._log.info("not learning any more", version=head and head.version)
 
     def learned(self, seconds: float, delay: float) -> None:
-        """See streaming.learn.Observer."""
+        """See streaming.interfaces.Observer."""
         self._metrics.delays.labels(self._model.name).observe(delay)
         self._metrics.slices.labels(self._model.name).observe(seconds)
 
     def saved(self, saved: Saved) -> None:
-        """See streaming.learn.Observer."""
+        """See streaming.interfaces.Observer."""
         self._recovered()
         name, answering = self._model.name, self._model.answering
         self._metrics.snapshots.labels(name, "accepted").inc()
@@ -58,13 +59,14 @@ class ModelObserver:
             self._model.answering = answering._replace(head=saved.head, digest=saved.digest)
 
     def rewound(self, cause: str) -> None:
-        """See streaming.learn.Observer."""
-        self._metrics.snapshots.labels(self._model.name, "refused").inc()
+        """See streaming.interfaces.Observer."""
+        if cause == "refused":
+            self._metrics.snapshots.labels(self._model.name, "refused").inc()
         self._metrics.rewinds.labels(self._model.name, cause).inc()
-        self._log.warning("save refused: the store's snapshot is not the one that ours was built on; state dropped")
+        self._log.warning("state dropped: the store's snapshot is not the one that ours was built on", cause=cause)
 
     def passed_over(self, partition: int, start: int, to: int) -> None:
-        """See streaming.learn.Observer."""
+        """See streaming.interfaces.Observer."""
         if not self._gaps_said:
             self._gaps_said = True
             self._log.info(
@@ -75,11 +77,11 @@ class ModelObserver:
             )
 
     def emptied(self) -> None:
-        """See streaming.learn.Observer."""
+        """See streaming.interfaces.Observer."""
         self._log.error("the store has no snapshot of this model any more: learning the log again from its start")
 
     def unrecognised(self, partition: int, offset: int) -> None:
-        """See streaming.learn.Observer."""
+        """See streaming.interfaces.Observer."""
         self._log.warning(
             "the last record learned is not in the log any more, so it could not be compared",
             partition=partition,
@@ -87,26 +89,30 @@ class ModelObserver:
         )
 
     def set_aside(self, letter: DeadLetter) -> None:
-        """See streaming.learn.Observer."""
+        """See streaming.interfaces.Observer."""
         self._metrics.dead_letters.labels(self._model.name).inc()
         about = {name: value.decode(errors="replace") for name, value in letter.headers[:5]}
         if about["reason"] not in self._rejected:  # once a reason: the rest are in the metrics
             self._rejected.add(about["reason"])
             self._log.warning("event rejected (said once a reason)", **about)
 
+    def answered(self) -> None:
+        """See streaming.interfaces.Observer."""
+        self._recovered()
+
     def unavailable(self, error: DependencyError) -> None:
-        """See streaming.learn.Observer."""
+        """See streaming.interfaces.Observer."""
         if self._missing is None:
             self._missing, self._since = str(error), time.monotonic()
             self._log.error(str(error))
 
     def save_failed(self, error: DependencyError) -> None:
-        """See streaming.learn.Observer."""
+        """See streaming.interfaces.Observer."""
         self._metrics.snapshots.labels(self._model.name, "failed").inc()
         self.unavailable(error)
 
     def stopped(self, error: Exception) -> None:
-        """See streaming.learn.Observer."""
+        """See streaming.interfaces.Observer."""
         self._model.stopped = str(error)
         self._log.error("learning stopped", reason=str(error))
 

@@ -69,7 +69,7 @@ class Service:
         self._signal = 0
         self._clock = SystemClock()
         self._models = Models(Model(topic, window=settings.of(topic).window) for topic in settings.listed)
-        self._metrics = Metrics(__version__, self._now, lambda: self.ready)
+        self._metrics = Metrics(__version__, self._now, lambda: self.ready, self._missing)
         self._learners: list[asyncio.Task[None]] = []
         self._store = RedisStore(settings.redis.url)
         self._kafka = Kafka(
@@ -236,6 +236,11 @@ class Service:
             due = time.monotonic() + 0.5
             await asyncio.sleep(0.5)
             self._metrics.loop_lag.set(max(0.0, time.monotonic() - due))
+
+    def _missing(self) -> dict[str, float]:
+        """Since when each dependency does not answer, or 0."""
+        kafka = {"kafka": self._kafka.missing_since} if self._settings.learn else {}
+        return {**kafka, "redis": self._store.missing_since}
 
     def _now(self) -> Iterator[Now]:
         """The models' figures for a scrape."""

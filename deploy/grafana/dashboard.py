@@ -178,6 +178,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               {"{{instance}}": f"process_resident_memory_bytes{{{PROCESS}}}"}),
         Panel("Up and ready", "1 where Prometheus reaches the process, and where all its models can answer.", "short",
               {"{{instance}} up": f"up{{{PROCESS}}}", "{{instance}} ready": f"perceptron_ready{{{PROCESS}}}"}),
+        Panel("Missing", "For how long Kafka or Redis does not answer.", "s", {
+            "{{dependency}}": "max by (dependency) ((time() - perceptron_missing_since_timestamp_seconds"
+                              f"{{{PROCESS}}}) * (perceptron_missing_since_timestamp_seconds{{{PROCESS}}} > bool 0))"}),
+        Panel("Uptime", "Since the process began.", "s",
+              {"{{instance}}": f"time() - process_start_time_seconds{{{PROCESS}}}"}),
+        Panel("Open files", "Connections among them.", "short",
+              {"{{instance}}": f"process_open_fds{{{PROCESS}}}"}),
         Panel("Releases", "Processes on each release.", "short",
               {"{{version}}": f"count by (version) (perceptron_build_info{{{PROCESS}}})"}),
     ),

@@ -5,7 +5,7 @@ count them twice, and a counter never goes back within a process. The learner al
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from prometheus_client import (
@@ -56,11 +56,18 @@ class Now(NamedTuple):
 class Metrics:
     """The process's own counters, and the models' figures at the moment of a scrape."""
 
-    def __init__(self, version: str, models: Callable[[], Iterable[Now]], ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        version: str,
+        models: Callable[[], Iterable[Now]],
+        ready: Callable[[], bool],
+        missing: Callable[[], Mapping[str, float]],
+    ) -> None:
+        """`missing` gives, for each dependency, since when it does not answer (seconds since 1970), or 0."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self.registry.register(_Models(models, ready))
+        self.registry.register(_Models(models, ready, missing))
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"perceptron_{name}", text, labels, registry=self.registry)
@@ -111,8 +118,13 @@ class Metrics:
 
 
 class _Models(Collector):
-    def __init__(self, models: Callable[[], Iterable[Now]], ready: Callable[[], bool]) -> None:
-        self._models, self._ready = models, ready
+    def __init__(
+        self,
+        models: Callable[[], Iterable[Now]],
+        ready: Callable[[], bool],
+        missing: Callable[[], Mapping[str, float]],
+    ) -> None:
+        self._models, self._ready, self._missing = models, ready, missing
         self._highest: dict[tuple[str, ...], int] = {}
 
     def describe(self) -> Iterable[Metric]:
@@ -123,6 +135,14 @@ class _Models(Collector):
         """One family after the other, each with all its models."""
         rows = list(self._models())
         yield GaugeMetricFamily("perceptron_ready", "Whether every model can answer.", value=float(self._ready()))
+        since = GaugeMetricFamily(
+            "perceptron_missing_since_timestamp_seconds",
+            "Since when Kafka or Redis does not answer; 0 while it does.",
+            labels=["dependency"],
+        )
+        for dependency, seconds in self._missing().items():
+            since.add_metric([dependency], seconds)
+        yield since
 
         for name, text, field in (
             ("events", "Events learned.", "events"),

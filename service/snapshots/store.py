@@ -6,6 +6,7 @@ perceptron:models   the set of model names
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -65,6 +66,8 @@ class RedisStore:
     """The store on one Redis."""
 
     def __init__(self, url: str, timeout: float = 3.0) -> None:
+        self.missing_since = 0.0
+        """Since when it does not answer (seconds since 1970); 0 while it does."""
         try:
             self.address = redacted(url)
             # Typed as Any: its stubs answer str or bytes, and without decode_responses it is bytes.
@@ -164,12 +167,14 @@ class RedisStore:
         try:
             yield
         except (RedisError, OSError) as error:
+            self.missing_since = self.missing_since or time.time()
             # The client wraps "Connection refused" in words of its own.
             cause = error.__context__ if isinstance(error.__context__, OSError) else error
             reason = os_cause(cause) if isinstance(cause, OSError) else str(error)
             if isinstance(error, TimeoutError | RedisTimeoutError):
                 reason = "no answer in time"
             raise DependencyError(f"Redis at {self.address}: {reason or type(error).__name__}") from error
+        self.missing_since = 0.0
         # The client can swallow a cancellation that arrives while it connects; the task must end all the same.
         if (task := asyncio.current_task()) and task.cancelling():
             raise asyncio.CancelledError

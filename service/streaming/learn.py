@@ -15,115 +15,22 @@ interleaving. What happened is told to an `Observer`; nothing here logs, counts 
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
 from service.errors import ConfigurationError, DataError, DependencyError, IdentityChanged, LogLost
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.snapshots.head import Fingerprint, Head
-from service.snapshots.keeper import Clock, Keeper, Refused, Saved
-from service.streaming.dead_letters import DeadLetter, dead_letter
+from service.snapshots.head import Fingerprint
+from service.snapshots.keeper import Clock, Keeper, Refused
+from service.streaming.dead_letters import dead_letter
+from service.streaming.interfaces import Log, Observer, Record
 
 SLICE = 200
 """Records learned before the event loop turns: predictions wait for at most one slice."""
 LONGEST_PAUSE = 5.0
+CONFIRM_SECONDS = 1.0
 
 StartAt = str | Mapping[int, int] | None
 """Where a model without a snapshot begins: "earliest", "latest", offsets by partition, or only a log from 0."""
-
-
-class Record(Protocol):
-    """A Kafka record, as far as learning needs it."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
-
-
-class Log(Protocol):
-    """One topic as this process sees it. Methods that ask Kafka raise DependencyError when it does not answer."""
-
-    topic: str
-
-    @property
-    def cluster(self) -> str:
-        """The id of the Kafka cluster."""
-
-    async def acquire(self) -> bool:
-        """Wait until the topic is ours (True) or the process is stopping (False)."""
-
-    @property
-    def held(self) -> bool:
-        """Whether the topic is still ours since the last `acquire`."""
-
-    def release(self) -> None:
-        """We have let the topic go; somebody else may have it."""
-
-    async def bounds(self) -> dict[int, tuple[int, int]]:
-        """First offset of, and next offset to be written to, each partition."""
-
-    async def positions(self) -> Mapping[int, int]:
-        """Where the next poll goes on, by partition: behind everything polled, records or not."""
-
-    async def read(self, partition: int, offset: int) -> Record | None:
-        """The record at this offset, or None where the log has none (any more). Moves the position."""
-
-    def seek(self, offsets: Mapping[int, int]) -> None:
-        """Go on from these offsets."""
-
-    async def poll(self) -> Mapping[int, Sequence[Record]]:
-        """Records by partition, in order, none after a short while. Raises LogLost where the log has no such offset."""
-
-    def commit(self, offsets: Mapping[int, int]) -> None:
-        """Tell Kafka how far a snapshot covers the topic, some time soon."""
-
-    async def publish(self, letter: DeadLetter) -> None:
-        """Hand over a dead letter; waits only when very many are under way."""
-
-    async def flush(self) -> None:
-        """Wait until every dead letter is acknowledged."""
-
-
-class Observer(Protocol):
-    """Hears what happens to one model."""
-
-    def learning(self, learner: Learner, head: Head, digest: str) -> None:
-        """We learn this model now, from this head on."""
-
-    def resigned(self) -> None:
-        """We do not learn it any more."""
-
-    def learned(self, seconds: float, delay: float) -> None:
-        """A slice was learned, in `seconds`; its last record was written `delay` seconds ago."""
-
-    def saved(self, saved: Saved) -> None:
-        """A save was accepted."""
-
-    def rewound(self, cause: str) -> None:
-        """State was dropped, to be restored from the current head."""
-
-    def passed_over(self, partition: int, start: int, to: int) -> None:
-        """Offsets without a record were accepted."""
-
-    def unrecognised(self, partition: int, offset: int) -> None:
-        """The last record learned is not in the log any more, so it could not be compared."""
-
-    def emptied(self) -> None:
-        """The store has no snapshot of a model that we had: it is learned again, if the log begins at 0."""
-
-    def set_aside(self, letter: DeadLetter) -> None:
-        """A record was rejected."""
-
-    def unavailable(self, error: DependencyError) -> None:
-        """A dependency did not answer; it is tried again."""
-
-    def save_failed(self, error: DependencyError) -> None:
-        """A save did not succeed; what it was to save is part of the next one."""
-
-    def stopped(self, error: Exception) -> None:
-        """Learning of this model ended for a reason that waiting does not mend."""
 
 
 class Learning:
@@ -138,6 +45,7 @@ class Learning:
         self._last: dict[int, Record] = {}
         self._refetched: dict[int, int] = {}
         self._began = False
+        self._confirmed = 0.0
 
     async def run(self) -> None:
         """Steps 1 to 7, until the log says that the process is stopping."""
@@ -181,11 +89,24 @@ class Learning:
                     await self._pass_markers(learner)
                 if self._learner is not None and self._keeper.due(learner):
                     await self._save(learner)
+                elif not polled and self._clock.now() - self._confirmed > CONFIRM_SECONDS:
+                    await self._confirm()
         except DependencyError as error:
             self._tell.unavailable(error)
             await self._clock.sleep(0.5)
         if self._learner is not None and self._keeper.ahead(learner):
             await self._save(learner)
+
+    async def _confirm(self) -> None:
+        """While nothing comes, look whether our head is still current: the model may have been reset."""
+        self._confirmed = self._clock.now()
+        try:
+            if not await self._keeper.current():
+                self._learner = None
+                self._tell.rewound("replaced")
+            self._tell.answered()
+        except DependencyError as error:
+            self._tell.unavailable(error)  # learning goes on without it
 
     async def _restore(self) -> Learner | None:
         """The learner of the current head, sought to where it stops; None when the topic is lost meanwhile."""

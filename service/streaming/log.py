@@ -1,4 +1,4 @@
-"""Kafka through aiokafka: one group member for all topics of this process, and each topic as a `learn.Log`.
+"""Kafka through aiokafka: one group member for all topics of this process, and each topic as an `interfaces.Log`.
 
 What the client library makes unsafe is settled here:
 - Rebalance callbacks only record what happened and wait (for a while) until the loop has saved and let go.
@@ -21,7 +21,7 @@ from service.errors import DependencyError, Stuck
 from service.streaming.assignor import whole_topics
 from service.streaming.brokers import ANSWER_SECONDS, admin, create_topics, kafka_errors
 from service.streaming.dead_letters import DeadLetter, topic_of
-from service.streaming.learn import Record
+from service.streaming.interfaces import Record
 from service.streaming.outbox import Outbox
 
 POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
@@ -53,6 +53,8 @@ class Kafka(ConsumerRebalanceListener):
         self.bootstrap, self.cluster, self.watchdog = bootstrap, "", watchdog
         self.logs = {topic: TopicLog(self, topic) for topic in topics}
         self.stopping = False
+        self.missing_since = 0.0
+        """Since when it does not answer (seconds since 1970); 0 while it does."""
         self.consumer: AIOKafkaConsumer | None = None
         self.producer: AIOKafkaProducer | None = None
         self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
@@ -61,6 +63,7 @@ class Kafka(ConsumerRebalanceListener):
 
     async def connect(self) -> None:
         """Connect, without joining the group yet; raises DependencyError."""
+        self.missing_since = self.missing_since or time.time()
         async with admin(self.bootstrap) as client:
             self.cluster = (await client.describe_cluster())["cluster_id"]
         session = int(self._session_timeout * 1000)
@@ -86,7 +89,7 @@ class Kafka(ConsumerRebalanceListener):
                 await consumer.stop()
                 await producer.stop()
                 raise
-        self.consumer, self.producer = consumer, producer
+        self.consumer, self.producer, self.missing_since = consumer, producer, 0.0
 
     async def run(self, found: Callable[[str], None]) -> None:
         """Join the group with the topics that exist, as they come to exist; commit; write dead letters.
@@ -183,17 +186,16 @@ class Kafka(ConsumerRebalanceListener):
 
     async def _measure_lag(self) -> None:
         """On a timer of its own: a figure that the poll keeps would freeze with it."""
-        missing_since: float | None = None
         while True:
             try:
                 for log in list(self.logs.values()):
                     await log.look()
-                if missing_since is not None:
-                    self._say("Kafka answers again", seconds=round(time.monotonic() - missing_since, 1))
-                    missing_since = None
+                if self.missing_since:
+                    self._say("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
+                    self.missing_since = 0.0
             except DependencyError as error:
-                if missing_since is None:
-                    missing_since = time.monotonic()
+                if not self.missing_since:
+                    self.missing_since = time.time()
                     self._say(str(error))
             await asyncio.sleep(LAG_SECONDS)
 
@@ -206,7 +208,7 @@ class Kafka(ConsumerRebalanceListener):
 
 
 class TopicLog:
-    """One topic as this process sees it: see `learn.Log`."""
+    """One topic as this process sees it: see `interfaces.Log`."""
 
     def __init__(self, kafka: Kafka, topic: str) -> None:
         self.topic = topic
@@ -242,7 +244,7 @@ class TopicLog:
         self._changed.set()
 
     async def acquire(self) -> bool:
-        """See learn.Log."""
+        """See interfaces.Log."""
         while not self._kafka.stopping:
             if self._partitions:
                 self._acquired = self._assignment
@@ -254,11 +256,11 @@ class TopicLog:
 
     @property
     def held(self) -> bool:
-        """See learn.Log."""
+        """See interfaces.Log."""
         return bool(self._partitions) and self._acquired == self._assignment and not self._kafka.stopping
 
     def release(self) -> None:
-        """See learn.Log."""
+        """See interfaces.Log."""
         self.released.set()
 
     @property
@@ -266,7 +268,7 @@ class TopicLog:
         return self._kafka.consumer
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
-        """See learn.Log."""
+        """See interfaces.Log."""
         partitions = self._partitions
         async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
             begin = await self._consumer.beginning_offsets(partitions)
@@ -274,14 +276,14 @@ class TopicLog:
         return {tp.partition: (begin[tp], end[tp]) for tp in partitions}
 
     async def positions(self) -> dict[int, int]:
-        """See learn.Log."""
+        """See interfaces.Log."""
         async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
             at = {tp.partition: await self._consumer.position(tp) for tp in self._partitions}
         self._note(at)
         return at
 
     async def read(self, partition: int, offset: int) -> Record | None:
-        """See learn.Log."""
+        """See interfaces.Log."""
         tp = TopicPartition(self.topic, partition)
         async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
             begin = (await self._consumer.beginning_offsets([tp]))[tp]
@@ -298,7 +300,7 @@ class TopicLog:
         return None
 
     def seek(self, offsets: Mapping[int, int]) -> None:
-        """See learn.Log."""
+        """See interfaces.Log."""
         for tp in self._partitions:
             if tp.partition in offsets:
                 with contextlib.suppress(KafkaError):  # revoked meanwhile
@@ -306,7 +308,7 @@ class TopicLog:
         self._note(offsets)
 
     async def poll(self) -> dict[int, Sequence[Record]]:
-        """See learn.Log."""
+        """See interfaces.Log."""
         if not self.held:
             return {}
         self._polled = time.monotonic()
@@ -331,7 +333,7 @@ class TopicLog:
             self._moved = time.monotonic()
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        """See learn.Log."""
+        """See interfaces.Log."""
         self._kafka.commit({TopicPartition(self.topic, partition): o for partition, o in offsets.items()})
 
     def lag(self, offsets: Mapping[int, int]) -> dict[int, int]:
@@ -362,9 +364,9 @@ class TopicLog:
             )
 
     async def publish(self, letter: DeadLetter) -> None:
-        """See learn.Log."""
+        """See interfaces.Log."""
         await self.outbox.put(letter, lambda: self.held)
 
     async def flush(self) -> None:
-        """See learn.Log."""
+        """See interfaces.Log."""
         await self.outbox.flush()

@@ -1,6 +1,7 @@
 """The log as it is, and what waits or goes on when something is not there."""
 
 import asyncio
+import contextlib
 import signal
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from service.embedded.servers import Server
 from tests.conftest import Run, Running, create_topic, event, read_all, wait
 from tests.oracle import Fold, same
 
-OUTAGE_SECONDS = 8.0
+OUTAGE_SECONDS = 20.0
 
 
 async def test_saves_wait_for_dead_letters_and_learning_goes_on(
@@ -151,5 +152,67 @@ async def test_predictions_go_on_through_every_outage_and_learning_comes_back(to
             print(f"\n{len(codes)} predictions, the slowest {slowest * 1000:.0f} ms; {len(events)} events")
         finally:
             ended.set()
+            service.kill()
+            service.http.close()
+
+
+async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: str, tmp_path: Path) -> None:
+    """Neither is there: alive, unready, each named once. They come: it learns. Kafka alone is away: it answers."""
+    for folder in ("kafka", "redis"):
+        (tmp_path / folder).mkdir()
+    with servers.kafka(tmp_path / "kafka") as kafka, servers.redis(tmp_path / "redis") as redis:
+        kafka.kill()
+        redis.kill()
+        started = time.time()
+        service = Running(topic, kafka.address, redis.address, tmp_path, "", "--create-topics")
+
+        def said(text: str) -> bool:
+            return text in service.log.read_text()
+
+        def missing(dependency: str) -> float:
+            """Since when, or 0."""
+            return service.metrics()[f'perceptron_missing_since_timestamp_seconds{{dependency="{dependency}"}}']
+
+        def answer(path: str) -> int:
+            with contextlib.suppress(httpx.TransportError):
+                return service.http.get(path).status_code
+            return 0
+
+        try:
+            await asyncio.to_thread(wait, lambda: answer("/livez") == 200, "it is alive")
+            assert answer("/readyz") == 503
+            assert service.predict({"features": {}}).json()["detail"] == "the model has no snapshot yet"
+            refused = f"Redis at {redis.address}/0: Connection refused"
+            await asyncio.to_thread(wait, lambda: said(refused), "Redis is named")
+            assert started < missing("redis") < time.time()
+            await asyncio.sleep(3.0)  # for it to say more, which it must not
+            await asyncio.to_thread(redis.start)
+            refused = f"Kafka at {kafka.address}: Connection refused"
+            await asyncio.to_thread(wait, lambda: said(refused) and missing("kafka"), "Kafka is named")
+            assert missing("redis") == 0
+            assert service.log.read_text().count(redis.address) == 1
+            await asyncio.to_thread(kafka.start)
+            await asyncio.to_thread(service.up)
+            client = AIOKafkaProducer(bootstrap_servers=kafka.address)
+            await client.start()
+            await client.send_and_wait(topic, event({"a": 2}, 1))
+            await client.stop()
+            await asyncio.to_thread(service.wait_for, 1)
+            assert await asyncio.to_thread(service.stop) == 0
+            kafka.kill()
+            await asyncio.to_thread(service.start(service.command).up)
+            assert service.predict({"features": {"a": 2}}).json()["score"] == 5.0
+            assert (service.model()["events"], service.model()["learning_here"]) == (1, False)
+            await asyncio.to_thread(kafka.start)
+            await asyncio.to_thread(wait, lambda: service.model()["learning_here"], "it learns again by itself")
+            assert (missing("kafka"), missing("redis")) == (0, 0)
+            # Nobody sends anything, and the store goes away all the same.
+            redis.kill()
+            await asyncio.to_thread(wait, lambda: missing("redis"), "an idle learner finds that Redis is gone")
+            await asyncio.to_thread(redis.start)
+            await asyncio.to_thread(wait, lambda: missing("redis") == 0 and said("answers again"), "and back")
+            assert await asyncio.to_thread(service.stop) == 0
+            assert not said("Traceback")
+        finally:
             service.kill()
             service.http.close()

@@ -1,0 +1,107 @@
+"""What the loop that learns needs of the world: a log to learn from, and somebody who hears what happens."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from service.errors import DependencyError
+from service.learning.learner import Learner
+from service.snapshots.head import Head
+from service.snapshots.keeper import Saved
+from service.streaming.dead_letters import DeadLetter
+
+
+class Record(Protocol):
+    """A Kafka record, as far as learning needs it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+
+
+class Log(Protocol):
+    """One topic as this process sees it. Methods that ask Kafka raise DependencyError when it does not answer."""
+
+    topic: str
+
+    @property
+    def cluster(self) -> str:
+        """The id of the Kafka cluster."""
+
+    async def acquire(self) -> bool:
+        """Wait until the topic is ours (True) or the process is stopping (False)."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the topic is still ours since the last `acquire`."""
+
+    def release(self) -> None:
+        """We have let the topic go; somebody else may have it."""
+
+    async def bounds(self) -> dict[int, tuple[int, int]]:
+        """First offset of, and next offset to be written to, each partition."""
+
+    async def positions(self) -> Mapping[int, int]:
+        """Where the next poll goes on, by partition: behind everything polled, records or not."""
+
+    async def read(self, partition: int, offset: int) -> Record | None:
+        """The record at this offset, or None where the log has none (any more). Moves the position."""
+
+    def seek(self, offsets: Mapping[int, int]) -> None:
+        """Go on from these offsets."""
+
+    async def poll(self) -> Mapping[int, Sequence[Record]]:
+        """Records by partition, in order, none after a short while. Raises LogLost where the log has no such offset."""
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Tell Kafka how far a snapshot covers the topic, some time soon."""
+
+    async def publish(self, letter: DeadLetter) -> None:
+        """Hand over a dead letter; waits only when very many are under way."""
+
+    async def flush(self) -> None:
+        """Wait until every dead letter is acknowledged."""
+
+
+class Observer(Protocol):
+    """Hears what happens to one model."""
+
+    def learning(self, learner: Learner, head: Head, digest: str) -> None:
+        """We learn this model now, from this head on."""
+
+    def resigned(self) -> None:
+        """We do not learn it any more."""
+
+    def learned(self, seconds: float, delay: float) -> None:
+        """A slice was learned, in `seconds`; its last record was written `delay` seconds ago."""
+
+    def saved(self, saved: Saved) -> None:
+        """A save was accepted."""
+
+    def rewound(self, cause: str) -> None:
+        """State was dropped, to be restored from the current head."""
+
+    def passed_over(self, partition: int, start: int, to: int) -> None:
+        """Offsets without a record were accepted."""
+
+    def unrecognised(self, partition: int, offset: int) -> None:
+        """The last record learned is not in the log any more, so it could not be compared."""
+
+    def emptied(self) -> None:
+        """The store has no snapshot of a model that we had: it is learned again, if the log begins at 0."""
+
+    def set_aside(self, letter: DeadLetter) -> None:
+        """A record was rejected."""
+
+    def answered(self) -> None:
+        """What was unavailable answers again."""
+
+    def unavailable(self, error: DependencyError) -> None:
+        """A dependency did not answer; it is tried again."""
+
+    def save_failed(self, error: DependencyError) -> None:
+        """A save did not succeed; what it was to save is part of the next one."""
+
+    def stopped(self, error: Exception) -> None:
+        """Learning of this model ended for a reason that waiting does not mend."""
