@@ -40,23 +40,37 @@ _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _ADDRESS = r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}"
 
+
+class _Section(BaseModel):
+    """A table of the settings file."""
+
+    model_config = _STRICT
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_boolean_is_a_number(cls, values: Any) -> Any:
+        for name, value in values.items() if isinstance(values, dict) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field and field.annotation in {int, float, int | None}:
+                raise ValueError(f"{name} is a number, not {str(value).lower()}")
+        return values
+
+
 Label = StrictBool | StrictInt | StrictFloat | StrictStr
 
 
-class KafkaSettings(BaseModel):
+class KafkaSettings(_Section):
     """`[kafka]`: where events come from."""
 
-    model_config = _STRICT
     bootstrap_servers: str = Field("localhost:9092", pattern=rf"^{_ADDRESS}(,{_ADDRESS})*$")
     group_id: str = Field("perceptron", min_length=1)
     session_timeout: float = Field(10.0, ge=6.0, le=300.0, description="seconds until a silent member is replaced")
     watchdog: float = Field(60.0, ge=1.0, description="seconds without a record, though there are more, until we end")
 
 
-class RedisSettings(BaseModel):
+class RedisSettings(_Section):
     """`[redis]`: where snapshots are kept."""
 
-    model_config = _STRICT
     url: str = "redis://localhost:6379/0"
 
     @field_validator("url", mode="after")
@@ -73,10 +87,9 @@ class RedisSettings(BaseModel):
         return url
 
 
-class HttpSettings(BaseModel):
+class HttpSettings(_Section):
     """`[http]`: where predictions are asked for."""
 
-    model_config = _STRICT
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     max_body_bytes: int = Field(16 << 20, ge=1)
@@ -85,18 +98,16 @@ class HttpSettings(BaseModel):
     body_timeout: float = Field(10.0, gt=0, description="seconds for a request's body to arrive")
 
 
-class SnapshotSettings(BaseModel):
+class SnapshotSettings(_Section):
     """`[snapshots]`: which versions are kept for rollback."""
 
-    model_config = _STRICT
     keep_every: float = Field(300.0, gt=0)
     keep: int = Field(12, ge=0)
 
 
-class ModelSettings(BaseModel):
+class ModelSettings(_Section):
     """`[model]`, the defaults of all models, and `[models.NAME]`. All but `window` is identity."""
 
-    model_config = _STRICT
     features: Literal["named", "positional", "hashed"] = "named"
     dimension: int | None = Field(None, ge=1, le=1 << 24)
     bits: int | None = Field(None, ge=1, le=24)

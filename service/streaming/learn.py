@@ -175,6 +175,12 @@ class Learning:
             if known is None:
                 continue
             record = await self._log.read(int(partition), known.offset)
+            if record is None and head and head.cluster != self._log.cluster:
+                raise LogLost(
+                    f"topic {self._log.topic}: the model was learned from Kafka cluster {head.cluster}, this is "
+                    f"{self._log.cluster}, and the last record learned is not in its log: go back to that cluster, or "
+                    f"begin anew with `perceptron reset -t {self._log.topic} --yes`"
+                )
             if record is None:
                 self._tell.unrecognised(int(partition), known.offset)
             elif fingerprint(record) != known:

@@ -363,3 +363,34 @@ async def test_a_client_that_hangs_ends_the_process_and_an_absent_broker_does_no
             await client.stop()
             service.kill()
             service.http.close()
+
+
+async def test_another_cluster_whose_log_cannot_be_compared_is_not_gone_on_with(
+    kafka: Server, producer: AIOKafkaProducer, redis: Server, topic: str, tmp_path: Path
+) -> None:
+    """The offsets fit and the last record learned is gone: of the same cluster that is retention, of another chance."""
+    (tmp_path / "kafka").mkdir()
+    with servers.kafka(tmp_path / "kafka") as own:
+        client = AIOKafkaProducer(bootstrap_servers=own.address)
+        await client.start()
+        service = Running(topic, own.address, redis.address, tmp_path, "", "--create-topics")
+        await asyncio.to_thread(service.up)
+        for i in range(5):
+            await client.send_and_wait(topic, event({"a": i}, i % 2))
+        await client.stop()
+        await asyncio.to_thread(service.wait_for, 5)
+        assert await asyncio.to_thread(service.stop) == 0
+    await create_topic(kafka, topic)
+    for i in range(8):
+        await producer.send_and_wait(topic, event({"b": i}, i % 2))
+    await trim(kafka, topic, 5)
+    other = Running(topic, kafka.address, redis.address, tmp_path, "", "--create-topics")
+    try:
+        await asyncio.to_thread(other.up)
+        await asyncio.to_thread(wait, lambda: other.model()["stopped"], "it does not learn")
+        assert "the model was learned from Kafka cluster " in other.model()["stopped"]
+        assert other.model()["events"] == 5
+    finally:
+        other.kill()
+        other.http.close()
+        service.http.close()

@@ -58,6 +58,8 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
     ("text", "part"),
     [
         ('topics = ["a b"]', "topics: 'a b' is no topic name"),
+        ('topics = ["^("]', "topics: '^(' is no regular expression"),
+        ('topics = ["a"]\n[model]\neta = true', "models.a: eta is a number, not true"),
         ("topic = 1", "topic: there is no such setting"),
         ("[kafka]\nbroker = 1", "kafka.broker: there is no such setting"),
         ("[http]\nport = 99999", "http.port: Input should be less than or equal to 65535"),
@@ -114,3 +116,16 @@ def test_a_variable_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch, na
     monkeypatch.setenv(name, "notjson")
     with pytest.raises(ConfigurationError, match=f"environment: .*{name.partition('_')[2].lower()}"):
         load(None, {})
+
+
+def test_a_topic_that_a_pattern_finds_has_the_patterns_settings() -> None:
+    """Also where the command line names it alone; its own table wins, and what is kept beside topics is not found."""
+    Path("perceptron.toml").write_text(
+        'topics = ["main", "^c-"]\n[model]\neta = 0.5\n[models."^c-"]\neta = 2.0\n[models.c-3]\neta = 3.0\n'
+    )
+    settings = load(None, {})
+    assert (settings.listed, settings.patterns) == (["main"], ["^c-"])
+    assert [settings.of(name).eta for name in ("main", "c-1", "c-3")] == [0.5, 2.0, 3.0]
+    names = ["c-1", "c-1.dead-letters", "__c-1", "main", "xc-1", "c-" + "x" * 240]
+    assert [name for name in names if settings.wanted(name)] == ["c-1"]
+    assert load(None, {"topics": ["c-1"]}).of("c-1").eta == 2.0
