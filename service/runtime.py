@@ -24,7 +24,7 @@ from service.monitoring.logs import set_up
 from service.monitoring.metrics import Durable, Metrics, Now
 from service.observer import ModelObserver
 from service.serving.app import Limits, create_app
-from service.serving.models import Model, Models
+from service.serving.models import Model, Models, given
 from service.settings import Settings, parse_start_at
 from service.snapshots import head as heads
 from service.snapshots.keeper import Keeper
@@ -68,7 +68,11 @@ class Service:
         self._stop = asyncio.Event()
         self._signal = 0
         self._clock = SystemClock()
-        self._models = Models(Model(topic, window=settings.of(topic).window) for topic in settings.listed)
+        self._models = Models(Model(topic, options=settings.of(topic).options()) for topic in settings.listed)
+        for name in settings.units:
+            unit = settings.of(name)
+            learner = Learner(unit.identity(), options=unit.options(), start=unit.start_weights())
+            self._models.add(given(name, learner, self._clock.time()))
         self._metrics = Metrics(__version__, self._now, lambda: self.ready, self._missing)
         self._learners: list[asyncio.Task[None]] = []
         self._store = RedisStore(settings.redis.url)
@@ -153,6 +157,8 @@ class Service:
         # One collection of everything imported so far would take longer than any slice of learning.
         gc.collect()
         gc.freeze()
+        if not settings.topics:
+            return
         for warning in await self._insist(self._store.check):
             self._log.warning(warning)
         if settings.learn:
@@ -169,16 +175,16 @@ class Service:
 
             def found(topic: str) -> None:
                 self._log.info("topic found", topic=topic)
-                model = self._models.add(Model(topic, window=settings.of(topic).window))
+                model = self._models.add(Model(topic, options=settings.of(topic).options()))
                 follow(model)
                 if settings.learn:
                     learn(model)
 
-            for model in self._models:
+            for model in self._models.listed:
                 follow(model)
             if settings.learn:
                 await self._insist(self._kafka.connect)
-                for model in self._models:
+                for model in self._models.listed:
                     learn(model)
                 await self._kafka.run(found)
             elif settings.patterns:
@@ -195,21 +201,23 @@ class Service:
 
     def _learning(self, model: Model, tell: ModelObserver) -> Learning:
         settings = self._settings
+        own = settings.of(model.name)
         keeper = Keeper(
             model.name,
             self._store,
             self._clock,
             asyncio.to_thread,
-            window=settings.of(model.name).window,
+            options=own.options(),
+            start=own.start_weights(),
             keep_every=settings.snapshots.keep_every,
             keep=settings.snapshots.keep,
         )
-        identity, start_at = settings.of(model.name).identity(), parse_start_at(settings.start_at)
-        return Learning(self._kafka.logs[model.name], keeper, self._clock, tell, identity, start_at)
+        start_at = parse_start_at(settings.start_at)
+        return Learning(self._kafka.logs[model.name], keeper, self._clock, tell, own.identity(), start_at)
 
     async def _check_identities(self) -> None:
         """Refuse settings under which a stored model's events would mean something else."""
-        for model in self._models:
+        for model in self._models.listed:
             found = await self._store.head(model.name)
             if found is not None:
                 stored = heads.decode(found[1], found[0]).identity
@@ -267,7 +275,9 @@ class Service:
                 if ours
                 else None,
                 limit=learner.squared_norm_limit if ours else None,
-                accuracy=learner.accuracy()[1] if ours else None,
+                accuracy=learner.recent.accuracy if ours else None,
+                bound=learner.bound[0] if ours else None,
+                margins=learner.recent.margins if ours else None,
                 lag=self._kafka.logs[model.name].lag(learner.next) if ours else {},
             )
 
@@ -309,7 +319,7 @@ def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
 
 def run(settings: Settings) -> int:
     """Run one process to its end; returns the exit code."""
-    if not settings.topics:
+    if not settings.topics and not settings.units:
         raise ConfigurationError('topics: name at least one, with -t TOPIC or topics = ["…"] in perceptron.toml')
     number = uvloop.run(Service(settings).run())
     return 130 if number == signal.SIGINT else 0

@@ -4,7 +4,6 @@ The composition root (`runtime.py`) and the commands alone read these; everythin
 """
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Iterable
@@ -13,13 +12,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
     ValidationError,
     field_validator,
     model_validator,
@@ -34,32 +27,13 @@ from pydantic_settings import (
 )
 
 from service.errors import ConfigurationError
-from service.learning.identity import Identity
+from service.model_settings import ModelSettings, Section
 
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _ADDRESS = r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}"
 
 
-class _Section(BaseModel):
-    """A table of the settings file."""
-
-    model_config = _STRICT
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_boolean_is_a_number(cls, values: Any) -> Any:
-        for name, value in values.items() if isinstance(values, dict) else ():
-            field = cls.model_fields.get(name)
-            if isinstance(value, bool) and field and field.annotation in {int, float, int | None}:
-                raise ValueError(f"{name} is a number, not {str(value).lower()}")
-        return values
-
-
-Label = StrictBool | StrictInt | StrictFloat | StrictStr
-
-
-class KafkaSettings(_Section):
+class KafkaSettings(Section):
     """`[kafka]`: where events come from."""
 
     bootstrap_servers: str = Field("localhost:9092", pattern=rf"^{_ADDRESS}(,{_ADDRESS})*$")
@@ -68,7 +42,7 @@ class KafkaSettings(_Section):
     watchdog: float = Field(60.0, ge=1.0, description="seconds without a record, though there are more, until we end")
 
 
-class RedisSettings(_Section):
+class RedisSettings(Section):
     """`[redis]`: where snapshots are kept."""
 
     url: str = "redis://localhost:6379/0"
@@ -87,7 +61,7 @@ class RedisSettings(_Section):
         return url
 
 
-class HttpSettings(_Section):
+class HttpSettings(Section):
     """`[http]`: where predictions are asked for."""
 
     host: str = "127.0.0.1"
@@ -98,78 +72,11 @@ class HttpSettings(_Section):
     body_timeout: float = Field(10.0, gt=0, description="seconds for a request's body to arrive")
 
 
-class SnapshotSettings(_Section):
+class SnapshotSettings(Section):
     """`[snapshots]`: which versions are kept for rollback."""
 
     keep_every: float = Field(300.0, gt=0)
     keep: int = Field(12, ge=0)
-
-
-class ModelSettings(_Section):
-    """`[model]`, the defaults of all models, and `[models.NAME]`. All but `window` is identity."""
-
-    features: Literal["named", "positional", "hashed"] = "named"
-    dimension: int | None = Field(None, ge=1, le=1 << 24)
-    bits: int | None = Field(None, ge=1, le=24)
-    rule: Literal["perceptron"] = "perceptron"
-    eta: float = Field(1.0, gt=0, le=1000)
-    labels: tuple[Label, Label] | None = None
-    max_record_bytes: int = Field(1 << 20, ge=1, le=1 << 30)
-    max_features: int = Field(10_000, ge=1)
-    max_name_bytes: int = Field(256, ge=1)
-    max_columns: int = Field(1 << 20, ge=1, le=1 << 28)
-    window: int = Field(1000, ge=1, le=1_000_000)
-
-    @field_validator("labels", mode="before")
-    @classmethod
-    def _from_environment(cls, labels: Any) -> Any:
-        try:
-            return json.loads(labels) if isinstance(labels, str) else labels
-        except ValueError:
-            raise ValueError("expected a list of two labels") from None
-
-    @field_validator("labels", mode="after")
-    @classmethod
-    def _two_labels(cls, labels: tuple[Label, Label] | None) -> tuple[Label, Label] | None:
-        if labels and labels[0] == labels[1]:
-            raise ValueError("the two labels must differ")
-        return labels
-
-    @model_validator(mode="after")
-    def _mode_fits(self) -> "ModelSettings":
-        for mode, name in (("positional", "dimension"), ("hashed", "bits")):
-            given = getattr(self, name) is not None
-            if (self.features == mode) != given:
-                raise ValueError(
-                    f'features = "{self.features}" {"takes no" if given else "needs"} {name}'
-                    + (f' (it belongs to features = "{mode}")' if given else f", such as {name} = 20")
-                )
-        if self.features == "positional" and (self.dimension or 0) > self.max_features:
-            raise ValueError(f"dimension = {self.dimension} is more than max_features = {self.max_features}")
-        return self
-
-    def identity(self) -> Identity:
-        """What the stored model must have been learned with."""
-        return Identity(
-            rule=self.rule,
-            eta=self.eta,
-            features=self.features,
-            dimension=self.dimension,
-            bits=self.bits,
-            labels=_by_value(self.labels),
-            max_record_bytes=self.max_record_bytes,
-            max_features=self.max_features,
-            max_name_bytes=self.max_name_bytes,
-            max_columns=self.max_columns if self.features == "named" else None,
-        )
-
-
-def _by_value(labels: tuple[Label, Label] | None) -> tuple[Label, Label] | None:
-    """Labels with 1.0 written as 1: numbers are the same label by value."""
-    if labels is None:
-        return None
-    negative, positive = (int(x) if isinstance(x, float) and x.is_integer() else x for x in labels)
-    return negative, positive
 
 
 def _matching(patterns: Iterable[str], topic: str) -> str | None:
@@ -221,6 +128,13 @@ class Settings(BaseSettings):
                 )
         return list(dict.fromkeys(topics))
 
+    @model_validator(mode="after")
+    def _units_have_no_topic(self) -> "Settings":
+        for name in self.topics:
+            if self.models[name].rule == "threshold-unit":
+                raise ValueError(f"topics: '{name}' is a threshold-unit, which never learns: it needs no topic")
+        return self
+
     @field_validator("start_at", mode="after")
     @classmethod
     def _start_at_reads(cls, text: str | None) -> str | None:
@@ -251,6 +165,11 @@ class Settings(BaseSettings):
     def patterns(self) -> list[str]:
         """Regular expressions, each beginning with '^': every topic that one of them finds is learned."""
         return [topic for topic in self.topics if topic.startswith("^")]
+
+    @property
+    def units(self) -> list[str]:
+        """Models that are given, not learned: threshold units, which need no topic."""
+        return [name for name, model in self.models.items() if model.rule == "threshold-unit"]
 
     def wanted(self, topic: str) -> bool:
         """Whether a pattern asks for this topic. Kafka's own topics and dead letters are nobody's events."""

@@ -14,6 +14,10 @@ FOLD = 1
 MAX_VALUE = 1e30
 MAX_WEIGHT = 1e6
 
+Rule = Literal["perceptron", "error-correction", "half-step", "lms", "logistic-delta", "threshold-unit"]
+MISTAKE_DRIVEN = ("perceptron", "error-correction", "half-step")
+"""Rules that update only where y·s <= 0, so that the perceptron theorem is about them."""
+
 Label = bool | int | float | str
 
 
@@ -21,10 +25,16 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """Rule, features, labels and acceptance limits of one model. Plain JSON values only."""
 
     fold: int = FOLD
-    rule: Literal["perceptron"] = "perceptron"
+    rule: Rule = "perceptron"
     eta: float = 1.0
-    tie: Literal["negative"] = "negative"
+    outputs: Literal["bipolar", "binary"] | None = None
+    """Of error-correction alone."""
+    slope: float | None = None
+    """Of logistic-delta alone: a."""
+    tie: Literal["negative", "positive"] = "negative"
+    """What s = 0 predicts."""
     start: str = "zero"
+    """See `learning.start`."""
     average: bool = False
     features: Literal["named", "positional", "hashed"] = "named"
     dimension: int | None = None

@@ -1,20 +1,42 @@
 """The rules of `rules.py`, compiled, over a batch of columns.
 
 The loops are compiled without fast-math, so every sum and step keeps the order of the formula and the same
-events give the same bits on any CPU. Columns are `np.uintp`: signed indices cost half as much again.
+events give the same bits on any CPU. (The logistic rule's `exp` is outside this promise.) Columns are `np.uintp`:
+signed indices cost half as much again.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from service.learning.bounds import Stretch, factor
 from service.learning.events import Batch
+from service.learning.identity import Identity
 
 Vector = NDArray[np.float64]
+
+PERCEPTRON, ERROR_CORRECTION, HALF_STEP, LMS, LOGISTIC_DELTA, THRESHOLD_UNIT = range(6)
+RULES = ("perceptron", "error-correction", "half-step", "lms", "logistic-delta", "threshold-unit")
+
+
+_NONE = np.zeros(0)
+
+
+class Learned(NamedTuple):
+    """What the kernel did to a batch. Scores and norms are those before each event's update."""
+
+    done: int
+    """Events learned: fewer than the batch has when the next one's update is not finite; that one changed nothing."""
+    updates: int
+    squared_steps: float
+    """The running ‖w(0)‖² + Σ‖Δw‖² over all updates."""
+    scores: Vector
+    squared_norms: Vector
+    """‖x‖² of each event, the bias included."""
 
 
 def _compiled(function: Callable[..., Any]) -> Any:
@@ -26,45 +48,95 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 
 @_compiled
-def _perceptron(
-    w: Vector, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector,
-    eta: float, scores: Vector, squared_steps: float,
-) -> tuple[int, float]:  # fmt: skip
+def _learn(
+    rule: int, eta: float, positive_tie: bool, binary: bool, slope: float, w: Vector, late: Vector, seen: float,
+    starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector, scores: Vector, squared_norms: Vector,
+    squared_steps: float, reference: Vector, scale: float, gammas: Vector, hinge: Vector, radius_squared: Vector,
+) -> tuple[int, int, float]:  # fmt: skip
+    updates = 0
     for i in range(len(labels)):
-        y = labels[i]
-        s = w[0]
+        y, rate = labels[i], eta * weights[i]
+        s, squared = w[0], 1.0
         for j in range(starts[i], starts[i + 1]):
             s += w[columns[j]] * values[j]
-        scores[i] = s
-        if y * s <= 0.0:
-            step = eta * weights[i] * y
+            squared += values[j] * values[j]
+        scores[i], squared_norms[i] = s, squared
+        out = 1.0 if s > 0.0 or (s == 0.0 and positive_tie) else -1.0
+        if rule == PERCEPTRON:
+            step = rate * y if y * s <= 0.0 else 0.0
+        elif rule == ERROR_CORRECTION:
+            step = rate * ((y - out) / 2.0 if binary else y - out)
+        elif rule == HALF_STEP:
+            step = 0.5 * rate * (y - out)
+        elif rule == LMS:
+            step = rate * (y - s)
+        elif rule == LOGISTIC_DELTA:
+            z = slope * s
+            o = 1.0 / (1.0 + math.exp(-z)) if z >= 0.0 else math.exp(z) / (1.0 + math.exp(z))
+            step = rate * ((1.0 if y > 0.0 else 0.0) - o) * (slope * o * (1.0 - o))
+        else:
+            step = 0.0
+        if step != 0.0 or math.isnan(s):
             # An update that is not finite is not applied: zero times infinity is NaN and stays.
             check = (w[0] + step) * 0.0 + s * 0.0
             for j in range(starts[i], starts[i + 1]):
                 check += (w[columns[j]] + step * values[j]) * 0.0
             if check != 0.0:
-                return i, squared_steps
+                return i, updates, squared_steps
+            updates += 1
             w[0] += step
             squared_steps += step * step
             for j in range(starts[i], starts[i + 1]):
                 delta = step * values[j]
                 w[columns[j]] += delta
                 squared_steps += delta * delta
-        elif math.isnan(s):
-            return i, squared_steps
-    return len(labels), squared_steps
+            if len(late) > 0:
+                # The mean of the weights after each event is w - late/events: a change counts from its event on.
+                late[0] += (seen + i) * step
+                for j in range(starts[i], starts[i + 1]):
+                    late[columns[j]] += (seen + i) * (step * values[j])
+        if len(reference) > 0:
+            # The bound's sums (see bounds.py) are over all events, also those that change nothing.
+            along = reference[0]
+            for j in range(starts[i], starts[i + 1]):
+                along += reference[columns[j]] * values[j]
+            length = rate if rule != ERROR_CORRECTION or binary else 2.0 * rate
+            along *= scale * y * length
+            radius_squared[0] = max(radius_squared[0], length * length * squared)
+            for g in range(len(gammas)):
+                if gammas[g] <= along:
+                    break  # they fall
+                hinge[g] += gammas[g] - along
+    return len(labels), updates, squared_steps
 
 
-_KERNELS = {"perceptron": _perceptron}
+def learn(
+    identity: Identity,
+    w: Vector,
+    late: Vector,
+    batch: Batch,
+    seen: int = 0,
+    squared_steps: float = 0.0,
+    stretch: Stretch | None = None,
+) -> Learned:
+    """Learn the batch in order, changing `w` in place, and `late` where the model keeps its average (else empty).
 
-
-def learn(rule: str, eta: float, w: Vector, batch: Batch, scores: Vector, squared_steps: float) -> tuple[int, float]:
-    """Learn the batch in order, changing `w` in place and filling `scores` (before each event's update).
-
-    `squared_steps` is the running Σ‖Δw‖² over updates. Returns it with the number of events learned: fewer than
-    the batch has when the next event's score or update is not finite, and then that event changed nothing.
+    `seen` is the number of events learned before, `squared_steps` the running sum. Those of a `stretch` are added to.
     """
-    done, squared_steps = _KERNELS[rule](
-        w, batch.starts, batch.columns, batch.values, batch.labels, batch.weights, eta, scores, squared_steps
-    )
-    return int(done), float(squared_steps)
+    if stretch is None:
+        following: tuple[Any, ...] = (_NONE, 0.0, _NONE, _NONE, _NONE)
+    else:
+        if len(batch.labels):
+            first = batch.values[: int(batch.starts[1])]
+            rate = factor(identity) * identity.eta * float(batch.weights[0])
+            stretch.expect(rate * rate * (1.0 + float(first @ first)))
+        following = (stretch.reference, stretch.sums.scale, stretch.gammas, stretch.hinge, stretch.radius_squared)
+    scores, squared_norms = np.empty(len(batch.labels)), np.empty(len(batch.labels))
+    done, updates, squared = _learn(
+        RULES.index(identity.rule), identity.eta, identity.tie == "positive", identity.outputs == "binary",
+        identity.slope or 1.0, w, late, float(seen), batch.starts, batch.columns, batch.values, batch.labels,
+        batch.weights, scores, squared_norms, squared_steps, *following,
+    )  # fmt: skip
+    if stretch is not None:
+        stretch.count(int(updates), float(squared - squared_steps))
+    return Learned(int(done), int(updates), float(squared), scores[:done], squared_norms[:done])

@@ -6,17 +6,21 @@ counts. Beside it stand observations (the recent window, the norm's limit, runs)
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from service.errors import OutOfOrder
+from service.errors import ConfigurationError, OutOfOrder
 from service.learning import kernel
+from service.learning.bounds import Stretch, Sums, direction, why_none
 from service.learning.columns import columns_for
 from service.learning.events import Batch, Decoder, Reject
-from service.learning.identity import Identity
+from service.learning.identity import MISTAKE_DRIVEN, Identity
+from service.learning.kernel import Learned
+from service.learning.recent import Recent
+from service.learning.start import Weights, initial
 
 Ranges = dict[int, list[tuple[int, int]]]
 """Covered offsets by partition, as half-open [from, to) in ascending order; the last `to` is the next offset."""
@@ -50,21 +54,51 @@ class Outcome(NamedTuple):
     diverged: str | None
 
 
+class Options(NamedTuple):
+    """How a model is watched and served; no part of its identity."""
+
+    window: int = 1000
+    """Events that recent figures are over."""
+    serve: Literal["last", "average"] = "last"
+    """Which weights answer."""
+    bound: bool = True
+    """Whether the sums of the mistake bound are kept."""
+    reference: Weights | None = None
+    """The bound's reference, where one is given."""
+
+
+DEFAULT = Options()
+
+
 class Learner:
     """One model: weights, columns, covered ranges, counts. Not shared between threads."""
 
-    def __init__(self, identity: Identity, *, window: int = 1000) -> None:
+    def __init__(self, identity: Identity, *, options: Options = DEFAULT, start: Weights | None = None) -> None:
+        """`start` has the weights of an identity whose start is given ones; a snapshot has them already."""
         self.identity = identity
         self.columns = columns_for(identity)
         self.covered: Ranges = {}
         self.counts = Counts()
-        self.squared_norm_limit = 0.0
         self.runs: list[tuple[int, int, int]] = []
-        self._recent = np.zeros(0, bool)
-        self._window = window
+        self.options = options
+        self.recent = Recent(options.window)
+        self.stretch: Stretch | None = None
+        self.squared_steps = 0.0  # ‖w(0)‖² + Σ‖Δw‖²
         self._decoder = Decoder(identity, self.columns)
-        self._w = np.zeros(0)
+        self._w = self._late = np.zeros(0)
+        if start is not None:
+            self.columns.extend(start.names or ())
+            self._w = start.vector
+            if len(self._w) != len(self.columns):
+                raise ConfigurationError(
+                    f"start: {len(self._w) - 1} weights are given where the model has {len(self.columns) - 1} features"
+                )
+        self._begun = 0
         self._fit_arrays()
+        given = options.reference
+        self._given = dict(zip(given.names, given.coef, strict=True)) if given and given.names else {}
+        if given is not None:
+            self._begin_stretch(self._referred(0, len(self.columns)), given.identity, given.vector)
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -77,14 +111,33 @@ class Learner:
         return {partition: ranges[-1][1] for partition, ranges in self.covered.items()}
 
     @property
-    def recent(self) -> NDArray[np.bool_]:
-        """For each event of the recent window, oldest first: was its prediction wrong?"""
-        return self._recent[-self._window :]
+    def average(self) -> NDArray[np.float64] | None:
+        """The mean of the weights after each event so far (Freund and Schapire), where the identity keeps it."""
+        if not self.identity.average:
+            return None
+        return self.weights - self._late[: len(self.columns)] / max(self.counts.events, 1)
+
+    @property
+    def served(self) -> NDArray[np.float64]:
+        """The weights that answer."""
+        average = self.average if self.options.serve == "average" else None
+        return self.weights if average is None else average
+
+    @property
+    def arrays(self) -> dict[str, NDArray[np.float64]]:
+        """What is to be stored, by name: w, and where the average is kept what makes it of w (see the kernel)."""
+        late = {"late": self._late[: len(self.columns)]} if self.identity.average else {}
+        return {"w": self.weights, **late}
 
     @property
     def squared_norm(self) -> float:
         """‖w‖², the bias included."""
         return float(self.weights @ self.weights)
+
+    @property
+    def squared_norm_limit(self) -> float | None:
+        """What ‖w‖² cannot exceed: the start's plus Σ‖Δw‖². Of rules alone that update only where y·s <= 0."""
+        return self.squared_steps if self.identity.rule in MISTAKE_DRIVEN else None
 
     def begin(self, starts: Mapping[int, int]) -> None:
         """Cover nothing yet, from these offsets on. Partitions that are covered already stay as they are."""
@@ -92,12 +145,62 @@ class Learner:
             self.covered.setdefault(partition, [(offset, offset)])
 
     def load(
-        self, weights: NDArray[np.float64], covered: Ranges, counts: Counts, limit: float, recent: NDArray[np.bool_]
+        self,
+        arrays: Mapping[str, NDArray[np.float64]],
+        covered: Ranges,
+        counts: Counts,
+        squared_steps: float,
+        recent: Recent,
+        stretch: Stretch | None,
     ) -> None:
-        """Take over restored state, these very arrays; the columns have their names already."""
-        self._w = weights
+        """Take over restored state, these very objects; the columns have their names already."""
+        self._w, self._late = arrays["w"], arrays.get("late", self._late)
+        self.covered, self.counts, self.squared_steps, self.recent = covered, counts, squared_steps, recent
+        self._begun = len(self.columns)
         self._fit_arrays()
-        self.covered, self.counts, self.squared_norm_limit, self._recent = covered, counts, limit, recent
+        given = self.options.reference
+        if given is None or (stretch and stretch.sums.reference == given.identity):
+            self.stretch = stretch
+        else:
+            self._begin_stretch(self._referred(0, len(self.columns)), given.identity, given.vector)
+
+    def refer(self, name: str) -> None:
+        """Begin a new stretch of the bound, whose reference is where the weights, or their average, point now.
+
+        Nothing where the reference is given. `name` says which weights they are.
+        """
+        if self.options.reference is None:
+            vector = self.weights.copy() if self.average is None else self.average
+            self._begin_stretch(vector, name, vector)
+
+    def _begin_stretch(self, reference: NDArray[np.float64], name: str, whole: NDArray[np.float64]) -> None:
+        """`reference` is the part of the `whole` vector that there are columns for."""
+        scale, w = direction(whole), self.weights
+        if why_none(self.identity, self.options.bound) is None and scale > 0.0:
+            along = scale * float(w @ reference)
+            self.stretch = Stretch(reference, Sums(name, scale, self.counts.updates, self.squared_norm, along))
+
+    def _referred(self, first: int, end: int) -> NDArray[np.float64]:
+        """The parts of a given reference for these columns; of one that is not given there are none."""
+        given = self.options.reference
+        if given is None:
+            return np.zeros(end - first)
+        if given.names is None:
+            return given.vector[first:end]
+        named = [self._given.get(name, 0.0) for name in self.columns.names[max(first - 1, 0) : end - 1]]
+        return np.array([given.intercept, *named] if first == 0 else named)
+
+    @property
+    def bound(self) -> tuple[int | None, str | None]:
+        """The most updates that the theorem allows, or None and the reason why there is no such figure."""
+        if reason := why_none(self.identity, self.options.bound):
+            return None, reason
+        return (self.stretch.bound, None) if self.stretch else (None, "no reference is known yet")
+
+    @property
+    def broken(self) -> str | None:
+        """Which theorem the state contradicts, so that it must be corrupt; None where it does not."""
+        return self.stretch.broken(self.squared_norm) if self.stretch else None
 
     def pass_over(self, partition: int, offset: int) -> None:
         """Cover offsets up to `offset` that hold no record: compacted away, control records, aborted."""
@@ -114,41 +217,47 @@ class Learner:
         known = len(self.columns.names)
         batch, rejects, ignored = self._decoder.decode(records)
         self._fit_arrays()
-        scores = np.empty(len(batch.labels))
         identity = self.identity
-        done, self.squared_norm_limit = kernel.learn(
-            identity.rule, identity.eta, self._w, batch, scores, self.squared_norm_limit
-        )
+        events, steps = self.counts.events, self.squared_steps
+        learned = kernel.learn(identity, self._w, self._late, batch, events, steps, self.stretch)
+        self.squared_steps = learned.squared_steps
         consumed, diverged = len(records), None
-        if done < len(batch.labels):
+        if learned.done < len(batch.labels):
             # The events from here on changed nothing; neither may their names, rejections and counts.
-            consumed = batch.records[done]
+            consumed = batch.records[learned.done]
             diverged = f"rule {identity.rule} with eta {identity.eta:g}: the update at offset {first + consumed} of partition {partition} is not finite"  # noqa: E501
             self.columns.truncate(known)
             batch, rejects, ignored = self._decoder.decode(records[:consumed])
-        self._count(batch, scores[:done], rejects, ignored)
+        self._count(batch, learned, rejects, ignored)
         self._cover(partition, first + consumed)
         return Outcome(consumed, rejects, diverged)
 
     def score(self, features: Mapping[str, float] | Sequence[float]) -> tuple[float, int]:
         """s = w·x for checked features of this model's mode, and how many of them the model does not know.
 
-        A plain loop in the kernel's order: calling compiled code for one costs more, and `sum` has other bits.
+        w are the weights that are served. A plain loop in the kernel's order: calling compiled code for one costs more,
+        and `sum` has other bits.
         """
         pairs, unknown = self.columns.find(features)
         w = memoryview(self._w)  # type: ignore[arg-type]
         s: float = w[0]
+        if self.options.serve == "last":
+            for column, value in pairs:
+                s += w[column] * value
+            return s, unknown
+        late, events = memoryview(self._late), max(self.counts.events, 1)  # type: ignore[arg-type]
+        s -= late[0] / events
         for column, value in pairs:
-            s += w[column] * value
+            s += (w[column] - late[column] / events) * value
         return s, unknown
 
     def label(self, score: float) -> bool | int | float | str:
-        """The label that a score predicts: positive only when s > 0."""
-        return (self.identity.labels or (-1, 1))[score > 0.0]
+        """The label that a score predicts: positive when s > 0, and where the tie is positive also when s = 0."""
+        return (self.identity.labels or (-1, 1))[score > 0.0 or (score == 0.0 and self.identity.tie == "positive")]
 
     def largest(self, count: int) -> list[int]:
         """The columns of the largest weights by size, the bias aside, largest first."""
-        sizes = np.abs(self.weights[1:])
+        sizes = np.abs(self.served[1:])
         least = np.partition(sizes, -count)[-count] if count < len(sizes) else 0.0
         above, equal = np.flatnonzero(sizes > least), np.flatnonzero(sizes == least)
         chosen = np.concatenate([above, equal[: count - len(above)]])
@@ -160,19 +269,30 @@ class Learner:
         events = self.counts.events
         if not events:
             return None, None
-        return 1.0 - self.counts.wrong_predictions / events, 1.0 - float(self.recent.mean())
+        return 1.0 - self.counts.wrong_predictions / events, self.recent.accuracy
 
     def _fit_arrays(self) -> None:
-        # Unused columns are zero, the weight that a new column starts with.
-        short = len(self.columns) - len(self._w)
+        # Unused columns have the weight that a new column starts with.
+        have = len(self._w)
+        short = len(self.columns) - have
         if short > 0:
-            self._w = np.concatenate([self._w, np.zeros(max(short, len(self._w)))])
+            self._w = np.concatenate([self._w, initial(self.identity.start, have, max(short, have))])
+        if self.identity.average and len(self._late) < len(self._w):
+            self._late = np.concatenate([self._late, np.zeros(len(self._w) - len(self._late))])
+        # What columns begin with is part of w(0), whenever they come.
+        end = len(self.columns)
+        if end > self._begun:
+            started = self._w[self._begun : end]
+            self.squared_steps += float(started @ started)
+            if self.stretch is not None:
+                self.stretch.grow(started, self._referred(self._begun, end))
+            self._begun = end
 
-    def _count(self, batch: Batch, scores: NDArray[np.float64], rejects: list[Reject], ignored: int) -> None:
-        counts, truth, predicted = self.counts, batch.labels > 0.0, scores > 0.0
-        mistakes = int(np.count_nonzero(batch.labels * scores <= 0.0))
-        counts.mistakes += mistakes
-        counts.updates += mistakes
+    def _count(self, batch: Batch, learned: Learned, rejects: list[Reject], ignored: int) -> None:
+        counts, scores, truth = self.counts, learned.scores, batch.labels > 0.0
+        predicted = scores >= 0.0 if self.identity.tie == "positive" else scores > 0.0
+        counts.mistakes += int(np.count_nonzero(batch.labels * scores <= 0.0))
+        counts.updates += learned.updates
         counts.ignored_features += ignored
         table = np.bincount(2 * truth + predicted, minlength=4).tolist()
         for row, new in zip(counts.confusion, (table[:2], table[2:]), strict=True):
@@ -180,9 +300,7 @@ class Learner:
             row[1] += new[1]
         for reject in rejects:
             counts.rejected[reject.reason] = counts.rejected.get(reject.reason, 0) + 1
-        self._recent = np.concatenate([self._recent, truth != predicted])
-        if len(self._recent) > 16 * self._window:
-            self._recent = self.recent.copy()
+        self.recent.add(truth != predicted, batch.labels * scores, learned.squared_norms)
 
     def _cover(self, partition: int, to: int) -> None:
         start, at = self.covered[partition][-1]

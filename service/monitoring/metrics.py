@@ -5,7 +5,7 @@ count them twice, and a counter never goes back within a process. The learner al
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client import (
@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 disable_created_metrics()  # type: ignore[no-untyped-call]
 # Else each counter has a series of start times beside it, which nothing here reads.
 
+QUANTILES = (0.1, 0.5, 0.9)
 FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
@@ -39,7 +40,7 @@ class Durable(NamedTuple):
 
 
 class Now(NamedTuple):
-    """One model at this moment. `durable`, `limit`, `accuracy` and `lag` are the learner's alone."""
+    """One model at this moment. From `durable` on figures are the learner's alone."""
 
     model: str
     learning: bool
@@ -50,6 +51,9 @@ class Now(NamedTuple):
     durable: Durable | None
     limit: float | None
     accuracy: float | None
+    bound: int | None
+    margins: tuple[float, Sequence[float]] | None
+    """Mean perceptron loss, and quantiles of the margin by QUANTILES."""
     lag: dict[int, int]
 
 
@@ -187,6 +191,19 @@ class _Models(Collector):
             "Share of right predictions, each made before learning the event, over the recent window.",
             lambda r: r.accuracy,
         )
+        yield gauge(
+            "mistake_bound",
+            "The most updates that the perceptron theorem allows; absent where it says nothing.",
+            lambda r: r.bound,
+        )
+        yield gauge("loss", "Mean of max(0, -y*s) over the recent window.", lambda r: r.margins and r.margins[0])
+        margins = GaugeMetricFamily(
+            "perceptron_margin", "Quantiles of y*s/|x| over the recent window.", labels=["model", "quantile"]
+        )
+        for row in rows:
+            for quantile, value in zip(QUANTILES, row.margins[1], strict=True) if row.margins else ():
+                margins.add_metric([row.model, str(quantile)], value)
+        yield margins
         yield gauge(
             "snapshot_timestamp_seconds",
             "When the last save was accepted.",

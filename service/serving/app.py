@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import DependencyError, Rejected
 from service.learning.learner import Learner
+from service.learning.recent import QUANTILES
 from service.monitoring.metrics import Metrics
 from service.serving import predict, problems
 from service.serving.models import Answering, Model, Models
@@ -124,7 +125,7 @@ def create_app(
         """The largest weights (`top`), some by name (`names`), or all, a page at a time (`limit`, `cursor`)."""
         learner = answering(name)[1].learner
         chosen, following = _choose(learner, top, names, limit, cursor)
-        w = learner.weights
+        w = learner.served
         rows = [{"name": learner.columns.name_of(c), "column": c, "weight": float(w[c])} for c in chosen]
         return _json({"bias": float(w[0]), "weights": rows, "next": following})
 
@@ -167,6 +168,8 @@ def describe(model: Model, a: Answering) -> dict[str, Any]:
     """A model as `GET /v1/models/{m}` and `perceptron inspect` show it."""
     learner, head, counts = a.learner, a.head, a.learner.counts
     overall, recent = learner.accuracy()
+    margins = learner.recent.margins
+    bound, bound_reason = learner.bound
     return {
         "model": model.name,
         "identity": learner.identity,
@@ -186,8 +189,11 @@ def describe(model: Model, a: Answering) -> dict[str, Any]:
         "columns": len(learner.columns),
         "squared_norm": learner.squared_norm,
         "squared_norm_limit": learner.squared_norm_limit,
-        "bound": None,
-        "bound_reason": "no reference is known",
+        "loss": margins and margins.loss,
+        "margins": margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
+        "serve": learner.options.serve,
+        "bound": bound,
+        "bound_reason": bound_reason,
         "digest": a.digest,
         "state_digest": head.state_digest,
         "saved_at": _iso(head.saved_at),

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from service.errors import DependencyError, SnapshotDamaged
-from service.learning.learner import Learner
+from service.learning.learner import DEFAULT, Learner, Options
+from service.snapshots import head as heads
+from service.snapshots.blobs import digest
 from service.snapshots.head import Head
 from service.snapshots.keeper import Clock, Offload, Snapshot, fetch
 from service.snapshots.store import Store
@@ -28,12 +30,12 @@ class Answering(NamedTuple):
 class Model:
     """One model by name. `answering` is swapped in one assignment, so a request sees one state throughout."""
 
-    def __init__(self, name: str, *, window: int = 1000) -> None:
+    def __init__(self, name: str, *, options: Options = DEFAULT) -> None:
         self.name = name
         self.answering: Answering | None = None
         self.learning_here = False
         self.stopped: str | None = None
-        self._window = window
+        self._options = options
         self._followed: Snapshot | None = None
         self._damaged = ""
 
@@ -61,7 +63,7 @@ class Model:
         ):
             return
         try:
-            snapshot = await fetch(store, self.name, offload, self._window, self._followed)
+            snapshot = await fetch(store, self.name, offload, self._options, self._followed)
         except SnapshotDamaged as error:
             self._damaged = digest
             tell.damaged(error)
@@ -77,7 +79,8 @@ class Models:
 
     def __init__(self, listed: Iterable[Model]) -> None:
         self._models = {model.name: model for model in listed}
-        self._listed = list(self._models.values())
+        self.listed = list(self._models.values())
+        """Those that settings list."""
 
     def add(self, found: Model) -> Model:
         """Take in a model that was found."""
@@ -94,4 +97,32 @@ class Models:
     @property
     def ready(self) -> bool:
         """Whether every listed model can answer, and any at all. A topic just found must not take us out of service."""
-        return all(model.answering for model in self._listed) and any(model.answering for model in self)
+        return all(model.answering for model in self.listed) and any(model.answering for model in self)
+
+
+def given(name: str, learner: Learner, now: float) -> Model:
+    """A model that is never learned, a threshold unit: it answers as it is, from no snapshot."""
+    model, content = Model(name), heads.content(learner)
+    head = Head(
+        model=name,
+        version=1,
+        parent="",
+        saved_at=now,
+        identity=learner.identity,
+        state_digest=content.state_digest,
+        order="log",
+        cluster="",
+        next={},
+        covered={},
+        counts=learner.counts,
+        observations=heads.observations(learner),
+        runs=[],
+        run_blobs=[],
+        kept=[],
+        columns=len(learner.columns),
+        arrays=content.arrays,
+        reference=None,
+        names=content.stored.names.blobs,
+    )
+    model.answering = Answering(learner, head, digest(heads.encode(head)))
+    return model

@@ -102,7 +102,7 @@ def answer(learner: Learner, features: Features, explain: bool = False) -> dict[
     score, unknown = learner.score(features)
     answered: dict[str, Any] = {"label": learner.label(score), "score": score, "unknown_features": unknown}
     if explain:
-        w = learner.weights
+        w = learner.served
         terms = [("bias", 1.0, float(w[0]))]
         terms += [(name, value, float(w[column])) for name, column, value in learner.columns.explain(features)]
         rows: list[dict[str, Any]] = [

@@ -125,9 +125,14 @@ class About(BaseModel):
     accuracy: Accuracy
     columns: int = Field(examples=[21])
     squared_norm: float = Field(examples=[88.5])
-    squared_norm_limit: float = Field(examples=[310.25])
-    bound: int | None
-    bound_reason: str | None = Field(examples=["no reference is known"])
+    squared_norm_limit: float | None = Field(examples=[310.25])
+    loss: float | None = Field(examples=[0.02], description="mean perceptron loss max(0, -y*s) of recent events")
+    margins: dict[str, float] | None = Field(
+        examples=[{"0.1": 0.2, "0.5": 1.1, "0.9": 2.5}], description="quantiles of y*s/|x| of recent events"
+    )
+    serve: str = Field(examples=["last"], description="the weights that answer: last or average")
+    bound: int | None = Field(examples=[112], description="the most updates that the perceptron theorem allows")
+    bound_reason: str | None = Field(examples=[None])
     digest: str = Field(examples=["9d55c0e5…"])
     state_digest: str = Field(examples=["1f0e7a21…"])
     saved_at: str = Field(examples=["2030-01-01T12:00:00.000+00:00"])

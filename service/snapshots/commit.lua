@@ -23,14 +23,17 @@ for i = 6, #ARGV do
   live['b:' .. ARGV[i]] = true
 end
 
+local function hold_array(array)
+  for _, name in ipairs(array.base) do live['b:' .. name] = true end
+  for _, name in ipairs(array.deltas) do live['b:' .. name] = true end
+end
+
 local function hold(text)
   local kept = cjson.decode(text)
   for _, name in ipairs(kept.names) do live['b:' .. name] = true end
   for _, name in ipairs(kept.run_blobs) do live['b:' .. name] = true end
-  for _, array in pairs(kept.arrays) do
-    for _, name in ipairs(array.base) do live['b:' .. name] = true end
-    for _, name in ipairs(array.deltas) do live['b:' .. name] = true end
-  end
+  for _, array in pairs(kept.arrays) do hold_array(array) end
+  if kept.reference ~= cjson.null then hold_array(kept.reference) end
 end
 
 -- Readers that fetched the parent's head just now still need its blobs.

@@ -13,8 +13,10 @@ import msgspec
 import numpy as np
 
 from service.errors import SnapshotDamaged
+from service.learning.bounds import Stretch, Sums
 from service.learning.identity import Identity
-from service.learning.learner import Counts, Learner
+from service.learning.learner import Counts, Learner, Options
+from service.learning.recent import Margins, Recent
 from service.snapshots import blobs
 from service.snapshots.blobs import Laid, LaidNames
 
@@ -47,10 +49,14 @@ class Array(msgspec.Struct, frozen=True):
 class Observations(msgspec.Struct, frozen=True):
     """Kept with the state, not part of it."""
 
-    squared_norm_limit: float
+    squared_steps: float
+    """The start's squared norm plus Σ‖Δw‖²."""
     recent_events: int
     recent_wrong: str
     """One bit for each event of the recent window, oldest first, packed, hexadecimal."""
+    margins: Margins | None
+    stretch: Sums | None
+    """Of the mistake bound; its reference array is in `reference`."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -82,23 +88,26 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     kept: list[Kept]
     columns: int
     arrays: dict[str, Array]
+    reference: Array | None
     names: list[str]
 
     @property
     def refs(self) -> list[str]:
         """The digests of all blobs that this snapshot consists of."""
-        return [*self.names, *self.run_blobs, *(d for a in self.arrays.values() for d in (*a.base, *a.deltas))]
+        arrays = [*self.arrays.values(), *([self.reference] if self.reference else [])]
+        return [*self.names, *self.run_blobs, *(d for a in arrays for d in (*a.base, *a.deltas))]
 
 
 class Stored(NamedTuple):
     """What the store has of a model."""
 
     arrays: dict[str, Laid]
+    reference: Laid | None
     names: LaidNames
     runs: list[str]
 
 
-NOTHING = Stored({}, LaidNames(0, []), [])
+NOTHING = Stored({}, None, LaidNames(0, []), [])
 
 
 class Content(NamedTuple):
@@ -112,7 +121,16 @@ class Content(NamedTuple):
     @property
     def arrays(self) -> dict[str, Array]:
         """The arrays as the head names them."""
-        return {name: Array(laid.base, [d for d, _ in laid.deltas]) for name, laid in self.stored.arrays.items()}
+        return {name: _named(laid) for name, laid in self.stored.arrays.items()}
+
+    @property
+    def reference(self) -> Array | None:
+        """The bound's reference as the head names it."""
+        return _named(self.stored.reference) if self.stored.reference else None
+
+
+def _named(laid: Laid) -> Array:
+    return Array(laid.base, [d for d, _ in laid.deltas])
 
 
 _decoder = msgspec.json.Decoder(Head)
@@ -141,10 +159,18 @@ def content(learner: Learner, before: Stored = NOTHING) -> Content:
 
     Heavy for many columns, so it may run in a thread; the learner must not change meanwhile.
     """
-    weights, missing = blobs.lay(learner.weights, before.arrays.get("w", blobs.NOTHING))
+    laid, missing = dict[str, Laid](), dict[str, bytes]()
+    for name, array in learner.arrays.items():
+        laid[name], new = blobs.lay(array, before.arrays.get(name, blobs.NOTHING))
+        missing |= new
+    reference: Laid | None = None
+    if learner.stretch is not None:
+        # One that is the weights of a kept version is in the store already, under the same names.
+        reference, new = blobs.lay(learner.stretch.reference, before.reference or laid["w"])
+        missing |= new
     names, more = blobs.lay_names(learner.columns.names, before.names)
     runs, rest, yet_more = blobs.lay_runs(learner.runs, before.runs)
-    stored = Stored({"w": weights}, names, runs)
+    stored = Stored(laid, reference, names, runs)
     state = (learner.identity, covered_as_json(learner), learner.counts, len(learner.columns), stored)
     return Content(_digest_of(*state), stored, rest, missing | more | yet_more)
 
@@ -171,43 +197,55 @@ def covered_as_json(learner: Learner) -> dict[str, list[tuple[int, int]]]:
 
 def observations(learner: Learner) -> Observations:
     """What is kept beside the state."""
-    recent = learner.recent
-    return Observations(learner.squared_norm_limit, len(recent), np.packbits(recent).tobytes().hex())
+    wrong = learner.recent.wrong
+    sums = learner.stretch.stored() if learner.stretch else None
+    bits = np.packbits(wrong).tobytes().hex()
+    return Observations(learner.squared_steps, len(wrong), bits, learner.recent.margins, sums)
 
 
 def needed(head: Head, before: Stored = NOTHING) -> list[str]:
     """The blobs to fetch for a reader who has taken up `before`; all where that is nothing."""
     arrays = ((a, before.arrays.get(name, blobs.NOTHING)) for name, a in head.arrays.items())
-    parts = (blobs.needed(a.base, a.deltas, laid) for a, laid in arrays)
+    parts = [blobs.needed(a.base, a.deltas, laid) for a, laid in arrays]
+    if head.reference is not None:
+        parts.append(blobs.needed(head.reference.base, head.reference.deltas, before.reference or blobs.NOTHING))
     runs = [name for name in head.run_blobs if name not in before.runs]
     return [*blobs.needed_names(head.names, before.names), *runs, *(d for part in parts for d in part)]
 
 
 def take_up(
-    head: Head, found: Mapping[str, bytes], window: int, before: tuple[Learner, Stored] | None = None
+    head: Head, found: Mapping[str, bytes], options: Options, before: tuple[Learner, Stored] | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
     """The learner that a head describes, from the verified blobs that `needed` names; raises SnapshotDamaged.
 
     Where the reader has a learner `before`, that one is brought up to date, for the price of what changed. This is the
     heavy part and changes nothing; what it returns finishes the work, quickly, in one step of whoever shares it.
     """
-    learner, stored = before or (Learner(head.identity, window=window), NOTHING)
+    learner, stored = before or (Learner(head.identity, options=options), NOTHING)
     if head.identity != learner.identity:
         raise SnapshotDamaged("the identity is not that of the snapshot before")
     arrays = {
         name: blobs.take_up(a.base, a.deltas, found, head.columns, stored.arrays.get(name, blobs.NOTHING))
         for name, a in head.arrays.items()
     }
+    reference: Laid | None = None
+    if head.reference is not None:
+        parts = head.reference.base, head.reference.deltas
+        reference = blobs.take_up(*parts, found, head.columns, stored.reference or blobs.NOTHING)
     names = blobs.take_up_names(head.names, found, stored.names, learner.columns.names)
     count = stored.names.known + len(names)
     if head.columns != (count + 1 if head.identity.features == "named" else len(learner.columns)):
         raise SnapshotDamaged(f"{count} features are named, which do not make the {head.columns} columns of the head")
-    taken = Stored(arrays, LaidNames(count, head.names), head.run_blobs)
+    taken = Stored(arrays, reference, LaidNames(count, head.names), head.run_blobs)
     if _digest_of(head.identity, head.covered, head.counts, head.columns, taken) != head.state_digest:
         raise SnapshotDamaged(f"version {head.version}: the state does not match its digest")
     packed = np.frombuffer(bytes.fromhex(head.observations.recent_wrong), np.uint8)
-    recent = np.unpackbits(packed, count=head.observations.recent_events).astype(bool)
-    weights, counts = arrays["w"].values.copy(), deepcopy(head.counts)  # a learner's change, a head's do not
+    wrong = np.unpackbits(packed, count=head.observations.recent_events).astype(bool)
+    recent = Recent(options.window, wrong, head.observations.margins)
+    # A learner's change, a head's do not.
+    own, counts = {name: laid.values.copy() for name, laid in arrays.items()}, deepcopy(head.counts)
+    sums = deepcopy(head.observations.stretch)
+    stretch = Stretch(reference.values.copy(), sums) if reference is not None and sums is not None else None
     runs = blobs.take_up_runs(head.run_blobs, head.runs, found, stored.runs, learner.runs)
     covered = {int(partition): list(ranges) for partition, ranges in head.covered.items()}
     if before is None:
@@ -216,7 +254,7 @@ def take_up(
 
     def finish() -> Learner:
         learner.columns.extend(names)
-        learner.load(weights, covered, counts, head.observations.squared_norm_limit, recent)
+        learner.load(own, covered, counts, head.observations.squared_steps, recent, stretch)
         learner.runs = runs
         return learner
 

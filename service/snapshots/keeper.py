@@ -14,7 +14,8 @@ from copy import deepcopy
 from typing import Any, NamedTuple, Protocol
 
 from service.errors import DataError, SnapshotDamaged
-from service.learning.learner import Learner
+from service.learning.learner import DEFAULT, Learner, Options
+from service.learning.start import Weights
 from service.snapshots import blobs, head
 from service.snapshots.head import Fingerprint, Head, Kept, Position, Stored
 from service.snapshots.store import Store
@@ -77,7 +78,7 @@ class _Doubt(NamedTuple):
 
 
 async def fetch(
-    store: Store, model: str, offload: Offload, window: int, before: Snapshot | None = None
+    store: Store, model: str, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> Snapshot | None:
     """The newest snapshot of a model, verified; None where there is none.
 
@@ -93,7 +94,7 @@ async def fetch(
         missing = [d for d in wanted if d not in parts]
         if not missing:
             try:
-                stored, finish = await offload(_verified, current, parts, window, before)
+                stored, finish = await offload(_verified, current, parts, options, before)
             except SnapshotDamaged:
                 if before is None:
                     raise
@@ -108,14 +109,14 @@ async def fetch(
 
 
 def _verified(
-    current: Head, parts: Mapping[str, bytes], window: int, before: Snapshot | None
+    current: Head, parts: Mapping[str, bytes], options: Options, before: Snapshot | None
 ) -> tuple[Stored, Callable[[], Learner]]:
     for digest, blob in parts.items():
         if blobs.digest(blob) != digest:
             raise SnapshotDamaged(
                 f"model {current.model}: blob {digest[:12]} of version {current.version} does not match its digest"
             )
-    return head.take_up(current, parts, window, (before.learner, before.stored) if before else None)
+    return head.take_up(current, parts, options, (before.learner, before.stored) if before else None)
 
 
 class Keeper:
@@ -128,11 +129,12 @@ class Keeper:
         clock: Clock,
         offload: Offload,
         *,
-        window: int = 1000,
+        options: Options = DEFAULT,
+        start: Weights | None = None,
         keep_every: float = 300.0,
         keep: int = 12,
     ) -> None:
-        self.model, self.window = model, window
+        self.model, self.options, self.start = model, options, start
         self._store, self._clock, self._offload = store, clock, offload
         self._keep_every, self._keep = keep_every, keep
         self.head: Head | None = None
@@ -144,7 +146,7 @@ class Keeper:
 
     async def restore(self) -> Learner | None:
         """The learner of the current head, which the next save goes on from; None where there is no head."""
-        snapshot = await fetch(self._store, self.model, self._offload, self.window)
+        snapshot = await fetch(self._store, self.model, self._offload, self.options)
         self._doubtful = None
         if snapshot is None:
             self.head, self.digest, self._stored = None, "", head.NOTHING
@@ -217,6 +219,11 @@ class Keeper:
         if verdict == "CONFLICT":
             return Refused(self.digest)
         self.head, self.digest, self._stored = new, digest, content.stored
+        if keep:
+            # The bound's next stretch: from here on, against where these weights point.
+            learner.refer(f"version {new.version}")
+            if learner.identity.average is False:
+                self._stored = self._stored._replace(reference=self._stored.arrays["w"])
         written = len(data) + sum(map(len, content.blobs.values()))
         return Saved(new, digest, written, self._clock.now() - started)
 
@@ -268,6 +275,7 @@ class Keeper:
             kept=kept,
             columns=len(learner.columns),
             arrays=content.arrays,
+            reference=content.reference,
             names=content.stored.names.blobs,
         )
         return new, evict

@@ -136,7 +136,7 @@ class Learning:
         """The learner, if log and settings still fit it; a new one with its first head saved; None if refused."""
         bounds = await self._log.bounds()
         if learner is None:
-            learner = Learner(self._identity, window=self._keeper.window)
+            learner = Learner(self._identity, options=self._keeper.options, start=self._keeper.start)
             if self._began:
                 self._tell.emptied()
             # Where to begin is said for a new model. One that was lost is learned again from 0, or not at all.
@@ -270,6 +270,9 @@ class Learning:
             raise DataError(f"model {self._log.topic} diverged: {outcome.diverged}; its last good version answers")
 
     async def _save(self, learner: Learner) -> None:
+        if broken := learner.broken:
+            # What the theorem excludes cannot have been learned: memory or program are at fault, so nothing is saved.
+            raise DataError(f"model {self._log.topic} is corrupt: {broken}; its last good version answers")
         fingerprints = {partition: fingerprint(record) for partition, record in self._last.items()}
         try:
             await self._log.flush()

@@ -60,7 +60,7 @@ def inspect_model(settings: Settings, name: str, *, as_json: bool) -> None:
 async def _fetch(settings: Settings, name: str) -> Answering:
     store = RedisStore(settings.redis.url)
     try:
-        found = await fetch(store, name, asyncio.to_thread, settings.of(name).window)
+        found = await fetch(store, name, asyncio.to_thread, settings.of(name).options())
         if found is None:
             known = ", ".join(await store.models()) or "none"
             raise DataError(f"model {name} has no snapshot in Redis at {store.address}; it has: {known}")

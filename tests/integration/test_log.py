@@ -14,6 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from service.embedded import servers
 from service.embedded.servers import Server
+from service.learning.learner import DEFAULT
 from service.snapshots.keeper import Snapshot, fetch
 from service.snapshots.store import RedisStore
 from tests.conftest import (
@@ -137,7 +138,7 @@ async def stored(redis: Server, topic: str) -> Snapshot:
     """The current snapshot, as the store has it."""
     store = RedisStore(f"redis://{redis.address}/0")
     try:
-        found = await fetch(store, topic, asyncio.to_thread, 1000)
+        found = await fetch(store, topic, asyncio.to_thread, DEFAULT)
         assert found is not None
         return found
     finally:

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from service.embedded.servers import Server
 from service.errors import ConfigurationError, DependencyError, SnapshotDamaged
 from service.learning.identity import Identity
-from service.learning.learner import Learner
+from service.learning.learner import DEFAULT, Learner
 from service.snapshots import head as heads
 from service.snapshots.head import Fingerprint
 from service.snapshots.keeper import Keeper, Refused, Saved, fetch
@@ -105,7 +105,7 @@ async def test_a_zombie_is_refused_and_drops_nothing_of_ours(store: RedisStore, 
     assert isinstance(await zombie.save(old, {}, "cluster"), Refused)
     assert not await zombie.current()
     assert await store.digest(topic) == accepted.digest
-    snapshot = await fetch(store, topic, here, 1000)
+    snapshot = await fetch(store, topic, here, DEFAULT)
     assert snapshot is not None
     assert snapshot.learner.columns.names == ["a"]
 
@@ -261,8 +261,8 @@ async def test_a_reader_follows_for_the_price_of_what_changed(store: RedisStore,
     first, learner = keeper(store, topic), fresh()
     learn(learner, *(f"n{i}" for i in range(9000)))
     await save(first, learner)
-    early = await fetch(store, topic, here, 1000)
-    followed = await fetch(store, topic, here, 1000)
+    early = await fetch(store, topic, here, DEFAULT)
+    followed = await fetch(store, topic, here, DEFAULT)
     assert early
     assert followed
     read: list[str] = []
@@ -281,14 +281,14 @@ async def test_a_reader_follows_for_the_price_of_what_changed(store: RedisStore,
         await save(first, learner)
         del read[:]
         before, names = followed.learner, followed.learner.columns.names
-        followed = await fetch(Counting(), topic, here, 1000, followed)  # type: ignore[arg-type]
+        followed = await fetch(Counting(), topic, here, DEFAULT, followed)  # type: ignore[arg-type]
         assert followed
         assert (len(read), followed.learner is before, followed.learner.columns.names is names) == (1, True, True)
         assert followed.learner.weights.tolist() == learner.weights.tolist()
         assert followed.learner.next == learner.next
     learn(learner, "new")
     await save(first, learner)
-    followed = await fetch(Counting(), topic, here, 1000, followed)  # type: ignore[arg-type]
+    followed = await fetch(Counting(), topic, here, DEFAULT, followed)  # type: ignore[arg-type]
     assert followed
     assert followed.learner.columns.names[-1] == "new"
     # What a rollback writes: a child of the current head, with arrays of before.
@@ -297,7 +297,7 @@ async def test_a_reader_follows_for_the_price_of_what_changed(store: RedisStore,
     back._stored = early.stored
     await save(back, early.learner)
     del read[:]
-    followed = await fetch(Counting(), topic, here, 1000, followed)  # type: ignore[arg-type]
+    followed = await fetch(Counting(), topic, here, DEFAULT, followed)  # type: ignore[arg-type]
     assert followed
     assert followed.learner.weights.tolist() == early.learner.weights.tolist()
     assert followed.learner.columns.names == early.learner.columns.names

