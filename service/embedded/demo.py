@@ -20,8 +20,9 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 from aiokafka import AIOKafkaProducer
 from rich.console import Console, Group
 from rich.live import Live
@@ -29,10 +30,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from service.embedded.servers import free_port, kafka, redis
-from service.embedded.stream import NAMES, examples
+from service.embedded.stream import NAMES, examples, separator
 from service.errors import PerceptronError
 from service.learning.identity import Identity
-from service.learning.learner import Learner
+from service.learning.learner import Learner, Options
+from service.learning.start import Weights
 from service.snapshots.head import content
 
 TOPIC = "demo"
@@ -40,21 +42,10 @@ SEED = 7
 RATE = 8_000
 START_SECONDS = 30.0
 LEARN_SECONDS = 60.0
+REFERENCE = "reference.json"
+"""The separating vector, which the bound is taken against."""
 SESSION_SECONDS = "6"
 """Until the group replaces a member that died: the shortest that brokers allow by default."""
-
-
-class Bound(NamedTuple):
-    """What no learner of the events so far can exceed: (R/γ)²·‖w_opt‖², with ‖w_opt‖ = 1."""
-
-    events: int
-    squared_radius: float
-    margin: float
-
-    @property
-    def mistakes(self) -> int:
-        """The bound, rounded down."""
-        return int(self.squared_radius / self.margin**2) if self.events else 0
 
 
 def show(events: int, leave: bool) -> None:
@@ -73,22 +64,24 @@ def show(events: int, leave: bool) -> None:
         broker = stack.enter_context(kafka(folder, say))
         store = stack.enter_context(redis(folder))
         say(f"Kafka on {broker.address}, Valkey on {store.address}")
+        intercept, *coef = separator(SEED)
+        reference = Weights(coef, intercept, list(NAMES))
+        (folder / REFERENCE).write_bytes(msgspec.json.encode(reference))
         services = [stack.enter_context(_service(folder, broker.address, store.address)) for _ in range(2)]
         say(f"perceptron run -t {TOPIC}, twice (compiling the kernel the first time)")
         for service in services:
             service.wait_until_ready()
         say(f"streaming {events:,} events with a known separating vector")
-        fold = Learner(Identity())
+        fold = Learner(Identity(), options=Options(reference=reference))
         fold.begin({0: 0})
-        state, bound = asyncio.run(_Show(console, say, services, fold).stream(broker.address, events))
-        k, limit = state["mistakes"], bound.mistakes
+        state = asyncio.run(_Show(console, say, services, fold).stream(broker.address, events))
+        k, limit = state["updates"], state["bound"]
         say(
-            f"[bold]{state['events']:,} events, {k:,} mistakes <= {limit:,}[/] = (R/γ)²·‖w_opt‖² with R = "
-            f"{math.sqrt(bound.squared_radius):.2f}, γ = {bound.margin:.3f}; accuracy of the last 1,000: "
-            f"[bold]{state['accuracy']['recent']:.1%}[/]"
+            f"[bold]{state['events']:,} events, {k:,} mistakes <= {limit:,}[/], their bound by the perceptron theorem; "
+            f"accuracy of the last 1,000: [bold]{state['accuracy']['recent']:.1%}[/]"
         )
-        learned = (state["events"], k, state["state_digest"])
-        expected = (fold.counts.events, fold.counts.mistakes, content(fold).state_digest)
+        learned = (state["events"], k, state["state_digest"], limit)
+        expected = (fold.counts.events, fold.counts.updates, content(fold).state_digest, fold.bound[0])
         if learned != expected or k > limit:
             raise PerceptronError(f"{learned} was learned where {expected} was expected: please report this")
         say(
@@ -144,6 +137,7 @@ def _service(folder: Path, kafka_address: str, redis_address: str) -> Iterator[_
     command += ["-b", kafka_address, "--redis", f"redis://{redis_address}/0", "-p", str(port)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PERCEPTRON_")}
     environment["PERCEPTRON_KAFKA__SESSION_TIMEOUT"] = SESSION_SECONDS
+    environment["PERCEPTRON_MODEL__REFERENCE"] = REFERENCE
     log = folder / f"service-{port}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder, start_new_session=True)
@@ -168,11 +162,11 @@ class _Show:
         self._killed_at = 0.0
         self._taken_over = False
 
-    async def stream(self, address: str, events: int) -> tuple[Any, Bound]:
-        """Produce at a watchable pace until all is learned and saved; returns the model, and its bound."""
+    async def stream(self, address: str, events: int) -> Any:
+        """Produce at a watchable pace until all is learned and saved; returns the model."""
         producer = AIOKafkaProducer(bootstrap_servers=address, acks="all", enable_idempotence=True, linger_ms=5)
         await producer.start()
-        sent = Bound(0, 0.0, 1.0)
+        sent = 0
         stream = examples(SEED, events)
         columns = (TextColumn("events"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         progress = Progress(*columns, console=self._console, auto_refresh=False)
@@ -183,20 +177,20 @@ class _Show:
             with Live(console=self._console, refresh_per_second=10, transient=True) as live:
                 while time.monotonic() < begun + events / RATE + LEARN_SECONDS:
                     due = min(events, int((time.monotonic() - begun) * RATE))
-                    for e in (next(stream) for _ in range(due - sent.events)):
+                    for e in (next(stream) for _ in range(due - sent)):
                         value = json.dumps({"features": e.features, "label": e.label}, separators=(",", ":")).encode()
                         await producer.send(TOPIC, value)
-                        self._fold.apply(0, sent.events, [value])
-                        sent = Bound(sent.events + 1, e.squared_radius, e.margin)
+                        self._fold.apply(0, sent, [value])
+                        sent += 1
                     learner, state = await asyncio.to_thread(self._look)
                     self._narrate(learner, state, events)
                     progress.update(task, completed=state["events"])
-                    live.update(Group(_table(state, sent), progress))
+                    live.update(Group(_table(state), progress))
                     if not self._console.is_terminal and time.monotonic() - printed > 1.0:
                         printed = time.monotonic()
-                        self._console.print(f"        {_line(state, sent)}", highlight=False)
+                        self._console.print(f"        {_line(state)}", highlight=False)
                     if state["events"] >= events and not state["ahead"]:
-                        return state, sent
+                        return state
                     await asyncio.sleep(0.1)
         finally:
             await producer.stop()
@@ -229,23 +223,23 @@ class _Show:
             )
 
 
-def _line(state: Any, bound: Bound) -> str:
+def _line(state: Any) -> str:
     recent = state["accuracy"]["recent"]
     accuracy = "-" if recent is None else f"{recent:.1%}"
-    return f"{state['events']:>7,} events  {state['mistakes']:>4,} mistakes <= {bound.mistakes:,}  accuracy {accuracy}"
+    return f"{state['events']:>7,} events  {state['mistakes']:>4,} mistakes <= {state['bound']:,}  accuracy {accuracy}"
 
 
-def _table(state: Any, bound: Bound) -> Table:
+def _table(state: Any) -> Table:
     """Mistakes under their bound, as two bars on one logarithmic scale."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     recent = state["accuracy"]["recent"]
-    most = math.log1p(max(bound.mistakes, 1))
+    most = math.log1p(max(state["bound"], 1))
 
     def bar(value: int) -> str:
         return "█" * round(40 * math.log1p(value) / most)
 
     table.add_row("mistakes", f"{state['mistakes']:,}", f"[red]{bar(state['mistakes'])}")
-    table.add_row("bound (R/γ)²", f"{bound.mistakes:,}", f"[blue]{bar(bound.mistakes)}")
+    table.add_row("their bound", f"{state['bound']:,}", f"[blue]{bar(state['bound'])}")
     table.add_row("accuracy, last 1,000", "-" if recent is None else f"{recent:.1%}", f"version {state['version']}")
     return table
 

@@ -11,12 +11,10 @@ MARGIN = 0.15
 
 
 class Example(NamedTuple):
-    """One event, and the running facts that bound the mistakes of any learner that has seen all up to it."""
+    """One event."""
 
     features: dict[str, float]
     label: int
-    squared_radius: float
-    margin: float
 
 
 def separator(seed: int) -> list[float]:
@@ -28,19 +26,12 @@ def separator(seed: int) -> list[float]:
 
 
 def examples(seed: int, count: int) -> Iterator[Example]:
-    """`count` examples x with |w_opt·x| >= MARGIN; R² and γ are those of the examples so far.
-
-    Together they bound the mistakes: k <= (R/γ)²·‖w_opt‖², whatever the order (Novikoff).
-    """
+    """`count` examples x, each feature uniform in [-2, 2], with |w_opt·x| >= MARGIN for the vector of `separator`."""
     w = separator(seed)
     rng = random.Random(seed + 1)
-    squared_radius, margin = 0.0, math.inf
     while count:
-        x = [round(rng.gauss(0.0, 1.0), 4) for _ in NAMES]
+        x = [round(rng.uniform(-2.0, 2.0), 4) for _ in NAMES]
         s = w[0] + sum(a * b for a, b in zip(w[1:], x, strict=True))
-        if abs(s) < MARGIN:
-            continue
-        count -= 1
-        squared_radius = max(squared_radius, 1.0 + sum(v * v for v in x))
-        margin = min(margin, abs(s))
-        yield Example(dict(zip(NAMES, x, strict=True)), 1 if s > 0 else -1, squared_radius, margin)
+        if abs(s) >= MARGIN:
+            count -= 1
+            yield Example(dict(zip(NAMES, x, strict=True)), 1 if s > 0 else -1)
