@@ -214,6 +214,15 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
         raise ConfigurationError(f"{_toml_file}: {error}".replace("\n", " ")) from None
 
 
+def model_settings(settings: Settings, model: str | None, flags: dict[str, Any]) -> ModelSettings:
+    """A model's settings, or the defaults of all where none is named, under these flags; raises ConfigurationError."""
+    own = settings.model if model is None else settings.of(model).model_dump(exclude_unset=True)
+    try:
+        return ModelSettings(**{**own, **flags})
+    except ValidationError as error:
+        raise ConfigurationError("; ".join(map(_line, error.errors()))) from None
+
+
 def settings_file() -> Path:
     """The file that the last `load` looked for."""
     return _toml_file or Path("perceptron.toml")

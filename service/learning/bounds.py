@@ -31,9 +31,11 @@ ROUNDING = 1e-8
 
 
 class Separation(NamedTuple):
-    """Finite data and a vector that separates them: what bounds the updates of a perceptron with η = 1.
+    """Finite data and a vector that separates them: what bounds the updates of a mistake-driven rule.
 
-    `squared_radius` is R² = β² = max ‖x‖², `margin` is γ = α = min y·w_opt·x, `squared_norm` is ‖w_opt‖².
+    x here is what an update adds, up to its sign: the event's vector, times η·weight, and twice that for bipolar
+    error-correction. `squared_radius` is R² = β² = max ‖x‖², `margin` is γ = α = min y·w_opt·x, `squared_norm` is
+    ‖w_opt‖².
     """
 
     squared_radius: float
@@ -45,7 +47,7 @@ class Separation(NamedTuple):
         """(R/γ)²·‖w_opt‖² (Ahmed & Pavlu), which is Haykin's n_max = β²·‖w0‖²/α²; from zero, whatever the order."""
         return self.squared_radius * self.squared_norm / self.margin**2
 
-    def sides(self, n: int) -> tuple[float, float]:
+    def sides(self, n: Vector) -> tuple[Vector, Vector]:
         """n²α²/‖w0‖² and n·β²: what ‖w(n)‖² lies between after n updates from zero (Haykin)."""
         return n * n * self.margin**2 / self.squared_norm, n * self.squared_radius
 
@@ -56,12 +58,12 @@ class Separation(NamedTuple):
         return float(np.sum((start - a * w_opt / norm) ** 2))
 
 
-def separation(x: NDArray[np.float64], y: Vector, w_opt: Vector) -> Separation | None:
-    """Of data with the bias in column 0 (n × d), labels ±1 and a vector; None where it does not separate them."""
-    margin = float((y * (x @ w_opt)).min(initial=math.inf))
+def separation(margins: Vector, squared_norms: Vector, w_opt: Vector) -> Separation | None:
+    """Of each event's y·w_opt·x and ‖x‖²; None where the vector does not separate the events."""
+    margin = float(margins.min(initial=math.inf))
     if not 0.0 < margin < math.inf:
         return None
-    return Separation(float((x * x).sum(axis=1).max()), margin, float(w_opt @ w_opt))
+    return Separation(float(squared_norms.max()), margin, float(w_opt @ w_opt))
 
 
 def largest_root(gamma: float, hinge: float, radius_squared: float, start: float, along: float) -> float:

@@ -1,0 +1,248 @@
+"""Finite data, many passes over it in order, with any rule: until a pass makes no mistake, or it is enough.
+
+A mistake is y·s <= 0. A pass's *errors* are what ends the passes: its mistakes; where a rule updates exactly at its own
+wrong outputs (error-correction, half-step: at s = 0 the tie decides) its updates, since a pass without one is the last
+that changes anything. Varner (Lecture 3a) stops at errors <= ε or after `maxiter` passes, Hu at a pass without any
+(his FLAG). On data that nothing separates the rule never settles.
+
+Batch gradient descent of the linear unit is beside them: a pass is then one step over the whole set.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import DataError
+from service.learning import bounds, kernel
+from service.learning.bounds import Separation
+from service.learning.columns import Columns, columns_for
+from service.learning.events import Batch, Decoder, Reject
+from service.learning.identity import MISTAKE_DRIVEN, Identity
+from service.learning.kernel import Vector
+from service.learning.start import Weights, initial
+
+SETTLED = 1e-12
+"""Relative: a loss that falls by less in a pass falls no more."""
+_NO_AVERAGE = np.zeros(0)
+
+
+class Data(NamedTuple):
+    """Finite data of one model: events as columns, what the columns are, w(0), and the records that are no events."""
+
+    batch: Batch
+    columns: Columns
+    start: Vector
+    rejects: list[Reject]
+
+
+class Pass(NamedTuple):
+    """What one pass did. All figures of an event are those before its own update."""
+
+    number: int
+    mistakes: int
+    updates: int
+    errors: int
+    """See the module's first lines."""
+    loss: float
+    """Of the linear unit E = ½ Σ (y - o)², of the others the perceptron loss Σ max(0, -y·s), times the weights."""
+    squared_norms: Vector
+    """‖w‖² after each update, of mistake-driven rules."""
+    trace: list[Vector]
+    """w after each event, where it is asked for."""
+
+
+def gather(identity: Identity, records: Sequence[bytes | None], start: Weights | None = None) -> Data:
+    """Record values as finite data. `start` has the weights of an identity whose start is given ones."""
+    columns = columns_for(identity)
+    columns.extend((start.names or ()) if start else ())
+    batch, rejects, _ = Decoder(identity, columns).decode(records)
+    given = start.vector if start else np.zeros(0)
+    rest = initial(identity.start, len(given), len(columns) - len(given))
+    return Data(batch, columns, np.concatenate([given, rest]), rejects)
+
+
+def fit(
+    identity: Identity, batch: Batch, w: Vector, *, tolerance: int = 0, max_passes: int, trace: bool = False
+) -> Iterator[Pass]:
+    """Passes that change `w` in place, until one makes at most `tolerance` errors, or `max_passes` are made.
+
+    Raises DataError when an update is not finite; that one is not applied.
+    """
+    for done in itertools.islice(_passes(identity, batch, w, trace), max_passes):
+        yield done
+        if done.errors <= tolerance:
+            return
+
+
+def _passes(identity: Identity, batch: Batch, w: Vector, trace: bool) -> Iterator[Pass]:
+    y = batch.labels
+    parts = [_one(batch, i) for i in range(len(y))] if trace else [batch]
+    for number in itertools.count(1):
+        begun, updates, after = float(w @ w), 0, []
+        scores, squared = np.empty(len(y)), np.empty(len(y))
+        at = 0
+        for part in parts:
+            learned = kernel.learn(identity, w, _NO_AVERAGE, part)
+            if learned.done < len(part.labels):
+                raise DataError(
+                    f"rule {identity.rule} with eta {identity.eta:g} diverges: the update of event "
+                    f"{at + learned.done + 1} in pass {number} is not finite; choose a smaller eta"
+                )
+            scores[at : at + learned.done], squared[at : at + learned.done] = learned.scores, learned.squared_norms
+            updates += learned.updates
+            at += learned.done
+            after += [w.copy()] if trace else []
+        mistakes = int(np.count_nonzero(y * scores <= 0.0))
+        driven = identity.rule in MISTAKE_DRIVEN
+        norms = _squared_norms(identity, batch, begun, scores, squared) if driven else np.zeros(0)
+        loss = (y - scores) ** 2 / 2.0 if identity.rule == "lms" else np.maximum(0.0, -y * scores)
+        yield Pass(
+            number, mistakes, updates, updates if driven else mistakes, float(batch.weights @ loss), norms, after
+        )
+
+
+def _one(batch: Batch, i: int) -> Batch:
+    """Event i alone."""
+    part = slice(int(batch.starts[i]), int(batch.starts[i + 1]))
+    starts = batch.starts[i : i + 2] - batch.starts[i]
+    one = slice(i, i + 1)
+    return Batch(starts, batch.columns[part], batch.values[part], batch.labels[one], batch.weights[one], [0])
+
+
+def _squared_norms(identity: Identity, batch: Batch, begun: float, scores: Vector, squared: Vector) -> Vector:
+    """‖w‖² after each update of a pass: each adds 2·step·s + step²·‖x‖² to the `begun` one."""
+    positive = scores >= 0.0 if identity.tie == "positive" else scores > 0.0
+    mistaken = batch.labels * scores <= 0.0
+    updated = mistaken if identity.rule == "perceptron" else positive != (batch.labels > 0.0)
+    step = np.where(updated, _lengths(identity, batch) * batch.labels, 0.0)
+    norms: Vector = (begun + np.cumsum(step * (2.0 * scores + step * squared)))[updated]
+    return norms
+
+
+def _lengths(identity: Identity, batch: Batch) -> Vector:
+    """What each event's update multiplies y·x by, of mistake-driven rules."""
+    return bounds.factor(identity) * identity.eta * batch.weights
+
+
+def descend(identity: Identity, batch: Batch, w: Vector, *, max_passes: int, trace: bool = False) -> Iterator[Pass]:
+    """Batch gradient descent of the linear unit: o = w·x, E = ½ Σ (y - o)², w -= η∇E over the whole set (Ahmed & Pavlu).
+
+    Ends when the loss falls no more, which is where the error is least, on data that nothing separates too. A pass's
+    figures are those before its step. Raises DataError when the loss rises: then η is beyond 2 / the largest
+    eigenvalue of Σ x·xᵀ, and no later pass would mend it.
+    """  # noqa: E501
+    lengths = np.diff(batch.starts).astype(np.intp)
+    columns = batch.columns.astype(np.intp)
+    y, previous = batch.labels, math.inf
+    for number in range(1, max_passes + 1):
+        s, _ = scored(batch, w)
+        error = batch.weights * (y - s)
+        loss = float(error @ (y - s)) / 2.0
+        if number == 1:
+            # Nothing below this much is a rise but rounding; ½ Σ weight is the loss of w = 0.
+            rise = 1e-9 * max(loss, float(batch.weights.sum()) / 2.0)
+        if not loss <= previous + rise:
+            raise DataError(
+                f"the linear unit with eta {identity.eta:g} diverges: the loss rises from {previous:g} to {loss:g} in "
+                f"pass {number}; choose a smaller eta ({stable_eta(batch):.3g} never diverges here)"
+            )
+        settled = previous - loss <= SETTLED * loss
+        if not settled:
+            down = np.bincount(columns, batch.values * np.repeat(error, lengths), minlength=len(w))
+            down[0] = error.sum()
+            w += identity.eta * down
+        mistakes = int(np.count_nonzero(y * s <= 0.0))
+        yield Pass(number, mistakes, int(not settled), mistakes, loss, np.zeros(0), [w.copy()] if trace else [])
+        if settled:
+            return
+        previous = loss
+
+
+def stable_eta(batch: Batch) -> float:
+    """An η with which `descend` never diverges: 1 / Σ weight·‖x‖², as the sum is at least the largest eigenvalue."""
+    return 1.0 / float(batch.weights @ scored(batch, np.zeros(int(batch.columns.max(initial=0)) + 1))[1])
+
+
+def scored(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
+    """Each event's s = w·x and ‖x‖², the bias included; nothing is learned."""
+    learned = kernel.learn(_UNIT, w, _NO_AVERAGE, batch)
+    return learned.scores, learned.squared_norms
+
+
+_UNIT = Identity(rule="threshold-unit")
+
+
+def separated(identity: Identity, batch: Batch, w: Vector) -> Separation | None:
+    """What the bounds need to know of data and a vector; None where it does not separate them."""
+    s, squared = scored(batch, w)
+    lengths = _lengths(identity, batch)
+    return bounds.separation(lengths * batch.labels * s, lengths * lengths * squared, w)
+
+
+class Bounded(NamedTuple):
+    """The updates that were made beside the bounds on them."""
+
+    updates: int
+    vector: str
+    """Which separating vector gives the least bound."""
+    separation: Separation
+    novikoff: float | None
+    """(R/γ)²·‖w_opt‖², from zero weights alone."""
+    hu: float
+    """D², from any start."""
+    norms: bool | None
+    """Whether n²α²/‖w0‖² <= ‖w(n)‖² <= n·β² held at every update n; from zero weights alone."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the theorems hold; where they do not, this program is wrong."""
+        most = min(self.hu, math.inf if self.novikoff is None else self.novikoff)
+        return self.updates <= most * (1.0 + bounds.ROUNDING) and self.norms is not False
+
+
+def bounded(identity: Identity, data: Data, squared_norms: Vector, candidates: dict[str, Vector]) -> Bounded | None:
+    """The bounds on updates after each of which ‖w‖² is in `squared_norms`; None where no candidate separates."""
+    from_zero = not data.start.any()
+    found = []
+    for name, w in candidates.items():
+        if separation := separated(identity, data.batch, w):
+            hu = separation.updates_from(data.start, w)
+            novikoff = separation.updates if from_zero else None
+            found.append((hu if novikoff is None else novikoff, hu, novikoff, name, separation))
+    if not found:
+        return None
+    _, hu, novikoff, name, separation = min(found, key=lambda row: row[0])
+    norms = sides_hold(separation, squared_norms) if from_zero else None
+    return Bounded(len(squared_norms), name, separation, novikoff, hu, norms)
+
+
+def sides_hold(separation: Separation, squared_norms: Vector) -> bool:
+    """Whether ‖w(n)‖² lies between Haykin's two sides after each update n = 1, 2, … from zero weights."""
+    low, high = separation.sides(np.arange(1.0, len(squared_norms) + 1.0))
+    slack = 1.0 + bounds.ROUNDING
+    return bool(np.all(low <= squared_norms * slack) and np.all(squared_norms <= high * slack))
+
+
+class Extended(NamedTuple):
+    """Hu's extended vectors: (1, x), negated where y = -1. w separates the events when w·z > 0 for all of them.
+
+    Rows as in `Batch`, with the bias as column 0 in each; importance weights aside, since they move no boundary.
+    """
+
+    starts: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    values: Vector
+
+
+def extended(batch: Batch) -> Extended:
+    """The extended vectors of events."""
+    lengths = np.diff(batch.starts).astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths + 1)])
+    bias = np.asarray(batch.starts[:-1], np.int64)
+    columns = np.insert(batch.columns.astype(np.int64), bias, 0)
+    values = np.insert(batch.values, bias, 1.0)
+    return Extended(starts, columns, values * np.repeat(batch.labels, lengths + 1))

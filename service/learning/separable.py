@@ -1,0 +1,68 @@
+"""Whether finite data can be separated at all, with the evidence: a linear program over the extended vectors z.
+
+It looks for the w of the largest margin, max γ with w·z_i >= γ for all i, where every weight times the largest |value|
+of its column is at most 1: a margin in the maximum norm. Its dual looks for λ >= 0 with Σ λ_i = 1 that makes
+‖Σ λ_i z_i‖₁ least, of columns scaled so. Either γ > 0, and w separates; or some λ makes the sum zero, and then no w can
+have w·z_i > 0 for all i, as Σ λ_i (w·z_i) = 0 (Gordan's theorem). Both are checked here in the numbers themselves: the
+solver's word is not taken.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from service.learning.kernel import Vector
+from service.learning.passes import Extended
+
+ZERO = 1e-9
+"""Of columns whose largest |value| is 1: a sum no larger is zero up to rounding."""
+SECONDS = 60.0
+
+
+class Evidence(NamedTuple):
+    """One of three: a separating vector, a combination that shows there is none, or the reason why it is not known."""
+
+    vector: Vector | None = None
+    """w, with a 0 for each column that no event has."""
+    combination: list[tuple[int, float]] | None = None
+    """(i, λ_i) of each λ_i > 0, largest first."""
+    residual: float = 0.0
+    """The largest part of Σ λ_i z_i, columns scaled so that their largest |value| is 1."""
+    unknown: str | None = None
+
+
+def separate(data: Extended, width: int, seconds: float = SECONDS) -> Evidence:
+    """Look for a separating vector of `width` weights. Raises ImportError where scipy is missing."""
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_array, hstack
+
+    used, place = np.unique(data.columns, return_inverse=True)
+    rows = len(data.starts) - 1
+    raw = csr_array((data.values, place, data.starts), shape=(rows, len(used)))
+    # A column of zeros stays one; the bias alone makes every row's largest |value| 1 then.
+    scale = abs(raw).max(axis=0).toarray()
+    scale[scale == 0.0] = 1.0
+    z = csr_array(raw.multiply(1.0 / scale))
+    answer = linprog(
+        np.append(np.zeros(len(used)), -1.0),
+        A_ub=hstack([-z, np.ones((rows, 1))], format="csr"),
+        b_ub=np.zeros(rows),
+        bounds=[(-1.0, 1.0)] * len(used) + [(None, None)],
+        method="highs",
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10, "time_limit": seconds},
+    )
+    if answer.status != 0:
+        return Evidence(unknown=f"the linear program has no answer ({' '.join(answer.message.split())})")
+    w = answer.x[:-1]
+    # However the sums are rounded, these margins are above zero.
+    if np.all(z @ w > (len(used) + 1) * np.finfo(float).eps * (abs(z) @ np.abs(w))):
+        vector = np.zeros(width)
+        vector[used] = w / scale
+        return Evidence(vector)
+    weights = np.maximum(0.0, -answer.ineqlin.marginals)
+    weights /= weights.sum()
+    residual = float(np.abs(z.T @ weights).max())
+    if residual > ZERO:
+        return Evidence(unknown=f"too close to call: the largest margin is between 0 and {residual * len(used):.3g}")
+    order = np.argsort(-weights, kind="stable")[: np.count_nonzero(weights)]
+    return Evidence(combination=[(int(i), float(weights[i])) for i in order], residual=residual)
