@@ -4,7 +4,7 @@ Results go to stdout, everything else to stderr. Every error is one line that sa
 """
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -118,6 +118,73 @@ def produce(
     settings = _settings(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
     sent = produce_file(settings, _one_topic(settings), file, label, check)
     typer.echo(f"{sent} event{'s' * (sent != 1)} sent to {_one_topic(settings)}", err=True)
+
+
+@app.command()
+def fit(
+    ctx: typer.Context,
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE|-", help="JSON lines, CSV or svmlight; .gz too. Or --topic.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("-t", "--topic", metavar="TOPIC", help="Instead of a file: all records of a topic.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose settings a file is fitted under, where they name several.")
+    ] = None,
+    form: Annotated[
+        Literal["jsonl", "csv", "svmlight"] | None,
+        typer.Option(
+            "--format", help="Default: CSV with --label, svmlight for .svm, .svmlight and .libsvm, else jsonl."
+        ),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The file is CSV; this column is the label.")
+    ] = None,
+    zero_based: Annotated[
+        bool, typer.Option("--zero-based", help="svmlight for a positional model: indices begin at 0, not 1.")
+    ] = False,
+    rule: Annotated[str | None, typer.Option(metavar="RULE", help="As the setting.")] = None,
+    eta: Annotated[float | None, typer.Option(metavar="NUMBER", help="As the setting.")] = None,
+    tie: Annotated[str | None, typer.Option(metavar="negative|positive", help="As the setting.")] = None,
+    start: Annotated[str | None, typer.Option(metavar="zero|random:SEED|FILE", help="As the setting.")] = None,
+    tolerance: Annotated[int, typer.Option(min=0, metavar="N", help="Mistakes in a pass that are few enough.")] = 0,
+    max_passes: Annotated[int, typer.Option(min=1, metavar="N", help="Passes at most.")] = 100,
+    batch: Annotated[
+        bool, typer.Option("--batch", help="The linear unit by batch gradient descent: one step a pass, least squares.")
+    ] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Print the weights after each event; small data.")] = False,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="Weights, as the setting `start` reads them.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Learn finite data in many passes: converged, or not separable, with the evidence and the bounds."""
+    from service.errors import ConfigurationError
+
+    if (file is None) == (topic is None):
+        raise ConfigurationError("fit: name a FILE, or a topic with --topic TOPIC, and not both")
+    if batch and rule not in {None, "lms"}:
+        raise ConfigurationError("--batch is gradient descent of the linear unit: it goes with --rule lms alone")
+    if batch and tolerance:
+        raise ConfigurationError("--batch ends when its loss falls no more: it takes no --tolerance")
+    settings = _settings(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
+    from service.settings import model_settings
+
+    given = {"rule": "lms" if batch else rule, "eta": eta, "tie": tie, "start": start}
+    own = model_settings(settings, topic or model, {name: value for name, value in given.items() if value is not None})
+    from service.tools import fit as tool
+
+    if file is None:
+        source = tool.from_topic(settings.kafka.bootstrap_servers, topic or "")
+    else:
+        from service.tools import read
+
+        how = read.format_of(file, own.identity(), name=form, label=label, key=None, zero_based=zero_based)
+        source = tool.from_file(read.Events(file, how, own.identity(), keyed=False, check=True))
+    wanted = tool.Wanted(tolerance, max_passes, batch, own.eta is not None, trace)
+    raise typer.Exit(tool.fit(source, own.identity(), own.start_weights(), wanted, output, json))
 
 
 @app.command()

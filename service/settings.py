@@ -215,10 +215,18 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
 
 
 def model_settings(settings: Settings, model: str | None, flags: dict[str, Any]) -> ModelSettings:
-    """A model's settings, or the defaults of all where none is named, under these flags; raises ConfigurationError."""
-    own = settings.model if model is None else settings.of(model).model_dump(exclude_unset=True)
+    """A model's settings under these flags. Where none is named: the only one's, or the defaults of all.
+
+    Raises ConfigurationError.
+    """
+    if model is None and len(settings.models) > 1:
+        raise ConfigurationError(f"the settings have several models: name one of {', '.join(settings.models)}")
+    name = model or next(iter(settings.models), None)
     try:
+        own = settings.model if name is None else settings.of(name).model_dump(exclude_unset=True)
         return ModelSettings(**{**own, **flags})
+    except KeyError:
+        raise ConfigurationError(f"the settings have no model {name}") from None
     except ValidationError as error:
         raise ConfigurationError("; ".join(map(_line, error.errors()))) from None
 

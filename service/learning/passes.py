@@ -27,6 +27,8 @@ from service.learning.start import Weights, initial
 
 SETTLED = 1e-12
 """Relative: a loss that falls by less in a pass falls no more."""
+RISEN = 1e6
+"""A linear unit whose loss is so many times that of zero weights only gets worse: its updates overshoot ever more."""
 _NO_AVERAGE = np.zeros(0)
 
 
@@ -79,7 +81,7 @@ def fit(
 
 
 def _passes(identity: Identity, batch: Batch, w: Vector, trace: bool) -> Iterator[Pass]:
-    y = batch.labels
+    y, zero_loss = batch.labels, _linear_loss(batch, np.zeros(len(batch.labels)))
     parts = [_one(batch, i) for i in range(len(y))] if trace else [batch]
     for number in itertools.count(1):
         begun, updates, after = float(w @ w), 0, []
@@ -88,10 +90,7 @@ def _passes(identity: Identity, batch: Batch, w: Vector, trace: bool) -> Iterato
         for part in parts:
             learned = kernel.learn(identity, w, _NO_AVERAGE, part)
             if learned.done < len(part.labels):
-                raise DataError(
-                    f"rule {identity.rule} with eta {identity.eta:g} diverges: the update of event "
-                    f"{at + learned.done + 1} in pass {number} is not finite; choose a smaller eta"
-                )
+                raise _diverges(identity, f"the update of event {at + learned.done + 1} in pass {number} is not finite")
             scores[at : at + learned.done], squared[at : at + learned.done] = learned.scores, learned.squared_norms
             updates += learned.updates
             at += learned.done
@@ -99,10 +98,25 @@ def _passes(identity: Identity, batch: Batch, w: Vector, trace: bool) -> Iterato
         mistakes = int(np.count_nonzero(y * scores <= 0.0))
         driven = identity.rule in MISTAKE_DRIVEN
         norms = _squared_norms(identity, batch, begun, scores, squared) if driven else np.zeros(0)
-        loss = (y - scores) ** 2 / 2.0 if identity.rule == "lms" else np.maximum(0.0, -y * scores)
-        yield Pass(
-            number, mistakes, updates, updates if driven else mistakes, float(batch.weights @ loss), norms, after
-        )
+        if identity.rule == "lms":
+            loss = _linear_loss(batch, scores)
+            if loss > RISEN * zero_loss:
+                raise _diverges(
+                    identity, f"the loss rises from {zero_loss:g} at zero weights to {loss:g} in pass {number}"
+                )
+        else:
+            loss = float(batch.weights @ np.maximum(0.0, -y * scores))
+        yield Pass(number, mistakes, updates, updates if driven else mistakes, loss, norms, after)
+
+
+def _linear_loss(batch: Batch, scores: Vector) -> float:
+    """E = ½ Σ (y - o)² of the linear unit, times the weights."""
+    with np.errstate(over="ignore"):
+        return float(batch.weights @ (batch.labels - scores) ** 2) / 2.0
+
+
+def _diverges(identity: Identity, why: str) -> DataError:
+    return DataError(f"rule {identity.rule} with eta {identity.eta:g} diverges: {why}; choose a smaller eta")
 
 
 def _one(batch: Batch, i: int) -> Batch:
@@ -141,15 +155,13 @@ def descend(identity: Identity, batch: Batch, w: Vector, *, max_passes: int, tra
     for number in range(1, max_passes + 1):
         s, _ = scored(batch, w)
         error = batch.weights * (y - s)
-        loss = float(error @ (y - s)) / 2.0
+        loss = _linear_loss(batch, s)
         if number == 1:
-            # Nothing below this much is a rise but rounding; ½ Σ weight is the loss of w = 0.
-            rise = 1e-9 * max(loss, float(batch.weights.sum()) / 2.0)
-        if not loss <= previous + rise:
-            raise DataError(
-                f"the linear unit with eta {identity.eta:g} diverges: the loss rises from {previous:g} to {loss:g} in "
-                f"pass {number}; choose a smaller eta ({stable_eta(batch):.3g} never diverges here)"
-            )
+            # A rise of less is rounding.
+            rise = 1e-9 * max(loss, _linear_loss(batch, np.zeros(len(y))))
+        if loss > previous + rise:
+            safe = f"{stable_eta(batch):.3g} never does"
+            raise _diverges(identity, f"the loss rises from {previous:g} to {loss:g} in pass {number} ({safe})")
         settled = previous - loss <= SETTLED * loss
         if not settled:
             down = np.bincount(columns, batch.values * np.repeat(error, lengths), minlength=len(w))

@@ -1,0 +1,347 @@
+"""`perceptron fit`: finite data, many passes; how it ended, the evidence, and the bounds beside the updates made.
+
+Passes go to standard error as they come, the result to standard output.
+"""
+
+import asyncio
+import json
+import math
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import typer
+from rich.console import Console
+
+from service.errors import ConfigurationError, DataError
+from service.learning import bounds, passes
+from service.learning.identity import Identity
+from service.learning.kernel import Vector
+from service.learning.passes import Bounded, Data, Pass
+from service.learning.separable import Evidence, separate
+from service.learning.start import Weights
+from service.streaming.brokers import read_whole
+from service.tools.read import Events
+
+SHOWN = 10
+BAR = 30
+EVERY_PASS = 100
+"""Of later passes one a second is shown."""
+TRACED = 10_000
+"""Numbers a pass that --trace prints at most."""
+PROGRAM, FINAL = "the linear program's", "the final weights"
+
+
+class Source(NamedTuple):
+    """Record values in their order, each with its place, such as `line 2`; and what all of it is called."""
+
+    name: str
+    places: list[str]
+    values: list[bytes | None]
+
+
+class Wanted(NamedTuple):
+    """How to fit."""
+
+    tolerance: int
+    max_passes: int
+    batch: bool
+    eta_given: bool
+    trace: bool
+
+
+class Result(NamedTuple):
+    """All that is said in the end."""
+
+    ended: str
+    """`converged`, `tolerated`, `settled` (the loss), or `max-passes`."""
+    passes: list[Pass]
+    evidence: Evidence | None
+    bounded: Bounded | None
+    no_bound: str | None
+
+
+def from_file(events: Events) -> Source:
+    """The events of a file; raises DataError at the first line that is none."""
+
+    def stop(message: str) -> None:
+        raise DataError(message) from None
+
+    lines = list(events.lines(stop))
+    return Source(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
+
+
+def from_topic(bootstrap: str, topic: str) -> Source:
+    """Every record of a topic as it is now."""
+    records = asyncio.run(read_whole(bootstrap, topic))
+    return Source(f"topic {topic}", [f"{p}-{offset}" for p, offset, _ in records], [value for *_, value in records])
+
+
+def fit(
+    source: Source, identity: Identity, start: Weights | None, wanted: Wanted, output: str | None, as_json: bool
+) -> int:
+    """Fit, print and write; returns the exit code: 4 where a bound does not hold, which no data can bring about."""
+    if identity.rule == "threshold-unit":
+        raise ConfigurationError("a threshold-unit never learns: there is nothing to fit")
+    if output is not None and not Path(output).absolute().parent.is_dir():
+        raise ConfigurationError(f"{output}: there is no such folder")
+    data = passes.gather(identity, source.values, start)
+    rejected = Counter(reject.reason for reject in data.rejects)
+    if not len(data.batch.labels):
+        aside = f" ({_reasons(rejected)})" if rejected else ""
+        raise DataError(f"{source.name}: no event to learn{aside}")
+    if wanted.trace and len(data.batch.labels) * len(data.columns) > TRACED:
+        raise ConfigurationError(f"--trace is for small data: at most {TRACED:,} numbers, events times weights")
+    if wanted.batch and not wanted.eta_given:
+        identity = msgspec.structs.replace(identity, eta=passes.stable_eta(data.batch))
+    w = data.start.copy()
+    result = _learn(identity, data, w, wanted)
+    weights = _export(identity, data, w, result, rejected)
+    if output is not None:
+        try:
+            Path(output).write_bytes(msgspec.json.encode(weights) + b"\n")
+        except OSError as error:
+            raise ConfigurationError(f"{output}: {error.strerror}") from None
+    places = [source.places[i] for i in data.batch.records]
+    if as_json:
+        typer.echo(json.dumps(_json(result, places, weights), ensure_ascii=False))
+    else:
+        _print(result, data, places, w, rejected, wanted)
+    return 0 if result.bounded is None or result.bounded.held else 4
+
+
+def _learn(identity: Identity, data: Data, w: Vector, wanted: Wanted) -> Result:
+    done: list[Pass] = []
+    shown = _Shown(len(data.batch.labels))
+    if wanted.batch:
+        running = passes.descend(identity, data.batch, w, max_passes=wanted.max_passes, trace=wanted.trace)
+    else:
+        running = passes.fit(
+            identity, data.batch, w, tolerance=wanted.tolerance, max_passes=wanted.max_passes, trace=wanted.trace
+        )
+    try:
+        for one in running:
+            done.append(one)
+            shown.add(one)
+    finally:
+        shown.end()
+    last = done[-1]
+    if wanted.batch:
+        ended = "max-passes" if last.updates else "settled"
+    elif last.errors > wanted.tolerance:
+        ended = "max-passes"
+    else:
+        ended = "tolerated" if last.errors else "converged"
+    no_bound = bounds.why_none(identity, True)
+    evidence = None
+    if last.errors or no_bound is None:
+        try:
+            evidence = separate(passes.extended(data.batch), len(w))
+        except ImportError:
+            evidence = Evidence(unknown="pip install 'perceptron-service[fit]' for the linear program that tells")
+    bounded = None
+    if no_bound is None:
+        candidates = {FINAL: w}
+        if evidence is not None and evidence.vector is not None:
+            candidates[PROGRAM] = evidence.vector
+        norms = np.concatenate([one.squared_norms for one in done])
+        bounded = passes.bounded(identity, data, norms, candidates)
+    return Result(ended, done, evidence, bounded, no_bound)
+
+
+class _Shown:
+    """Passes on standard error, a line each with a bar: mistakes, of the events."""
+
+    def __init__(self, events: int) -> None:
+        self._events = events
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._waiting: Pass | None = None
+        self._last = 0.0
+
+    def add(self, one: Pass) -> None:
+        """Show a pass, or keep it for when it is the last."""
+        self._waiting = one
+        if one.number <= EVERY_PASS or time.monotonic() - self._last > 1.0:
+            self.end()
+
+    def end(self) -> None:
+        """Show the last pass, unless it is shown."""
+        if one := self._waiting:
+            bar = "█" * math.ceil(BAR * one.mistakes / self._events)
+            loss = f"loss {one.loss:<12.6g} " if one.loss else " " * 18
+            self._console.print(f"pass {one.number:>4}  mistakes {one.mistakes:>7,}  {loss}{bar}")
+            self._last, self._waiting = time.monotonic(), None
+
+
+def _print(result: Result, data: Data, places: list[str], w: Vector, rejected: Counter[str], wanted: Wanted) -> None:
+    for one in result.passes if wanted.trace else ():
+        for place, after in zip(places if len(one.trace) == len(places) else ["all"], one.trace, strict=True):
+            typer.echo(f"pass {one.number}  {place}  [{' '.join(f'{value:g}' for value in after)}]")
+    typer.echo(_ending(result, wanted))
+    events = len(data.batch.labels)
+    aside = f", {sum(rejected.values())} records set aside ({_reasons(rejected)})" if rejected else ""
+    typer.echo(f"data     {events:,} event{'s' * (events != 1)}, {len(data.columns) - 1:,} features{aside}")
+    largest = np.argsort(-np.abs(w[1:]), kind="stable")[:SHOWN] + 1
+    parts = [f"bias {w[0]:g}", *(f"{data.columns.name_of(int(c))} {w[c]:g}" for c in sorted(largest))]
+    more = f" and {len(w) - 1 - len(largest):,} smaller" if len(w) - 1 > len(largest) else ""
+    typer.echo(f"weights  {', '.join(parts)}{more}")
+    evidence = result.evidence
+    if evidence and evidence.combination:
+        terms = [f"{part:.6g}·z({places[i]})" for i, part in evidence.combination[:SHOWN]]
+        hidden = len(evidence.combination) - len(terms)
+        terms += [f"{hidden} more"] if hidden else []
+        typer.echo(
+            f"evidence {' + '.join(terms)} = 0 with z = y·(1, x), so no w has w·z > 0 for all of them "
+            f"(checked: the largest part of the sum is {evidence.residual:.1g}, columns scaled to at most 1)"
+        )
+    elif evidence and evidence.vector is not None and result.ended != "converged":
+        v = evidence.vector
+        margin = float((data.batch.labels * passes.scored(data.batch, v)[0]).min())
+        typer.echo(
+            f"evidence a linear program finds w with y·w·x >= {margin:.6g} for every event and no weight times its "
+            f"column's largest |value| beyond 1: the largest margin in that norm"
+        )
+    elif evidence and evidence.unknown:
+        typer.echo(f"evidence none: {evidence.unknown}")
+    _print_bounds(result)
+
+
+def _print_bounds(result: Result) -> None:
+    b = result.bounded
+    if b is None:
+        if result.no_bound and not result.passes[-1].errors:
+            typer.echo(f"bound    none: {result.no_bound}")
+        return
+    s = b.separation
+    radius, norm = math.sqrt(s.squared_radius), math.sqrt(s.squared_norm)
+    made = f"{b.updates} update{'s' * (b.updates != 1)}"
+    if b.novikoff is not None:
+        typer.echo(
+            f"bound    {made} <= {b.novikoff:.6g} = (R/γ)²·‖w_opt‖²: R = {radius:.6g}, γ = {s.margin:.6g}, "
+            f"‖w_opt‖ = {norm:.6g} (w_opt: {_vector(b)})"
+        )
+        low, high = s.sides(np.array([float(b.updates)]))
+        typer.echo(
+            f"norm     n²α²/‖w0‖² <= ‖w(n)‖² <= n·β² {'held' if b.norms else 'BROKEN'} at "
+            f"{'every update' if b.norms else 'an update'} (α = γ, β = R, w0 = w_opt); at the last: "
+            f"{low[0]:.6g} <= {_last_norm(result):.6g} <= {high[0]:.6g}"
+        )
+    typer.echo(
+        f"Hu       {made} <= {b.hu:.6g} = D², D = ‖ω(0) - a·ω_opt‖, a = (β² + 1)/(2γ), ‖ω_opt‖ = 1"
+        + (f" (w_opt: {_vector(b)})" if b.novikoff is None else "")
+    )
+    if not b.held:
+        typer.echo("a bound does not hold: this program is wrong, please report it", err=True)
+
+
+def _vector(b: Bounded) -> str:
+    return f"{b.vector}, the smaller bound"
+
+
+def _last_norm(result: Result) -> float:
+    norms = [float(one.squared_norms[-1]) for one in result.passes if len(one.squared_norms)]
+    return norms[-1] if norms else 0.0
+
+
+def _ending(result: Result, wanted: Wanted) -> str:
+    done, last = result.passes, result.passes[-1]
+    made = sum(one.mistakes for one in done)
+    after = f"{made} mistake{'s' * (made != 1)}"
+    if result.ended == "converged":
+        return f"converged in pass {last.number} after {after}"
+    if result.ended == "tolerated":
+        return (
+            f"within tolerance in pass {last.number} after {after}: {last.errors} in it, tolerance {wanted.tolerance}"
+        )
+    if result.ended == "settled":
+        return (
+            f"settled in pass {last.number}: the loss E = {last.loss:.6g} falls no more, with {last.mistakes} mistakes"
+        )
+    least = min(done, key=lambda one: one.mistakes)
+    figures = (
+        f"E = {last.loss:.6g} and still falling"
+        if wanted.batch
+        else f"{after}, {last.mistakes} in the last, {least.mistakes} at least (pass {least.number})"
+    )
+    evidence = result.evidence or Evidence()
+    if evidence.combination:
+        return f"not separable: {len(done)} passes made {figures}"
+    known = "separable, but " if evidence.vector is not None else ""
+    return f"{known}not converged in {len(done)} passes: {figures}; --max-passes allows more"
+
+
+def _reasons(rejected: Counter[str]) -> str:
+    return ", ".join(f"{reason} {n}" for reason, n in sorted(rejected.items()))
+
+
+def _export(identity: Identity, data: Data, w: Vector, result: Result, rejected: Counter[str]) -> dict[str, Any]:
+    """The weights in the form of `perceptron export`, which `start` reads."""
+    features: dict[str, Any] = {"mode": identity.features}
+    if identity.features == "positional":
+        features["dimension"] = identity.dimension
+    if identity.features == "hashed":
+        features["bits"] = identity.bits
+    return {
+        "format": "perceptron-export",
+        "format_version": 1,
+        "rule": identity.rule,
+        "eta": identity.eta,
+        "features": features,
+        "names": data.columns.names if identity.features == "named" else None,
+        "n_features": len(w) - 1,
+        "classes": list(identity.labels or (-1, 1)),
+        "intercept": float(w[0]),
+        "coef": w[1:].tolist(),
+        "counts": {
+            "events": len(data.batch.labels),
+            "passes": len(result.passes),
+            "mistakes": sum(one.mistakes for one in result.passes),
+            "updates": sum(one.updates for one in result.passes),
+            "rejected": dict(rejected),
+        },
+    }
+
+
+def _json(result: Result, places: list[str], weights: dict[str, Any]) -> dict[str, Any]:
+    evidence, b = result.evidence, result.bounded
+    separable = None
+    if b is not None or (evidence and evidence.vector is not None):
+        separable = True
+    elif evidence and evidence.combination:
+        separable = False
+    elif not result.passes[-1].errors:
+        separable = True
+    passes_ = [
+        {"pass": p.number, "mistakes": p.mistakes, "updates": p.updates, "errors": p.errors, "loss": p.loss}
+        | ({"trace": [after.tolist() for after in p.trace]} if p.trace else {})
+        for p in result.passes
+    ]
+    return {
+        "ended": result.ended,
+        "separable": separable,
+        "evidence": {
+            "separating": None if evidence is None or evidence.vector is None else evidence.vector.tolist(),
+            "combination": [{"event": places[i], "coefficient": part} for i, part in evidence.combination]
+            if evidence and evidence.combination
+            else None,
+            "residual": evidence.residual if evidence and evidence.combination else None,
+            "unknown": evidence.unknown if evidence else None,
+        },
+        "bounds": None
+        if b is None
+        else {
+            "updates": b.updates,
+            "vector": b.vector,
+            "radius": math.sqrt(b.separation.squared_radius),
+            "margin": b.separation.margin,
+            "norm": math.sqrt(b.separation.squared_norm),
+            "novikoff": b.novikoff,
+            "hu": b.hu,
+            "norms_between_their_sides": b.norms,
+        },
+        "passes": passes_,
+        "weights": weights,
+    }
