@@ -84,7 +84,8 @@ class Running:
         self.port = servers.free_port()
         self.config = folder / f"settings-{self.port}.toml"
         self.config.write_text(f"{settings}\n[kafka]\nsession_timeout = 6.0\nwatchdog = {watchdog}\n")
-        command = [sys.executable, "-m", "service", "-c", str(self.config), "run", "-t", topic, "-g", f"g-{topic}"]
+        command = [sys.executable, "-m", "service", "-c", str(self.config), "run", "-g", f"g-{topic}"]
+        command += ["-t", topic] if topic else []
         command += [flag for more in topics for flag in ("-t", more)]
         self.command = [*command, "-b", kafka, "--redis", self.redis_url, "-p", str(self.port), *flags]
         self.log = folder / f"service-{self.port}.log"
