@@ -18,14 +18,34 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _known_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The topics that settings name, for the shell to complete."""
+    from service.settings import load
+
+    try:
+        models = load(ctx.find_root().params["config"], {}).models
+    except PerceptronError:
+        return []  # nobody reads an error while typing
+    return [name for name in models if name.startswith(incomplete) and not name.startswith("^")]
+
+
 Config = Annotated[
     str | None, typer.Option("-c", "--config", metavar="FILE", help="Settings (default: perceptron.toml).")
 ]
 Topics = Annotated[
-    list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be given again.")
+    list[str] | None,
+    typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be given again.", autocompletion=_known_topics),
 ]
 Topic = Annotated[
-    str | None, typer.Option("-t", "--topic", metavar="TOPIC", help="The topic, where settings name several.")
+    str | None,
+    typer.Option(
+        "-t",
+        "--topic",
+        metavar="TOPIC",
+        help="The topic, where settings name several.",
+        autocompletion=_known_topics,
+    ),
 ]
 Bootstrap = Annotated[str | None, typer.Option("-b", "--bootstrap-servers", metavar="HOST:PORT", help="Kafka.")]
 RedisUrl = Annotated[

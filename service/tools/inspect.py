@@ -20,13 +20,13 @@ from service.settings import Settings
 from service.snapshots import head as heads
 from service.snapshots.blobs import digest
 from service.snapshots.store import RedisStore
-from service.streaming.brokers import kafka_errors
+from service.streaming.brokers import admin, kafka_errors
 from service.tools.models import newest
 
 TOP = 10
 KAFKA_SECONDS = 3.0
-BAR_WIDTH = 29
-"""Characters; odd, so that a middle one is left for zero."""
+BAR_WIDTH = 30
+"""Characters; even, so that zero is between two of them."""
 
 
 def inspect_model(settings: Settings, name: str, *, as_json: bool) -> None:
@@ -36,8 +36,10 @@ def inspect_model(settings: Settings, name: str, *, as_json: bool) -> None:
         typer.echo(msgspec.json.encode(about))
         return
     console = Console()
-    for table in (_facts(about), _partitions(about), _versions(about["versions"]), _weights(about)):
+    console.print(_facts(about))
+    for table in (_partitions(about), _versions(about["versions"]), _weights(about)):
         if table.row_count:
+            console.print()
             console.print(table)
 
 
@@ -73,20 +75,22 @@ async def _lag(bootstrap: str, topic: str, following: Mapping[int, int]) -> dict
 
     Raises DependencyError when Kafka does not answer soon, DataError when the topic is not the one that was learned.
     """
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
     async with kafka_errors(bootstrap), asyncio.timeout(KAFKA_SECONDS):
+        async with admin(bootstrap) as client:
+            (described,) = await client.describe_topics([topic])
+        if described["error_code"]:
+            raise DataError(f"Kafka at {bootstrap} has no topic {topic}")
+        there = [TopicPartition(topic, p["partition"]) for p in described["partitions"]]
+        consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
         try:
             await consumer.start()
-            there = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic) or ())]
             begin, end = await consumer.beginning_offsets(there), await consumer.end_offsets(there)
         finally:
             await consumer.stop()
     lag = {tp.partition: end[tp] - following.get(tp.partition, begin[tp]) for tp in there}
-    if not there:
-        raise DataError(f"Kafka at {bootstrap} has no topic {topic}")
     if not following.keys() <= lag.keys() or min(lag.values()) < 0:
         raise DataError(f"topic {topic} ends before the model's next offset: it is not the log that was learned")
-    return {str(partition): n for partition, n in lag.items()}
+    return {str(partition): n for partition, n in sorted(lag.items())}
 
 
 def _facts(about: dict[str, Any]) -> Table:
@@ -133,18 +137,18 @@ def _versions(versions: list[dict[str, Any]]) -> Table:
 def _weights(about: dict[str, Any]) -> Table:
     """The largest weights; bars to the left of the middle are negative, to its right positive."""
     table = Table(box=None)
-    table.add_column("largest weights", no_wrap=True, overflow="ellipsis")
+    table.add_column("largest weights")
     table.add_column("weight", justify="right", no_wrap=True)
-    table.add_column("-" + "0".center(BAR_WIDTH - 2) + "+", width=BAR_WIDTH, no_wrap=True)
-    rows = about["largest_weights"]
-    largest = max((abs(row["weight"]) for row in rows), default=0.0)
+    table.add_column("-" + "0".center(BAR_WIDTH - 2) + "+", width=BAR_WIDTH)
+    rows = [row for row in about["largest_weights"] if row["weight"]]
     for row in rows:
-        share = row["weight"] / largest if largest else 0.0
+        share = row["weight"] / abs(rows[0]["weight"])
         begin, end = 1 + min(share, 0.0), 1 + max(share, 0.0)
         bar = Bar(2, begin, end, width=BAR_WIDTH, color="red" if share < 0 else "green")
         name = row["name"]
         # A name is data: it may hold what a terminal would obey.
-        table.add_row(Text(name if name.isprintable() else json.dumps(name)), f"{row['weight']:+g}", bar)
+        name = name if name.isprintable() else json.dumps(name)
+        table.add_row(Text(name, no_wrap=True, overflow="ellipsis"), f"{row['weight']:+g}", bar)
     return table
 
 

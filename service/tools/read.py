@@ -76,15 +76,16 @@ class Events:
         """
         raw, number = self._raw, 0
         try:
-            plain = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
-            for number, row in self._form.rows(plain):
-                try:
-                    value = self._checked(self._form.event(row))
-                    key = self._form.key(row) if self._keyed else None
-                except BadLine as error:
-                    bad(f"{self.name}, line {number}: {error}")
-                    continue
-                yield Line(value, key, number, raw.tell() if raw.seekable() else 0)
+            with raw:
+                plain = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
+                for number, row in self._form.rows(plain):
+                    try:
+                        value = self._checked(self._form.event(row))
+                        key = self._form.key(row) if self._keyed else None
+                    except BadLine as error:
+                        bad(f"{self.name}, line {number}: {error}")
+                        continue
+                    yield Line(value, key, number, raw.tell() if raw.seekable() else 0)
         except BadLine as error:
             raise DataError(f"{self.name}, line 1: {error}") from None  # a header, without which no row can be read
         except (csv.Error, zlib.error, UnicodeDecodeError, OSError, EOFError) as error:
@@ -158,8 +159,14 @@ class _Csv:
         self._header: list[str] = []
 
     def rows(self, plain: Any) -> Iterator[tuple[int, list[str]]]:
-        reader = csv.reader(io.TextIOWrapper(plain, "utf-8-sig", newline=""), strict=True)
-        self._header = header = next(reader, [])
+        with io.TextIOWrapper(plain, "utf-8-sig", newline="") as text:
+            reader = csv.reader(text, strict=True)
+            self._take_header(next(reader, []))
+            for row in reader:
+                if row:
+                    yield reader.line_num, row
+
+    def _take_header(self, header: list[str]) -> None:
         for name in (self._label, self._key):
             if name is not None and name not in header:
                 raise BadLine(f"there is no column '{name}'; the columns are {', '.join(header) or 'none'}")
@@ -168,9 +175,7 @@ class _Csv:
         features = len(set(header) - {self._label, self._key})
         if self._identity.features == "positional" and features != self._identity.dimension:
             raise BadLine(f"{features} feature columns, the model's dimension is {self._identity.dimension}")
-        for row in reader:
-            if row:
-                yield reader.line_num, row
+        self._header = header
 
     def event(self, row: list[str]) -> bytes:
         if len(row) != len(self._header):
