@@ -37,7 +37,10 @@ def export(settings: Settings, name: str, output: str | None, sklearn: str | Non
             return
         files.append((output, data))
     for file, content in files:
-        _write(Path(file), content)
+        try:
+            _write(Path(file), content)
+        except OSError as error:
+            raise ConfigurationError(f"{file}: {error.strerror}") from None
         typer.echo(f"version {answering.head.version} of {name} written to {file}", err=True)
 
 
@@ -154,7 +157,7 @@ def _write(path: Path, content: bytes) -> None:
             if part != path:
                 os.fsync(out.fileno())
         os.replace(part, path)
-    except OSError as error:
+    except OSError:
         if part != path:
             part.unlink(missing_ok=True)
-        raise ConfigurationError(f"{path}: {error.strerror}") from None
+        raise
