@@ -23,6 +23,8 @@ BATCH = 500
 UNACKNOWLEDGED = 20_000
 CATCH_UP = 0.05
 """Seconds that the pace may be behind and still make up for: no timer is exact, and a pause must not end in a burst."""
+ANSWER_SECONDS = 30.0
+STOP_SECONDS = 3.0
 SHOWN = 10
 
 
@@ -89,23 +91,45 @@ async def _send(
                         try:
                             under_way.append(await producer.send(topic, line.value, line.key))
                         except MessageSizeTooLargeError:
+                            await _acknowledged(under_way)
                             raise DataError(
                                 f"{events.name}, line {line.number}: {len(line.value)} bytes are more than Kafka takes "
                                 f"({number(sent)} before it sent)"
                             ) from None
                         sent += 1
-                        while under_way and (under_way[0].done() or len(under_way) > UNACKNOWLEDGED):
+                        while under_way and under_way[0].done():
                             await under_way.popleft()
+                        await _acknowledged(under_way, pace.unacknowledged)
                     if batch:
                         progress.update(task, completed=sent if count else batch[-1].position, events=sent)
-                await asyncio.gather(*under_way)
+                await _acknowledged(under_way)
         finally:
-            await producer.stop()
+            await _stop(producer)
             if (this := asyncio.current_task()) and this.cancelling():
-                typer.echo(f"interrupted: {number(sent)} sent to {topic}", err=True)
+                known = sent - sum(not future.done() for future in under_way)
+                typer.echo(f"interrupted: {number(known)} sent to {topic}", err=True)
     if batches.error is not None:
         raise DataError(f"{batches.error} ({number(sent)} before it sent)") from None
     return sent
+
+
+async def _acknowledged(under_way: deque[Any], rest: int = 0) -> None:
+    """Wait until Kafka has no more than `rest` to acknowledge; raises TimeoutError when it stops doing so.
+
+    The client itself would wait for ever: an idempotent producer gives up no record.
+    """
+    while len(under_way) > rest:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await under_way.popleft()
+
+
+async def _stop(producer: AIOKafkaProducer) -> None:
+    """Send what was handed over, if Kafka still answers."""
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await producer.stop()
+    except TimeoutError:
+        await producer.client.close()
 
 
 class _Pace:
@@ -116,6 +140,8 @@ class _Pace:
         self._due = time.monotonic() - self._gap
         # Of a slow stream no more is taken than is soon sent: what is shown as read is then true.
         self.batch = max(1, min(BATCH, int(rate / 10))) if rate else BATCH
+        # Ten seconds' worth, so that a Kafka that is gone is soon missed.
+        self.unacknowledged = max(1, min(UNACKNOWLEDGED, int(rate * 10))) if rate else UNACKNOWLEDGED
 
     async def turn(self) -> None:
         """Wait for the next turn."""

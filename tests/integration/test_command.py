@@ -396,7 +396,7 @@ def test_bash_completes_commands_options_and_topics(tmp_path: Path) -> None:
         complete perceptron pro
         complete perceptron produce - --dry
         complete perceptron produce - --format s
-        complete perceptron inspect -t c
+        complete perceptron inspect -t ''
         complete perceptron -c bad.toml inspect -t c
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

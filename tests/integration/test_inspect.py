@@ -72,7 +72,7 @@ async def test_everything_is_shown_and_fits_80_columns(
     assert spans["up"][1] - middle == pytest.approx(7.5, abs=0.6)
     assert spans["[red]b"][1] - middle == pytest.approx(3.75, abs=0.6)
     assert r"\u001b" in done.stdout
-    assert "longlonglong" in done.stdout
+    assert sum("longlonglong" in line for line in lines) == 1  # cut, not wrapped
     assert "none" not in rows  # a weight of zero is not worth a line
 
 

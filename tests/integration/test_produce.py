@@ -126,6 +126,35 @@ def test_ctrl_c_ends_a_slow_pace_at_once_and_says_what_was_sent(kafka: Server, t
         assert process.stderr.read().decode() == f"interrupted: 1 event sent to {topic}\n"
 
 
+@pytest.mark.parametrize("ending", ["interrupted", "given up"])
+def test_a_kafka_that_hangs_is_given_up(kafka: Server, topic: str, tmp_path: Path, ending: str) -> None:
+    """Ctrl-C ends it within seconds; without, it says after half a minute that Kafka does not answer."""
+    asyncio.run(create_topic(kafka, topic))
+    with producing("-t", topic, "-b", kafka.address, cwd=tmp_path) as process:
+        assert process.stdin
+        assert process.stderr
+        assert kafka.process
+        process.stdin.write(event({"a": 0}, 1) + b"\n")
+        process.stdin.flush()
+        wait(lambda: asyncio.run(read_all(kafka, topic)), "the first event is there")
+        kafka.process.send_signal(signal.SIGSTOP)
+        try:
+            process.stdin.write(event({"a": 1}, 1) + b"\n")
+            process.stdin.close()
+            started = time.monotonic()
+            if ending == "interrupted":
+                process.send_signal(signal.SIGINT)
+            code = process.wait(90)
+            took = time.monotonic() - started
+        finally:
+            kafka.process.send_signal(signal.SIGCONT)
+        said = process.stderr.read().decode()
+    if ending == "interrupted":
+        assert (code, said, took < 20) == (130, f"interrupted: 1 event sent to {topic}\n", True)
+    else:
+        assert (code, said) == (3, f"perceptron: Kafka at {kafka.address}: no answer in time\n")
+
+
 def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
     file = tmp_path / "e.csv"
     file.write_text("u,a,y\n" + "x,1,1\n" * 1200)
