@@ -24,6 +24,7 @@ UNACKNOWLEDGED = 20_000
 CATCH_UP = 0.05
 """Seconds that the pace may be behind and still make up for: no timer is exact, and a pause must not end in a burst."""
 ANSWER_SECONDS = 30.0
+"""Without an acknowledgement for so long, Kafka is given up."""
 STOP_SECONDS = 3.0
 SHOWN = 10
 

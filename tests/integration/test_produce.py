@@ -143,6 +143,7 @@ def test_a_kafka_that_hangs_is_given_up(kafka: Server, topic: str, tmp_path: Pat
             process.stdin.close()
             started = time.monotonic()
             if ending == "interrupted":
+                wait(lambda: time.monotonic() - started > 1.0, "the second event is handed over")
                 process.send_signal(signal.SIGINT)
             code = process.wait(90)
             took = time.monotonic() - started
