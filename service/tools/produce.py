@@ -107,8 +107,8 @@ async def _send(
         finally:
             await _stop(producer)
             if (this := asyncio.current_task()) and this.cancelling():
-                known = sent - sum(not future.done() for future in under_way)
-                typer.echo(f"interrupted: {number(known)} sent to {topic}", err=True)
+                unknown = sum(not f.done() or f.cancelled() or f.exception() is not None for f in under_way)
+                typer.echo(f"interrupted: {number(sent - unknown)} sent to {topic}", err=True)
     if batches.error is not None:
         raise DataError(f"{batches.error} ({number(sent)} before it sent)") from None
     return sent
@@ -121,7 +121,8 @@ async def _acknowledged(under_way: deque[Any], rest: int = 0) -> None:
     """
     while len(under_way) > rest:
         async with asyncio.timeout(ANSWER_SECONDS):
-            await under_way.popleft()
+            await under_way[0]
+        under_way.popleft()
 
 
 async def _stop(producer: AIOKafkaProducer) -> None:
