@@ -223,12 +223,12 @@ async def trim(kafka: Server, topic: str, offset: int) -> None:
         await client.close()
 
 
-async def read_all(kafka: Server, topic: str) -> list[Any]:
-    """Every record of partition 0 of a topic."""
+async def read_all(kafka: Server, topic: str, number: int = 0) -> list[Any]:
+    """Every record of a partition of a topic."""
     consumer = AIOKafkaConsumer(bootstrap_servers=kafka.address, auto_offset_reset="earliest")
     await consumer.start()
     try:
-        partition = TopicPartition(topic, 0)
+        partition = TopicPartition(topic, number)
         consumer.assign([partition])
         end = (await consumer.end_offsets([partition]))[partition]
         records: list[Any] = []

@@ -1,0 +1,233 @@
+"""Files of events: each format as its reference writes it, and what is said of lines that are none."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import dump_svmlight_file, load_svmlight_file
+
+from service.errors import ConfigurationError, DataError
+from service.learning.identity import Identity
+from service.tools.read import Events, Line, format_of
+
+NAMED = Identity()
+THREE = Identity(features="positional", dimension=3)
+CSV = {"name": "csv", "label": "y"}
+SVM = {"name": "svmlight"}
+
+
+def read(path: Path, identity: Identity, *, check: bool = True, **how: Any) -> tuple[list[Line], list[str]]:
+    """The good events of a file, and what was said of the bad lines without the file's name."""
+    given = {"name": None, "label": None, "key": None, "zero_based": False} | how
+    form = format_of(str(path), identity, **given)
+    bad: list[str] = []
+    events = Events(str(path), form, identity, keyed=given["key"] is not None, check=check)
+    lines = list(events.lines(bad.append))
+    return lines, [message.removeprefix(f"{path}, ") for message in bad]
+
+
+def events(lines: list[Line]) -> list[Any]:
+    return [json.loads(line.value) for line in lines]
+
+
+numbers = st.floats(-1e30, 1e30) | st.integers(-9, 9).map(float)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([-1, 1]), st.lists(numbers | st.just(0.0), min_size=5, max_size=5)), min_size=1),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([None, "a comment: 1:2"]),
+)
+def test_what_scikit_learn_dumps_is_read_as_scikit_learn_loads_it(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[int, list[float]]],
+    zero_based: bool,
+    queries: bool,
+    comment: str | None,
+) -> None:
+    """Bit for bit, in positional and in named models, with comments and query ids."""
+    path = tmp_path_factory.mktemp("svm") / "dumped.svm"
+    x, y = np.array([row for _, row in rows]), np.array([label for label, _ in rows])
+    ids = np.arange(len(y)) if queries else None
+    dump_svmlight_file(x, y, str(path), zero_based=zero_based, query_id=ids, comment=comment)
+    loaded, labels = load_svmlight_file(str(path), n_features=5, zero_based=zero_based)
+    lines, bad = read(path, Identity(features="positional", dimension=5), zero_based=zero_based)
+    assert bad == []
+    assert [e["features"] for e in events(lines)] == loaded.toarray().tolist()
+    assert [e["label"] for e in events(lines)] == labels.tolist()
+    assert lines[-1].position == path.stat().st_size
+    first = 0 if zero_based else 1
+    named = events(read(path, NAMED)[0])
+    dense = loaded.toarray()
+    for i, event in enumerate(named):
+        # What is absent is 0; scikit-learn leaves zeros out.
+        assert {int(k) - first: v for k, v in event["features"].items()} == {
+            j: dense[i, j] for j in np.flatnonzero(x[i])
+        }
+
+
+@pytest.mark.parametrize(
+    ("text", "identity", "how", "said"),
+    [
+        ("1 1:2\n2 1:2\n", NAMED, SVM, "line 2: unknown-label: 'label' must be one of -1, 0, false, 1, true"),
+        ("1:2 3:4\n", NAMED, SVM, "line 1: expected a label before '1:2'"),
+        ("# none\n\n1 a:2\n", NAMED, SVM, "line 3: expected INDEX:VALUE, got 'a:2'"),
+        ("1 -1:2\n", NAMED, SVM, "line 1: expected INDEX:VALUE, got '-1:2'"),
+        ("1 1:2 qid:3\n", NAMED, SVM, "line 1: expected INDEX:VALUE, got 'qid:3'"),
+        ("1 2\n", NAMED, SVM, "line 1: expected INDEX:VALUE, got '2'"),
+        ("1 " + "9" * 5000 + ":1\n", NAMED, SVM, f"line 1: expected INDEX:VALUE, got '{'9' * 40}'"),
+        ("1 ²:1\n", NAMED, SVM, "line 1: expected INDEX:VALUE, got '²:1'"),
+        ("1 2:\n", NAMED, SVM, "line 1: index 2: expected a number, got ''"),
+        ("1 2:1_0\n", NAMED, SVM, "line 1: index 2: expected a number, got '1_0'"),
+        ("1 2:1:1\n", NAMED, SVM, "line 1: index 2: expected a number, got '1:1'"),
+        ("1 2:-inf\n", NAMED, SVM, "line 1: index 2: expected a finite number, got '-inf'"),
+        ("1 2:1 2:1\n", NAMED, SVM, "line 1: index 2 after 2: each must be larger than the one before"),
+        ("1 3:1 2:1\n", NAMED, SVM, "line 1: index 2 after 3: each must be larger than the one before"),
+        ("1 2:1e31\n", NAMED, SVM, 'line 1: out-of-range: feature "2" is beyond ±1e+30'),
+        ("1 4:1\n", THREE, SVM, "line 1: index 4: expected 1 to 3, the model's dimension is 3"),
+        (
+            "1 0:1\n", THREE, SVM,
+            "line 1: index 0: expected 1 to 3, the model's dimension is 3; with --zero-based it begins at 0",
+        ),
+        ("1 3:1\n", THREE, {**SVM, "zero_based": True}, "line 1: index 3: expected 0 to 2, the model's dimension is 3"),
+        ("\xff 1:1\n", NAMED, SVM, "line 1: unknown-label: 'label' must be one of -1, 0, false, 1, true"),
+        ("1 1:2\n", NAMED, {**SVM, "key": "qid"}, "line 1: --key qid: the line has no 'qid:'"),
+        ("1 1:2\n", NAMED, {}, "line 1: trailing-bytes: more bytes follow the event at byte 2; "
+         "the lines are read as JSON, see --format for others"),
+        ('{"features":{},"label":1,"id":""}\n', NAMED, {"key": "id"}, "line 1: --key id: the value is empty"),
+        ('{"features":{},"label":1}\n', NAMED, {"key": "id"},
+         "line 1: --key id: the event has no member and no feature of this name"),
+        ('{"features":{},"label":1}\n', NAMED, {"key": "features"},
+         "line 1: --key features: expected a string or a number"),
+        ("\n7\n", NAMED, {"key": "id", "check": False},
+         "line 2: --key id: the event has no member and no feature of this name"),
+        ("{\n", NAMED, {"key": "id", "check": False},
+         "line 1: --key id: no JSON to look for it in: Input data was truncated"),
+        ("a,y,u\n1,1,\n", NAMED, {**CSV, "key": "u"}, "line 2: --key u: the value is empty"),
+        ("a,y\n1,1\n2\n", NAMED, CSV, "line 3: 1 cells, the header has 2"),
+    ],
+)  # fmt: skip
+def test_a_bad_line_is_named_with_what_was_expected(
+    tmp_path: Path, text: str, identity: Identity, how: dict[str, Any], said: str
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(text.encode("latin-1") if "\xff" in text else text.encode())
+    assert read(path, identity, **how)[1] == [said]
+
+
+@pytest.mark.parametrize(
+    ("text", "how", "said"),
+    [
+        ("a,y\n1,1\n", {**CSV, "key": "u"}, "line 1: there is no column 'u'; the columns are a, y"),
+        ("a,a,y\n1,2,1\n", CSV, "line 1: two columns have the same name"),
+        ('a,y\n1,1\n"1,0\n', CSV, "after line 2: unexpected end of data"),
+    ],
+)
+def test_a_file_that_cannot_be_read_on_is_an_error(tmp_path: Path, text: str, how: dict[str, Any], said: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(text)
+    with pytest.raises(DataError) as raised:
+        read(path, NAMED, **how)
+    assert str(raised.value) == f"{path}, {said}"
+
+
+def test_good_lines_beside_bad_ones_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.libsvm.gz"
+    path.write_bytes(gzip.compress(b"# head\n+1 1:1 #x\nfoo\n0 qid:7 2:.5 10:-2E-3\r\n-1\n"))
+    lines, bad = read(path, NAMED)
+    assert [(line.number, line.key) for line in lines] == [(2, None), (4, None), (5, None)]
+    assert events(lines) == [
+        {"features": {"1": 1.0}, "label": 1},
+        {"features": {"2": 0.5, "10": -0.002}, "label": 0},
+        {"features": {}, "label": -1},
+    ]
+    assert len(bad) == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "texts", "expected"),
+    [
+        (None, ["+1", "-1", "0", "1.0", "true", "False"], [1, -1, 0, 1, True, False]),
+        ((0, 1), ["0", "1.0"], [0, 1]),
+        ((-1.5, 2.5), ["-1.5", "+2.5"], [-1.5, 2.5]),
+        ((False, True), ["0", "1", "FALSE", "true"], [False, True, False, True]),
+        (("0", "+1"), ["0", "+1"], ["0", "+1"]),
+        (("no", 1), ["no", "1"], ["no", 1]),
+    ],
+)
+def test_a_label_is_read_as_the_model_knows_it(tmp_path: Path, labels: Any, texts: list[str], expected: Any) -> None:
+    path = tmp_path / "x.svm"
+    path.write_text("".join(f"{text} 1:1\n" for text in texts))
+    lines, bad = read(path, Identity(labels=labels))
+    assert bad == []
+    found = [e["label"] for e in events(lines)]
+    assert (found, [type(x) is bool for x in found]) == (expected, [type(x) is bool for x in expected])
+
+
+@pytest.mark.parametrize(
+    ("text", "identity", "how", "keys"),
+    [
+        ('{"features":{"id":5,"a":1},"label":1,"id":"k"}', NAMED, {"key": "id"}, [b"k"]),
+        ('{"features":{"a":7},"label":1}\n{"features":{"a":7.5},"label":1}', NAMED, {"key": "a"}, [b"7", b"7.5"]),
+        ('{"features":[4,5,6],"label":1}', THREE, {"key": "1"}, [b"5"]),
+        ('{"features":{},"label":true,"user":"\u00e9"}', NAMED, {"key": "user"}, ["\u00e9".encode()]),
+        ('{"features":{},"label":true}', NAMED, {"key": "label"}, [b"true"]),
+        ("u,a,b,c,y\nx7,1,2,3,1", THREE, {**CSV, "key": "u"}, [b"x7"]),
+        ("1 qid:9 2:0.50", NAMED, {**SVM, "key": "qid"}, [b"9"]),
+        ("1 qid:9 2:0.50", NAMED, {**SVM, "key": "2"}, [b"0.50"]),
+    ],
+)
+def test_a_key_is_found_where_it_is_named(
+    tmp_path: Path, text: str, identity: Identity, how: dict[str, Any], keys: list[bytes]
+) -> None:
+    path = tmp_path / "file"
+    path.write_text(text)
+    lines, bad = read(path, identity, **how)
+    assert ([line.key for line in lines], bad) == (keys, [])
+    assert all("u" not in e["features"] for e in events(lines))
+
+
+@pytest.mark.parametrize(
+    ("file", "how", "form"),
+    [
+        ("x.jsonl", {}, "_JsonLines"),
+        ("x.svm", {}, "_Svmlight"),
+        ("x.SVMLIGHT.gz", {}, "_Svmlight"),
+        ("x.libsvm", {"name": "jsonl"}, "_JsonLines"),
+        ("x.svm", {"label": "y"}, "_Csv"),
+        ("x.csv.gz", {"label": "y"}, "_Csv"),
+        ("-", {"name": "svmlight"}, "_Svmlight"),
+        ("x.csv", {}, "x.csv: CSV needs --label COLUMN, the column that is the label"),
+        ("x.svm", {"name": "csv"}, "x.svm: CSV needs --label COLUMN, the column that is the label"),
+        ("x", {"name": "svmlight", "label": "y"}, "--label names a column of CSV; the format is svmlight"),
+        ("x.svm", {"zero_based": True}, "--zero-based is for svmlight and a positional model"),
+    ],
+)
+def test_an_option_wins_then_the_suffix(file: str, how: dict[str, Any], form: str) -> None:
+    given = {"name": None, "label": None, "key": None, "zero_based": False} | how
+    try:
+        found = type(format_of(file, NAMED, **given)).__name__
+    except ConfigurationError as error:
+        found = str(error)
+    assert found.startswith(form)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_named(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
+    """No input ends in anything but events, bad lines and DataError, whatever the format."""
+    path = tmp_path_factory.mktemp("any") / "file"
+    path.write_bytes(raw)
+    hows: list[dict[str, Any]] = [SVM, {"key": "id"}, {**SVM, "key": "1"}, {"name": "csv", "label": "0"}]
+    for how in hows:
+        for identity in (NAMED, THREE):
+            try:
+                lines, _ = read(path, identity, **how)
+            except DataError:
+                continue
+            assert all(set(e) >= {"features", "label"} for e in events(lines))
