@@ -18,14 +18,34 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _known_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The topics that settings name, for the shell to complete."""
+    from service.settings import load
+
+    try:
+        models = load(ctx.find_root().params["config"], {}).models
+    except PerceptronError:
+        return []  # nobody reads an error while typing
+    return [name for name in models if name.startswith(incomplete) and not name.startswith("^")]
+
+
 Config = Annotated[
     str | None, typer.Option("-c", "--config", metavar="FILE", help="Settings (default: perceptron.toml).")
 ]
 Topics = Annotated[
-    list[str] | None, typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be given again.")
+    list[str] | None,
+    typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be given again.", autocompletion=_known_topics),
 ]
 Topic = Annotated[
-    str | None, typer.Option("-t", "--topic", metavar="TOPIC", help="The topic, where settings name several.")
+    str | None,
+    typer.Option(
+        "-t",
+        "--topic",
+        metavar="TOPIC",
+        help="The topic, where settings name several.",
+        autocompletion=_known_topics,
+    ),
 ]
 Bootstrap = Annotated[str | None, typer.Option("-b", "--bootstrap-servers", metavar="HOST:PORT", help="Kafka.")]
 RedisUrl = Annotated[
@@ -104,20 +124,56 @@ def run(
 @app.command()
 def produce(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines, or CSV with --label; .gz too.")],
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines, CSV or svmlight; .gz too.")],
     topic: Topic = None,
     bootstrap: Bootstrap = None,
+    form: Annotated[
+        Literal["jsonl", "csv", "svmlight"] | None,
+        typer.Option(
+            "--format", help="Default: CSV with --label, svmlight for .svm, .svmlight and .libsvm, else jsonl."
+        ),
+    ] = None,
     label: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The file is CSV; this column is the label.")
     ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The record's key: the event's member (such as id) or feature, a CSV's column, an svmlight index or qid.",  # noqa: E501
+        ),
+    ] = None,
+    zero_based: Annotated[
+        bool, typer.Option("--zero-based", help="svmlight for a positional model: indices begin at 0, not 1.")
+    ] = False,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, metavar="N", help="Send so many events a second, evenly.")
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after so many events.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read and check everything, send nothing; needs no Kafka.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Refuse lines that the model would reject.")] = True,
 ) -> None:
     """Send the events of a file to a topic."""
-    from service.tools.produce import produce_file
+    from service.errors import ConfigurationError
+    from service.tools import read
 
     settings = _settings(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
-    sent = produce_file(settings, _one_topic(settings), file, label, check)
-    typer.echo(f"{sent} event{'s' * (sent != 1)} sent to {_one_topic(settings)}", err=True)
+    to = _one_topic(settings)
+    if dry_run and not check:
+        raise ConfigurationError("--dry-run checks the events: it does not go with --no-check")
+    identity = settings.of(to).identity()
+    how = read.format_of(file, identity, name=form, label=label, key=key, zero_based=zero_based)
+    events = read.Events(file, how, identity, keyed=key is not None, check=check)
+    from service.tools.produce import dry_run as try_out
+    from service.tools.produce import number, send
+
+    if dry_run:
+        typer.echo(f"{number(try_out(events, count))} good; nothing was sent")
+    else:
+        sent = send(settings.kafka.bootstrap_servers, to, events, rate=rate, count=count)
+        typer.echo(f"{number(sent)} sent to {to}", err=True)
 
 
 @app.command()
@@ -234,12 +290,39 @@ def check(ctx: typer.Context, topics: Topics = None, bootstrap: Bootstrap = None
 
 
 @app.command()
-def inspect(ctx: typer.Context, topic: Topic = None, redis: RedisUrl = None, json: AsJson = False) -> None:
-    """Show a model's newest snapshot: counts, offsets, largest weights."""
-    from service.tools.models import inspect_model
+def inspect(
+    ctx: typer.Context,
+    topic: Topic = None,
+    bootstrap: Bootstrap = None,
+    redis: RedisUrl = None,
+    json: AsJson = False,
+) -> None:
+    """Show a model's newest snapshot: counts, offsets, lag, kept versions, largest weights."""
+    from service.tools.inspect import inspect_model
+
+    settings = _settings(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap, redis__url=redis)
+    inspect_model(settings, _one_topic(settings), as_json=json)
+
+
+@app.command()
+def export(
+    ctx: typer.Context,
+    topic: Topic = None,
+    redis: RedisUrl = None,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="The JSON's file instead of standard output.")
+    ] = None,
+    sklearn: Annotated[
+        str | None,
+        typer.Option("--sklearn", metavar="FILE", help="A fitted scikit-learn Perceptron, for skops.io.load."),
+    ] = None,
+    onnx: Annotated[str | None, typer.Option("--onnx", metavar="FILE", help="ONNX, in double precision.")] = None,
+) -> None:
+    """Write a model's newest snapshot for other programs: as JSON, for scikit-learn, as ONNX."""
+    from service.tools.export import export as write
 
     settings = _settings(ctx, topics=[topic] if topic else None, redis__url=redis)
-    inspect_model(settings, _one_topic(settings), as_json=json)
+    write(settings, _one_topic(settings), output, sklearn, onnx)
 
 
 @app.command()

@@ -84,7 +84,8 @@ class Running:
         self.port = servers.free_port()
         self.config = folder / f"settings-{self.port}.toml"
         self.config.write_text(f"{settings}\n[kafka]\nsession_timeout = 6.0\nwatchdog = {watchdog}\n")
-        command = [sys.executable, "-m", "service", "-c", str(self.config), "run", "-t", topic, "-g", f"g-{topic}"]
+        command = [sys.executable, "-m", "service", "-c", str(self.config), "run", "-g", f"g-{topic}"]
+        command += ["-t", topic] if topic else []
         command += [flag for more in topics for flag in ("-t", more)]
         self.command = [*command, "-b", kafka, "--redis", self.redis_url, "-p", str(self.port), *flags]
         self.log = folder / f"service-{self.port}.log"
@@ -222,12 +223,12 @@ async def trim(kafka: Server, topic: str, offset: int) -> None:
         await client.close()
 
 
-async def read_all(kafka: Server, topic: str) -> list[Any]:
-    """Every record of partition 0 of a topic."""
+async def read_all(kafka: Server, topic: str, number: int = 0) -> list[Any]:
+    """Every record of a partition of a topic."""
     consumer = AIOKafkaConsumer(bootstrap_servers=kafka.address, auto_offset_reset="earliest")
     await consumer.start()
     try:
-        partition = TopicPartition(topic, 0)
+        partition = TopicPartition(topic, number)
         consumer.assign([partition])
         end = (await consumer.end_offsets([partition]))[partition]
         records: list[Any] = []

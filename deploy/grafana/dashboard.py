@@ -114,6 +114,15 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               "start's plus that of all updates. Logarithmic.", "short",
               {"{{model}} squared norm": f"max by (model) (perceptron_squared_norm{{{MODEL}}} {LEARNER})",
                "{{model}} limit": newest("perceptron_squared_norm_limit")}, log=True),
+        Panel("Updates under their bound", "Updates since the model began, and the most that the perceptron theorem "
+              "allows for the events so far: data and reference alone decide it. Logarithmic.", "short",
+              {"{{model}} updates": newest("perceptron_updates_total"),
+               "{{model}} bound": newest("perceptron_mistake_bound")}, log=True),
+        Panel("Perceptron loss", "Mean of max(0, -y·s) over the recent window: how far wrong scores were off.", "short",
+              {"{{model}}": newest("perceptron_loss")}),
+        Panel("Margins", "Quantiles of y·s/‖x‖ over the recent window: how far from the boundary, below 0 on its "
+              "wrong side.", "short",
+              {"{{model}} {{quantile}}": newest("perceptron_margin", by="model, quantile")}),
         Panel("Updates", "Events each second that changed the weights.", "eps",
               {"{{model}}": rate("perceptron_updates_total")}),
         Panel("Columns", "Columns of the weight vector, the bias included. Past the cap, new features are ignored.",

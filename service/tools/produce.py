@@ -1,142 +1,77 @@
 """`perceptron produce`: the events of a file or of standard input, to a topic."""
 
 import asyncio
-import csv
-import gzip
-import io
-import json
-import math
 import queue
 import threading
-import zlib
+import time
+from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
+import typer
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import MessageSizeTooLargeError
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 
 from service.errors import ConfigurationError, DataError
-from service.learning.columns import columns_for
-from service.learning.events import Decoder
-from service.learning.identity import Identity
-from service.settings import Settings
 from service.streaming.brokers import admin, kafka_errors
+from service.tools.read import Events, Line
 
 BATCH = 500
 UNACKNOWLEDGED = 20_000
+CATCH_UP = 0.05
+"""Seconds that the pace may be behind and still make up for: no timer is exact, and a pause must not end in a burst."""
+ANSWER_SECONDS = 30.0
+"""Without an acknowledgement for so long, Kafka is given up."""
+STOP_SECONDS = 3.0
+SHOWN = 10
 
 
-class _Line(NamedTuple):
-    value: bytes
-    number: int
-    position: int
-    """Bytes of the file read so far, compressed ones where it is compressed."""
-
-
-def produce_file(settings: Settings, topic: str, file: str, label: str | None, check: bool) -> int:
-    """Send every event of `file` ('-' is standard input) in order and wait for the last; returns how many.
+def send(bootstrap: str, topic: str, events: Events, *, rate: float | None, count: int | None) -> int:
+    """Send the events (the first `count`, `rate` a second) in order and wait for the last; returns how many.
 
     Raises DataError with the number of the first bad line; the events before it are sent.
     """
-    identity = settings.of(topic).identity()
-    if file == "-":
-        # Not sys.stdin: the interpreter cannot end in order while a thread waits in that.
-        raw: Any = open(0, "rb", closefd=False)  # noqa: SIM115 - read by a thread to its end
-        size = None
-    else:
-        try:
-            raw = Path(file).open("rb")  # noqa: SIM115 - read by a thread to its end
-        except OSError as error:
-            raise ConfigurationError(f"{file}: {error.strerror}") from None
-        size = Path(file).stat().st_size or None
-    lines = _lines(raw, "standard input" if file == "-" else file, identity, label, check)
-    return asyncio.run(_send(settings.kafka.bootstrap_servers, topic, lines, size))
+
+    def stop(message: str) -> None:
+        raise DataError(message) from None
+
+    return asyncio.run(_send(bootstrap, topic, islice(events.lines(stop), count), events, rate, count))
 
 
-class _BadLine(Exception):
-    def __init__(self, line: int, message: str) -> None:
-        super().__init__(message)
-        self.line = line
+def dry_run(events: Events, count: int | None) -> int:
+    """Read and check the events (the first `count` good ones) and send nothing; returns how many are good.
 
+    Prints the first SHOWN bad lines; raises DataError with their number if there are any.
+    """
+    good = bad = 0
 
-def _lines(raw: Any, name: str, identity: Identity, label: str | None, check: bool) -> Iterator[_Line]:
-    """Events as JSON, one after the other; raises DataError at the first bad line."""
-    plain = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
-    decoder = Decoder(identity, columns_for(identity))
-    read = 0
+    def tell(message: str) -> None:
+        nonlocal bad
+        bad += 1
+        if bad <= SHOWN:
+            typer.echo(message, err=True)
+
     try:
-        for number, value in _csv(plain, identity, label) if label else _json(plain):
-            read = number
-            if check and (rejects := decoder.decode([value])[1]):
-                raise _BadLine(number, f"{rejects[0].reason}: {rejects[0].detail}")
-            yield _Line(value, number, raw.tell() if raw.seekable() else 0)
-    except _BadLine as error:
-        raise DataError(f"{name}, line {error.line}: {error}") from None
-    except (csv.Error, zlib.error, UnicodeDecodeError, OSError, EOFError) as error:
-        raise DataError(f"{name}, after line {read}: {error}") from None
+        for _ in islice(events.lines(tell), count):
+            good += 1
+    except DataError as error:
+        raise DataError(f"{error} ({number(good)} before it good)") from None
+    if bad:
+        raise DataError(f"{events.name}: {bad} line{'s' * (bad != 1)} bad, {number(good)} good")
+    return good
 
 
-def _json(plain: Any) -> Iterator[tuple[int, bytes]]:
-    for number, line in enumerate(plain, 1):
-        if stripped := line.strip():
-            yield number, stripped
+def number(events: int) -> str:
+    """`1 event`, `2 events`."""
+    return f"{events} event{'s' * (events != 1)}"
 
 
-def _csv(plain: Any, identity: Identity, label: str) -> Iterator[tuple[int, bytes]]:
-    """Rows of a CSV with a header; an empty cell is a feature that the event does not have."""
-    reader = csv.reader(io.TextIOWrapper(plain, "utf-8-sig", newline=""), strict=True)
-    header = next(reader, [])
-    if label not in header:
-        raise _BadLine(1, f"there is no column '{label}'; the columns are {', '.join(header) or 'none'}")
-    if len(set(header)) < len(header):
-        raise _BadLine(1, "two columns have the same name")
-    at = header.index(label)
-    names = [name for i, name in enumerate(header) if i != at]
-    for row in reader:
-        number = reader.line_num
-        if not row:
-            continue
-        if len(row) != len(header):
-            raise _BadLine(number, f"{len(row)} cells, the header has {len(header)}")
-        cells = [(name, cell) for name, cell in zip(header, row, strict=True) if name != label]
-        if identity.features == "positional":
-            features: Any = [_number(number, name, cell) for name, cell in cells]
-            if len(names) != identity.dimension:
-                raise _BadLine(1, f"{len(names)} feature columns, the model's dimension is {identity.dimension}")
-        else:
-            features = {name: _number(number, name, cell) for name, cell in cells if cell.strip()}
-        yield (
-            number,
-            json.dumps({"features": features, "label": _label(row[at], identity)}, separators=(",", ":")).encode(),
-        )
-
-
-def _number(line: int, column: str, cell: str) -> float:
-    try:
-        value = float(cell if "_" not in cell else "")
-    except ValueError:
-        raise _BadLine(line, f"column '{column}': expected a number, got '{cell[:40]}'") from None
-    if not math.isfinite(value):
-        raise _BadLine(line, f"column '{column}': expected a finite number, got '{cell[:40]}'")
-    return value
-
-
-def _label(cell: str, identity: Identity) -> Any:
-    """A cell as a JSON number or boolean where it reads as one, else as a string; as a string where labels are."""
-    text = cell.strip()
-    if identity.labels and isinstance(identity.labels[0], str):
-        return text
-    try:
-        value = json.loads(text.lower() if text.lower() in {"true", "false"} else text)
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, bool | int | float) else text
-
-
-async def _send(bootstrap: str, topic: str, lines: Iterator[_Line], size: int | None) -> int:
+async def _send(
+    bootstrap: str, topic: str, lines: Iterator[Line], events: Events, rate: float | None, count: int | None
+) -> int:
     async with admin(bootstrap) as client:
         if topic not in await client.list_topics():
             raise ConfigurationError(
@@ -144,43 +79,91 @@ async def _send(bootstrap: str, topic: str, lines: Iterator[_Line], size: int | 
             )
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, linger_ms=5)
     batches = _Batches(lines)
+    pace = _Pace(rate)
+    under_way: deque[Any] = deque()
     sent = 0
     async with kafka_errors(bootstrap):
         try:
             await producer.start()
-            with _progress(size) as (progress, task):
-                under_way: list[Any] = []
-                while (batch := await asyncio.to_thread(batches.get)) is not None:
+            with _progress(None if count else events.size, count) as (progress, task):
+                while (batch := await asyncio.to_thread(batches.get, pace.batch)) is not None:
                     for line in batch:
+                        await pace.turn()
                         try:
-                            under_way.append(await producer.send(topic, line.value))
+                            under_way.append(await producer.send(topic, line.value, line.key))
                         except MessageSizeTooLargeError:
-                            detail = f"line {line.number}: {len(line.value)} bytes are more than Kafka takes"
-                            raise DataError(detail) from None
-                    if len(under_way) > UNACKNOWLEDGED:
-                        await asyncio.gather(*under_way)
-                        under_way.clear()
-                    sent += len(batch)
+                            await _acknowledged(under_way)
+                            raise DataError(
+                                f"{events.name}, line {line.number}: {len(line.value)} bytes are more than Kafka takes "
+                                f"({number(sent)} before it sent)"
+                            ) from None
+                        sent += 1
+                        while under_way and under_way[0].done():
+                            await under_way.popleft()
+                        await _acknowledged(under_way, pace.unacknowledged)
                     if batch:
-                        progress.update(task, completed=batch[-1].position if size else sent, events=sent)
-                await asyncio.gather(*under_way)
+                        progress.update(task, completed=sent if count else batch[-1].position, events=sent)
+                await _acknowledged(under_way)
         finally:
-            await producer.stop()
+            await _stop(producer)
+            if (this := asyncio.current_task()) and this.cancelling():
+                unknown = sum(not f.done() or f.cancelled() or f.exception() is not None for f in under_way)
+                typer.echo(f"interrupted: {number(sent - unknown)} sent to {topic}", err=True)
     if batches.error is not None:
-        raise DataError(f"{batches.error} ({sent} event{'s' * (sent != 1)} before it sent)") from None
+        raise DataError(f"{batches.error} ({number(sent)} before it sent)") from None
     return sent
+
+
+async def _acknowledged(under_way: deque[Any], rest: int = 0) -> None:
+    """Wait until Kafka has no more than `rest` to acknowledge; raises TimeoutError when it stops doing so.
+
+    The client itself would wait for ever: an idempotent producer gives up no record.
+    """
+    while len(under_way) > rest:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await under_way[0]
+        under_way.popleft()
+
+
+async def _stop(producer: AIOKafkaProducer) -> None:
+    """Send what was handed over, if Kafka still answers."""
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await producer.stop()
+    except TimeoutError:
+        await producer.client.close()
+
+
+class _Pace:
+    """So many turns a second, evenly; all at once where there is no rate."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._gap = 1.0 / rate if rate else 0.0
+        self._due = time.monotonic() - self._gap
+        # Of a slow stream no more is taken than is soon sent: what is shown as read is then true.
+        self.batch = max(1, min(BATCH, int(rate / 10))) if rate else BATCH
+        # Ten seconds' worth, so that a Kafka that is gone is soon missed.
+        self.unacknowledged = max(1, min(UNACKNOWLEDGED, int(rate * 10))) if rate else UNACKNOWLEDGED
+
+    async def turn(self) -> None:
+        """Wait for the next turn."""
+        if self._gap:
+            now = time.monotonic()
+            self._due = max(self._due + self._gap, now - CATCH_UP)
+            if self._due > now:
+                await asyncio.sleep(self._due - now)
 
 
 class _Batches:
     """Lines in batches, read by a thread of their own: what is there goes out, and a slow pipe holds nothing up."""
 
-    def __init__(self, lines: Iterator[_Line]) -> None:
+    def __init__(self, lines: Iterator[Line]) -> None:
         self.error: Exception | None = None
-        self._queue: queue.Queue[_Line | None] = queue.Queue(4 * BATCH)
+        self._queue: queue.Queue[Line | None] = queue.Queue(4 * BATCH)
         self._ended = False
         threading.Thread(target=self._read, args=(lines,), daemon=True).start()
 
-    def _read(self, lines: Iterator[_Line]) -> None:
+    def _read(self, lines: Iterator[Line]) -> None:
         try:
             for line in lines:
                 self._queue.put(line)
@@ -189,13 +172,13 @@ class _Batches:
         finally:
             self._queue.put(None)
 
-    def get(self) -> list[_Line] | None:
-        """Up to BATCH lines, none when none came for a while, None at the end.
+    def get(self, most: int) -> list[Line] | None:
+        """Up to `most` lines, none when none came for a while, None at the end.
 
         It never waits for long: whoever interrupts the command waits for this thread too.
         """
-        batch: list[_Line] = []
-        while len(batch) < BATCH and not self._ended and not (batch and self._queue.empty()):
+        batch: list[Line] = []
+        while len(batch) < most and not self._ended and not (batch and self._queue.empty()):
             try:
                 line = self._queue.get(timeout=0.2)
             except queue.Empty:
@@ -208,18 +191,18 @@ class _Batches:
 
 
 class _progress:  # noqa: N801 - a context manager used once, named like a function
-    """A bar over the file's bytes, or a count where there is no size; only on a terminal."""
+    """A bar over the file's bytes or the wanted count, or the count so far; only on a terminal."""
 
-    def __init__(self, size: int | None) -> None:
+    def __init__(self, size: int | None, count: int | None) -> None:
+        self._total = size or count
         columns: list[Any] = [SpinnerColumn(), TextColumn("{task.fields[events]} events")]
-        columns += [BarColumn(), TaskProgressColumn()] if size else [MofNCompleteColumn()]
+        columns += [BarColumn(), TaskProgressColumn()] if self._total else []
         console = Console(stderr=True)
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
-        self._size = size
 
     def __enter__(self) -> tuple[Progress, Any]:
         self._progress.start()
-        return self._progress, self._progress.add_task("", total=self._size, events=0)
+        return self._progress, self._progress.add_task("", total=self._total, events=0)
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()

@@ -1,6 +1,7 @@
 """The tools that ask and look, as a new user meets them."""
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
         (b'{"a": 1}\n{"a": "x"}\n', 'standard input, line 2: feature "a" must be a number, got a string'),
         (b'{"a": 1}\n[1\n', "standard input, line 2: not JSON"),
         (b"", "no line to predict"),
+        (gzip.compress(b"{}")[:-4], "standard input, after line 0: Compressed file ended before"),
     ):
         done = perceptron(*command, stdin=bad, cwd=tmp_path)
         assert done.returncode == 1

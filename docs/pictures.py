@@ -1,0 +1,109 @@
+"""The pictures of model.md: `python docs/pictures.py` draws them, each for a light and a dark page.
+
+Left, the boundary as it moves with each mistake, on data that a line separates. Right, the mistakes of the demo's
+stream under their bound. Every point comes from the service's own learner.
+"""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+
+from service.embedded.stream import NAMES, examples, separator
+from service.learning.identity import Identity
+from service.learning.learner import Learner, Options
+from service.learning.start import Weights
+
+FOLDER = Path(__file__).parent
+SEED = 7
+INK = {"light": ("#1a1a1a", "#ffffff"), "dark": ("#e6e6e6", "#0d1117")}
+NEGATIVE, POSITIVE, BOUND = "#d9822b", "#2b7bd9", "#8a8f98"
+
+
+def boundary(axes: Any, ink: str) -> None:
+    """Two clouds, and the line w·x = 0 after each update, in passes until none is needed: the older, the fainter."""
+    rng = random.Random(SEED)
+    points: list[tuple[list[float], int]] = []
+    while len(points) < 60:
+        x = [rng.uniform(-2, 2), rng.uniform(-2, 2)]
+        s = 0.4 + 1.2 * x[0] - 0.9 * x[1]
+        if abs(s) > 0.35:
+            points.append((x, 1 if s > 0 else -1))
+    learner = Learner(Identity(features="positional", dimension=2, eta=0.5))
+    learner.begin({0: 0})
+    lines: list[Any] = []
+    at = 0
+    converged = False
+    while not converged:
+        converged = True
+        for x, label in points:
+            before = learner.counts.updates
+            learner.apply(0, at, [json.dumps({"features": x, "label": label}).encode()])
+            at += 1
+            if learner.counts.updates > before:
+                lines.append(learner.weights.copy())
+                converged = False
+    for sign, marker, color in ((-1, "o", NEGATIVE), (1, "^", POSITIVE)):
+        xs = np.array([x for x, label in points if label == sign])
+        axes.scatter(xs[:, 0], xs[:, 1], s=22, marker=marker, color=color, linewidths=0)
+    across = np.array([-2.2, 2.2])
+    for i, w in enumerate(lines):
+        if w[2]:
+            last = i == len(lines) - 1
+            fade = 1.0 if last else 0.12 + 0.5 * i / len(lines)
+            axes.plot(across, -(w[0] + w[1] * across) / w[2], color=ink, alpha=fade, linewidth=2.0 if last else 1.0)
+    axes.set(xlim=(-2.2, 2.2), ylim=(-2.2, 2.2), xticks=[], yticks=[], aspect="equal")
+    axes.set_title(f"the boundary after each of {len(lines)} mistakes", color=ink, fontsize=11)
+
+
+def bound(axes: Any, ink: str) -> None:
+    """Mistakes of the demo's stream and the live bound, over events, on a logarithmic scale."""
+    intercept, *coef = separator(SEED)
+    learner = Learner(Identity(), options=Options(reference=Weights(coef, intercept, list(NAMES))))
+    learner.begin({0: 0})
+    events, mistakes, bounds = [], [], []
+    for i, e in enumerate(examples(SEED, 40_000)):
+        learner.apply(0, i, [json.dumps({"features": e.features, "label": e.label}).encode()])
+        if i < 200 or i % 200 == 199:
+            events.append(i + 1)
+            mistakes.append(learner.counts.updates)
+            bounds.append(learner.bound[0])
+    axes.plot(events, bounds, color=BOUND, linewidth=2.0)
+    axes.plot(events, mistakes, color=POSITIVE, linewidth=2.0)
+    axes.set_yscale("log")
+    axes.set(
+        xlim=(0, 40_000), ylim=(0.8, 4000), xticks=[0, 20_000, 40_000], xticklabels=["0", "20,000", "40,000 events"]
+    )
+    axes.annotate(f"their bound: {bounds[-1]:,}", (39_000, bounds[-1] * 1.2), color=ink, ha="right", fontsize=10)
+    axes.annotate(f"mistakes: {mistakes[-1]}", (39_000, mistakes[-1] * 1.2), color=ink, ha="right", fontsize=10)
+    axes.set_title("mistakes under the theorem's bound", color=ink, fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=ink, which="both", labelsize=9)
+    for spine in axes.spines.values():
+        spine.set_color(BOUND)
+
+
+def draw() -> None:
+    """Write model-light.svg and model-dark.svg; the same bytes each time."""
+    mpl.use("svg")
+    mpl.rcParams.update({"svg.hashsalt": "model", "svg.fonttype": "path", "font.family": "DejaVu Sans"})
+    from matplotlib import pyplot as plt
+
+    for theme, (ink, paper) in INK.items():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 4.0), width_ratios=(4, 5), facecolor=paper)
+        for axes in (left, right):
+            axes.set_facecolor(paper)
+        boundary(left, ink)
+        for spine in left.spines.values():
+            spine.set_color(BOUND)
+        bound(right, ink)
+        figure.tight_layout()
+        figure.savefig(FOLDER / f"model-{theme}.svg", metadata={"Date": None, "Creator": None})
+        plt.close(figure)
+
+
+if __name__ == "__main__":
+    draw()

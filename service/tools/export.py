@@ -1,0 +1,164 @@
+"""`perceptron export`: a model's newest snapshot as JSON, as a fitted scikit-learn Perceptron, as ONNX.
+
+All three answer as the service does: s = coef · x + intercept, and the second class only when s > 0.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import typer
+
+from service.errors import ConfigurationError, DataError
+from service.serving.app import describe
+from service.serving.models import Answering, Model
+from service.settings import Settings
+from service.snapshots.store import RedisStore
+from service.tools.models import newest
+
+FORMAT_VERSION = 1
+
+
+def export(settings: Settings, name: str, output: str | None, sklearn: str | None, onnx: str | None) -> None:
+    """Write the model to these files, each whole or not at all; the JSON to standard output where none is named."""
+    answering = asyncio.run(_newest(settings, name))
+    files: list[tuple[str, bytes]] = []
+    if sklearn is not None:
+        files.append((sklearn, _skops(name, answering)))
+    if onnx is not None:
+        files.append((onnx, _onnx(name, answering)))
+    if output is not None or not files:
+        data = msgspec.json.encode(as_json(name, answering)) + b"\n"
+        if output is None:
+            typer.echo(data, nl=False)
+            return
+        files.append((output, data))
+    for file, content in files:
+        try:
+            _write(Path(file), content)
+        except OSError as error:
+            raise ConfigurationError(f"{file}: {error.strerror}") from None
+        typer.echo(f"version {answering.head.version} of {name} written to {file}", err=True)
+
+
+async def _newest(settings: Settings, name: str) -> Answering:
+    store = RedisStore(settings.redis.url)
+    try:
+        return await newest(store, name, settings.of(name).options())
+    finally:
+        await store.close()
+
+
+def as_json(name: str, a: Answering) -> dict[str, Any]:
+    """The model as the JSON names its parts; `coef` is in column order, and `names` those of its columns, if named."""
+    identity, weights = a.learner.identity, a.learner.served
+    about = describe(Model(name), a)
+    counts = ("events", "mistakes", "wrong_predictions", "updates", "confusion", "rejected", "ignored_features")
+    features: dict[str, Any] = {"mode": identity.features}
+    if identity.features == "positional":
+        features["dimension"] = identity.dimension
+    if identity.features == "hashed":
+        # As arguments of sklearn.feature_extraction.FeatureHasher.
+        features["bits"] = identity.bits
+        hasher = {"n_features": len(weights) - 1, "input_type": "dict", "alternate_sign": True}
+        features["feature_hasher"] = hasher
+    return {
+        "format": "perceptron-export",
+        "format_version": FORMAT_VERSION,
+        **{part: about[part] for part in ("model", "version", "saved_at", "state_digest")},
+        "rule": identity.rule,
+        "eta": identity.eta,
+        "tie": identity.tie,
+        "features": features,
+        "names": a.learner.columns.names if identity.features == "named" else None,
+        "n_features": len(weights) - 1,
+        "classes": _labels(a),
+        "intercept": float(weights[0]),
+        "coef": weights[1:].tolist(),
+        "counts": {part: about[part] for part in counts},
+    }
+
+
+def _labels(a: Answering) -> list[Any]:
+    """The labels that the service answers with: negative, positive."""
+    return [a.learner.label(-1.0), a.learner.label(1.0)]
+
+
+def _fitted(name: str, a: Answering) -> Any:
+    """A scikit-learn Perceptron with this state, which `partial_fit` goes on from by the same rule."""
+    from sklearn.linear_model import Perceptron
+
+    learner, labels = a.learner, _labels(a)
+    weights = learner.served
+    if len(weights) == 1:
+        raise DataError(f"model {name} knows no feature yet, and scikit-learn takes no model without")
+    fitted = Perceptron(eta0=learner.identity.eta, shuffle=False)
+    fitted.coef_, fitted.intercept_ = weights[None, 1:].copy(), weights[:1].copy()
+    # An array of its own would turn labels of two types into one.
+    fitted.classes_ = np.array(labels, None if type(labels[0]) is type(labels[1]) else object)
+    fitted.n_features_in_ = len(weights) - 1
+    if learner.identity.features == "named":
+        fitted.feature_names_in_ = np.array(learner.columns.names, object)
+    fitted.n_iter_, fitted.t_ = 1, 1.0 + learner.counts.events
+    return fitted
+
+
+def _skops(name: str, a: Answering) -> bytes:
+    try:
+        from skops.io import dumps
+    except ImportError:
+        raise _lacking("--sklearn", "sklearn") from None
+    return bytes(dumps(_fitted(name, a)))
+
+
+def _onnx(name: str, a: Answering) -> bytes:
+    """Input `features`, float64 rows; outputs `label`, and `scores` with -s and s in a row."""
+    try:
+        from skl2onnx import convert_sklearn
+        from skl2onnx.common.data_types import DoubleTensorType
+    except ImportError:
+        raise _lacking("--onnx", "onnx") from None
+    labels = _labels(a)
+    if not (all(isinstance(x, int) for x in labels) or all(isinstance(x, str) for x in labels)):
+        raise DataError(f"model {name}: ONNX takes labels that are all integers or all strings, not {labels}")
+    fitted = _fitted(name, a)
+    model = convert_sklearn(
+        fitted,
+        name=name,
+        # Doubles: with its default, single precision, labels near s = 0 would differ.
+        initial_types=[("features", DoubleTensorType([None, fitted.n_features_in_]))],
+        final_types=[("label", None), ("scores", None)],
+        options={"zipmap": False, "raw_scores": True},
+    )
+    about = as_json(name, a)
+    for part in ("version", "state_digest", "features", "names"):
+        value = about[part]
+        model.metadata_props.add(
+            key=part, value=value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        )
+    return bytes(model.SerializeToString())
+
+
+def _lacking(option: str, extra: str) -> ConfigurationError:
+    return ConfigurationError(f"{option} needs more packages: pip install 'perceptron-service[{extra}]'")
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    # A link stays a link. What is no file, such as a pipe or /dev/null, cannot be replaced.
+    path = path.resolve()
+    part = path.with_name(f".{path.name}.{os.getpid()}") if path.is_file() or not path.exists() else path
+    try:
+        with part.open("wb") as out:
+            out.write(content)
+            out.flush()
+            if part != path:
+                os.fsync(out.fileno())
+        os.replace(part, path)
+    except OSError:
+        if part != path:
+            part.unlink(missing_ok=True)
+        raise

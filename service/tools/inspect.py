@@ -1,0 +1,163 @@
+"""`perceptron inspect`: a model's newest snapshot, its kept versions, and how far it is behind its topic."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import typer
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from rich.bar import Bar
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from service.errors import DataError, DependencyError
+from service.serving.app import describe, describe_version
+from service.serving.models import Model
+from service.settings import Settings
+from service.snapshots import head as heads
+from service.snapshots.blobs import digest
+from service.snapshots.store import RedisStore
+from service.streaming.brokers import admin, kafka_errors
+from service.tools.models import newest
+
+TOP = 10
+KAFKA_SECONDS = 3.0
+BAR_WIDTH = 30
+"""Characters; even, so that zero is between two of them."""
+
+
+def inspect_model(settings: Settings, name: str, *, as_json: bool) -> None:
+    """Print all that is known of a model without asking the process that learns it."""
+    about = asyncio.run(_about(settings, name))
+    if as_json:
+        typer.echo(msgspec.json.encode(about))
+        return
+    console = Console()
+    console.print(_facts(about))
+    for table in (_partitions(about), _versions(about["versions"]), _weights(about)):
+        if table.row_count:
+            console.print()
+            console.print(table)
+
+
+async def _about(settings: Settings, name: str) -> dict[str, Any]:
+    """Everything that is shown, as `--json` names it."""
+    store = RedisStore(settings.redis.url)
+    try:
+        answering = await newest(store, name, settings.of(name).options())
+        kept = await store.kept(name, [v.version for v in answering.head.kept])
+    finally:
+        await store.close()
+    columns, w = answering.learner.columns, answering.learner.served
+    lag: dict[str, int] | None = None
+    reason = None
+    try:
+        lag = await _lag(settings.kafka.bootstrap_servers, name, answering.learner.next)
+    except (DependencyError, DataError) as error:
+        reason = str(error)
+    return {
+        **describe(Model(name), answering),
+        "lag": lag,
+        "lag_reason": reason,
+        "versions": [describe_version(digest(data), heads.decode(data, digest(data))) for data in kept],
+        "bias": float(w[0]),
+        "largest_weights": [
+            {"name": columns.name_of(c), "weight": float(w[c])} for c in answering.learner.largest(TOP)
+        ],
+    }
+
+
+async def _lag(bootstrap: str, topic: str, following: Mapping[int, int]) -> dict[str, int]:
+    """Records after the next offset of each partition; of one that was never learned from, all that it holds.
+
+    Raises DependencyError when Kafka does not answer soon, DataError when the topic is not the one that was learned.
+    """
+    async with kafka_errors(bootstrap), asyncio.timeout(KAFKA_SECONDS):
+        async with admin(bootstrap) as client:
+            (described,) = await client.describe_topics([topic])
+        if described["error_code"]:
+            raise DataError(f"Kafka at {bootstrap} has no topic {topic}")
+        there = [TopicPartition(topic, p["partition"]) for p in described["partitions"]]
+        consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
+        try:
+            await consumer.start()
+            begin, end = await consumer.beginning_offsets(there), await consumer.end_offsets(there)
+        finally:
+            await consumer.stop()
+    lag = {tp.partition: end[tp] - following.get(tp.partition, begin[tp]) for tp in there}
+    if not following.keys() <= lag.keys() or min(lag.values()) < 0:
+        raise DataError(f"topic {topic} ends before the model's next offset: it is not the log that was learned")
+    return {str(partition): n for partition, n in sorted(lag.items())}
+
+
+def _facts(about: dict[str, Any]) -> Table:
+    table = Table(show_header=False, box=None)
+    identity = about["identity"]
+    accuracy = ", ".join(f"{k} {v:.4f}" for k, v in about["accuracy"].items() if v is not None) or "no events yet"
+    lag, limit, margins = about["lag"], about["squared_norm_limit"], about["margins"]
+    rows = {
+        "model": about["model"],
+        "rule": f"{identity.rule}, eta {identity.eta:g}, features {identity.features}",
+        "version": f"{about['version']}, saved {about['saved_at']}",
+        "events": f"{about['events']:,}",
+        "mistakes": f"{about['mistakes']:,} ({about['wrong_predictions']:,} wrong predictions)",
+        "updates": f"{about['updates']:,}, "
+        + (f"no bound: {about['bound_reason']}" if about["bound"] is None else f"of at most {about['bound']:,}"),
+        "accuracy": accuracy,
+        "loss": "-" if about["loss"] is None else f"{about['loss']:g} (mean perceptron loss of recent events)",
+        "margins": ", ".join(f"{q} quantile {v:g}" for q, v in (margins or {}).items()) or "-",
+        "rejected": ", ".join(f"{k} {v:,}" for k, v in sorted(about["rejected"].items())) or "none",
+        "columns": f"{about['columns']:,}",
+        "squared norm": f"{about['squared_norm']:g}" + (f" of at most {limit:g}" if limit is not None else ""),
+        "state digest": about["state_digest"],
+        "lag": f"unknown: {about['lag_reason']}" if lag is None else f"{sum(lag.values()):,} records",
+        "bias": f"{about['bias']:g}",
+    }
+    for key, value in rows.items():
+        table.add_row(Text(key, "bold"), Text(str(value)))
+    return table
+
+
+def _partitions(about: dict[str, Any]) -> Table:
+    table = _table("partition", "covered", "lag")
+    lag = about["lag"] or {}
+    for partition in sorted({*about["covered"], *lag}, key=int):
+        ranges = about["covered"].get(partition, [])
+        covered = ", ".join(f"{a:,} to {b:,}" for a, b in ranges) or "nothing"
+        table.add_row(partition, covered, f"{lag[partition]:,}" if partition in lag else "unknown")
+    return table
+
+
+def _versions(versions: list[dict[str, Any]]) -> Table:
+    table = _table("kept version", "saved at", "events", "mistakes")
+    for row in versions:
+        table.add_row(f"{row['version']:,}", row["saved_at"], f"{row['events']:,}", f"{row['mistakes']:,}")
+    return table
+
+
+def _weights(about: dict[str, Any]) -> Table:
+    """The largest weights; bars to the left of the middle are negative, to its right positive."""
+    table = Table(box=None)
+    table.add_column("largest weights")
+    table.add_column("weight", justify="right", no_wrap=True)
+    table.add_column("-" + "0".center(BAR_WIDTH - 2) + "+", width=BAR_WIDTH)
+    rows = [row for row in about["largest_weights"] if row["weight"]]
+    for row in rows:
+        share = row["weight"] / abs(rows[0]["weight"])
+        begin, end = 1 + min(share, 0.0), 1 + max(share, 0.0)
+        bar = Bar(2, begin, end, width=BAR_WIDTH, color="red" if share < 0 else "green")
+        name = row["name"]
+        # A name is data: it may hold what a terminal would obey.
+        name = name if name.isprintable() else json.dumps(name)
+        table.add_row(Text(name, no_wrap=True, overflow="ellipsis"), f"{row['weight']:+g}", bar)
+    return table
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None)
+    for name in names:
+        table.add_column(name, justify="left" if name in {"covered", "saved at"} else "right")
+    return table

@@ -1,0 +1,268 @@
+"""An exported model, loaded by others, answers as the service does."""
+
+import asyncio
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import skops.io
+from aiokafka import AIOKafkaProducer
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.linear_model import Perceptron
+
+from service.embedded import servers
+from service.embedded.servers import Server
+from tests.conftest import Running, clean_environment, event, perceptron, wait
+
+SETTINGS = """
+[model]
+eta = 0.5
+[models.named]
+[models.positional]
+features = "positional"
+dimension = 8
+[models.hashed]
+features = "hashed"
+bits = 3
+[models.words]
+labels = ["stay", "leave"]
+[models.flags]
+labels = [false, true]
+[models.mixed]
+labels = [0, "yes"]
+[models.tied]
+[models.empty]
+"""
+LABELS: dict[str, tuple[Any, Any]] = {"words": ("stay", "leave"), "flags": (False, True), "mixed": (0, "yes")}
+MODELS = ["named", "positional", "hashed", "words", "flags", "mixed", "tied", "empty"]
+NAMES = [f"n{i}" for i in range(8)]
+
+
+def instance(r: random.Random, model: str) -> Any:
+    """Features of eight values, named sparse ones where the model is not positional."""
+    x = [r.gauss(0, 1) * 10 ** r.randint(-3, 3) for _ in NAMES]
+    return x if model == "positional" else {n: v for n, v in zip(NAMES, x, strict=True) if r.random() < 0.7}
+
+
+def learned(model: str) -> list[bytes]:
+    """The events of a model: noise beside a plane. `tied` ends with a bias of 0, and a score of 0 for nothing."""
+    if model == "tied":
+        return [event({"a": 1}, 1), event({"b": 1}, -1)]
+    r = random.Random(model)
+    labels = LABELS.get(model, (-1, 1))
+    return [
+        event(features, labels[r.random() < 0.5])
+        for features in (instance(r, model) for _ in range(300 if model != "empty" else 0))
+    ]
+
+
+@pytest.fixture(scope="module")
+def service(kafka: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One service that has learned every model."""
+    folder = tmp_path_factory.mktemp("export")
+    with servers.redis(folder) as redis:
+        flags = "--create-topics"
+        running = Running(MODELS[0], kafka.address, redis.address, folder, SETTINGS, flags, topics=MODELS[1:])
+        try:
+            running.up()
+            asyncio.run(_produce(kafka))
+            for model in MODELS:
+                events = len(learned(model))
+                wait(partial(_saved, running, model, events), f"{model} is learned and saved")
+            yield running
+        finally:
+            running.kill()
+            running.http.close()
+
+
+def _saved(running: Running, model: str, events: int) -> bool:
+    about = running.model(model)
+    return bool(about["events"] == events and about["ahead"] == 0)
+
+
+async def _produce(kafka: Server) -> None:
+    client = AIOKafkaProducer(bootstrap_servers=kafka.address)
+    await client.start()
+    for model in MODELS:
+        for raw in learned(model):
+            await client.send(model, raw)
+    await client.stop()
+
+
+def export(service: Running, model: str, *arguments: str, cwd: Path) -> Any:
+    return perceptron("export", "-t", model, "--redis", service.redis_url, *arguments, cwd=cwd)
+
+
+def matrix(about: Any, instances: list[Any]) -> Any:
+    """The instances as the export says that they become columns."""
+    if about["features"]["mode"] == "hashed":
+        return FeatureHasher(**about["features"]["feature_hasher"]).transform(instances)
+    if about["features"]["mode"] == "positional":
+        return np.array(instances)
+    return np.array([[x.get(name, 0.0) for name in about["names"]] for x in instances])
+
+
+# DataFrames alone carry names, and the tests have none.
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+@pytest.mark.parametrize("model", MODELS[:-1])
+def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, model: str) -> None:
+    """On 1,000 random instances and the empty one: scikit-learn's and ONNX's, labels exactly."""
+    files = [("--sklearn", "m.skops"), ("--onnx", "m.onnx"), ("-o", "m.json")]
+    if model == "mixed":
+        refused = export(service, model, *files.pop(1), cwd=tmp_path)
+        assert refused.returncode == 1
+        assert refused.stderr == (
+            "perceptron: model mixed: ONNX takes labels that are all integers or all strings, not [0, 'yes']\n"
+        )
+    done = export(service, model, *(x for pair in files for x in pair), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    version = service.model(model)["version"]
+    assert done.stderr == "".join(f"version {version} of {model} written to {file}\n" for _, file in files)
+    about = json.loads((tmp_path / "m.json").read_text())
+    assert skops.io.get_untrusted_types(file=tmp_path / "m.skops") == []
+    fitted = skops.io.load(tmp_path / "m.skops", trusted=[])
+    assert type(fitted) is Perceptron
+
+    r = random.Random(7)
+    instances = [instance(r, model) for _ in range(1000)] + [[0.0] * 8 if model == "positional" else {}]
+    if model == "tied":
+        instances += [{"a": v} for v in (-1, 0, 1)]
+    body = {"instances": [{"features": x} for x in instances]}
+    answer = service.http.post(f"/v1/models/{model}/predict", json=body).raise_for_status().json()["predictions"]
+    scores, labels = np.array([a["score"] for a in answer]), [a["label"] for a in answer]
+    assert set(labels) == set(LABELS.get(model, (-1, 1)))
+    x = matrix(about, instances)
+    close: Any = {"rtol": 1e-9, "atol": 1e-12}
+    np.testing.assert_allclose(fitted.decision_function(x), scores, **close)
+    assert fitted.predict(x).tolist() == labels
+    np.testing.assert_allclose(x @ np.array(about["coef"]) + about["intercept"], scores, **close)
+    if model == "tied":
+        assert labels[1000] == about["classes"][0] == -1
+        assert scores[1000] == 0.0
+
+    if model == "mixed":
+        return
+    onnx.checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    dense = np.asarray(x.todense() if about["features"]["mode"] == "hashed" else x, np.float64)
+    told, both = session.run(["label", "scores"], {"features": dense})
+    np.testing.assert_allclose(both[:, 1], scores, **close)
+    np.testing.assert_allclose(both[:, 0], -scores, **close)
+    assert told.tolist() == labels
+    assert session.get_modelmeta().custom_metadata_map["state_digest"] == about["state_digest"]
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+def test_scikit_learn_goes_on_by_the_same_rule(service: Running, tmp_path: Path) -> None:
+    """`partial_fit` on the loaded model, an event at a time, is the texts' rule with the model's eta."""
+    assert export(service, "positional", "--sklearn", "m.skops", cwd=tmp_path).returncode == 0
+    fitted = skops.io.load(tmp_path / "m.skops", trusted=[])
+    w, b = fitted.coef_[0].copy(), float(fitted.intercept_[0])
+    r = random.Random(3)
+    mistakes = 0
+    for _ in range(50):
+        x, y = np.array([r.gauss(0, 1) for _ in NAMES]), r.choice([-1, 1])
+        fitted.partial_fit(x[None, :], [y])
+        if y * (w @ x + b) <= 0:
+            w, b, mistakes = w + 0.5 * y * x, b + 0.5 * y, mistakes + 1
+        np.testing.assert_allclose(fitted.coef_[0], w, rtol=1e-9)
+        assert fitted.intercept_[0] == pytest.approx(b, rel=1e-9, abs=1e-12)
+    assert mistakes > 10
+
+
+def test_the_json_names_every_part(service: Running, tmp_path: Path) -> None:
+    for model in MODELS:
+        done = export(service, model, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        about, live = json.loads(done.stdout), service.model(model)
+        same = ("model", "version", "state_digest", "saved_at")
+        assert [about[k] for k in same] == [live[k] for k in same]
+        assert {k: live[k] for k in about["counts"]} == about["counts"]
+        assert (about["format"], about["format_version"]) == ("perceptron-export", 1)
+        assert (about["rule"], about["eta"]) == ("perceptron", 0.5)
+        assert about["classes"] == list(LABELS.get(model, (-1, 1)))
+        assert about["n_features"] == len(about["coef"]) == live["columns"] - 1
+        names = {"positional": None, "hashed": None, "tied": ["a", "b"], "empty": []}
+        if model in names:
+            assert about["names"] == names[model]
+        else:
+            assert sorted(about["names"]) == NAMES
+
+
+def test_what_cannot_be_written_is_one_line_and_leaves_no_file(service: Running, tmp_path: Path) -> None:
+    done = export(service, "empty", "--sklearn", "m.skops", "-o", "m.json", cwd=tmp_path)
+    said = "perceptron: model empty knows no feature yet, and scikit-learn takes no model without\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    done = export(service, "none", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("perceptron: model none has no snapshot in Redis")
+    done = export(service, "named", "-o", "nowhere/m.json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith("nowhere/m.json: No such file or directory\n")
+    done = perceptron("export", "-t", "named", "--redis", "redis://127.0.0.1:1/0", cwd=tmp_path)
+    assert done.returncode == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_extra_it_says_what_to_install(service: Running, tmp_path: Path) -> None:
+    for missing, option, extra in (("skops", "--sklearn", "sklearn"), ("skl2onnx", "--onnx", "onnx")):
+        code = f"import sys; sys.modules['{missing}'] = None; from service.cli import main; main()"
+        command = [sys.executable, "-c", code, "export", "-t", "named", "--redis", service.redis_url, option, "m"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=tmp_path, env=clean_environment()
+        )
+        assert done.returncode == 2
+        assert done.stderr == f"perceptron: {option} needs more packages: pip install 'perceptron-service[{extra}]'\n"
+
+
+def test_a_file_is_whole_or_as_it_was(service: Running, tmp_path: Path) -> None:
+    """With room for 1 kB: the old file stays, and nothing beside it."""
+    file = tmp_path / "m.skops"
+    file.write_text("old")
+    command = (
+        f"ulimit -f 1; exec {sys.executable} -m service export -t named --redis {service.redis_url} --sklearn {file}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, env=clean_environment(), cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (2, f"perceptron: {file}: File too large\n")
+    assert [p.name for p in tmp_path.iterdir()] == ["m.skops"]
+    assert file.read_text() == "old"
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    assert export(service, "named", "--sklearn", "link", cwd=tmp_path).returncode == 0
+    assert link.is_symlink()
+    assert len(file.read_bytes()) > 1024
+    assert export(service, "named", "-o", "/dev/null", cwd=tmp_path).returncode == 0
+    assert Path("/dev/null").is_char_device()
+
+
+def test_the_readme_s_export_runs(service: Running, tmp_path: Path) -> None:
+    """Its commands and its Python, on a model of ours: both print the label that the service gives."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    section = readme.partition("### Out to scikit-learn and ONNX")[2]
+    shell, python = re.findall(r"^```(?:sh|python)\n(.*?)^```", section, re.MULTILINE | re.DOTALL)[:2]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = clean_environment(PERCEPTRON_REDIS__URL=service.redis_url, PATH=path)
+    subprocess.run(["bash", "-ec", shell.replace("-t churn", "-t words")], check=True, cwd=tmp_path, env=environment)
+    code = python.replace("age", "n0").replace("logins", "n1")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
+    )
+    body = {"features": {"n0": 0.1, "n1": 3.0}}
+    answer = service.http.post("/v1/models/words/predict", json=body).json()
+    sklearn, onnx_said = done.stdout.splitlines()
+    assert sklearn == f"['{answer['label']}']"
+    assert f"'{answer['label']}'" in onnx_said
+    assert f"{answer['score']:.8g}"[:8] in onnx_said

@@ -1,0 +1,193 @@
+"""How events are sent: formats, keys, pace, count and a dry run, to a real Kafka."""
+
+import asyncio
+import gzip
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sklearn.datasets import load_svmlight_file
+
+from service.embedded.servers import Server
+from tests.conftest import clean_environment, create_topic, event, perceptron, read_all, wait
+
+NOWHERE = "127.0.0.1:1"
+
+
+@contextmanager
+def producing(*arguments: str, cwd: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """`perceptron produce - …` with its input open, as from a terminal: Ctrl-C is not ignored."""
+    start = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from service.cli import main; main()"
+    command = [sys.executable, "-c", start, "produce", "-", *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stderr=pipe, env=clean_environment(), cwd=cwd) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_svmlight_is_learned_as_it_was_written(kafka: Server, topic: str, tmp_path: Path) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    rows = [f"{1 if i % 3 else -1} qid:{i % 2} 1:{i / 7!r} 4:-2e-3 # row {i}" for i in range(700)]
+    file, config = tmp_path / "x.svm.gz", tmp_path / "s.toml"
+    file.write_bytes(gzip.compress("\n".join(rows).encode()))
+    config.write_text('[model]\nfeatures = "positional"\ndimension = 4\n')
+    done = perceptron("-c", str(config), "produce", str(file), "-t", topic, "-b", kafka.address, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, f"700 events sent to {topic}\n")
+    x, y = load_svmlight_file(str(file), n_features=4)
+    records = [json.loads(r.value) for r in asyncio.run(read_all(kafka, topic))]
+    assert [r["features"] for r in records] == x.toarray().tolist()
+    assert [r["label"] for r in records] == y.tolist()
+
+
+def test_a_key_chooses_the_partition(kafka: Server, topic: str, tmp_path: Path) -> None:
+    """Equal keys go to one partition, in order, and all partitions are used."""
+    asyncio.run(create_topic(kafka, topic, partitions=3))
+    raw = b"\n".join(event({"a": i}, 1, id=f"user-{i % 20}") for i in range(400))
+    done = perceptron("produce", "-", "-t", topic, "-b", kafka.address, "--key", "id", stdin=raw, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    place: dict[bytes, int] = {}
+    order: dict[bytes, list[int]] = {}
+    for partition in range(3):
+        records: list[Any] = asyncio.run(read_all(kafka, topic, partition))
+        assert records
+        for record in records:
+            assert place.setdefault(record.key, partition) == partition
+            assert json.loads(record.value)["id"].encode() == record.key
+            order.setdefault(record.key, []).append(json.loads(record.value)["features"]["a"])
+    assert order == {b"user-%d" % i: list(range(i, 400, 20)) for i in range(20)}
+
+
+def sent_at(kafka: Server, topic: str) -> list[float]:
+    return [record.timestamp / 1000 for record in asyncio.run(read_all(kafka, topic))]
+
+
+def test_a_rate_is_kept_evenly(kafka: Server, topic: str, tmp_path: Path) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    file = tmp_path / "e.jsonl"
+    file.write_bytes(b"\n".join(event({"a": i}, 1) for i in range(1000)))
+    command = ["produce", str(file), "-t", topic, "-b", kafka.address, "--rate", "100", "--count", "150"]
+    done = perceptron(*command, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, f"150 events sent to {topic}\n")
+    stamps = sent_at(kafka, topic)
+    assert len(stamps) == 150
+    assert stamps[-1] - stamps[0] > 1.2  # 1.49 but for a first one that was late
+    # The median, since a busy machine holds some up.
+    assert 0.005 < statistics.median(b - a for a, b in pairwise(stamps)) < 0.02
+
+
+def test_a_pause_of_the_input_does_not_end_in_a_burst(kafka: Server, topic: str, tmp_path: Path) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    with producing("-t", topic, "-b", kafka.address, "--rate", "20", cwd=tmp_path) as process:
+        assert process.stdin
+        process.stdin.write(event({"a": 0}, 1) + b"\n")
+        process.stdin.flush()
+        (first,) = wait(lambda: sent_at(kafka, topic), "the first event is there")
+        wait(lambda: time.time() - first > 1.0, "a second passes")
+        process.stdin.write(b"\n".join(event({"a": i}, 1) for i in range(1, 22)))
+        process.stdin.close()
+        assert process.wait(30) == 0
+    stamps = sent_at(kafka, topic)
+    assert stamps[21] - stamps[1] > 0.7  # 1.0 but for one that was late; 0 if the second were made up for
+
+
+def test_count_ends_although_the_input_goes_on(kafka: Server, topic: str, tmp_path: Path) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    with producing("-t", topic, "-b", kafka.address, "--count", "2", cwd=tmp_path) as process:
+        assert process.stdin
+        process.stdin.write(b"\n".join(event({"a": i}, 1) for i in range(3)) + b"\n")
+        process.stdin.flush()
+        assert process.wait(30) == 0
+    assert len(asyncio.run(read_all(kafka, topic))) == 2
+
+
+def test_ctrl_c_ends_a_slow_pace_at_once_and_says_what_was_sent(kafka: Server, topic: str, tmp_path: Path) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    with producing("-t", topic, "-b", kafka.address, "--rate", "0.01", cwd=tmp_path) as process:
+        assert process.stdin
+        assert process.stderr
+        process.stdin.write(b"\n".join(event({"a": i}, 1) for i in range(9)) + b"\n")
+        process.stdin.flush()
+        wait(lambda: asyncio.run(read_all(kafka, topic)), "the first event is there")
+        started = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert time.monotonic() - started < 10
+        assert process.stderr.read().decode() == f"interrupted: 1 event sent to {topic}\n"
+
+
+@pytest.mark.parametrize("ending", ["interrupted", "given up"])
+def test_a_kafka_that_hangs_is_given_up(kafka: Server, topic: str, tmp_path: Path, ending: str) -> None:
+    """Ctrl-C ends it within seconds; without, it says after half a minute that Kafka does not answer."""
+    asyncio.run(create_topic(kafka, topic))
+    with producing("-t", topic, "-b", kafka.address, cwd=tmp_path) as process:
+        assert process.stdin
+        assert process.stderr
+        assert kafka.process
+        process.stdin.write(event({"a": 0}, 1) + b"\n")
+        process.stdin.flush()
+        wait(lambda: asyncio.run(read_all(kafka, topic)), "the first event is there")
+        kafka.process.send_signal(signal.SIGSTOP)
+        try:
+            process.stdin.write(event({"a": 1}, 1) + b"\n")
+            process.stdin.close()
+            started = time.monotonic()
+            if ending == "interrupted":
+                wait(lambda: time.monotonic() - started > 1.0, "the second event is handed over")
+                process.send_signal(signal.SIGINT)
+            code = process.wait(90)
+            took = time.monotonic() - started
+        finally:
+            kafka.process.send_signal(signal.SIGCONT)
+        said = process.stderr.read().decode()
+    if ending == "interrupted":
+        assert (code, said, took < 20) == (130, f"interrupted: 1 event sent to {topic}\n", True)
+    else:
+        assert (code, said) == (3, f"perceptron: Kafka at {kafka.address}: no answer in time\n")
+
+
+def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
+    file = tmp_path / "e.csv"
+    file.write_text("u,a,y\n" + "x,1,1\n" * 1200)
+    command = ["produce", str(file), "-t", "x", "-b", NOWHERE, "--label", "y", "--dry-run"]
+    done = perceptron(*command, "--key", "u", "--rate", "1", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1200 events good; nothing was sent\n", "")
+    assert perceptron(*command, "--key", "u", "--count", "7", cwd=tmp_path).stdout.startswith("7 events good")
+    done = perceptron(*command, cwd=tmp_path)  # without a key, u is a feature
+    assert done.returncode == 1
+    assert done.stdout == ""
+    said = done.stderr.splitlines()
+    assert said[0] == f"{file}, line 2: column 'u': expected a number, got 'x'"
+    assert said[10:] == [f"perceptron: {file}: 1200 lines bad, 0 events good"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["x.csv"], 2, "x.csv: CSV needs --label COLUMN, the column that is the label"),
+        (["x.csv", "--format", "svmlight", "--label", "y"], 2, "--label names a column of CSV; the format is svmlight"),
+        (["x.svm", "--dry-run", "--no-check"], 2, "--dry-run checks the events: it does not go with --no-check"),
+        (["x.svm"], 1, "x.svm, line 2: index 1: expected a number, got 'y' (1 event before it sent)"),
+        (["x.svm", "--count", "1"], 0, "1 event sent to TOPIC"),
+        (["none.svm"], 2, "none.svm: No such file or directory"),
+        (["."], 2, ".: Is a directory"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    kafka: Server, topic: str, tmp_path: Path, arguments: list[str], code: int, said: str
+) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    (tmp_path / "x.svm").write_text("1 1:2\n0 1:y\n")
+    (tmp_path / "x.csv").write_text("a,y\n1,1\n")
+    done = perceptron("produce", *arguments, "-t", topic, "-b", kafka.address, cwd=tmp_path)
+    assert (done.returncode, done.stderr.removeprefix("perceptron: ")) == (code, said.replace("TOPIC", topic) + "\n")
