@@ -53,6 +53,19 @@ RedisUrl = Annotated[
 ]
 Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="The service (default: as its settings say).")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="REASON", help="Only those with this reason.")]
+Format = Annotated[
+    Literal["jsonl", "csv", "svmlight"] | None,
+    typer.Option("--format", help="Default: CSV with --label, svmlight for .svm, .svmlight and .libsvm, else jsonl."),
+]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label", metavar="COLUMN", help="The file is CSV; this column is the label.")
+]
+ZeroBased = Annotated[
+    bool, typer.Option("--zero-based", help="svmlight for a positional model: indices begin at 0, not 1.")
+]
+Output = Annotated[
+    str | None, typer.Option("-o", "--output", metavar="FILE", help="For the weights' JSON, which `start` reads.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -127,15 +140,8 @@ def produce(
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines, CSV or svmlight; .gz too.")],
     topic: Topic = None,
     bootstrap: Bootstrap = None,
-    form: Annotated[
-        Literal["jsonl", "csv", "svmlight"] | None,
-        typer.Option(
-            "--format", help="Default: CSV with --label, svmlight for .svm, .svmlight and .libsvm, else jsonl."
-        ),
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The file is CSV; this column is the label.")
-    ] = None,
+    form: Format = None,
+    label: LabelColumn = None,
     key: Annotated[
         str | None,
         typer.Option(
@@ -143,9 +149,7 @@ def produce(
             help="The record's key: the event's member (such as id) or feature, a CSV's column, an svmlight index or qid.",  # noqa: E501
         ),
     ] = None,
-    zero_based: Annotated[
-        bool, typer.Option("--zero-based", help="svmlight for a positional model: indices begin at 0, not 1.")
-    ] = False,
+    zero_based: ZeroBased = False,
     rate: Annotated[
         float | None, typer.Option(min=0.001, metavar="N", help="Send so many events a second, evenly.")
     ] = None,
@@ -179,68 +183,33 @@ def produce(
 @app.command()
 def fit(
     ctx: typer.Context,
-    file: Annotated[
-        str | None, typer.Argument(metavar="FILE|-", help="JSON lines, CSV or svmlight; .gz too. Or --topic.")
-    ] = None,
-    topic: Annotated[
-        str | None, typer.Option("-t", "--topic", metavar="TOPIC", help="Instead of a file: all records of a topic.")
-    ] = None,
+    file: Annotated[str | None, typer.Argument(metavar="FILE|-", help="As for produce.")] = None,
+    topic: Topic = None,
     bootstrap: Bootstrap = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whose settings a file is fitted under, where they name several.")
-    ] = None,
-    form: Annotated[
-        Literal["jsonl", "csv", "svmlight"] | None,
-        typer.Option(
-            "--format", help="Default: CSV with --label, svmlight for .svm, .svmlight and .libsvm, else jsonl."
-        ),
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The file is CSV; this column is the label.")
-    ] = None,
-    zero_based: Annotated[
-        bool, typer.Option("--zero-based", help="svmlight for a positional model: indices begin at 0, not 1.")
-    ] = False,
-    rule: Annotated[str | None, typer.Option(metavar="RULE", help="As the setting.")] = None,
-    eta: Annotated[float | None, typer.Option(metavar="NUMBER", help="As the setting.")] = None,
-    tie: Annotated[str | None, typer.Option(metavar="negative|positive", help="As the setting.")] = None,
-    start: Annotated[str | None, typer.Option(metavar="zero|random:SEED|FILE", help="As the setting.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Whose settings are a file's.")] = None,
+    form: Format = None,
+    label: LabelColumn = None,
+    zero_based: ZeroBased = False,
+    rule: Annotated[str | None, typer.Option(metavar="RULE", help="As the setting; so the next three.")] = None,
+    eta: Annotated[float | None, typer.Option(metavar="NUMBER")] = None,
+    tie: Annotated[str | None, typer.Option(metavar="negative|positive")] = None,
+    start: Annotated[str | None, typer.Option(metavar="zero|random:SEED|FILE")] = None,
     tolerance: Annotated[int, typer.Option(min=0, metavar="N", help="Mistakes in a pass that are few enough.")] = 0,
     max_passes: Annotated[int, typer.Option(min=1, metavar="N", help="Passes at most.")] = 100,
-    batch: Annotated[
-        bool, typer.Option("--batch", help="The linear unit by batch gradient descent: one step a pass, least squares.")
-    ] = False,
+    batch: Annotated[bool, typer.Option("--batch", help="Least squares by batch gradient descent instead.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Print the weights after each event; small data.")] = False,
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Weights, as the setting `start` reads them.")
-    ] = None,
+    output: Output = None,
     json: AsJson = False,
 ) -> None:
-    """Learn finite data in many passes: converged, or not separable, with the evidence and the bounds."""
-    from service.errors import ConfigurationError
-
-    if (file is None) == (topic is None):
-        raise ConfigurationError("fit: name a FILE, or a topic with --topic TOPIC, and not both")
-    if batch and rule not in {None, "lms"}:
-        raise ConfigurationError("--batch is gradient descent of the linear unit: it goes with --rule lms alone")
-    if batch and tolerance:
-        raise ConfigurationError("--batch ends when its loss falls no more: it takes no --tolerance")
-    settings = _settings(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
-    from service.settings import model_settings
-
-    given = {"rule": "lms" if batch else rule, "eta": eta, "tie": tie, "start": start}
-    own = model_settings(settings, topic or model, {name: value for name, value in given.items() if value is not None})
+    """Learn a file, or all that a topic holds, in many passes: how it ended, with evidence and bounds."""
     from service.tools import fit as tool
 
-    if file is None:
-        source = tool.from_topic(settings.kafka.bootstrap_servers, topic or "")
-    else:
-        from service.tools import read
-
-        how = read.format_of(file, own.identity(), name=form, label=label, key=None, zero_based=zero_based)
-        source = tool.from_file(read.Events(file, how, own.identity(), keyed=False, check=True))
-    wanted = tool.Wanted(tolerance, max_passes, batch, own.eta is not None, trace)
-    raise typer.Exit(tool.fit(source, own.identity(), own.start_weights(), wanted, output, json))
+    wanted = tool.Wanted(tolerance, max_passes, batch, trace)
+    flags = {"rule": rule, "eta": eta, "tie": tie, "start": start}
+    settings = _settings(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
+    own = tool.settings_of(settings, topic or model, {k: v for k, v in flags.items() if v is not None}, wanted)
+    source = tool.source_of(settings, own, file, topic, name=form, label=label, zero_based=zero_based)
+    raise typer.Exit(tool.fit(source, own, wanted, output, json))
 
 
 @app.command()
@@ -309,9 +278,7 @@ def export(
     ctx: typer.Context,
     topic: Topic = None,
     redis: RedisUrl = None,
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="The JSON's file instead of standard output.")
-    ] = None,
+    output: Output = None,
     sklearn: Annotated[
         str | None,
         typer.Option("--sklearn", metavar="FILE", help="A fitted scikit-learn Perceptron, for skops.io.load."),

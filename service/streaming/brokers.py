@@ -5,12 +5,13 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError
 
-from service.errors import ConfigurationError, DependencyError, os_cause
+from service.errors import DependencyError, PerceptronError, os_cause
 
 ANSWER_SECONDS = 5.0
 SILENCE_SECONDS = 30.0
@@ -75,19 +76,21 @@ async def create_topics(bootstrap: str, topics: Sequence[str], partitions: int =
                         raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
 
 
-async def read_whole(bootstrap: str, topic: str) -> list[tuple[int, int, bytes | None]]:
-    """(partition, offset, value) of every committed record, partition after partition, as far as the topic goes now."""
+async def read_whole(bootstrap: str, topic: str, missing: PerceptronError) -> AsyncIterator[Any]:
+    """Every committed record, partition after partition, as far as the topic goes now.
+
+    Raises `missing` where there is no such topic, and DependencyError.
+    """
     async with admin(bootstrap) as client:
         described = (await client.describe_topics([topic]))[0]
     if described["error_code"]:
-        raise ConfigurationError(f"topic {topic} does not exist at {bootstrap}")
+        raise missing
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         isolation_level="read_committed",
     )
-    found: list[tuple[int, int, bytes | None]] = []
     async with kafka_errors(bootstrap):
         try:
             await consumer.start()
@@ -96,11 +99,13 @@ async def read_whole(bootstrap: str, topic: str) -> list[tuple[int, int, bytes |
                 consumer.assign([tp])
                 end = (await consumer.end_offsets([tp]))[tp]
                 while (at := await consumer.position(tp)) < end:
+                    records: Sequence[Any] = ()
                     # The position also passes over what holds no record; a broker that is gone would be asked for ever.
                     async with asyncio.timeout(SILENCE_SECONDS):
                         while await consumer.position(tp) == at:
-                            records = (await consumer.getmany(tp, timeout_ms=200)).get(tp, [])
-                            found += [(partition, r.offset, r.value) for r in records if r.offset < end]
+                            records = (await consumer.getmany(tp, timeout_ms=200)).get(tp, ())
+                    for record in records:
+                        if record.offset < end:
+                            yield record
         finally:
             await consumer.stop()
-    return found

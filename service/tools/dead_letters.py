@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import typer
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 
 from service.errors import ConfigurationError, DataError
-from service.streaming.brokers import admin, kafka_errors
+from service.streaming.brokers import kafka_errors, read_whole
 from service.streaming.dead_letters import RETRIED, own_headers, topic_of
 
 CANNOT = ("truncated-from", "key-truncated-from", "headers-omitted")
@@ -117,25 +117,11 @@ async def _retry(bootstrap: str, topic: str, letters: list[Letter]) -> int:
 async def _read(bootstrap: str, topic: str) -> list[Letter]:
     """Every letter of a topic, once each, in the order of writing, with its retry if it had one."""
     name = topic_of(topic)
-    async with admin(bootstrap) as client:
-        described = await client.describe_topics([name])
-    if described[0]["error_code"]:
-        raise DataError(f"there is no topic {name}: no record of {topic} was set aside yet")
-    partitions = [TopicPartition(name, p["partition"]) for p in described[0]["partitions"]]
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False)
+    missing = DataError(f"there is no topic {name}: no record of {topic} was set aside yet")
     letters: dict[str, Letter] = {}
     retried: dict[str, str] = {}
-    async with kafka_errors(bootstrap):
-        try:
-            await consumer.start()
-            consumer.assign(partitions)
-            ends = await consumer.end_offsets(partitions)
-            for tp in partitions:
-                while await consumer.position(tp) < ends[tp]:
-                    for record in (await consumer.getmany(tp, timeout_ms=1000)).get(tp, []):
-                        _file(record, letters, retried)
-        finally:
-            await consumer.stop()
+    async for record in read_whole(bootstrap, name, missing):
+        _file(record, letters, retried)
     return [x._replace(retried=retried.get(x.key)) for x in sorted(letters.values(), key=lambda x: x.written)]
 
 

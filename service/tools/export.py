@@ -4,8 +4,6 @@ All three answer as the service does: s = coef · x + intercept, and the second 
 """
 
 import asyncio
-import os
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,9 +15,8 @@ from service.serving.app import describe
 from service.serving.models import Answering, Model
 from service.settings import Settings
 from service.snapshots.store import RedisStore
+from service.tools import weights
 from service.tools.models import newest
-
-FORMAT_VERSION = 1
 
 
 def export(settings: Settings, name: str, output: str | None, sklearn: str | None, onnx: str | None) -> None:
@@ -37,10 +34,7 @@ def export(settings: Settings, name: str, output: str | None, sklearn: str | Non
             return
         files.append((output, data))
     for file, content in files:
-        try:
-            _write(Path(file), content)
-        except OSError as error:
-            raise ConfigurationError(f"{file}: {error.strerror}") from None
+        weights.write(file, content)
         typer.echo(f"version {answering.head.version} of {name} written to {file}", err=True)
 
 
@@ -53,33 +47,17 @@ async def _newest(settings: Settings, name: str) -> Answering:
 
 
 def as_json(name: str, a: Answering) -> dict[str, Any]:
-    """The model as the JSON names its parts; `coef` is in column order, and `names` those of its columns, if named."""
-    identity, weights = a.learner.identity, a.learner.served
-    about = describe(Model(name), a)
+    """The model as the JSON names its parts."""
+    described = describe(Model(name), a)
     counts = ("events", "mistakes", "wrong_predictions", "updates", "confusion", "rejected", "ignored_features")
-    features: dict[str, Any] = {"mode": identity.features}
-    if identity.features == "positional":
-        features["dimension"] = identity.dimension
-    if identity.features == "hashed":
-        # As arguments of sklearn.feature_extraction.FeatureHasher.
-        features["bits"] = identity.bits
-        hasher = {"n_features": len(weights) - 1, "input_type": "dict", "alternate_sign": True}
-        features["feature_hasher"] = hasher
-    return {
-        "format": "perceptron-export",
-        "format_version": FORMAT_VERSION,
-        **{part: about[part] for part in ("model", "version", "saved_at", "state_digest")},
-        "rule": identity.rule,
-        "eta": identity.eta,
-        "tie": identity.tie,
-        "features": features,
-        "names": a.learner.columns.names if identity.features == "named" else None,
-        "n_features": len(weights) - 1,
-        "classes": _labels(a),
-        "intercept": float(weights[0]),
-        "coef": weights[1:].tolist(),
-        "counts": {part: about[part] for part in counts},
-    }
+    about = ("model", "version", "saved_at", "state_digest")
+    return weights.as_json(
+        a.learner.identity,
+        a.learner.columns.names,
+        a.learner.served,
+        {part: described[part] for part in counts},
+        {part: described[part] for part in about},
+    )
 
 
 def _labels(a: Answering) -> list[Any]:
@@ -144,21 +122,3 @@ def _onnx(name: str, a: Answering) -> bytes:
 
 def _lacking(option: str, extra: str) -> ConfigurationError:
     return ConfigurationError(f"{option} needs more packages: pip install 'perceptron-service[{extra}]'")
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    # A link stays a link. What is no file, such as a pipe or /dev/null, cannot be replaced.
-    path = path.resolve()
-    part = path.with_name(f".{path.name}.{os.getpid()}") if path.is_file() or not path.exists() else path
-    try:
-        with part.open("wb") as out:
-            out.write(content)
-            out.flush()
-            if part != path:
-                os.fsync(out.fileno())
-        os.replace(part, path)
-    except OSError:
-        if part != path:
-            part.unlink(missing_ok=True)
-        raise

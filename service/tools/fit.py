@@ -22,9 +22,11 @@ from service.learning.identity import Identity
 from service.learning.kernel import Vector
 from service.learning.passes import Bounded, Data, Pass
 from service.learning.separable import Evidence, separate
-from service.learning.start import Weights
+from service.model_settings import ModelSettings
+from service.settings import Settings, model_settings
 from service.streaming.brokers import read_whole
-from service.tools.read import Events
+from service.tools import weights
+from service.tools.read import Events, format_of
 
 SHOWN = 10
 BAR = 30
@@ -49,7 +51,6 @@ class Wanted(NamedTuple):
     tolerance: int
     max_passes: int
     batch: bool
-    eta_given: bool
     trace: bool
 
 
@@ -64,50 +65,70 @@ class Result(NamedTuple):
     no_bound: str | None
 
 
-def from_file(events: Events) -> Source:
-    """The events of a file; raises DataError at the first line that is none."""
-
-    def stop(message: str) -> None:
-        raise DataError(message) from None
-
-    lines = list(events.lines(stop))
-    return Source(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
-
-
-def from_topic(bootstrap: str, topic: str) -> Source:
-    """Every record of a topic as it is now."""
-    records = asyncio.run(read_whole(bootstrap, topic))
-    return Source(f"topic {topic}", [f"{p}-{offset}" for p, offset, _ in records], [value for *_, value in records])
-
-
-def fit(
-    source: Source, identity: Identity, start: Weights | None, wanted: Wanted, output: str | None, as_json: bool
-) -> int:
-    """Fit, print and write; returns the exit code: 4 where a bound does not hold, which no data can bring about."""
-    if identity.rule == "threshold-unit":
+def settings_of(settings: Settings, model: str | None, flags: dict[str, Any], wanted: Wanted) -> ModelSettings:
+    """A model's settings under the flags; batch descent is the linear unit's. Raises ConfigurationError."""
+    if wanted.batch:
+        if flags.setdefault("rule", "lms") != "lms":
+            raise ConfigurationError("--batch is gradient descent of the linear unit: it goes with --rule lms alone")
+        if wanted.tolerance:
+            raise ConfigurationError("--batch ends when its loss falls no more: it takes no --tolerance")
+    own = model_settings(settings, model, flags)
+    if own.rule == "threshold-unit":
         raise ConfigurationError("a threshold-unit never learns: there is nothing to fit")
+    return own
+
+
+def source_of(settings: Settings, own: ModelSettings, file: str | None, topic: str | None, **form: Any) -> Source:
+    """The events of a file, whose first bad line raises DataError, or all that a topic holds."""
+    if file is not None and topic is None:
+        identity = own.identity()
+        events = Events(file, format_of(file, identity, key=None, **form), identity, keyed=False, check=True)
+        lines = list(events.lines(_stop))
+        return Source(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
+    if file is not None or topic is None:
+        raise ConfigurationError("fit: name a FILE, or a topic with --topic TOPIC, and not both")
+    records = asyncio.run(_read_topic(settings.kafka.bootstrap_servers, topic))
+    return Source(f"topic {topic}", [place for place, _ in records], [value for _, value in records])
+
+
+def _stop(message: str) -> None:
+    raise DataError(message) from None
+
+
+async def _read_topic(bootstrap: str, topic: str) -> list[tuple[str, bytes | None]]:
+    missing = ConfigurationError(f"topic {topic} does not exist at {bootstrap}")
+    return [(f"{r.partition}-{r.offset}", r.value) async for r in read_whole(bootstrap, topic, missing)]
+
+
+def fit(source: Source, own: ModelSettings, wanted: Wanted, output: str | None, as_json: bool) -> int:
+    """Fit, print and write; returns the exit code: 4 where a bound does not hold, which no data can bring about."""
+    identity = own.identity()
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise ConfigurationError(f"{output}: there is no such folder")
-    data = passes.gather(identity, source.values, start)
+    data = passes.gather(identity, source.values, own.start_weights())
     rejected = Counter(reject.reason for reject in data.rejects)
     if not len(data.batch.labels):
         aside = f" ({_reasons(rejected)})" if rejected else ""
         raise DataError(f"{source.name}: no event to learn{aside}")
     if wanted.trace and len(data.batch.labels) * len(data.columns) > TRACED:
         raise ConfigurationError(f"--trace is for small data: at most {TRACED:,} numbers, events times weights")
-    if wanted.batch and not wanted.eta_given:
+    if wanted.batch and own.eta is None:
         identity = msgspec.structs.replace(identity, eta=passes.stable_eta(data.batch))
     w = data.start.copy()
     result = _learn(identity, data, w, wanted)
-    weights = _export(identity, data, w, result, rejected)
+    counts = {
+        "events": len(data.batch.labels),
+        "passes": len(result.passes),
+        "mistakes": sum(one.mistakes for one in result.passes),
+        "updates": sum(one.updates for one in result.passes),
+        "rejected": dict(rejected),
+    }
+    fitted = weights.as_json(identity, data.columns.names, w, counts, {})
     if output is not None:
-        try:
-            Path(output).write_bytes(msgspec.json.encode(weights) + b"\n")
-        except OSError as error:
-            raise ConfigurationError(f"{output}: {error.strerror}") from None
+        weights.write(output, msgspec.json.encode(fitted) + b"\n")
     places = [source.places[i] for i in data.batch.records]
     if as_json:
-        typer.echo(json.dumps(_json(result, places, weights), ensure_ascii=False))
+        typer.echo(json.dumps(_json(result, places, fitted), ensure_ascii=False))
     else:
         _print(result, data, places, w, rejected, wanted)
     return 0 if result.bounded is None or result.bounded.held else 4
@@ -277,35 +298,7 @@ def _reasons(rejected: Counter[str]) -> str:
     return ", ".join(f"{reason} {n}" for reason, n in sorted(rejected.items()))
 
 
-def _export(identity: Identity, data: Data, w: Vector, result: Result, rejected: Counter[str]) -> dict[str, Any]:
-    """The weights in the form of `perceptron export`, which `start` reads."""
-    features: dict[str, Any] = {"mode": identity.features}
-    if identity.features == "positional":
-        features["dimension"] = identity.dimension
-    if identity.features == "hashed":
-        features["bits"] = identity.bits
-    return {
-        "format": "perceptron-export",
-        "format_version": 1,
-        "rule": identity.rule,
-        "eta": identity.eta,
-        "features": features,
-        "names": data.columns.names if identity.features == "named" else None,
-        "n_features": len(w) - 1,
-        "classes": list(identity.labels or (-1, 1)),
-        "intercept": float(w[0]),
-        "coef": w[1:].tolist(),
-        "counts": {
-            "events": len(data.batch.labels),
-            "passes": len(result.passes),
-            "mistakes": sum(one.mistakes for one in result.passes),
-            "updates": sum(one.updates for one in result.passes),
-            "rejected": dict(rejected),
-        },
-    }
-
-
-def _json(result: Result, places: list[str], weights: dict[str, Any]) -> dict[str, Any]:
+def _json(result: Result, places: list[str], fitted: dict[str, Any]) -> dict[str, Any]:
     evidence, b = result.evidence, result.bounded
     separable = None
     if b is not None or (evidence and evidence.vector is not None):
@@ -343,5 +336,5 @@ def _json(result: Result, places: list[str], weights: dict[str, Any]) -> dict[st
             "norms_between_their_sides": b.norms,
         },
         "passes": passes_,
-        "weights": weights,
+        "weights": fitted,
     }
