@@ -271,6 +271,9 @@ def _ending(result: Result, wanted: Wanted) -> str:
     done, last = result.passes, result.passes[-1]
     made = sum(one.mistakes for one in done)
     after = f"{made} mistake{'s' * (made != 1)}"
+    updates = sum(one.updates for one in done)
+    if updates < made:  # the others were at s = 0, where the tie gave the right output
+        after += f", {updates} of them updates"
     if result.ended == "converged":
         return f"converged in pass {last.number} after {after}"
     if result.ended == "tolerated":
