@@ -3,10 +3,11 @@
 It looks for the w of the largest margin, max γ with w·z_i >= γ for all i, where every weight times the largest |value|
 of its column is at most 1: a margin in the maximum norm. Its dual looks for λ >= 0 with Σ λ_i = 1 that makes
 ‖Σ λ_i z_i‖₁ least, of columns scaled so. Either γ > 0, and w separates; or some λ makes the sum zero, and then no w can
-have w·z_i > 0 for all i, as Σ λ_i (w·z_i) = 0 (Gordan's theorem). Both are checked here in the numbers themselves: the
-solver's word is not taken.
+have w·z_i > 0 for all i, as Σ λ_i (w·z_i) = 0 (Gordan's theorem). The solver's word is taken for neither: margins are
+looked at beyond their rounding, and λ is mended in fractions, so that the sum is zero exactly, where it is small.
 """
 
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from service.learning.passes import Extended
 
 ZERO = 1e-9
 """Of columns whose largest |value| is 1: a sum no larger is zero up to rounding."""
+EXACT = 2000
+"""A combination of so many numbers, events times columns, is mended in fractions; that takes a second."""
 SECONDS = 60.0
 
 
@@ -27,7 +30,7 @@ class Evidence(NamedTuple):
     combination: list[tuple[int, float]] | None = None
     """(i, λ_i) of each λ_i > 0, largest first."""
     residual: float = 0.0
-    """The largest part of Σ λ_i z_i, columns scaled so that their largest |value| is 1."""
+    """The largest part of Σ λ_i z_i, columns scaled so that their largest |value| is 1; 0 where it is known exactly."""
     unknown: str | None = None
 
 
@@ -39,9 +42,9 @@ def separate(data: Extended, width: int, seconds: float = SECONDS) -> Evidence:
     used, place = np.unique(data.columns, return_inverse=True)
     rows = len(data.starts) - 1
     raw = csr_array((data.values, place, data.starts), shape=(rows, len(used)))
-    # A column of zeros stays one; the bias alone makes every row's largest |value| 1 then.
+    # A column of zeros, or as good as that, stays one. The bias makes every row's largest |value| 1.
     scale = abs(raw).max(axis=0).toarray()
-    scale[scale == 0.0] = 1.0
+    scale[scale < 1e-150] = 1.0
     z = csr_array(raw.multiply(1.0 / scale))
     answer = linprog(
         np.append(np.zeros(len(used)), -1.0),
@@ -62,7 +65,42 @@ def separate(data: Extended, width: int, seconds: float = SECONDS) -> Evidence:
     weights = np.maximum(0.0, -answer.ineqlin.marginals)
     weights /= weights.sum()
     residual = float(np.abs(z.T @ weights).max())
-    if residual > ZERO:
-        return Evidence(unknown=f"too close to call: the largest margin is between 0 and {residual * len(used):.3g}")
     order = np.argsort(-weights, kind="stable")[: np.count_nonzero(weights)]
-    return Evidence(combination=[(int(i), float(weights[i])) for i in order], residual=residual)
+    parts = [float(part) for part in weights[order]]
+    close = Evidence(unknown=f"too close to call: the largest margin is between 0 and {residual * len(used):.3g}")
+    if residual > ZERO:
+        return close
+    chosen = raw[order]
+    if chosen.shape[0] * len(np.unique(chosen.indices)) <= EXACT:
+        mended = _mended(chosen.toarray().T[np.unique(chosen.indices)].tolist(), parts)
+        if mended is None:
+            return close
+        parts, residual = mended, 0.0
+    combination = [(i, part) for i, part in zip(order.tolist(), parts, strict=True) if part > 0.0]
+    return Evidence(combination=combination, residual=residual)
+
+
+def _mended(rows: list[list[float]], parts: list[float]) -> list[float] | None:
+    """λ near `parts` with rows · λ = 0 exactly and no λ_i < 0, rounded to floats; None where there is none so near.
+
+    By Gauss-Jordan in fractions, which floats are; whatever is free stays as it is.
+    """
+    matrix = [[Fraction(value) for value in row] for row in rows]
+    exact = [Fraction(part) for part in parts]
+    pivots: list[int] = []
+    for column in range(len(parts)):
+        done = len(pivots)
+        row = next((r for r in range(done, len(matrix)) if matrix[r][column]), None)
+        if row is None:
+            continue
+        matrix[done], matrix[row] = matrix[row], matrix[done]
+        top = matrix[done][column]
+        matrix[done] = [value / top for value in matrix[done]]
+        for r, other in enumerate(matrix):
+            if r != done and other[column]:
+                matrix[r] = [a - other[column] * b for a, b in zip(other, matrix[done], strict=True)]
+        pivots.append(column)
+    free = [column for column in range(len(parts)) if column not in pivots]
+    for reduced, column in zip(matrix, pivots, strict=False):  # the rows below are zero
+        exact[column] = -sum((reduced[f] * exact[f] for f in free), Fraction(0))
+    return [float(part) for part in exact] if min(exact) >= 0 and any(exact) else None

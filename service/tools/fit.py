@@ -203,7 +203,8 @@ def _print(result: Result, data: Data, places: list[str], w: Vector, rejected: C
             typer.echo(f"pass {one.number}  {place}  [{' '.join(f'{value:g}' for value in after)}]")
     typer.echo(_ending(result, wanted))
     events = len(data.batch.labels)
-    aside = f", {sum(rejected.values())} records set aside ({_reasons(rejected)})" if rejected else ""
+    count = sum(rejected.values())
+    aside = f", {count} record{'s' * (count != 1)} set aside ({_reasons(rejected)})" if rejected else ""
     typer.echo(f"data     {events:,} event{'s' * (events != 1)}, {len(data.columns) - 1:,} features{aside}")
     largest = np.argsort(-np.abs(w[1:]), kind="stable")[:SHOWN] + 1
     parts = [f"bias {w[0]:g}", *(f"{data.columns.name_of(int(c))} {w[c]:g}" for c in sorted(largest))]
@@ -214,10 +215,8 @@ def _print(result: Result, data: Data, places: list[str], w: Vector, rejected: C
         terms = [f"{part:.6g}·z({places[i]})" for i, part in evidence.combination[:SHOWN]]
         hidden = len(evidence.combination) - len(terms)
         terms += [f"{hidden} more"] if hidden else []
-        typer.echo(
-            f"evidence {' + '.join(terms)} = 0 with z = y·(1, x), so no w has w·z > 0 for all of them "
-            f"(checked: the largest part of the sum is {evidence.residual:.1g}, columns scaled to at most 1)"
-        )
+        zero = f"to within {evidence.residual:.1g}, columns scaled to at most 1" if evidence.residual else "exactly"
+        typer.echo(f"evidence {' + '.join(terms)} = 0 {zero}, with z = y·(1, x): no w has w·z > 0 for all of them")
     elif evidence and evidence.vector is not None and result.ended != "converged":
         v = evidence.vector
         margin = float((data.batch.labels * passes.scored(data.batch, v)[0]).min())
@@ -292,7 +291,8 @@ def _ending(result: Result, wanted: Wanted) -> str:
     )
     evidence = result.evidence or Evidence()
     if evidence.combination:
-        return f"not separable: {len(done)} passes made {figures}"
+        rounding = " (up to rounding)" if evidence.residual else ""
+        return f"not separable{rounding}: {len(done)} passes made {figures}"
     known = "separable, but " if evidence.vector is not None else ""
     return f"{known}not converged in {len(done)} passes: {figures}; --max-passes allows more"
 

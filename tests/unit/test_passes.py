@@ -361,6 +361,29 @@ def test_given_weights_have_their_names_and_new_ones_begin_at_zero() -> None:
     assert data.batch.records == [0]
 
 
+def test_a_margin_below_the_programs_sight_is_not_denied() -> None:
+    """1 and 1 + 1e-12 can be told apart, though the sum of their z is zero to the solver."""
+    found = evidence(gather(listed(1), [((1.0,), 1), ((1.0 + 1e-12,), 0)]))
+    assert found.combination is None
+    assert found.vector is not None or found.unknown
+    # The same number under both labels is exactly inseparable.
+    found = evidence(gather(listed(1), [((0.1,), 1), ((0.3,), 1), ((0.1,), 0)]))
+    assert found.combination == [(0, 0.5), (2, 0.5)]
+    assert found.residual == 0.0
+
+
+def test_random_labels_have_a_combination_that_is_exactly_zero() -> None:
+    random = np.random.default_rng(1)
+    for features, exact in ((42, True), (60, False)):
+        events = [(tuple(row), int(random.integers(2))) for row in random.normal(size=(400, features))]
+        data = gather(listed(features), events)
+        found = evidence(data)
+        assert found.combination
+        assert (found.residual == 0.0) == exact
+        z = np.array([y * x for x, y in augmented(events)])
+        assert np.abs(sum(part * z[i] for i, part in found.combination)).max() < 1e-9
+
+
 def test_a_program_that_runs_out_of_time_says_so() -> None:
     random = np.random.default_rng(0)
     events = [(tuple(row), int(random.integers(2))) for row in random.normal(size=(2000, 30))]
