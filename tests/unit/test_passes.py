@@ -157,7 +157,9 @@ def test_row_8_both_sides_at_every_update() -> None:
     assert len(changed) == 18
     separation = passes.separated(identity, data.batch, np.array([-4.0, 3.0, 2.0]))
     assert separation is not None
+    low, high = separation.sides(np.arange(1.0, 19.0))
     for n, squared in enumerate(changed, 1):
+        assert (low[n - 1], high[n - 1]) == (n * n / 29, 3 * n)
         assert n * n / 29 <= squared <= 3 * n
     assert passes.sides_hold(separation, norms(done))
     for broken in (3.1, 0.03):  # beyond one side and the other, at the first update
