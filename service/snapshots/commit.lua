@@ -23,8 +23,12 @@ for i = 6, #ARGV do
   live['b:' .. ARGV[i]] = true
 end
 
+-- Of a kept head that does not decode nobody can say what it needs: then nothing is swept.
+local sweep = true
+
 local function hold(text)
-  local kept = cjson.decode(text)
+  local good, kept = pcall(cjson.decode, text)
+  if not good then sweep = false return end
   for _, name in ipairs(kept.names) do live['b:' .. name] = true end
   for _, name in ipairs(kept.run_blobs) do live['b:' .. name] = true end
   for _, array in pairs(kept.arrays) do
@@ -49,6 +53,6 @@ end
 
 if evict ~= '' and evict ~= keep then redis.call('HDEL', key, 'v:' .. evict) end
 for _, field in ipairs(fields) do
-  if string.sub(field, 1, 2) == 'b:' and not live[field] then redis.call('HDEL', key, field) end
+  if sweep and string.sub(field, 1, 2) == 'b:' and not live[field] then redis.call('HDEL', key, field) end
 end
 return 'OK'
