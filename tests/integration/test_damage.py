@@ -33,13 +33,14 @@ async def send_with_broken_header(producer: AIOKafkaProducer, topic: str) -> int
 async def test_a_record_that_cannot_be_read_stops_its_model_alone(run: Run, kafka: Server, topic: str) -> None:
     """What comes before it is learned, the message names its offset, and the other topic goes on."""
     other = f"{topic}-2"
-    service = await asyncio.to_thread(run("", "-t", other).up)
+    await create_topic(kafka, topic)
     client = AIOKafkaProducer(bootstrap_servers=kafka.address)
     await client.start()
     for i in range(5):
         await client.send(topic, event({"a": i}, i % 2))
     offset = await send_with_broken_header(client, topic)
     await client.send_and_wait(topic, event({"b": 1}, 1))
+    service = await asyncio.to_thread(run("", "-t", other).up)
     await asyncio.to_thread(wait, lambda: service.model()["stopped"], "its model stops")
     said = service.model()["stopped"]
     print(f"\n{said}")
