@@ -35,6 +35,9 @@ async def test_saves_wait_for_dead_letters_and_learning_goes_on(
     assert (model["ahead"], model["next"]["0"]) == (1, 3)
     failed = f'perceptron_snapshots_total{{model="{topic}",result="failed"}}'
     assert service.metrics()[failed] >= 1
+    await asyncio.to_thread(wait, lambda: service.metrics()[failed] >= 4, "it tries again and again")
+    assert "answers again" not in service.log.read_text()
+    assert service.log.read_text().count("so saves wait") == 1
     await create_topic(kafka, f"{topic}.dead-letters")
     assert (await asyncio.to_thread(service.wait_for, 3))["rejected"] == {"not-json": 1}
     letters = await read_all(kafka, f"{topic}.dead-letters")
