@@ -5,16 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.record import util
 from redis.asyncio import Redis
 
 from service.embedded.servers import Server
 from service.snapshots.store import key
-from tests.conftest import Run, Running, create_topic, delete_topic, event, wait
-
-pytestmark = pytest.mark.parametrize("redis", ["valkey"], indirect=True)  # which store it is makes no difference here
+from tests.conftest import Run, Running, both_stores, create_topic, delete_topic, event, wait
 
 
 async def send_with_broken_header(producer: AIOKafkaProducer, topic: str) -> int:
@@ -73,6 +70,7 @@ async def test_a_standby_does_not_begin_an_emptied_model_at_the_end(
     assert "learning the log again from its start" in standby.log.read_text()
 
 
+@both_stores
 async def test_damaged_heads_are_named_and_kept_apart(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
     """A kept version that is not what was saved is not shown and holds up no save; a head stops its model alone."""
     other = f"{topic}-2"

@@ -7,11 +7,14 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 from aiokafka import AIOKafkaProducer
 from redis.asyncio import Redis
 
 from service.embedded import servers
 from service.embedded.servers import Server
+from service.errors import DependencyError
+from service.snapshots.store import RedisStore
 from tests.conftest import Run, Running, create_topic, event, read_all, wait
 from tests.oracle import Fold, same
 
@@ -219,3 +222,12 @@ async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: st
         finally:
             service.kill()
             service.http.close()
+
+
+async def test_an_absent_redis_is_one_line_with_its_address() -> None:
+    store = RedisStore("redis://127.0.0.1:1/0", timeout=0.5)
+    started = time.monotonic()
+    with pytest.raises(DependencyError, match=r"Redis at 127\.0\.0\.1:1/0: .*refused"):
+        await store.digest("m")
+    assert time.monotonic() - started < 5
+    await store.close()

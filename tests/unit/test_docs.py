@@ -1,4 +1,4 @@
-"""docs/model.md says what is there: all sixteen rows of the texts, each with a test that exists; pictures up to date."""
+"""docs/model.md says what is there: all sixteen rows of the texts, each with its test; pictures that are up to date."""
 
 import ast
 import re
