@@ -70,7 +70,7 @@ def bound(axes: Any, ink: str) -> None:
         if i < 200 or i % 200 == 199:
             events.append(i + 1)
             mistakes.append(learner.counts.updates)
-            bounds.append(learner.bound[0])
+            bounds.append(learner.bound[0] or 0)
     axes.plot(events, bounds, color=BOUND, linewidth=2.0)
     axes.plot(events, mistakes, color=POSITIVE, linewidth=2.0)
     axes.set_yscale("log")

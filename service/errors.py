@@ -50,9 +50,13 @@ class SnapshotDamaged(DataError):
 
 
 class DependencyError(PerceptronError):
-    """Kafka or Redis cannot be reached, timed out, or refused a command."""
+    """Kafka or Redis cannot be reached, timed out, or refused a command. `dependency` is `kafka` or `redis`."""
 
     exit_code = 3
+
+    def __init__(self, detail: str, dependency: str = "") -> None:
+        super().__init__(detail)
+        self.dependency = dependency
 
 
 class Stuck(PerceptronError):

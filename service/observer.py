@@ -17,8 +17,8 @@ class ModelObserver:
 
     def __init__(self, model: Model, metrics: Metrics, log: Any) -> None:
         self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)
-        self._missing: str | None = None
-        self._since = 0.0
+        # What is missing and since when: kafka, redis, or a save, which may fail where both answer.
+        self._missing: dict[str, tuple[str, float]] = {}
         self._rejected: set[str] = set()
         # From 0 on, so that the first is an increase too.
         for result in ("accepted", "failed", "refused"):
@@ -29,11 +29,12 @@ class ModelObserver:
 
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
         """See streaming.interfaces.Observer."""
-        self._recovered()
+        self._recovered("redis")
+        if not self._model.learning_here:
+            self._log.info("learning", version=head.version, next=learner.next, events=learner.counts.events)
         self._model.stopped = None
         self._model.learning_here = True
         self._model.answering = Answering(learner, head, digest)
-        self._log.info("learning", version=head.version, next=learner.next, events=learner.counts.events)
 
     def resigned(self) -> None:
         """See streaming.interfaces.Observer."""
@@ -45,12 +46,13 @@ class ModelObserver:
 
     def learned(self, seconds: float, delay: float) -> None:
         """See streaming.interfaces.Observer."""
+        self._recovered("kafka")
         self._metrics.delays.labels(self._model.name).observe(delay)
         self._metrics.slices.labels(self._model.name).observe(seconds)
 
     def saved(self, saved: Saved) -> None:
         """See streaming.interfaces.Observer."""
-        self._recovered()
+        self._recovered("redis", "save")
         name, answering = self._model.name, self._model.answering
         self._metrics.snapshots.labels(name, "accepted").inc()
         self._metrics.snapshot_bytes.labels(name).inc(saved.written)
@@ -98,18 +100,16 @@ class ModelObserver:
 
     def answered(self) -> None:
         """See streaming.interfaces.Observer."""
-        self._recovered()
+        self._recovered("kafka", "redis")
 
     def unavailable(self, error: DependencyError) -> None:
         """See streaming.interfaces.Observer."""
-        if self._missing is None:
-            self._missing, self._since = str(error), time.monotonic()
-            self._log.error(str(error))
+        self._miss(error.dependency, error)
 
     def save_failed(self, error: DependencyError) -> None:
         """See streaming.interfaces.Observer."""
         self._metrics.snapshots.labels(self._model.name, "failed").inc()
-        self.unavailable(error)
+        self._miss("save", error)
 
     def stopped(self, error: Exception) -> None:
         """See streaming.interfaces.Observer."""
@@ -117,15 +117,22 @@ class ModelObserver:
         self._log.error("learning stopped", reason=str(error))
 
     def followed(self, head: Head) -> None:
-        """A newer snapshot answers now."""
-        self._recovered()
+        """A newer snapshot answers now: somebody else learns the model."""
+        self._recovered("redis")
+        self._model.stopped = None
         self._log.debug("following", version=head.version)
 
     def damaged(self, error: PerceptronError) -> None:
         """The store's current snapshot cannot be used; what answers stays."""
         self._log.error("snapshot damaged; the model that answers stays", reason=str(error))
 
-    def _recovered(self) -> None:
-        if self._missing is not None:
-            self._log.info("answers again", was=self._missing, seconds=round(time.monotonic() - self._since, 1))
-            self._missing = None
+    def _miss(self, what: str, error: DependencyError) -> None:
+        if what not in self._missing:
+            self._missing[what] = str(error), time.monotonic()
+            self._log.error(str(error))
+
+    def _recovered(self, *kinds: str) -> None:
+        for what in kinds:
+            if what in self._missing:
+                was, since = self._missing.pop(what)
+                self._log.info("answers again", was=was, seconds=round(time.monotonic() - since, 1))

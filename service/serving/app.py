@@ -33,12 +33,13 @@ from service.serving.schemas import (
     responses,
 )
 from service.snapshots import head as heads
-from service.snapshots.blobs import digest
 from service.snapshots.head import Head
 from service.snapshots.store import RedisStore
 
 MAX_PAGE = 10_000
 LARGE_BODY = 256 << 10
+MAX_EXPLAINED = 20_000
+"""Contributions in one answer, which is made in one turn of the loop."""
 
 
 class Limits(NamedTuple):
@@ -94,6 +95,8 @@ def create_app(
             instances, many = await asyncio.to_thread(predict.read, *reading) if large else predict.read(*reading)
         except Rejected as rejected:
             raise problems.invalid(rejected) from None
+        if explain:
+            _explainable(instances)
         # The newest state is taken now and used without a turn of the loop, unless its features mean something else.
         if found.answering and found.answering.learner.identity == a.learner.identity:
             a = found.answering
@@ -134,10 +137,10 @@ def create_app(
         """The versions kept for rollback, oldest first."""
         a = answering(name)[1]
         try:
-            kept = await store.kept(name, [v.version for v in a.head.kept])
+            found = await store.kept(name, [v.version for v in a.head.kept])
         except DependencyError:
             raise Problem(503, "the snapshot store does not answer") from None
-        return _json({"versions": [describe_version(digest(data), heads.decode(data, digest(data))) for data in kept]})
+        return _json({"versions": [describe_version(*v) for v in heads.kept(a.head, a.digest, found)]})
 
     _operations(app, metrics, ready)
     return app
@@ -235,6 +238,8 @@ def _choose(
     learner: Learner, top: int | None, names: str | None, limit: int, cursor: int
 ) -> tuple[Sequence[int], str | None]:
     """Columns to show, and the cursor of the page after them."""
+    if top is not None and names is not None:
+        raise Problem(422, "give one of top and names", [{"pointer": "?top", "reason": "out-of-range"}])
     if names is not None:
         found = (learner.columns.column_of(n) for n in names.split(","))
         return [c for c in found if c is not None], None
@@ -243,6 +248,12 @@ def _choose(
     count = len(learner.columns)
     end = min(cursor + limit, count)
     return range(cursor, end), str(end) if end < count else None
+
+
+def _explainable(instances: Sequence[predict.Features]) -> None:
+    if sum(map(len, instances)) > MAX_EXPLAINED:
+        what = f"at most {MAX_EXPLAINED:,} features can be explained in one request"
+        raise problems.invalid(Rejected("too-large", what, "/instances"))
 
 
 def _json(value: Any) -> Response:

@@ -12,6 +12,8 @@ from service.snapshots.keeper import Clock, Offload, Snapshot, fetch
 from service.snapshots.store import Store
 
 POLL_SECONDS = 0.1
+MEND_SECONDS = 5.0
+"""A damaged snapshot is tried again so often: somebody may put back what is missing."""
 
 
 class Answering(NamedTuple):
@@ -37,7 +39,7 @@ class Model:
         self.stopped: str | None = None
         self._options = options
         self._followed: Snapshot | None = None
-        self._damaged = ""
+        self._damaged, self._again = "", 0.0
 
     async def follow(self, store: Store, clock: Clock, offload: Offload, *, tell: Any) -> None:
         """While somebody else learns the model, swap in each snapshot soon after it was accepted.
@@ -49,29 +51,31 @@ class Model:
                 self._followed = None
             else:
                 try:
-                    await self._refresh(store, offload, tell)
+                    await self._refresh(store, offload, tell, clock.now())
                 except DependencyError as error:
                     tell.unavailable(error)
             await clock.sleep(POLL_SECONDS)
 
-    async def _refresh(self, store: Store, offload: Offload, tell: Any) -> None:
+    async def _refresh(self, store: Store, offload: Offload, tell: Any, now: float) -> None:
         digest = await store.digest(self.name)
         if (
             not digest
-            or digest == self._damaged
+            or (digest == self._damaged and now < self._again)
             or (self.answering and digest == self.answering.digest and not self.answering.ahead)
         ):
             return
         try:
             snapshot = await fetch(store, self.name, offload, self._options, self._followed)
         except SnapshotDamaged as error:
-            self._damaged = digest
-            tell.damaged(error)
+            if digest != self._damaged:
+                tell.damaged(error)
+            self._damaged, self._again = digest, now + MEND_SECONDS
             return
         self._followed = snapshot
         if snapshot is not None and not self.learning_here:
+            if self.answering is None or digest != self.answering.digest:
+                tell.followed(snapshot.head)
             self.answering = Answering(snapshot.learner, snapshot.head, snapshot.digest)
-            tell.followed(snapshot.head)
 
 
 class Models:

@@ -28,13 +28,17 @@ local function hold_array(array)
   for _, name in ipairs(array.deltas) do live['b:' .. name] = true end
 end
 
-local function hold(text)
+local function hold_all(text)
   local kept = cjson.decode(text)
   for _, name in ipairs(kept.names) do live['b:' .. name] = true end
   for _, name in ipairs(kept.run_blobs) do live['b:' .. name] = true end
   for _, array in pairs(kept.arrays) do hold_array(array) end
   if kept.reference ~= cjson.null then hold_array(kept.reference) end
 end
+
+-- Of a kept head that was damaged nobody can say what it needs: then nothing is swept.
+local sweep = true
+local function hold(text) sweep = pcall(hold_all, text) and sweep end
 
 -- Readers that fetched the parent's head just now still need its blobs.
 local before = redis.call('HGET', key, 'head')
@@ -52,6 +56,6 @@ end
 
 if evict ~= '' and evict ~= keep then redis.call('HDEL', key, 'v:' .. evict) end
 for _, field in ipairs(fields) do
-  if string.sub(field, 1, 2) == 'b:' and not live[field] then redis.call('HDEL', key, field) end
+  if sweep and string.sub(field, 1, 2) == 'b:' and not live[field] then redis.call('HDEL', key, field) end
 end
 return 'OK'

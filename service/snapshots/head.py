@@ -5,7 +5,7 @@ digests of names and arrays in fixed cuts. What depends on a clock or on how the
 times, runs, windows) is beside it. A head is named by the SHA-256 of its own bytes, parent included.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from typing import Literal, NamedTuple
 
@@ -64,6 +64,8 @@ class Kept(msgspec.Struct, frozen=True):
 
     version: int
     saved_at: float
+    digest: str = ""
+    """Of its head; '' in that head itself, which cannot hold its own."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,11 +149,18 @@ def decode(data: bytes, digest: str) -> Head:
         raise SnapshotDamaged(f"the head's bytes do not match their digest {digest[:12]}")
     try:
         head = _decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SnapshotDamaged(f"head {digest[:12]} does not decode: {error}") from error
     if head.schema != SCHEMA:
         raise SnapshotDamaged(f"head {digest[:12]} has schema {head.schema}; this release reads {SCHEMA}")
     return head
+
+
+def kept(head: Head, digest: str, found: Iterable[bytes]) -> list[tuple[str, Head]]:
+    """The kept versions of this head, each under its digest, out of their stored bytes; anything else is left out."""
+    digests = {k.digest or digest for k in head.kept}
+    named = ((blobs.digest(data), data) for data in found)
+    return [(name, decode(data, name)) for name, data in named if name in digests]
 
 
 def content(learner: Learner, before: Stored = NOTHING) -> Content:

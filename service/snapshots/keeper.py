@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from service.errors import DataError, SnapshotDamaged
 from service.learning.learner import DEFAULT, Learner, Options
 from service.learning.start import Weights
@@ -88,7 +90,10 @@ async def fetch(
     found = await store.head(model)
     while found is not None:
         digest, data = found
-        current = head.decode(data, digest)
+        try:
+            current = head.decode(data, digest)
+        except SnapshotDamaged as error:
+            raise SnapshotDamaged(f"model {model}: {error}") from error
         wanted = head.needed(current, before.stored if before else head.NOTHING)
         parts = await store.blobs(model, wanted)
         missing = [d for d in wanted if d not in parts]
@@ -245,7 +250,7 @@ class Keeper:
         """The new head, and the kept version to evict or ''."""
         before, now = self.head, self._clock.time()
         version = before.version + 1 if before else 1
-        kept = list(before.kept) if before else []
+        kept = [k if k.digest else replace(k, digest=self.digest) for k in before.kept] if before else []
         evict = ""
         if keep:
             kept.append(Kept(version, now))

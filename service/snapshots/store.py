@@ -173,7 +173,7 @@ class RedisStore:
             reason = os_cause(cause) if isinstance(cause, OSError) else str(error)
             if isinstance(error, TimeoutError | RedisTimeoutError):
                 reason = "no answer in time"
-            raise DependencyError(f"Redis at {self.address}: {reason or type(error).__name__}") from error
+            raise DependencyError(f"Redis at {self.address}: {reason or type(error).__name__}", "redis") from error
         self.missing_since = 0.0
         # The client can swallow a cancellation that arrives while it connects; the task must end all the same.
         if (task := asyncio.current_task()) and task.cancelling():

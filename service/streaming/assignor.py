@@ -3,6 +3,7 @@
 A topic is one model and a model has one learner, so its partitions are never split over members.
 """
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -37,6 +38,25 @@ def spread(topics: Iterable[str], members: Mapping[str, set[str]], held: Mapping
     return chosen
 
 
+def newest_claims(claims: Mapping[str, bytes]) -> dict[str, set[str]]:
+    """Member -> topics it holds. A claim is when they were assigned, and the topics, a line each.
+
+    Of two that claim a topic the later one has it: a member that was away still claims what it had.
+    """
+    holders: dict[str, str] = {}
+    lines = {member: claim.decode(errors="replace").split("\n") for member, claim in claims.items()}
+    for member in sorted(lines, key=lambda m: (_number(lines[m][0]), m)):
+        holders.update(dict.fromkeys(lines[member][1:], member))
+    return {member: {topic for topic, holder in holders.items() if holder == member} for member in claims}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
 def whole_topics() -> type[AbstractPartitionAssignor]:
     """A fresh assignor class for one consumer: aiokafka calls class methods, and what a member holds is its own."""
 
@@ -45,17 +65,19 @@ def whole_topics() -> type[AbstractPartitionAssignor]:
 
         name = "perceptron-whole-topics"
         held: frozenset[str] = frozenset()
+        since = 0.0
 
         @classmethod
         def metadata(cls, topics: Iterable[str]) -> Any:
             """What this member tells the group's leader: its subscription, and the topics it holds."""
-            return ConsumerProtocolMemberMetadata(VERSION, sorted(topics), "\n".join(sorted(cls.held)).encode())
+            claim = "\n".join([f"{cls.since:.3f}", *sorted(cls.held)])
+            return ConsumerProtocolMemberMetadata(VERSION, sorted(topics), claim.encode())
 
         @classmethod
         def assign(cls, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
             """As the group's leader: each member's partitions."""
             subscribed = {member: set(m.subscription) for member, m in members.items()}
-            held = {member: set((m.user_data or b"").decode().split("\n")) for member, m in members.items()}
+            held = newest_claims({member: m.user_data or b"" for member, m in members.items()})
             partitions = {t: cluster.partitions_for_topic(t) for t in set().union(*subscribed.values())}
             chosen = spread((t for t, p in partitions.items() if p), subscribed, held)
             return {
@@ -69,5 +91,6 @@ def whole_topics() -> type[AbstractPartitionAssignor]:
         def on_assignment(cls, assignment: Any) -> None:
             """Remember what this member holds, for the next rebalance."""
             cls.held = frozenset(topic for topic, _ in assignment.assignment)
+            cls.since = time.time()
 
     return WholeTopics

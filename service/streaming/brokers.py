@@ -27,12 +27,12 @@ async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
     try:
         yield
     except TimeoutError as error:
-        raise DependencyError(f"Kafka at {bootstrap}: no answer in time") from error
+        raise DependencyError(f"Kafka at {bootstrap}: no answer in time", "kafka") from error
     except KafkaConnectionError as error:
-        raise DependencyError(f"Kafka at {bootstrap}: {await _why_not(bootstrap)}") from error
+        raise DependencyError(f"Kafka at {bootstrap}: {await _why_not(bootstrap)}", "kafka") from error
     except (KafkaError, OSError, ValueError) as error:
         # ValueError: an address that does not resolve
-        raise DependencyError(f"Kafka at {bootstrap}: {str(error) or type(error).__name__}") from error
+        raise DependencyError(f"Kafka at {bootstrap}: {str(error) or type(error).__name__}", "kafka") from error
 
 
 async def _why_not(bootstrap: str) -> str:

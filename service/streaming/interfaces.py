@@ -95,7 +95,7 @@ class Observer(Protocol):
         """A record was rejected."""
 
     def answered(self) -> None:
-        """What was unavailable answers again."""
+        """Log and store both answer."""
 
     def unavailable(self, error: DependencyError) -> None:
         """A dependency did not answer; it is tried again."""

@@ -14,7 +14,7 @@ interleaving. What happened is told to an `Observer`; nothing here logs, counts 
 """
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from service.errors import ConfigurationError, DataError, DependencyError, IdentityChanged, LogLost
 from service.learning.identity import Identity
@@ -37,10 +37,18 @@ class Learning:
     """Learns one topic for as long as the process runs."""
 
     def __init__(
-        self, log: Log, keeper: Keeper, clock: Clock, tell: Observer, identity: Identity, start_at: StartAt = None
+        self,
+        log: Log,
+        keeper: Keeper,
+        clock: Clock,
+        tell: Observer,
+        identity: Identity,
+        start_at: StartAt = None,
+        known: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`known` says whether the model was there before, though we have not learned it: a standby followed it."""
         self._log, self._keeper, self._clock, self._tell = log, keeper, clock, tell
-        self._identity, self._start_at = identity, start_at
+        self._identity, self._start_at, self._known = identity, start_at, known
         self._learner: Learner | None = None
         self._last: dict[int, Record] = {}
         self._refetched: dict[int, int] = {}
@@ -64,13 +72,10 @@ class Learning:
     async def _decision(self) -> None:
         """Wait until the topic is lost, or the stored model is another one: reset, or rolled back."""
         self._tell.resigned()
-        stopped_at: str | None = None
         while self._log.held:
             try:
-                digest = await self._keeper.stored_digest()
-                if stopped_at is not None and digest != stopped_at:
+                if await self._keeper.stored_digest() != self._keeper.digest:
                     return
-                stopped_at = digest
             except DependencyError as error:
                 self._tell.unavailable(error)
             await self._clock.sleep(1.0)
@@ -118,7 +123,7 @@ class Learning:
                     self._last.clear()
                     self._learner = await self._keeper.restore()
                 learner = await self._check(self._learner)
-                if learner is None:
+                if learner is None or not self._log.held:
                     continue
                 self._learner = learner
                 self._log.seek(learner.next)
@@ -133,14 +138,17 @@ class Learning:
         return None
 
     async def _check(self, learner: Learner | None) -> Learner | None:
-        """The learner, if log and settings still fit it; a new one with its first head saved; None if refused."""
+        """The learner, if log and settings still fit; a new one, its first head saved; None if refused or lost."""
         bounds = await self._log.bounds()
+        if not self._log.held:  # the bounds are those of no partition, or of some
+            return None
         if learner is None:
+            began = self._began or self._known()
             learner = Learner(self._identity, options=self._keeper.options, start=self._keeper.start)
-            if self._began:
+            if began:
                 self._tell.emptied()
             # Where to begin is said for a new model. One that was lost is learned again from 0, or not at all.
-            learner.begin(self._starts(bounds, None if self._began else self._start_at))
+            learner.begin(self._starts(bounds, None if began else self._start_at))
             saved = await self._keeper.save(learner, {}, self._log.cluster)
             if isinstance(saved, Refused):
                 return None

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import KafkaError, NoOffsetForPartitionError
+from aiokafka.errors import CorruptRecordException, KafkaError, NoOffsetForPartitionError
 
-from service.errors import DependencyError, Stuck
+from service.errors import DataError, DependencyError, Stuck
 from service.streaming.assignor import whole_topics
 from service.streaming.brokers import ANSWER_SECONDS, admin, create_topics, kafka_errors
 from service.streaming.dead_letters import DeadLetter, topic_of
@@ -58,7 +58,7 @@ class Kafka(ConsumerRebalanceListener):
         self.consumer: AIOKafkaConsumer | None = None
         self.producer: AIOKafkaProducer | None = None
         self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
-        self._wanted = wanted
+        self._wanted, self._listed = wanted, frozenset(topics)
         self._to_commit: dict[TopicPartition, int] = {}
 
     async def connect(self) -> None:
@@ -133,9 +133,10 @@ class Kafka(ConsumerRebalanceListener):
                     found(topic)
                 wanted = [name for topic in self.logs for name in (topic, topic_of(topic))]
                 missing = [name for name in wanted if name not in existing]
-                if missing and self._create:
-                    await create_topics(self.bootstrap, missing)
-                    self._say("topics created", topics=missing)
+                # A topic that a pattern found, and that is gone, was deleted by somebody: it stays so.
+                if self._create and (ours := [n for n in missing if n in self._listed or n not in self.logs]):
+                    await create_topics(self.bootstrap, ours)
+                    self._say("topics created", topics=ours)
                     pause = 0.1
                 for name in set(missing) - said if not self._create else ():
                     self._say(
@@ -187,16 +188,19 @@ class Kafka(ConsumerRebalanceListener):
     async def _measure_lag(self) -> None:
         """On a timer of its own: a figure that the poll keeps would freeze with it."""
         while True:
-            try:
-                for log in list(self.logs.values()):
-                    await log.look()
-                if self.missing_since:
-                    self._say("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
-                    self.missing_since = 0.0
-            except DependencyError as error:
+            # Side by side: one topic that was deleted must not make the others' figures late.
+            looks = await asyncio.gather(*(log.look() for log in self.logs.values()), return_exceptions=True)
+            for found in looks:
+                if isinstance(found, BaseException) and not isinstance(found, DependencyError):
+                    raise found
+            errors = [found for found in looks if isinstance(found, DependencyError)]
+            if errors and len(errors) == len(looks):
                 if not self.missing_since:
                     self.missing_since = time.time()
-                    self._say(str(error))
+                    self._say(str(errors[0]))
+            elif self.missing_since:
+                self._say("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
+                self.missing_since = 0.0
             await asyncio.sleep(LAG_SECONDS)
 
     async def _commit(self) -> None:
@@ -220,6 +224,7 @@ class TopicLog:
         self._assignment = self._acquired = 0
         self._changed = asyncio.Event()
         self._at: dict[int, int] = {}
+        self._unreadable, self._turn = False, 0
         self._moved = self._polled = time.monotonic()
         self.ends: dict[int, int] = {}
         self.outbox = Outbox(topic_of(topic), kafka.bootstrap)
@@ -232,6 +237,7 @@ class TopicLog:
     def assign(self, partitions: list[TopicPartition]) -> None:
         """The group gave us these partitions, all of the topic or none."""
         self._partitions = partitions
+        self._unreadable = False
         self._assignment += 1
         self.wake()
 
@@ -270,6 +276,8 @@ class TopicLog:
     async def bounds(self) -> dict[int, tuple[int, int]]:
         """See interfaces.Log."""
         partitions = self._partitions
+        if not partitions:
+            return {}
         async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
             begin = await self._consumer.beginning_offsets(partitions)
             end = await self._consumer.end_offsets(partitions)
@@ -297,6 +305,8 @@ class TopicLog:
                     found = await self._consumer.getmany(tp, timeout_ms=int(POLL_SECONDS * 1000), max_records=1)
                     if records := found.get(tp):
                         return records[0] if records[0].offset == offset else None
+                    if await self._consumer.position(tp) > offset:  # only markers follow it
+                        return None
         return None
 
     def seek(self, offsets: Mapping[int, int]) -> None:
@@ -312,17 +322,35 @@ class TopicLog:
         if not self.held:
             return {}
         self._polled = time.monotonic()
+        partitions = self._partitions
+        if self._unreadable:  # somewhere among what comes next: record by record, a partition at a time
+            partitions = [self._partitions[self._turn % len(self._partitions)]]
+            self._turn += 1
         try:
             async with asyncio.timeout(5 * POLL_SECONDS):
                 records = await self._consumer.getmany(
-                    *self._partitions, timeout_ms=int(POLL_SECONDS * 1000), max_records=POLL_RECORDS
+                    *partitions,
+                    timeout_ms=int(POLL_SECONDS * 1000),
+                    max_records=1 if self._unreadable else POLL_RECORDS,
                 )
         except (TimeoutError, NoOffsetForPartitionError):
+            return {}
+        except (CorruptRecordException, UnicodeDecodeError) as error:
+            # What the client had parsed of the fetch is lost with the exception: fetch it again.
+            self.seek(dict(self._at))
+            if self._unreadable:
+                partition = partitions[0].partition
+                raise DataError(
+                    f"topic {self.topic}: the record at offset {self._at.get(partition)} of partition {partition} "
+                    f"cannot be read ({error}): mend the log, or `perceptron reset -t {self.topic} --yes` and begin "
+                    "behind it with --start-at"
+                ) from error
+            self._unreadable = True
             return {}
         except KafkaError as error:
             if not self.held:
                 return {}
-            raise DependencyError(f"Kafka at {self._kafka.bootstrap}, topic {self.topic}: {error}") from error
+            raise DependencyError(f"Kafka at {self._kafka.bootstrap}, topic {self.topic}: {error}", "kafka") from error
         self._note({tp.partition: part[-1].offset + 1 for tp, part in records.items()})
         return {tp.partition: part for tp, part in records.items()}
 

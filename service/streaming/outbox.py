@@ -33,7 +33,7 @@ class Outbox:
         self._letters.append(letter)
         self._written.clear()
         self._waiting.set()
-        self._bytes += len(letter.value or b"")
+        self._bytes += _size(letter)
         while self._bytes > MOST_BYTES and wanted():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -47,7 +47,8 @@ class Outbox:
         except TimeoutError:
             raise DependencyError(
                 f"Kafka at {self._bootstrap}: {len(self._letters)} dead letters cannot be written to "
-                f"{self._topic}, so saves wait: {self._error or 'no acknowledgement yet'}"
+                f"{self._topic}, so saves wait: {self._error or 'no acknowledgement yet'}",
+                "kafka",
             ) from None
 
     async def write(self, producer: AIOKafkaProducer) -> None:
@@ -67,7 +68,13 @@ class Outbox:
                 continue
             self._error = ""
             del self._letters[: len(part)]
-            self._bytes -= sum(len(letter.value or b"") for letter in part)
+            self._bytes -= sum(map(_size, part))
             if not self._letters:
                 self._waiting.clear()
                 self._written.set()
+
+
+def _size(letter: DeadLetter) -> int:
+    """About what a letter takes in memory, in bytes."""
+    headers = sum(len(name) + len(content or b"") for name, content in letter.headers)
+    return 1000 + len(letter.key) + len(letter.value or b"") + headers

@@ -18,7 +18,6 @@ from service.serving.app import describe, describe_version
 from service.serving.models import Model
 from service.settings import Settings
 from service.snapshots import head as heads
-from service.snapshots.blobs import digest
 from service.snapshots.store import RedisStore
 from service.streaming.brokers import admin, kafka_errors
 from service.tools.models import newest
@@ -62,7 +61,7 @@ async def _about(settings: Settings, name: str) -> dict[str, Any]:
         **describe(Model(name), answering),
         "lag": lag,
         "lag_reason": reason,
-        "versions": [describe_version(digest(data), heads.decode(data, digest(data))) for data in kept],
+        "versions": [describe_version(*v) for v in heads.kept(answering.head, answering.digest, kept)],
         "bias": float(w[0]),
         "largest_weights": [
             {"name": columns.name_of(c), "weight": float(w[c])} for c in answering.learner.largest(TOP)

@@ -119,7 +119,6 @@ def _fill(query: str, variables: dict[str, str]) -> str:
     return query
 
 
-@pytest.mark.parametrize("redis", ["valkey"], indirect=True)  # which store it is makes no difference here
 async def test_every_query_of_every_panel_finds_something(
     run: Run, producer: AIOKafkaProducer, topic: str, prometheus: Callable[[Running], Prometheus]
 ) -> None:
@@ -170,7 +169,6 @@ def _seen(asked: Prometheus, query: str, count: int) -> None:
     wait(lambda: asked.value(query) == count, f"{query} is {count} in Prometheus")
 
 
-@pytest.mark.parametrize("redis", ["valkey"], indirect=True)
 async def test_promtool_has_nothing_to_say_about_the_metrics(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
     service = await asyncio.to_thread(run().up)
     for raw in event({"a": 1}, 1), b"no event":

@@ -13,7 +13,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from tests.conftest import Running, create_topic, event, wait
+from tests.conftest import Running, both_stores, create_topic, event, wait
 from tests.oracle import Fold, same
 
 SESSION_SECONDS = 6.0
@@ -31,6 +31,7 @@ def group() -> Iterator[list[Running]]:
             service.kill()
 
 
+@both_stores
 async def test_a_hung_learner_is_replaced_and_refused_when_it_wakes(
     kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path, group: list[Running]
 ) -> None:

@@ -22,9 +22,11 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import Perceptron
 
 from service.embedded.servers import Server
-from tests.conftest import Run, Running, clean_environment, create_topic, event, perceptron, read_all, wait
+from tests.conftest import Run, Running, both_stores, clean_environment, create_topic, event, perceptron, read_all, wait
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL
 from tests.oracle import Fold, same
+
+pytestmark = both_stores
 
 AND = [event({"a": a, "b": b}, int(a and b)) for a in (0, 1) for b in (0, 1)]
 AND_TRACE = {1: [-1, 0, 0], 4: [0, 1, 1], 29: [-3, 3, 3], **{k: [-4, 3, 2] for k in range(30, 37)}}

@@ -7,11 +7,14 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 from aiokafka import AIOKafkaProducer
 from redis.asyncio import Redis
 
 from service.embedded import servers
 from service.embedded.servers import Server
+from service.errors import DependencyError
+from service.snapshots.store import RedisStore
 from tests.conftest import Run, Running, create_topic, event, read_all, wait
 from tests.oracle import Fold, same
 
@@ -35,6 +38,9 @@ async def test_saves_wait_for_dead_letters_and_learning_goes_on(
     assert (model["ahead"], model["next"]["0"]) == (1, 3)
     failed = f'perceptron_snapshots_total{{model="{topic}",result="failed"}}'
     assert service.metrics()[failed] >= 1
+    await asyncio.to_thread(wait, lambda: service.metrics()[failed] >= 4, "it tries again and again")
+    assert "answers again" not in service.log.read_text()
+    assert service.log.read_text().count("so saves wait") == 1
     await create_topic(kafka, f"{topic}.dead-letters")
     assert (await asyncio.to_thread(service.wait_for, 3))["rejected"] == {"not-json": 1}
     letters = await read_all(kafka, f"{topic}.dead-letters")
@@ -216,3 +222,12 @@ async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: st
         finally:
             service.kill()
             service.http.close()
+
+
+async def test_an_absent_redis_is_one_line_with_its_address() -> None:
+    store = RedisStore("redis://127.0.0.1:1/0", timeout=0.5)
+    started = time.monotonic()
+    with pytest.raises(DependencyError, match=r"Redis at 127\.0\.0\.1:1/0: .*refused"):
+        await store.digest("m")
+    assert time.monotonic() - started < 5
+    await store.close()

@@ -38,7 +38,6 @@ def rows(count: int, seed: int = 1) -> list[tuple[list[float], int]]:
     return [([round(rng.gauss(0, 1), 3) for _ in range(4)], rng.choice([0, 1])) for _ in range(count)]
 
 
-@pytest.mark.parametrize("redis", ["valkey"], indirect=True)  # which store it is makes no difference here
 @pytest.mark.parametrize(
     ("settings", "identity"),
     [

@@ -1,7 +1,6 @@
 """Saving and restoring against real servers: who is refused, what is found out, what is swept."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,7 +15,9 @@ from service.snapshots import head as heads
 from service.snapshots.head import Fingerprint
 from service.snapshots.keeper import Keeper, Refused, Saved, fetch
 from service.snapshots.store import RedisStore, key
-from tests.conftest import event
+from tests.conftest import both_stores, event
+
+pytestmark = both_stores
 
 
 class FakeClock:
@@ -226,15 +227,6 @@ async def test_an_evicting_redis_is_refused_and_one_without_aof_warned_of(store:
         assert "has no AOF" in (await store.check())[0]
     finally:
         await raw.config_set("appendonly", "yes")
-
-
-async def test_an_absent_redis_is_one_line_with_its_address() -> None:
-    store = RedisStore("redis://127.0.0.1:1/0", timeout=0.5)
-    started = time.monotonic()
-    with pytest.raises(DependencyError, match=r"Redis at 127\.0\.0\.1:1/0: .*refused"):
-        await store.digest("m")
-    assert time.monotonic() - started < 5
-    await store.close()
 
 
 async def test_saves_are_paced_by_their_cost(store: RedisStore, topic: str) -> None:

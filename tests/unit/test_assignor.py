@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.streaming.assignor import spread
+from service.streaming.assignor import newest_claims, spread
 
 topics = st.sets(st.sampled_from([f"t{i}" for i in range(12)]), max_size=12)
 
@@ -31,3 +31,9 @@ def test_a_topic_goes_only_to_members_that_want_it() -> None:
     members = {"a": {"x"}, "b": {"x", "y", "z"}}
     chosen = spread(["x", "y", "z", "unwanted"], members, {"a": {"y"}})
     assert chosen == {"x": "a", "y": "b", "z": "b"}
+
+
+def test_of_two_that_claim_a_topic_the_later_one_has_it() -> None:
+    """A member that was away still claims what it had; who has taken over keeps it."""
+    claims = {"a": b"100.0\nt1\nt2", "b": b"200.5\nt1", "c": b"", "d": b"no number\nt3"}
+    assert newest_claims(claims) == {"a": {"t2"}, "b": {"t1"}, "c": set(), "d": {"t3"}}

@@ -1,0 +1,146 @@
+"""Rows of the texts' table that are about one event: the rules, the loss, the unit, the cost. Each with its numbers.
+
+Rows about finite data and many passes are in test_passes.py; docs/model.md names the test of every row.
+"""
+
+import json
+import math
+import random
+from collections.abc import MutableSequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.learning import rules
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.learning.start import Weights
+
+
+def learned(identity: Identity, *events: tuple[list[float], int]) -> Learner:
+    """A learner of these events: positional features, labels ±1."""
+    learner = Learner(identity)
+    learner.begin({0: 0})
+    learner.apply(0, 0, [json.dumps({"features": x, "label": y}).encode() for x, y in events])
+    return learner
+
+
+def of(rule: Any, dimension: int = 2, **more: Any) -> Identity:
+    return Identity(rule=rule, features="positional", dimension=dimension, **more)
+
+
+def test_row_1_the_mistake_driven_rule() -> None:
+    """w(0) = 0, so the first event always updates: y·s = 0 is a mistake. A right one changes nothing."""
+    first = learned(of("perceptron", eta=0.5), ([2.0, -1.0], -1))
+    assert first.weights.tolist() == [-0.5, -1.0, 0.5]
+    both = learned(of("perceptron", eta=0.5), ([2.0, -1.0], -1), ([2.0, -1.0], -1))
+    assert both.weights.tolist() == first.weights.tolist()
+    assert (both.counts.mistakes, both.counts.updates) == (1, 1)
+
+
+def test_row_2_the_error_correction_form() -> None:
+    """φ(0) = -1: a positive event at s = 0 is wrong, and steps by 2η or, with outputs 0 and 1, by η; a negative not."""
+    for outputs, step in (("bipolar", 2.0), ("binary", 1.0)):
+        identity = of("error-correction", eta=0.5, outputs=outputs)
+        assert learned(identity, ([1.0, 3.0], 1)).weights.tolist() == [0.5 * step, 0.5 * step, 1.5 * step]
+        negative = learned(identity, ([1.0, 3.0], -1))
+        assert negative.weights.tolist() == [0.0, 0.0, 0.0]
+        assert (negative.counts.mistakes, negative.counts.updates, negative.counts.wrong_predictions) == (1, 0, 0)
+
+
+def test_row_3_the_half_step_form_is_row_1_but_at_0() -> None:
+    rng = random.Random(1)
+    events = [([rng.gauss(0, 1), rng.gauss(0, 1)], rng.choice([-1, 1])) for _ in range(500)]
+    start = Weights([0.25, 0.5], 0.125)
+    mistaken, halved = (Learner(of(rule, eta=0.5, start="given"), start=start) for rule in ("perceptron", "half-step"))
+    for learner in (mistaken, halved):
+        learner.begin({0: 0})
+        learner.apply(0, 0, [json.dumps({"features": x, "label": y}).encode() for x, y in events])
+    assert mistaken.weights.tolist() == halved.weights.tolist()
+    assert mistaken.counts.updates == halved.counts.updates > 100
+    assert learned(of("half-step", eta=0.5), ([1.0, 1.0], -1)).counts.updates == 0
+    assert learned(of("perceptron", eta=0.5), ([1.0, 1.0], -1)).counts.updates == 1
+
+
+def test_row_10_the_perceptron_loss() -> None:
+    """max(0, -y·w·x): 0 where right or on the boundary, else how far the score is off. Mean of 0, 3 and 0: 1."""
+    learner = learned(of("perceptron"), ([1.0, 0.0], 1), ([2.0, 0.0], -1), ([1.0, 1.0], -1))
+    # Scores before learning: 0, 1 + 2 = 3 with y = -1, then with w = (0, -1, 0) a right -1.
+    margins = learner.recent.margins
+    assert margins
+    assert margins.loss == 1.0
+    assert margins.quantiles[1] == 0.0, "the middle of 0, -3/√5 and 1/√3"
+    assert margins.quantiles[0] == pytest.approx(0.8 * -3 / math.sqrt(5))
+
+
+def test_row_12_least_mean_squares() -> None:
+    """w += η·(y - o)·x, mistake or not: from 0 with y = 1 to η·x, then a right event moves them too."""
+    assert learned(of("lms", eta=0.25), ([1.0, 2.0], 1)).weights.tolist() == [0.25, 0.25, 0.5]
+    twice = learned(of("lms", eta=0.25), ([1.0, 2.0], 1), ([1.0, 0.0], 1))
+    # o = 0.5 is right, and still w += 0.25·0.5·(1, 1, 0).
+    assert twice.weights.tolist() == [0.375, 0.375, 0.5]
+    assert (twice.counts.updates, twice.counts.mistakes, twice.counts.wrong_predictions) == (2, 1, 1)
+
+
+def test_row_13_the_logistic_delta_rule() -> None:
+    """At s = 0 o = ½ and f' = a/4, so a positive event (t = 1) adds η·½·a/4·x, and a negative one takes it away."""
+    for y in (1, -1):
+        learner = learned(of("logistic-delta", eta=0.5, slope=2.0), ([1.0, -2.0], y))
+        assert learner.weights.tolist() == [0.125 * y, 0.125 * y, -0.25 * y]
+    far = learned(of("logistic-delta", eta=0.5, slope=2.0), *[([100.0, 0.0], 1)] * 3)
+    assert np.isfinite(far.weights).all()
+
+
+def test_row_14_the_mcculloch_pitts_unit() -> None:
+    """AND, OR and NOT: a unit fires where its weighted inputs reach the threshold, and never learns."""
+
+    def unit(weights: list[float], threshold: float) -> Learner:
+        identity = of("threshold-unit", len(weights), tie="positive", start="given")
+        return Learner(identity, start=Weights(weights, -threshold))
+
+    def fires(learner: Learner, *inputs: float) -> bool:
+        return learner.label(learner.score(list(inputs))[0]) == 1
+
+    both, either, negation = unit([1.0, 1.0], 2.0), unit([1.0, 1.0], 1.0), unit([-1.0], 0.0)
+    for a in (0.0, 1.0):
+        assert fires(negation, a) == (not a)
+        for b in (0.0, 1.0):
+            assert fires(both, a, b) == bool(a and b)
+            assert fires(either, a, b) == bool(a or b)
+    both.begin({0: 0})
+    both.apply(0, 0, [b'{"features":[0,0],"label":1}'])
+    assert (both.weights.tolist(), both.counts.updates, both.counts.mistakes) == ([-2.0, 1.0, 1.0], 0, 1)
+
+
+class _Counting(MutableSequence[float]):
+    """Weights that count how often they are read and written."""
+
+    def __init__(self, size: int) -> None:
+        self.values, self.reads, self.writes = [0.0] * size, 0, 0
+
+    def __getitem__(self, i: Any) -> Any:
+        self.reads += 1
+        return self.values[i]
+
+    def __setitem__(self, i: Any, value: Any) -> None:
+        self.writes += 1
+        self.values[i] = value
+
+    def __delitem__(self, i: Any) -> None:
+        raise NotImplementedError
+
+    def insert(self, index: int, value: float) -> None:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@pytest.mark.parametrize("present", [1, 10, 100])
+def test_row_16_the_cost_is_that_of_the_features_present(present: int) -> None:
+    """Of a million weights an event reads and writes those of its m features and the bias: 2·(m + 1) and m + 1."""
+    w = _Counting(1_000_001)
+    x = [(1 + 1000 * i, 1.0) for i in range(present)]
+    rules.learn(w, x, 1.0, 1.0, Identity())
+    assert (w.reads, w.writes) == (2 * (present + 1), present + 1)
