@@ -104,9 +104,9 @@ class Stretch:
 
     def __init__(self, reference: Vector, sums: Sums) -> None:
         self.reference, self.sums = reference, sums
-        # What the kernel adds to.
+        # What the kernel adds to; S is a sum of its own, since a difference of long sums has lost short steps.
         self.gammas, self.hinge = np.zeros(0), np.array(sums.hinge)
-        self.radius_squared = np.array([sums.radius_squared])
+        self.squares = np.array([sums.radius_squared, sums.squared_steps])
         if sums.hinge:
             self._grid()
 
@@ -126,21 +126,17 @@ class Stretch:
         self.sums.start_squared += float(started @ started)
         self.sums.start_along += self.sums.scale * float(started @ reference)
 
-    def count(self, updates: int, squared_steps: float) -> None:
-        """Updates of a batch, which the kernel has added to the rest."""
-        self.sums.updates += updates
-        self.sums.squared_steps += squared_steps
-
     def stored(self) -> Sums:
         """The sums as a snapshot keeps them."""
+        radius_squared, squared_steps = self.squares.tolist()
         return msgspec.structs.replace(
-            self.sums, radius_squared=float(self.radius_squared[0]), hinge=self.hinge.tolist()
+            self.sums, radius_squared=radius_squared, squared_steps=squared_steps, hinge=self.hinge.tolist()
         )
 
     @property
     def bound(self) -> int:
         """The most updates that the model can have made: those before the stretch, and the least bound of the grid."""
-        s, r = self.sums, float(self.radius_squared[0])
+        s, r = self.sums, float(self.squares[0])
         roots = [
             largest_root(g, x, r, s.start_squared, s.start_along) for g, x in zip(self.gammas, self.hinge, strict=True)
         ]
@@ -149,7 +145,7 @@ class Stretch:
     def broken(self, squared_norm: float) -> str | None:
         """The integrity check that the state breaks, with its figures; None where all hold."""
         s = self.sums
-        limit = s.start_squared + s.squared_steps
+        limit = s.start_squared + float(self.squares[1])
         if squared_norm > limit * (1.0 + ROUNDING):
             return f"the squared norm of the weights is {squared_norm:g}, beyond its limit {limit:g}"
         for g, x in zip(self.gammas.tolist(), self.hinge.tolist(), strict=True):

@@ -1,0 +1,31 @@
+"""The live mistake bound: where its sums are at the edge of double precision."""
+
+import json
+from typing import Any
+
+from service.learning.identity import Identity
+from service.learning.learner import Learner, Options
+from service.learning.start import Weights
+
+REFERENCE = Options(reference=Weights([1.0], 0.0, ["a"]))
+
+
+def event(features: Any, label: int, weight: float = 1.0) -> bytes:
+    return json.dumps({"features": features, "label": label, "weight": weight}).encode()
+
+
+def begun(identity: Identity | None = None, options: Options = REFERENCE) -> Learner:
+    learner = Learner(identity or Identity(), options=options)
+    learner.begin({0: 0})
+    return learner
+
+
+def test_short_steps_count_after_long_ones() -> None:
+    """A stretch has its own sum of squares: 1 is lost in a difference of two sums of 2e30, and the state looks corrupt."""  # noqa: E501
+    learner = begun(options=Options())
+    learner.apply(0, 0, [event({"a": 1e15}, 1), event({"a": 1e15}, 0), event({"b": 1}, 1)])
+    learner.refer("1")
+    learner.apply(0, 3, [event({"b": 1, "c": i % 3}, i % 2) for i in range(10)])
+    assert learner.broken is None
+    assert learner.stretch is not None
+    assert learner.stretch.stored().squared_steps > 10.0
