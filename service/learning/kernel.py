@@ -77,19 +77,20 @@ def _learn(
         else:
             step = 0.0
         if step != 0.0 or math.isnan(s):
-            # An update that is not finite is not applied: zero times infinity is NaN and stays.
+            # An update that is not finite, or whose square is not, is not applied: 0 times infinity is NaN and stays.
+            grown = squared_steps + step * step
             check = (w[0] + step) * 0.0 + s * 0.0
             for j in range(starts[i], starts[i + 1]):
-                check += (w[columns[j]] + step * values[j]) * 0.0
-            if check != 0.0:
+                delta = step * values[j]
+                check += (w[columns[j]] + delta) * 0.0
+                grown += delta * delta
+            if check + grown * 0.0 != 0.0:
                 return i, updates, squared_steps
             updates += 1
+            squared_steps = grown
             w[0] += step
-            squared_steps += step * step
             for j in range(starts[i], starts[i + 1]):
-                delta = step * values[j]
-                w[columns[j]] += delta
-                squared_steps += delta * delta
+                w[columns[j]] += step * values[j]
             if len(squares) > 0:
                 squares[1] += step * step * squared
             if len(late) > 0:
