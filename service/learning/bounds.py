@@ -26,6 +26,8 @@ Vector = NDArray[np.float64]
 GRID = 49
 RATIO = 2.0**0.25
 """γ is tried at GRID values, each RATIO times below the last, from 16 times the first event's ‖z‖ down to a 256th."""
+LEAST = 1e-60
+"""No grid begins below it, so that no square or product of squares is lost under the smallest number."""
 ROUNDING = 1e-8
 """Relative: how far sums in double precision may be off before a check counts as broken."""
 
@@ -65,10 +67,18 @@ def separation(x: NDArray[np.float64], y: Vector, w_opt: Vector) -> Separation |
 
 
 def largest_root(gamma: float, hinge: float, radius_squared: float, start: float, along: float) -> float:
-    """The larger k with (kγ - Ξ + u·w(0))² = ‖w(0)‖² + k·R²; `start` is ‖w(0)‖², `along` u·w(0)."""
-    d = hinge - along
+    """The larger k with (kγ - Ξ + u·w(0))² = ‖w(0)‖² + k·R²; `start` is ‖w(0)‖², `along` u·w(0).
+
+    Sums that rounding made too small by up to ROUNDING of what they are sums of make no smaller k.
+    """
+    norm = math.sqrt(start)
+    d = hinge - along + ROUNDING * (hinge + norm)
     b = 2.0 * gamma * d + radius_squared
-    return (b + math.sqrt(max(0.0, b * b - 4.0 * gamma * gamma * (d * d - start)))) / (2.0 * gamma * gamma)
+    c = (d - norm) * (d + norm)
+    root = math.sqrt(max(0.0, b * b - 4.0 * gamma * gamma * c))
+    # Of two forms the one that subtracts no near-equal numbers; where b < 0 the other root is far below zero.
+    k = (b + root) / (2.0 * gamma * gamma) if b >= 0.0 else 2.0 * c / (b - root)
+    return max(0.0, k) * (1.0 + ROUNDING)
 
 
 def factor(identity: Identity) -> float:
@@ -116,7 +126,7 @@ class Stretch:
     def expect(self, squared_norm: float) -> None:
         """The first event's ‖z‖²: it sets the grid."""
         if not len(self.gammas):
-            self.sums.largest_gamma = 16.0 * math.sqrt(squared_norm)
+            self.sums.largest_gamma = max(16.0 * math.sqrt(squared_norm), LEAST)
             self._grid()
             self.hinge = np.zeros(GRID)
 
@@ -138,9 +148,10 @@ class Stretch:
         """The most updates that the model can have made: those before the stretch, and the least bound of the grid."""
         s, r = self.sums, float(self.squares[0])
         roots = [
-            largest_root(g, x, r, s.start_squared, s.start_along) for g, x in zip(self.gammas, self.hinge, strict=True)
+            largest_root(g, x, r, s.start_squared, s.start_along)
+            for g, x in zip(self.gammas.tolist(), self.hinge.tolist(), strict=True)
         ]
-        return s.before + math.floor(min(roots, default=0.0) * (1.0 + ROUNDING))
+        return s.before + math.floor(min(roots, default=0.0))
 
     def broken(self, squared_norm: float) -> str | None:
         """The integrity check that the state breaks, with its figures; None where all hold."""
