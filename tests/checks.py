@@ -272,7 +272,7 @@ def locality(model: Model) -> None:
 
 
 def counts(model: Model) -> None:
-    """A mistake is y·s <= 0, an update changes weights, a wrong prediction has the other label; the tie says whose s = 0 is."""
+    """A mistake is y·s <= 0, an update changes weights, a wrong prediction has the other label."""
     rule, tie = model.identity.rule, model.identity.tie
     mistakes = updates = wrong = 0
     w, learner = model.learner().weights.copy(), model.learner()
