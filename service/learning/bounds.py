@@ -157,7 +157,7 @@ class Stretch:
         """The integrity check that the state breaks, with its figures; None where all hold."""
         s = self.sums
         limit = s.start_squared + float(self.squares[1])
-        if squared_norm > limit * (1.0 + ROUNDING):
+        if squared_norm > limit * (1.0 + ROUNDING) + LEAST**2:
             return f"the squared norm of the weights is {squared_norm:g}, beyond its limit {limit:g}"
         for g, x in zip(self.gammas.tolist(), self.hinge.tolist(), strict=True):
             most = (math.sqrt(limit) - s.start_along + x) / g
@@ -174,6 +174,6 @@ def why_none(identity: Identity, wanted: bool) -> str | None:
 
 
 def direction(vector: Vector) -> float:
-    """1 / ‖vector‖, or 0 where it has no direction."""
+    """1 / ‖vector‖, or 0 where it has no direction that its square could give exactly."""
     squared: Any = vector @ vector
-    return 1.0 / math.sqrt(squared) if 0.0 < squared < math.inf else 0.0
+    return 1.0 / math.sqrt(squared) if LEAST**2 < squared < math.inf else 0.0
