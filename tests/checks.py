@@ -307,7 +307,22 @@ def average(model: Model) -> None:
         assert close(learner.score(event.features)[0], rules.score(mean, pairs), 1e-9)
 
 
+def quality(model: Model) -> None:
+    """Over the recent window: the mean of max(0, -y·s), and quantiles of y·s/‖x‖; no window, no figures."""
+    assert model.learner().recent.margins is None
+    products, margins = [], []
+    for event, s, learner in one_by_one(model, model.events()):
+        pairs, _ = learner.columns.find(event.features)
+        products.append(event.y * s)
+        margins.append(event.y * s / (1.0 + sum(value * value for _, value in pairs)) ** 0.5)
+    found = model.learned(model.events(), DEFAULT._replace(window=17)).recent.margins
+    assert found is not None
+    assert close(found.loss, sum(max(0.0, -product) for product in products[-17:]) / 17)
+    assert close(found.quantiles, np.quantile(margins[-17:], [0.1, 0.5, 0.9]))
+
+
 Statement = Callable[[Model], None]
 STATEMENTS: tuple[Statement, ...] = (
     batches, restores, formula, importance, scaling, permutation, label_flip, rejection, locality, counts, average,
+    quality,
 )  # fmt: skip
