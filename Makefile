@@ -5,13 +5,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test check clean
+.PHONY: demo test bounds check clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
 
 test: $(VENV)/.dev ## All tests, on real servers
 	$(BIN)/python -m pytest $(ARGS)
+
+bounds: $(VENV)/.dev ## The live mistake bound on 10,000 random streams, and the faults that its checks notice
+	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_bounds.py -k random_streams
+	$(BIN)/python -m tests.mutants
 
 check: $(VENV)/.dev ## Linters and types
 	$(BIN)/ruff check .

@@ -264,13 +264,16 @@ def inspect(
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     redis: RedisUrl = None,
+    bound: Annotated[
+        bool, typer.Option("--bound", help="Replay the log for the best mistake bound in hindsight.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Show a model's newest snapshot: counts, offsets, lag, kept versions, largest weights."""
     from service.tools.inspect import inspect_model
 
     settings = _settings(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap, redis__url=redis)
-    inspect_model(settings, _one_topic(settings), as_json=json)
+    inspect_model(settings, _one_topic(settings), bound=bound, as_json=json)
 
 
 @app.command()

@@ -26,6 +26,8 @@ Vector = NDArray[np.float64]
 GRID = 49
 RATIO = 2.0**0.25
 """γ is tried at GRID values, each RATIO times below the last, from 16 times the first event's ‖z‖ down to a 256th."""
+LEAST = 1e-60
+"""No grid begins below it, so that no square or product of squares is lost under the smallest number."""
 ROUNDING = 1e-8
 """Relative: how far sums in double precision may be off before a check counts as broken."""
 
@@ -67,10 +69,47 @@ def separation(margins: Vector, squared_norms: Vector, w_opt: Vector) -> Separat
 
 
 def largest_root(gamma: float, hinge: float, radius_squared: float, start: float, along: float) -> float:
-    """The larger k with (kγ - Ξ + u·w(0))² = ‖w(0)‖² + k·R²; `start` is ‖w(0)‖², `along` u·w(0)."""
-    d = hinge - along
+    """The larger k with (kγ - Ξ + u·w(0))² = ‖w(0)‖² + k·R²; `start` is ‖w(0)‖², `along` u·w(0).
+
+    Sums that rounding made too small by up to ROUNDING of what they are sums of make no smaller k.
+    """
+    norm = math.sqrt(start)
+    d = hinge - along + ROUNDING * (hinge + norm)
     b = 2.0 * gamma * d + radius_squared
-    return (b + math.sqrt(max(0.0, b * b - 4.0 * gamma * gamma * (d * d - start)))) / (2.0 * gamma * gamma)
+    c = (d - norm) * (d + norm)
+    root = math.sqrt(max(0.0, b * b - 4.0 * gamma * gamma * c))
+    # Of two forms the one that subtracts no near-equal numbers; where b < 0 the other root is far below zero.
+    k = (b + root) / (2.0 * gamma * gamma) if b >= 0.0 else 2.0 * c / (b - root)
+    return max(0.0, k) * (1.0 + ROUNDING)
+
+
+class Hindsight(NamedTuple):
+    """The most updates possible over finite data, at the best γ there is."""
+
+    updates: int
+    gamma: float
+
+
+def hindsight(
+    along: Vector,
+    radius_squared: float,
+    start_squared: float = 0.0,
+    start_along: float = 0.0,
+    squared_steps: float | None = None,
+) -> Hindsight:
+    """From the u·z of all events, R², ‖w(0)‖² and u·w(0): the live bound, least over every γ instead of a grid.
+
+    Where S of the run is known, as it is after a replay, the sharper one: sqrt(‖w(0)‖² + S) stands in for kR² (Mohri
+    and Rostamizadeh). No search is needed: for k updates the best γ makes kγ - Ξ the sum of the k least u·z, which is
+    what k different events add to u·w at the least. So k is possible where that sum is <= sqrt(…) - u·w(0), which
+    holds up to some k, as the sum is convex in k and the root concave. The best γ is the least u·z beyond the sum.
+    """
+    least = np.sort(along)
+    squares = np.arange(1, len(least) + 1) * radius_squared if squared_steps is None else squared_steps
+    slack = ROUNDING * (np.cumsum(np.abs(least)) + math.sqrt(start_squared))
+    possible = np.flatnonzero(np.cumsum(least) <= np.sqrt(start_squared + squares) - start_along + slack)
+    updates = int(possible[-1]) + 1 if len(possible) else 0
+    return Hindsight(updates, float(least[min(updates, len(least) - 1)]))
 
 
 def factor(identity: Identity) -> float:
@@ -106,9 +145,9 @@ class Stretch:
 
     def __init__(self, reference: Vector, sums: Sums) -> None:
         self.reference, self.sums = reference, sums
-        # What the kernel adds to.
+        # What the kernel adds to; S is a sum of its own, since a difference of long sums has lost short steps.
         self.gammas, self.hinge = np.zeros(0), np.array(sums.hinge)
-        self.radius_squared = np.array([sums.radius_squared])
+        self.squares = np.array([sums.radius_squared, sums.squared_steps])
         if sums.hinge:
             self._grid()
 
@@ -118,7 +157,7 @@ class Stretch:
     def expect(self, squared_norm: float) -> None:
         """The first event's ‖z‖²: it sets the grid."""
         if not len(self.gammas):
-            self.sums.largest_gamma = 16.0 * math.sqrt(squared_norm)
+            self.sums.largest_gamma = max(16.0 * math.sqrt(squared_norm), LEAST)
             self._grid()
             self.hinge = np.zeros(GRID)
 
@@ -128,31 +167,28 @@ class Stretch:
         self.sums.start_squared += float(started @ started)
         self.sums.start_along += self.sums.scale * float(started @ reference)
 
-    def count(self, updates: int, squared_steps: float) -> None:
-        """Updates of a batch, which the kernel has added to the rest."""
-        self.sums.updates += updates
-        self.sums.squared_steps += squared_steps
-
     def stored(self) -> Sums:
         """The sums as a snapshot keeps them."""
+        radius_squared, squared_steps = self.squares.tolist()
         return msgspec.structs.replace(
-            self.sums, radius_squared=float(self.radius_squared[0]), hinge=self.hinge.tolist()
+            self.sums, radius_squared=radius_squared, squared_steps=squared_steps, hinge=self.hinge.tolist()
         )
 
     @property
     def bound(self) -> int:
         """The most updates that the model can have made: those before the stretch, and the least bound of the grid."""
-        s, r = self.sums, float(self.radius_squared[0])
+        s, r = self.sums, float(self.squares[0])
         roots = [
-            largest_root(g, x, r, s.start_squared, s.start_along) for g, x in zip(self.gammas, self.hinge, strict=True)
+            largest_root(g, x, r, s.start_squared, s.start_along)
+            for g, x in zip(self.gammas.tolist(), self.hinge.tolist(), strict=True)
         ]
-        return s.before + math.floor(min(roots, default=0.0) * (1.0 + ROUNDING))
+        return s.before + math.floor(min(roots, default=0.0))
 
     def broken(self, squared_norm: float) -> str | None:
         """The integrity check that the state breaks, with its figures; None where all hold."""
         s = self.sums
-        limit = s.start_squared + s.squared_steps
-        if squared_norm > limit * (1.0 + ROUNDING):
+        limit = s.start_squared + float(self.squares[1])
+        if squared_norm > limit * (1.0 + ROUNDING) + LEAST**2:
             return f"the squared norm of the weights is {squared_norm:g}, beyond its limit {limit:g}"
         for g, x in zip(self.gammas.tolist(), self.hinge.tolist(), strict=True):
             most = (math.sqrt(limit) - s.start_along + x) / g
@@ -169,6 +205,6 @@ def why_none(identity: Identity, wanted: bool) -> str | None:
 
 
 def direction(vector: Vector) -> float:
-    """1 / ‖vector‖, or 0 where it has no direction."""
+    """1 / ‖vector‖, or 0 where it has no direction that its square could give exactly."""
     squared: Any = vector @ vector
-    return 1.0 / math.sqrt(squared) if 0.0 < squared < math.inf else 0.0
+    return 1.0 / math.sqrt(squared) if LEAST**2 < squared < math.inf else 0.0

@@ -51,7 +51,7 @@ def _compiled(function: Callable[..., Any]) -> Any:
 def _learn(
     rule: int, eta: float, positive_tie: bool, binary: bool, slope: float, w: Vector, late: Vector, seen: float,
     starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector, scores: Vector, squared_norms: Vector,
-    squared_steps: float, reference: Vector, scale: float, gammas: Vector, hinge: Vector, radius_squared: Vector,
+    squared_steps: float, reference: Vector, scale: float, gammas: Vector, hinge: Vector, squares: Vector,
 ) -> tuple[int, int, float]:  # fmt: skip
     updates = 0
     for i in range(len(labels)):
@@ -77,19 +77,22 @@ def _learn(
         else:
             step = 0.0
         if step != 0.0 or math.isnan(s):
-            # An update that is not finite is not applied: zero times infinity is NaN and stays.
+            # An update that is not finite, or whose square is not, is not applied: 0 times infinity is NaN and stays.
+            grown = squared_steps + step * step
             check = (w[0] + step) * 0.0 + s * 0.0
             for j in range(starts[i], starts[i + 1]):
-                check += (w[columns[j]] + step * values[j]) * 0.0
-            if check != 0.0:
+                delta = step * values[j]
+                check += (w[columns[j]] + delta) * 0.0
+                grown += delta * delta
+            if check + grown * 0.0 != 0.0:
                 return i, updates, squared_steps
             updates += 1
+            squared_steps = grown
             w[0] += step
-            squared_steps += step * step
             for j in range(starts[i], starts[i + 1]):
-                delta = step * values[j]
-                w[columns[j]] += delta
-                squared_steps += delta * delta
+                w[columns[j]] += step * values[j]
+            if len(squares) > 0:
+                squares[1] += step * step * squared
             if len(late) > 0:
                 # The mean of the weights after each event is w - late/events: a change counts from its event on.
                 late[0] += (seen + i) * step
@@ -102,7 +105,7 @@ def _learn(
                 along += reference[columns[j]] * values[j]
             length = rate if rule != ERROR_CORRECTION or binary else 2.0 * rate
             along *= scale * y * length
-            radius_squared[0] = max(radius_squared[0], length * length * squared)
+            squares[0] = max(squares[0], length * length * squared)
             for g in range(len(gammas)):
                 if gammas[g] <= along:
                     break  # they fall
@@ -130,7 +133,7 @@ def learn(
             first = batch.values[: int(batch.starts[1])]
             rate = factor(identity) * identity.eta * float(batch.weights[0])
             stretch.expect(rate * rate * (1.0 + float(first @ first)))
-        following = (stretch.reference, stretch.sums.scale, stretch.gammas, stretch.hinge, stretch.radius_squared)
+        following = (stretch.reference, stretch.sums.scale, stretch.gammas, stretch.hinge, stretch.squares)
     scores, squared_norms = np.empty(len(batch.labels)), np.empty(len(batch.labels))
     done, updates, squared = _learn(
         RULES.index(identity.rule), identity.eta, identity.tie == "positive", identity.outputs == "binary",
@@ -138,5 +141,5 @@ def learn(
         batch.weights, scores, squared_norms, squared_steps, *following,
     )  # fmt: skip
     if stretch is not None:
-        stretch.count(int(updates), float(squared - squared_steps))
+        stretch.sums.updates += int(updates)
     return Learned(int(done), int(updates), float(squared), scores[:done], squared_norms[:done])

@@ -160,7 +160,7 @@ class Learner:
         self._fit_arrays()
         given = self.options.reference
         if given is None or (stretch and stretch.sums.reference == given.identity):
-            self.stretch = stretch
+            self.stretch = stretch if self.options.bound else None
         else:
             self._begin_stretch(self._referred(0, len(self.columns)), given.identity, given.vector)
 

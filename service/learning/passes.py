@@ -132,12 +132,12 @@ def _squared_norms(identity: Identity, batch: Batch, begun: float, scores: Vecto
     positive = scores >= 0.0 if identity.tie == "positive" else scores > 0.0
     mistaken = batch.labels * scores <= 0.0
     updated = mistaken if identity.rule == "perceptron" else positive != (batch.labels > 0.0)
-    step = np.where(updated, _lengths(identity, batch) * batch.labels, 0.0)
+    step = np.where(updated, lengths_of(identity, batch) * batch.labels, 0.0)
     norms: Vector = (begun + np.cumsum(step * (2.0 * scores + step * squared)))[updated]
     return norms
 
 
-def _lengths(identity: Identity, batch: Batch) -> Vector:
+def lengths_of(identity: Identity, batch: Batch) -> Vector:
     """What each event's update multiplies y·x by, of mistake-driven rules."""
     return bounds.factor(identity) * identity.eta * batch.weights
 
@@ -191,7 +191,7 @@ _UNIT = Identity(rule="threshold-unit")
 def separated(identity: Identity, batch: Batch, w: Vector) -> Separation | None:
     """What the bounds need to know of data and a vector; None where it does not separate them."""
     s, squared = scored(batch, w)
-    lengths = _lengths(identity, batch)
+    lengths = lengths_of(identity, batch)
     return bounds.separation(lengths * batch.labels * s, lengths * lengths * squared, w)
 
 

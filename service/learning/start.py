@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from service.errors import ConfigurationError
 
 RANDOM, GIVEN = "random:", "weights:"
+LARGEST = 1e100
+"""A given weight's limit: the squared norm has to be a number too."""
 
 
 class Weights(msgspec.Struct, frozen=True):
@@ -43,8 +45,8 @@ def read(raw: bytes, source: str) -> Weights:
         raise ConfigurationError(f"{source}: {error}: expected what `perceptron export` writes") from None
     if weights.names is not None and len(set(weights.names)) != len(weights.coef):
         raise ConfigurationError(f"{source}: expected as many different names as there are weights in coef")
-    if not all(np.isfinite([weights.intercept, *weights.coef])):
-        raise ConfigurationError(f"{source}: every weight must be a finite number")
+    if not all(abs(w) <= LARGEST for w in (weights.intercept, *weights.coef)):
+        raise ConfigurationError(f"{source}: every weight must be a finite number within ±{LARGEST:g}")
     return weights
 
 

@@ -217,9 +217,23 @@ def needed(head: Head, before: Stored = NOTHING) -> list[str]:
     arrays = ((a, before.arrays.get(name, blobs.NOTHING)) for name, a in head.arrays.items())
     parts = [blobs.needed(a.base, a.deltas, laid) for a, laid in arrays]
     if head.reference is not None:
-        parts.append(blobs.needed(head.reference.base, head.reference.deltas, before.reference or blobs.NOTHING))
+        parts.append(blobs.needed(head.reference.base, head.reference.deltas, _like(head.reference, before)))
     runs = [name for name in head.run_blobs if name not in before.runs]
-    return [*blobs.needed_names(head.names, before.names), *runs, *(d for part in parts for d in part)]
+    wanted = (*blobs.needed_names(head.names, before.names), *runs, *(d for part in parts for d in part))
+    return list(dict.fromkeys(wanted))
+
+
+def _like(reference: Array, before: Stored) -> Laid:
+    """What a reader has of a reference: the one before, or the weights, since those of a kept version become one.
+
+    No digest is over a reference, so only what it plainly goes on from counts.
+    """
+    for held in (before.reference, before.arrays.get("w")):
+        if held and held.base == reference.base:
+            laid = [name for name, _ in held.deltas]
+            if laid == reference.deltas[: len(laid)]:
+                return held
+    return blobs.NOTHING
 
 
 def take_up(
@@ -240,7 +254,7 @@ def take_up(
     reference: Laid | None = None
     if head.reference is not None:
         parts = head.reference.base, head.reference.deltas
-        reference = blobs.take_up(*parts, found, head.columns, stored.reference or blobs.NOTHING)
+        reference = blobs.take_up(*parts, found, head.columns, _like(head.reference, stored))
     names = blobs.take_up_names(head.names, found, stored.names, learner.columns.names)
     count = stored.names.known + len(names)
     if head.columns != (count + 1 if head.identity.features == "named" else len(learner.columns)):

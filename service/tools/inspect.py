@@ -28,9 +28,9 @@ BAR_WIDTH = 30
 """Characters; even, so that zero is between two of them."""
 
 
-def inspect_model(settings: Settings, name: str, *, as_json: bool) -> None:
-    """Print all that is known of a model without asking the process that learns it."""
-    about = asyncio.run(_about(settings, name))
+def inspect_model(settings: Settings, name: str, *, bound: bool, as_json: bool) -> None:
+    """Print all that is known of a model without asking the process that learns it; with `bound`, replay its log."""
+    about = asyncio.run(_about(settings, name, bound))
     if as_json:
         typer.echo(msgspec.json.encode(about))
         return
@@ -42,7 +42,7 @@ def inspect_model(settings: Settings, name: str, *, as_json: bool) -> None:
             console.print(table)
 
 
-async def _about(settings: Settings, name: str) -> dict[str, Any]:
+async def _about(settings: Settings, name: str, bound: bool) -> dict[str, Any]:
     """Everything that is shown, as `--json` names it."""
     store = RedisStore(settings.redis.url)
     try:
@@ -57,8 +57,15 @@ async def _about(settings: Settings, name: str) -> dict[str, Any]:
         lag = await _lag(settings.kafka.bootstrap_servers, name, answering.learner.next)
     except (DependencyError, DataError) as error:
         reason = str(error)
+    hindsight = {}
+    if bound:
+        from service.tools.replay import best_bound
+
+        bootstrap, own = settings.kafka.bootstrap_servers, settings.of(name)
+        hindsight = {"hindsight_bound": await best_bound(bootstrap, name, own, answering.learner)}
     return {
         **describe(Model(name), answering),
+        **hindsight,
         "lag": lag,
         "lag_reason": reason,
         "versions": [describe_version(*v) for v in heads.kept(answering.head, answering.digest, kept)],
@@ -105,6 +112,7 @@ def _facts(about: dict[str, Any]) -> Table:
         "mistakes": f"{about['mistakes']:,} ({about['wrong_predictions']:,} wrong predictions)",
         "updates": f"{about['updates']:,}, "
         + (f"no bound: {about['bound_reason']}" if about["bound"] is None else f"of at most {about['bound']:,}"),
+        **_hindsight(about),
         "accuracy": accuracy,
         "loss": "-" if about["loss"] is None else f"{about['loss']:g} (mean perceptron loss of recent events)",
         "margins": ", ".join(f"{q} quantile {v:g}" for q, v in (margins or {}).items()) or "-",
@@ -118,6 +126,17 @@ def _facts(about: dict[str, Any]) -> Table:
     for key, value in rows.items():
         table.add_row(Text(key, "bold"), Text(str(value)))
     return table
+
+
+def _hindsight(about: dict[str, Any]) -> dict[str, str]:
+    if "hindsight_bound" not in about:
+        return {}
+    found = about["hindsight_bound"]
+    ratio = found["updates"] / about["updates"] if about["updates"] else 1.0
+    return {
+        "in hindsight": f"at most {found['updates']:,} updates, {ratio:.2f} times those made, with γ = "
+        f"{found['gamma']:g} and for reference {found['reference']}"
+    }
 
 
 def _partitions(about: dict[str, Any]) -> Table:

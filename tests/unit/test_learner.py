@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from service.errors import OutOfOrder
 from service.learning.identity import Identity
 from service.learning.learner import Learner, Options
-from service.snapshots import blobs
 from service.snapshots import head as heads
-from service.snapshots.head import Head
+from tests.checks import restored, state_digest
 from tests.kinds import BAD_NAMED
 from tests.oracle import Fold
 
@@ -33,24 +32,6 @@ def begun(identity: Identity) -> Learner:
     learner = Learner(identity, options=OPTIONS)
     learner.begin({0: 0})
     return learner
-
-
-def state_digest(learner: Learner) -> str:
-    return heads.content(learner).state_digest
-
-
-def restored(learner: Learner) -> Learner:
-    """What a reader of this learner's snapshot has."""
-    content = heads.content(learner)
-    head = Head(
-        model="m", version=1, parent="", saved_at=0.0, identity=learner.identity, state_digest=content.state_digest,
-        order="log", cluster="c", next={}, covered=heads.covered_as_json(learner), counts=learner.counts,
-        observations=heads.observations(learner), runs=content.runs,
-        run_blobs=content.stored.runs, kept=[], columns=len(learner.columns),
-        arrays=content.arrays, reference=content.reference, names=content.stored.names.blobs,
-    )  # fmt: skip
-    data = heads.encode(head)
-    return heads.take_up(heads.decode(data, blobs.digest(data)), content.blobs, OPTIONS)[1]()
 
 
 numbers = st.floats(-1e3, 1e3) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 5e-324])
@@ -81,7 +62,7 @@ def test_cuts_and_restores_do_not_change_the_state(identity: Identity, data: Any
         cut.apply(0, at, records[at : at + size])
         at += size
         if data.draw(st.booleans()):
-            cut = restored(cut)
+            cut = restored(cut, OPTIONS)
     assert state_digest(cut) == state_digest(whole)
     # Of loss and margins a snapshot keeps a summary only.
     observed = (msgspec.structs.replace(heads.observations(learner), margins=None) for learner in (cut, whole))
@@ -144,6 +125,19 @@ def test_a_model_that_diverges_stops_before_the_event() -> None:
     assert learner.weights.tolist() == before.tolist()
     assert learner.counts.events == 1
     assert learner.counts.rejected == {"not-json": 1}
+
+
+def test_a_model_that_diverges_slowly_can_be_restored() -> None:
+    """lms with η = 1 doubles its weights every other event: it stops while the sum of squares is a number."""
+    learner = begun(Identity(rule="lms", average=True))
+    record = b'{"features":{"a":1},"label":1,"weight":2}'
+    for at in range(2000):
+        if outcome := learner.apply(0, at, [record]).diverged:
+            break
+    assert outcome
+    assert restored(learner).counts.events == at
+    assert np.isfinite(learner.served).all()
+    assert np.isfinite([learner.squared_steps, learner.squared_norm, *learner.arrays["late"]]).all()
 
 
 def test_runs_record_the_order_across_partitions() -> None:

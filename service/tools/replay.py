@@ -1,0 +1,72 @@
+"""`perceptron inspect --bound`: the covered log replayed, for the best bound on its updates in hindsight."""
+
+from typing import Any
+
+import numpy as np
+
+from service.errors import ConfigurationError, DataError
+from service.learning import passes
+from service.learning.bounds import direction, hindsight, why_none
+from service.learning.events import Batch, Decoder
+from service.learning.kernel import Vector
+from service.learning.learner import Learner
+from service.learning.separable import separate
+from service.learning.start import initial
+from service.model_settings import ModelSettings
+from service.streaming.brokers import read_whole
+
+
+async def best_bound(bootstrap: str, topic: str, own: ModelSettings, learner: Learner) -> dict[str, Any]:
+    """The least bound over some references, with its γ and what the reference is.
+
+    Raises DataError where the log does not hold the events any more, and DependencyError.
+    """
+    if reason := why_none(learner.identity, True):
+        raise DataError(reason)
+    values = [
+        record.value
+        async for record in read_whole(bootstrap, topic, ConfigurationError(f"topic {topic} does not exist"))
+        if any(start <= record.offset < end for start, end in learner.covered.get(record.partition, ()))
+    ]
+    batch, _, _ = Decoder(learner.identity, learner.columns).decode(values)
+    if len(batch.labels) != learner.counts.events:
+        raise DataError(
+            f"topic {topic} holds {len(batch.labels):,} of the {learner.counts.events:,} events that were learned"
+        )
+    begun = _begun(own, learner)
+    found = []
+    for name, u in _references(learner, batch).items():
+        scale = direction(u)
+        if scale > 0.0:
+            scores, squared_norms = passes.scored(batch, u)
+            lengths = passes.lengths_of(learner.identity, batch)
+            along, radius = scale * lengths * batch.labels * scores, float((lengths * lengths * squared_norms).max())
+            best = hindsight(along, radius, float(begun @ begun), scale * float(u @ begun))
+            found.append({"updates": best.updates, "gamma": best.gamma, "reference": name})
+    if not found:
+        raise DataError("no event was learned, so there is no reference")
+    return min(found, key=lambda row: row["updates"])
+
+
+def _references(learner: Learner, batch: Batch) -> dict[str, Vector]:
+    found = {"the final weights": learner.weights}
+    if learner.average is not None:
+        found["the average"] = learner.average
+    try:
+        evidence = separate(passes.extended(batch), len(learner.weights))
+    except ImportError:
+        return found
+    if evidence.vector is not None:
+        found["the linear program's separating vector"] = evidence.vector
+    return found
+
+
+def _begun(own: ModelSettings, learner: Learner) -> Vector:
+    """w(0): what the identity begins with, in the learner's columns."""
+    given = own.start_weights()
+    columns = len(learner.columns)
+    if given is None:
+        return initial(learner.identity.start, 0, columns)
+    if given.identity != learner.identity.start:
+        raise DataError("the settings' start is not the one that the model was learned from")
+    return np.concatenate([given.vector, np.zeros(columns - len(given.vector))])

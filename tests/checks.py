@@ -1,0 +1,328 @@
+"""What is true of every rule, in every feature mode, with every convention: a specification.
+
+Each statement in `STATEMENTS` is a function of one `Model` that asserts it. `tests/unit/test_rules.py` crosses them
+with all models of `models`. Where arithmetic on the events is exact (`whole` numbers, η = 1/4) equality is exact too.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from itertools import product
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from service.learning import rules
+from service.learning.columns import columns_for
+from service.learning.identity import MISTAKE_DRIVEN, Identity
+from service.learning.learner import DEFAULT, Learner, Options
+from service.learning.start import RANDOM, Weights, initial
+from service.snapshots import blobs
+from service.snapshots import head as heads
+from service.snapshots.head import Head
+from tests.kinds import BAD_NAMED, BAD_POSITIONAL
+
+NAMES = ("a", "b", "c", "d", "e", "f")
+MODES: dict[str, dict[str, Any]] = {"named": {}, "positional": {"dimension": 3}, "hashed": {"bits": 2}}
+RULES: dict[str, dict[str, Any]] = {
+    "perceptron": {},
+    "error-correction bipolar": {"rule": "error-correction", "outputs": "bipolar"},
+    "error-correction binary": {"rule": "error-correction", "outputs": "binary"},
+    "half-step": {"rule": "half-step"},
+    "lms": {"rule": "lms"},
+    "logistic-delta": {"rule": "logistic-delta", "slope": 2.0},
+    "threshold-unit": {"rule": "threshold-unit"},
+}
+
+
+class Event(NamedTuple):
+    """An event before it is a record."""
+
+    features: Any
+    y: int
+    weight: float
+
+    @property
+    def record(self) -> bytes:
+        return json.dumps({"features": self.features, "label": self.y, "weight": self.weight}).encode()
+
+
+class Model(NamedTuple):
+    """An identity, and the weights it starts with where they are given."""
+
+    identity: Identity
+    start: Weights | None
+
+    def but(self, start: Weights | None = None, **changes: Any) -> "Model":
+        """The same with other weights to start with, or other members of the identity."""
+        start = start or self.start
+        changes |= {"start": start.identity} if start else {}
+        return Model(msgspec.structs.replace(self.identity, **changes), start)
+
+    def learner(self, options: Options = DEFAULT) -> Learner:
+        learner = Learner(self.identity, options=options, start=self.start)
+        learner.begin({0: 0})
+        return learner
+
+    def learned(self, events: Sequence[Event], options: Options = DEFAULT) -> Learner:
+        """A learner that has learned the events, one slice."""
+        learner = self.learner(options)
+        learner.apply(0, 0, [event.record for event in events])
+        return learner
+
+    def events(self, count: int = 60, whole: bool = False) -> list[Event]:
+        """Events of the model's feature mode, most of them sparse, some repeated; of small whole numbers or any."""
+        rng = random.Random(7)
+        found: list[Event] = []
+        for _ in range(count):
+            names = rng.sample(NAMES, rng.randint(0, 4))
+            values = [float(rng.randint(-3, 3)) if whole else rng.uniform(-1.0, 1.0) for _ in names or NAMES]
+            listed = self.identity.features == "positional"
+            features: Any = values[:3] + [0.0] * (3 - len(values)) if listed else dict(zip(names, values, strict=False))
+            weight = rng.choice([1.0, 2.0] if whole else [0.1, 0.3, 1.0])
+            found.append(Event(features, rng.choice([-1, 1]), weight) if rng.random() < 0.9 or not found else found[-1])
+        return found
+
+
+def models(rule: str, mode: str) -> Iterator[Model]:
+    """Each tie × start × average of a rule in a feature mode; of a threshold unit what its settings allow."""
+    count = {"named": 2, "positional": 3, "hashed": 4}[mode]
+    given = Weights([0.5, -2.0, 1.0, -0.25][:count], -0.5, ["b", "d"] if mode == "named" else None)
+    unit = rule == "threshold-unit"
+    for tie, start, average in product(("negative", "positive"), ("zero", "random:7", "given"), (False, True)):
+        if unit and (start != "given" or average):
+            continue
+        own: dict[str, Any] = {"eta": 0.25, "tie": tie, "average": average, "features": mode, "start": start}
+        model = Model(Identity(**RULES[rule] | MODES[mode] | own), None)
+        yield model.but(given) if start == "given" else model
+
+
+def state_digest(learner: Learner) -> str:
+    """What equal states share."""
+    return heads.content(learner).state_digest
+
+
+def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
+    """What a reader of this learner's snapshot has."""
+    content = heads.content(learner)
+    head = Head(
+        model="m", version=1, parent="", saved_at=0.0, identity=learner.identity, state_digest=content.state_digest,
+        order="log", cluster="c", next={}, covered=heads.covered_as_json(learner), counts=learner.counts,
+        observations=heads.observations(learner), runs=content.runs,
+        run_blobs=content.stored.runs, kept=[], columns=len(learner.columns),
+        arrays=content.arrays, reference=content.reference, names=content.stored.names.blobs,
+    )  # fmt: skip
+    data = heads.encode(head)
+    return heads.take_up(heads.decode(data, blobs.digest(data)), content.blobs, options)[1]()
+
+
+def by_name(learner: Learner) -> dict[str, float]:
+    """The weights by feature name, the bias as ""."""
+    names = ["", *(learner.columns.name_of(c) for c in range(1, len(learner.columns)))]
+    return dict(zip(names, learner.weights.tolist(), strict=True))
+
+
+def close(ours: Any, theirs: Any, tolerance: float = 1e-12) -> bool:
+    """Equal to a tolerance that is relative above 1 and absolute below; exactly where that is 0."""
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    return bool((abs(ours - theirs) <= tolerance * np.maximum(1.0, abs(theirs))).all())
+
+
+def one_by_one(model: Model, events: Sequence[Event]) -> Iterator[tuple[Event, float, Learner]]:
+    """Each event, its score before it was learned, and the learner that has just learned it."""
+    learner = model.learner()
+    for at, event in enumerate(events):
+        before = learner.weights.tolist()
+        learner.apply(0, at, [event.record])
+        new = initial(model.identity.start, len(before), len(learner.columns) - len(before)).tolist()
+        pairs, _ = learner.columns.find(event.features)
+        yield event, rules.score(before + new, pairs), learner
+
+
+def batches(model: Model) -> None:
+    """However records are cut into slices, the state has the same bits, and the recent window the same figures."""
+    events = model.events()
+    whole = model.learned(events)
+    for size in (1, 7):
+        cut = model.learner()
+        for at in range(0, len(events), size):
+            cut.apply(0, at, [event.record for event in events[at : at + size]])
+        assert state_digest(cut) == state_digest(whole)
+        assert (cut.recent.accuracy, cut.recent.margins) == (whole.recent.accuracy, whole.recent.margins)
+        # What new columns begin with is added slice by slice, so that this sum, no part of the state, may round.
+        assert close(cut.squared_steps, whole.squared_steps)
+
+
+def restores(model: Model) -> None:
+    """A restore in the middle is no restore."""
+    records = [event.record for event in model.events()]
+    whole, half = model.learner(), model.learner()
+    whole.apply(0, 0, records)
+    half.apply(0, 0, records[:31])
+    half = restored(half)
+    half.apply(0, 31, records[31:])
+    assert state_digest(half) == state_digest(whole)
+
+
+def formula(model: Model) -> None:
+    """The compiled loop is the formula, step by step and bit by bit; with the logistic rule's exp to 1e-12."""
+    tolerance = 1e-12 if model.identity.rule == "logistic-delta" else 0.0
+    columns = columns_for(model.identity)
+    columns.extend((model.start.names if model.start else None) or ())
+    w = model.start.vector.tolist() if model.start else initial(model.identity.start, 0, len(columns)).tolist()
+    for event, _, learner in one_by_one(model, model.events()):
+        for name in event.features if model.identity.features == "named" else ():
+            if columns.column_of(name) is None:
+                columns.extend([name])
+                w += initial(model.identity.start, len(w), 1).tolist()
+        pairs, _ = columns.find(event.features)
+        rules.learn(w, pairs, event.y, event.weight, model.identity)
+        assert close(learner.weights, w, tolerance)
+        assert close(learner.score(event.features)[0], rules.score(w, pairs), tolerance)
+
+
+def importance(model: Model) -> None:
+    """An event's weight multiplies η: twice the weights at half the rate are the same bits."""
+    events = model.events()
+    doubled = [event._replace(weight=2.0 * event.weight) for event in events]
+    half = model.but(eta=model.identity.eta / 2.0).learned(doubled)
+    assert half.weights.tolist() == model.learned(events).weights.tolist()
+
+
+def scaling(model: Model) -> None:
+    """Rules that ask for the sign of s alone: 4η and 4w(0) give 4w. The logistic unit: 4a, η/16 and w(0)/4 give w/4.
+
+    Exact, since 4 is a power of two. The linear unit's targets fix its scale, and w(0) at random has its own.
+    """
+    identity = model.identity
+    if identity.rule == "lms" or identity.start.startswith(RANDOM):
+        return
+    logistic = identity.rule == "logistic-delta"
+    k = 0.25 if logistic else 4.0
+    changes = {"slope": (identity.slope or 0.0) / k, "eta": identity.eta * k * k} if logistic else {"eta": k * 0.25}
+    given = model.start
+    start = Weights([k * v for v in given.coef], k * given.intercept, given.names) if given else None
+    scaled, plain = (m.learned(model.events()) for m in (model.but(start, **changes), model))
+    assert scaled.weights.tolist() == (k * plain.weights).tolist()
+    assert scaled.counts == plain.counts
+
+
+def permutation(model: Model) -> None:
+    """Features have no order: names in another order inside each event, or other positions, give the same weights."""
+    if model.identity.start.startswith(RANDOM):
+        return  # what a column begins with depends on its number
+    start, events = model.start, model.events(whole=True)
+    if model.identity.features == "positional":
+        turned = [event._replace(features=event.features[::-1]) for event in events]
+        start = Weights(start.coef[::-1], start.intercept) if start else None
+    else:
+        turned = [event._replace(features=dict(reversed(event.features.items()))) for event in events]
+    ours, theirs = by_name(model.learned(events)), by_name(model.but(start).learned(turned))
+    if model.identity.features == "positional":
+        theirs = {"": theirs.pop(""), **dict(zip(theirs, reversed(theirs.values()), strict=True))}
+    assert ours.keys() == theirs.keys()
+    exact = model.identity.rule in MISTAKE_DRIVEN
+    assert close([theirs[name] for name in ours], list(ours.values()), 0.0 if exact else 1e-9)
+
+
+def label_flip(model: Model) -> None:
+    """Labels, w(0) and tie the other way round give -w, and each count of the other class."""
+    if model.identity.start.startswith(RANDOM):
+        return
+    given = model.start
+    start = Weights([-v for v in given.coef], -given.intercept, given.names) if given else None
+    tie = "positive" if model.identity.tie == "negative" else "negative"
+    flipped = model.but(start, tie=tie).learned([event._replace(y=-event.y) for event in model.events()])
+    plain = model.learned(model.events())
+    # 1 - o is no exact mirror image of o.
+    assert close(flipped.weights, -plain.weights, 1e-9 if model.identity.rule == "logistic-delta" else 0.0)
+    (a, b), (c, d) = plain.counts.confusion
+    assert flipped.counts.confusion == [[d, c], [b, a]]
+    assert (flipped.counts.mistakes, flipped.counts.updates) == (plain.counts.mistakes, plain.counts.updates)
+
+
+def rejection(model: Model) -> None:
+    """An event that is rejected changes nothing but the count of its reason, and the offset."""
+    kinds = BAD_POSITIONAL if model.identity.features == "positional" else BAD_NAMED
+    bad = [raw for raw, _ in kinds if raw is None or len(raw) < 1000]
+    records: list[bytes | None] = [event.record for event in model.events()]
+    plain, mixed = model.learner(), model.learner()
+    plain.apply(0, 0, records)
+    mixed.apply(0, 0, [raw for i, record in enumerate(records) for raw in (bad[i % len(bad)], record)])
+    assert mixed.next == {0: 2 * len(records)}
+    assert sum(mixed.counts.rejected.values()) == len(records)
+    assert msgspec.structs.replace(mixed.counts, rejected={}) == plain.counts
+    assert mixed.columns.names == plain.columns.names
+    assert heads.observations(mixed) == heads.observations(plain)
+    for name, array in plain.arrays.items():
+        assert mixed.arrays[name].tobytes() == array.tobytes()
+
+
+def locality(model: Model) -> None:
+    """An event changes the weights of its own features and the bias, at most: all others keep their bits."""
+    before = {name: array.copy() for name, array in model.learner().arrays.items()}
+    for event, _, learner in one_by_one(model, model.events()):
+        own = {0, *(column for column, _ in learner.columns.find(event.features)[0])}
+        others = [c for c in range(len(before["w"])) if c not in own]
+        for name, array in learner.arrays.items():
+            assert array[others].tobytes() == before[name][others].tobytes()
+        before = {name: array.copy() for name, array in learner.arrays.items()}
+
+
+def counts(model: Model) -> None:
+    """A mistake is y·s <= 0, an update changes weights, a wrong prediction has the other label."""
+    rule, tie = model.identity.rule, model.identity.tie
+    mistakes = updates = wrong = 0
+    w, learner = model.learner().weights.copy(), model.learner()
+    for event, s, learner in one_by_one(model, model.events()):
+        predicted = 1 if s > 0 or (s == 0 and tie == "positive") else -1
+        mistakes += event.y * s <= 0
+        wrong += predicted != event.y
+        updates += bool((learner.weights[: len(w)] != w).any())
+        w = learner.weights.copy()
+    assert (learner.counts.mistakes, learner.counts.updates) == (mistakes, updates)
+    assert (learner.counts.wrong_predictions, learner.counts.events) == (wrong, 60)
+    by_rule = {"perceptron": mistakes, "error-correction": wrong, "half-step": wrong, "threshold-unit": 0}
+    assert updates == by_rule.get(rule, 60)
+
+
+def average(model: Model) -> None:
+    """It is the plain mean of the weights after each event, answers where it serves, and changes no learning."""
+    if not model.identity.average:
+        assert model.learner().average is None
+        return
+    events = model.events(40)
+    after = [learner.weights.tolist() for _, _, learner in one_by_one(model, events)]
+    width = len(after[-1])
+    # A column that has not come yet has the weight that it will begin with.
+    padded = [w + initial(model.identity.start, len(w), width - len(w)).tolist() for w in after]
+    mean = [float(sum(map(Fraction, column), Fraction(0)) / len(events)) for column in zip(*padded, strict=True)]
+    learner = model.learned(events, DEFAULT._replace(serve="average"))
+    assert close(learner.average, mean, 1e-9)
+    assert learner.weights.tolist() == model.but(average=False).learned(events).weights.tolist()
+    for event in events:
+        pairs, _ = learner.columns.find(event.features)
+        assert close(learner.score(event.features)[0], rules.score(mean, pairs), 1e-9)
+
+
+def quality(model: Model) -> None:
+    """Over the recent window: the mean of max(0, -y·s), and quantiles of y·s/‖x‖; no window, no figures."""
+    assert model.learner().recent.margins is None
+    products, margins = [], []
+    for event, s, learner in one_by_one(model, model.events()):
+        pairs, _ = learner.columns.find(event.features)
+        products.append(event.y * s)
+        margins.append(event.y * s / (1.0 + sum(value * value for _, value in pairs)) ** 0.5)
+    found = model.learned(model.events(), DEFAULT._replace(window=17)).recent.margins
+    assert found is not None
+    assert close(found.loss, sum(max(0.0, -product) for product in products[-17:]) / 17)
+    assert close(found.quantiles, np.quantile(margins[-17:], [0.1, 0.5, 0.9]))
+
+
+Statement = Callable[[Model], None]
+STATEMENTS: tuple[Statement, ...] = (
+    batches, restores, formula, importance, scaling, permutation, label_flip, rejection, locality, counts, average,
+    quality,
+)  # fmt: skip

@@ -1,0 +1,279 @@
+"""The live bound beside an oracle that knows the theorem and nothing of the service's sums.
+
+`random_stream(seed)` runs one stream and asserts after each event; the other checks are small streams on which the
+theorem is tight, so that an error of one event shows. `tests/mutants.py` runs `CHECKS` on altered sources.
+"""
+
+import json
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.learning.identity import Identity
+from service.learning.learner import Learner, Options
+from service.learning.start import Weights, initial
+from tests.checks import close, restored
+
+NAMES = [f"f{i}" for i in range(5)]
+RULES: tuple[dict[str, Any], ...] = (
+    {"rule": "perceptron"},
+    {"rule": "error-correction", "outputs": "bipolar"},
+    {"rule": "error-correction", "outputs": "binary"},
+    {"rule": "half-step"},
+)
+Features = dict[str, float]
+
+
+class Oracle:
+    """The theorem's quantities of one stretch, by feature name ("" is the bias), from the events alone."""
+
+    def __init__(self, w: Features, u: Features, before: int) -> None:
+        length = math.sqrt(sum(v * v for v in u.values()))
+        self.u = {name: v / length for name, v in u.items()}
+        self.start, self.before, self.updates = dict(w), before, 0
+        self.squared_radius = self.squared_steps = 0.0
+        self.gammas: NDArray[np.float64] | None = None
+        self.hinge = np.zeros(49)
+
+    def see(self, z: Features, updated: bool) -> None:
+        squared = sum(v * v for v in z.values())
+        if self.gammas is None:
+            self.gammas = max(16.0 * math.sqrt(squared), 1e-60) * 2.0 ** (-np.arange(49) / 4.0)
+        self.squared_radius = max(self.squared_radius, squared)
+        along = sum(self.u.get(name, 0.0) * v for name, v in z.items())
+        self.hinge += np.maximum(0.0, self.gammas - along)
+        if updated:
+            self.updates += 1
+            self.squared_steps += squared
+
+    def compare(self, learner: Learner, k: int) -> None:
+        """The service's sums are these, no update is too many, and its bound is the largest k that they allow."""
+        assert learner.stretch is not None
+        sums, gammas = learner.stretch.stored(), self.gammas
+        assert gammas is not None
+        start_squared = sum(v * v for v in self.start.values())
+        along = sum(self.u.get(name, 0.0) * v for name, v in self.start.items())
+        reach = math.sqrt(start_squared)
+        assert (sums.before, sums.updates) == (self.before, self.updates)
+        assert close([sums.radius_squared, sums.squared_steps], [self.squared_radius, self.squared_steps], 1e-9)
+        assert abs(sums.start_along - along) <= 1e-9 * reach
+        assert (abs(np.array(sums.hinge) - self.hinge) <= 1e-9 * (gammas + self.hinge)).all()
+        bound, _ = learner.bound
+        assert bound is not None
+        assert k <= bound
+
+        def possible(k: int, slack: float) -> bool:
+            room = math.sqrt(start_squared + k * self.squared_radius) - along + self.hinge
+            return bool((k * gammas <= room + slack * (room + k * gammas + reach)).all())
+
+        more = bound - self.before
+        assert possible(more, 1e-6)
+        assert not possible(more + 1, -1e-6) or more > 1e6  # such a k is beyond this comparison's rounding
+
+
+def _event(features: Features, y: int, weight: float) -> bytes:
+    return json.dumps({"features": features, "label": y, "weight": weight}).encode()
+
+
+class Run:
+    """A learner and its oracle side by side; every event is checked."""
+
+    def __init__(
+        self, identity: Identity, start: Weights | None, reference: Weights | None, theorem_alone: bool = False
+    ) -> None:
+        self.theorem_alone = theorem_alone
+        self.identity, self.options = identity, Options(reference=reference)
+        self.learner = Learner(identity, options=self.options, start=start)
+        self.learner.begin({0: 0})
+        self.w: Features = dict(zip(["", *self.learner.columns.names], self.learner.weights.tolist(), strict=True))
+        self.oracle: Oracle | None = None
+        if reference:
+            names = ["", *(reference.names or ())]
+            self.oracle = Oracle(self.w, dict(zip(names, reference.vector.tolist(), strict=True)), 0)
+        self.updates = 0
+
+    def score(self, features: Features) -> float:
+        s = self.w[""]
+        for name, v in features.items():
+            s += self.w.get(name, 0.0) * v
+        return s
+
+    def learn(self, features: Features, y: int, weight: float) -> None:
+        """One event, by the texts' rule here and by the learner there."""
+        for name in features:
+            if name not in self.w:
+                self.w[name] = float(initial(self.identity.start, len(self.w), 1)[0])
+                if self.oracle:
+                    self.oracle.start[name] = self.w[name]
+        s = self.score(features)
+        rate = self.identity.eta * weight * y
+        z = {"": rate} | {name: rate * v for name, v in features.items()}
+        if self.identity.rule == "error-correction" and self.identity.outputs == "bipolar":
+            z = {name: 2.0 * v for name, v in z.items()}
+        positive = s > 0 or (s == 0 and self.identity.tie == "positive")
+        updated = y * s <= 0 if self.identity.rule == "perceptron" else positive != (y > 0)
+        if updated:
+            self.updates += 1
+            for name, v in z.items():
+                self.w[name] += v
+        self.learner.apply(0, self.learner.next[0], [_event(features, y, weight)])
+        assert self.learner.broken is None
+        if self.theorem_alone:
+            self.updates = self.learner.counts.updates
+            assert self.updates <= self.bound
+            return
+        assert self.learner.counts.updates == self.updates
+        if self.oracle:
+            self.oracle.see(z, updated)
+            self.oracle.compare(self.learner, self.updates)
+        else:
+            assert self.learner.bound[0] is None
+
+    @property
+    def bound(self) -> int:
+        """That of the learner, or the number of events, which is one too."""
+        bound, _ = self.learner.bound
+        assert bound is not None
+        return min(bound, self.learner.counts.events)
+
+    def refer(self) -> None:
+        """A new stretch against where the weights, or their average, point now, unless that is nowhere."""
+        self.learner.refer("here")
+        mean = self.learner.average
+        u = self.w if mean is None else dict(zip(self.w, mean.tolist(), strict=True))
+        if not self.options.reference and math.sqrt(sum(v * v for v in u.values())) > 1e-60:
+            self.oracle = Oracle(self.w, u, self.updates)
+
+    def restore(self) -> None:
+        self.learner = restored(self.learner, self.options)
+
+
+def random_stream(seed: int) -> int:
+    """One stream of any kind there is; returns its number of events."""
+    rng = random.Random(seed)
+    identity = Identity(
+        **rng.choice(RULES),
+        eta=10.0 ** rng.uniform(-3.0, -0.1) if seed % 2 else 10.0 ** rng.uniform(-3.0, 3.0),
+        tie=rng.choice(["negative", "positive"]),
+        start=rng.choice(["zero", "zero", f"random:{seed}", "given"]),
+        average=rng.random() < 0.2,
+    )
+    start = None
+    if identity.start == "given":
+        size = 10.0 ** rng.uniform(-3.0, 5.0)
+        start = Weights([size * rng.gauss(0, 1) for _ in NAMES[:3]], size * rng.gauss(0, 1), NAMES[:3])
+    truth = {name: rng.gauss(0, 1) for name in ["", *NAMES]}
+    kind = rng.choice(["its own", "its own", "any", "against", "later"])
+    sign = {"its own": 1.0, "against": -1.0}.get(kind)
+    u = {name: sign * v if sign else rng.gauss(0, 1) for name, v in truth.items()}
+    if rng.random() < 0.2:
+        u["never seen"] = 1.0
+    bias = u.pop("")
+    run = Run(identity, start, None if kind == "later" else Weights(list(u.values()), bias, list(u)))
+    noise, margin = rng.choice([0.0, 0.0, 0.1, 0.5]), rng.choice([0.0, 0.3])
+    weights = rng.choice([(0.0, 0.0), (-1.0, 1.0), (-3.0, 6.0), (-300.0, 6.0)])
+    adversarial, repeats, sparse = rng.random() < 0.4, rng.choice([0.0, 0.3]), rng.random() < 0.5
+    last: tuple[Features, int, float] | None = None
+    count = rng.randint(1, 60)
+    for _ in range(count):
+        if last is None or rng.random() >= repeats:
+            pool = [_draw(rng, truth, margin, noise, sparse) for _ in range(8 if adversarial else 1)]
+            features, y = min(pool, key=lambda e: e[1] * run.score(e[0]))
+            last = features, y, 10.0 ** rng.uniform(*weights)
+        run.learn(*last)
+        if rng.random() < 0.1:
+            run.restore()
+        if rng.random() < 0.05:
+            run.refer()
+    return count
+
+
+def _draw(rng: random.Random, truth: Features, margin: float, noise: float, sparse: bool) -> tuple[Features, int]:
+    while True:
+        names = rng.sample(NAMES, rng.randint(0, 3)) if sparse else NAMES
+        features = {name: rng.choice([-1.0, 1.0, rng.gauss(0, 1), rng.gauss(0, 10)]) for name in names}
+        s = truth[""] + sum(truth[name] * v for name, v in features.items())
+        if abs(s) >= margin or rng.random() < 0.1:
+            return features, (1 if s > 0 else -1) * (-1 if rng.random() < noise else 1)
+
+
+def the_sums_are_the_oracles() -> None:
+    """Streams of any kind, each event of them checked."""
+    for seed in range(25):
+        random_stream(seed)
+
+
+def _theorem(identity: Identity, u: Features, start: Weights | None = None) -> Run:
+    """A run of which only the bound and the integrity checks are asserted: nothing is compared with the oracle."""
+    return Run(identity, start, Weights(list(u.values()), 0.0, list(u)), theorem_alone=True)
+
+
+def axes() -> list[int]:
+    """One event on each of 64 axes, labels in turn, u on the diagonal: Σ u·z is nearly sqrt(S), so S lacks nothing."""
+    ys = [1 if i % 2 == 0 else -1 for i in range(64)]
+    run = _theorem(Identity(), {f"f{i}": float(y) for i, y in enumerate(ys)})
+    for i, y in enumerate(ys):
+        run.learn({f"f{i}": 100.0}, y, 1.0)
+    assert run.updates == 64
+    return [run.bound]
+
+
+def contradiction() -> list[int]:
+    """One event with either label in turn: what the second adds to Ξ is all that allows its update."""
+    run = _theorem(Identity(), {"a": 1.0})
+    for y in (1, -1) * 4:
+        run.learn({"a": 10.0}, y, 1.0)
+    assert run.updates == 8
+    return [run.bound]
+
+
+def rates() -> list[int]:
+    """Short steps from a long start against them: as many updates as w(0) is steps long, whatever η and weight are."""
+    bounds = []
+    for eta, weight in ((0.01, 1.0), (1.0, 0.01), (0.1, 0.1), (100.0, 1.0), (1.0, 100.0)):
+        identity = Identity(eta=eta, start="given")
+        run = _theorem(identity, {"a": 1.0}, Weights([-50.0 * eta * weight], 0.0, ["a"]))
+        for _ in range(40):
+            run.learn({"a": 1.0}, 1, weight)
+        assert 25 <= run.updates <= 26
+        bounds.append(run.bound)
+    return bounds
+
+
+def separable_and_noisy() -> list[int]:
+    """The bounds of 200 events each, with their own vector as u and 0, 2 or 10 in a hundred labels wrong."""
+    bounds = []
+    for noise in (0.0, 0.02, 0.1):
+        rng = random.Random(11)
+        truth = {name: rng.gauss(0, 1) for name in ["", *NAMES]}
+        run = Run(Identity(), None, Weights([truth[n] for n in NAMES], truth[""], NAMES), theorem_alone=True)
+        for _ in range(200):
+            features = {name: rng.gauss(0, 1) for name in NAMES}
+            s = truth[""] + sum(truth[name] * v for name, v in features.items())
+            run.learn(features, (1 if s > 0 else -1) * (-1 if rng.random() < noise else 1), 1.0)
+        bounds.append(run.bound)
+    return bounds
+
+
+Check = Callable[[], list[int] | None]
+THEOREM: tuple[Check, ...] = (axes, contradiction, rates, separable_and_noisy)
+CHECKS: tuple[Check, ...] = (the_sums_are_the_oracles, *THEOREM)
+
+
+def main() -> None:
+    """As JSON: the checks that this service fails, and the bounds of the others."""
+    failed, bounds = [], {}
+    for check in CHECKS:
+        try:
+            bounds[check.__name__] = check()
+        except AssertionError:
+            failed.append(check.__name__)
+    print(json.dumps({"failed": failed, "bounds": bounds}))
+
+
+if __name__ == "__main__":
+    main()
