@@ -280,7 +280,7 @@ def _ending(result: Result, wanted: Wanted) -> str:
             f"within tolerance in pass {last.number} after {after}: {last.errors:,} in it, tolerance {wanted.tolerance}"
         )
     if result.ended == "settled":
-        return f"settled in pass {last.number}: the loss E = {last.loss:.6g} falls no more, with {last.mistakes:,} mistakes"
+        return f"settled in pass {last.number}: E = {last.loss:.6g} falls no more, {last.mistakes:,} mistakes left"
     least = min(done, key=lambda one: one.mistakes)
     figures = (
         f"E = {last.loss:.6g} and still falling"

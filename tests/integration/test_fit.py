@@ -136,7 +136,7 @@ def test_row_11_batch_descent_has_its_loss_per_pass(folder: Path) -> None:
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] == pytest.approx(0.5)
     done = fit(folder, "xor.csv", "--label", "y", "--batch")
-    assert "settled in pass 2: the loss E = 2 falls no more, with 4 mistakes" in done.stdout
+    assert "settled in pass 2: E = 2 falls no more, 4 mistakes left" in done.stdout
     assert "no w has w·z > 0" in done.stdout
 
 
