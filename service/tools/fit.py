@@ -237,7 +237,7 @@ def _print_bounds(result: Result) -> None:
         return
     s = b.separation
     radius, norm = math.sqrt(s.squared_radius), math.sqrt(s.squared_norm)
-    made = f"{b.updates} update{'s' * (b.updates != 1)}"
+    made = f"{b.updates:,} update{'s' * (b.updates != 1)}"
     if b.novikoff is not None:
         typer.echo(
             f"bound    {made} <= {b.novikoff:.6g} = (R/γ)²·‖w_opt‖²: R = {radius:.6g}, γ = {s.margin:.6g}, "
@@ -269,25 +269,23 @@ def _last_norm(result: Result) -> float:
 def _ending(result: Result, wanted: Wanted) -> str:
     done, last = result.passes, result.passes[-1]
     made = sum(one.mistakes for one in done)
-    after = f"{made} mistake{'s' * (made != 1)}"
+    after = f"{made:,} mistake{'s' * (made != 1)}"
     updates = sum(one.updates for one in done)
     if updates < made:  # the others were at s = 0, where the tie gave the right output
-        after += f", {updates} of them updates"
+        after += f", {updates:,} of them updates"
     if result.ended == "converged":
         return f"converged in pass {last.number} after {after}"
     if result.ended == "tolerated":
         return (
-            f"within tolerance in pass {last.number} after {after}: {last.errors} in it, tolerance {wanted.tolerance}"
+            f"within tolerance in pass {last.number} after {after}: {last.errors:,} in it, tolerance {wanted.tolerance}"
         )
     if result.ended == "settled":
-        return (
-            f"settled in pass {last.number}: the loss E = {last.loss:.6g} falls no more, with {last.mistakes} mistakes"
-        )
+        return f"settled in pass {last.number}: E = {last.loss:.6g} falls no more, {last.mistakes:,} mistakes left"
     least = min(done, key=lambda one: one.mistakes)
     figures = (
         f"E = {last.loss:.6g} and still falling"
         if wanted.batch
-        else f"{after}, {last.mistakes} in the last, {least.mistakes} at least (pass {least.number})"
+        else f"{after}, {last.mistakes:,} in the last, {least.mistakes:,} at least (pass {least.number})"
     )
     evidence = result.evidence or Evidence()
     if evidence.combination:

@@ -71,6 +71,15 @@ async def test_row_6_and_by_every_route(
     assert (model["events"], model["mistakes"], model["updates"]) == (36, 18, 18)
 
 
+def test_the_pages_example_is_what_is_printed(folder: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "model.md").read_text()
+    console = page.split("```console\n")[1].split("```")[0]
+    commands = [part.split("\n", 1) for part in console.split("$ perceptron ")[1:]]
+    assert len(commands) == 2
+    for command, printed in commands:
+        assert fit(folder, *command.split()[1:]).stdout == printed
+
+
 def test_converged_data_have_their_bounds_beside_the_updates(folder: Path) -> None:
     """Rows 7, 8, 9 as they are printed: (R/γ)²·‖w_opt‖² = 3·9·17/9 = 51, D² = 68 (a = 4/(2γ)), 29 between its sides."""
     shown = fit(folder, "and.csv", "--label", "y").stdout
@@ -127,7 +136,7 @@ def test_row_11_batch_descent_has_its_loss_per_pass(folder: Path) -> None:
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] == pytest.approx(0.5)
     done = fit(folder, "xor.csv", "--label", "y", "--batch")
-    assert "settled in pass 2: the loss E = 2 falls no more, with 4 mistakes" in done.stdout
+    assert "settled in pass 2: E = 2 falls no more, 4 mistakes left" in done.stdout
     assert "no w has w·z > 0" in done.stdout
 
 
