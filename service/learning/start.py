@@ -26,6 +26,10 @@ class Weights(msgspec.Struct, frozen=True):
     intercept: float
     names: list[str] | None = None
 
+    def __post_init__(self) -> None:
+        if not all(abs(w) <= LARGEST for w in (self.intercept, *self.coef)):
+            raise ValueError(f"every weight must be a finite number within ±{LARGEST:g}")
+
     @property
     def vector(self) -> NDArray[np.float64]:
         """The intercept, and then the rest."""
@@ -45,8 +49,6 @@ def read(raw: bytes, source: str) -> Weights:
         raise ConfigurationError(f"{source}: {error}: expected what `perceptron export` writes") from None
     if weights.names is not None and len(set(weights.names)) != len(weights.coef):
         raise ConfigurationError(f"{source}: expected as many different names as there are weights in coef")
-    if not all(abs(w) <= LARGEST for w in (weights.intercept, *weights.coef)):
-        raise ConfigurationError(f"{source}: every weight must be a finite number within ±{LARGEST:g}")
     return weights
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from service.errors import ConfigurationError
 from service.learning.learner import Learner
@@ -26,8 +27,11 @@ def test_statement(statement: Statement, rule: str, mode: str) -> None:
 
 @pytest.mark.parametrize("number", ["1e101", "-1e200", "1e999"])
 def test_a_given_weight_whose_square_is_no_number_is_refused(number: str) -> None:
+    """In a file and in the settings of a threshold unit."""
     with pytest.raises(ConfigurationError):
         read(b'{"coef":[%s],"intercept":0,"names":["a"]}' % number.encode(), "w.json")
+    with pytest.raises(ValidationError):
+        ModelSettings(rule="threshold-unit", weights={"a": float(number)}, threshold=1.0)
 
 
 AND = [((0.0, 0.0), 0), ((0.0, 1.0), 0), ((1.0, 0.0), 0), ((1.0, 1.0), 1)]
