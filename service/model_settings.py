@@ -152,7 +152,7 @@ class ModelSettings(Section):
             raw = Path(file).read_bytes()
         except OSError as error:
             raise ConfigurationError(f"{name}: {file}: {error.strerror}") from None
-        weights = read(raw, f"{name}: {file}")
+        weights = read(raw, f"{name}: {file}", self.features)
         expected = {"positional": self.dimension, "hashed": 1 << (self.bits or 0)}.get(self.features)
         if (weights.names is None) == (self.features == "named") or expected not in {None, len(weights.coef)}:
             raise ConfigurationError(f"{name}: {file}: it is no file of weights of such features")

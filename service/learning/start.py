@@ -41,12 +41,23 @@ class Weights(msgspec.Struct, frozen=True):
         return GIVEN + hashlib.sha256(msgspec.json.encode(self)).hexdigest()
 
 
-def read(raw: bytes, source: str) -> Weights:
-    """Weights from a file's bytes; raises ConfigurationError that names the `source`."""
+class _Mode(msgspec.Struct):
+    mode: str | None = None
+
+
+class _About(msgspec.Struct):
+    features: _Mode = msgspec.field(default_factory=_Mode)
+
+
+def read(raw: bytes, source: str, mode: str) -> Weights:
+    """Weights from a file's bytes, for features of this mode; raises ConfigurationError that names the `source`."""
     try:
         weights = msgspec.json.decode(raw, type=Weights)
+        given = msgspec.json.decode(raw, type=_About).features.mode or mode
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"{source}: {error}: expected what `perceptron export` writes") from None
+    if given != mode:
+        raise ConfigurationError(f"{source}: its features are {given}, the model's {mode}")
     if weights.names is not None and len(set(weights.names)) != len(weights.coef):
         raise ConfigurationError(f"{source}: expected as many different names as there are weights in coef")
     return weights

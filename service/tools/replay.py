@@ -41,7 +41,8 @@ async def best_bound(bootstrap: str, topic: str, own: ModelSettings, learner: Le
             scores, squared_norms = passes.scored(batch, u)
             lengths = passes.lengths_of(learner.identity, batch)
             along, radius = scale * lengths * batch.labels * scores, float((lengths * lengths * squared_norms).max())
-            best = hindsight(along, radius, float(begun @ begun), scale * float(u @ begun))
+            began = float(begun @ begun)
+            best = hindsight(along, radius, began, scale * float(u @ begun), learner.squared_steps - began)
             found.append({"updates": best.updates, "gamma": best.gamma, "reference": name})
     if not found:
         raise DataError("no event was learned, so there is no reference")

@@ -47,7 +47,7 @@ def rows(count: int, seed: int = 1) -> list[tuple[list[float], int]]:
             Identity(rule="error-correction", outputs="binary", tie="positive"),
         ),
         ('rule = "half-step"\nstart = "random:7"', Identity(rule="half-step", eta=0.5, start="random:7")),
-        ('rule = "lms"', Identity(rule="lms", eta=0.01)),
+        ('rule = "lms"', Identity(rule="lms", eta=0.001)),
         ('rule = "logistic-delta"\nslope = 2.0', Identity(rule="logistic-delta", eta=0.1, slope=2.0)),
     ],
     ids=["bipolar", "binary-tie", "half-step-random", "lms", "logistic"],

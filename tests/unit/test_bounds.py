@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sklearn.svm import LinearSVC
 
+from service.embedded.stream import NAMES, examples, separator
 from service.learning.bounds import direction, hindsight, largest_root
 from service.learning.identity import Identity
 from service.learning.learner import Learner, Options
@@ -130,3 +131,15 @@ def test_what_is_too_small_to_square_is_no_direction_and_no_damage() -> None:
     assert learner.stretch is not None
     assert learner.stretch.broken(1e-321) is None
     assert learner.stretch.broken(1e-100) is not None
+
+
+def test_the_demos_stream_ends_within_ten_times_its_mistakes() -> None:
+    """Against the vector that separates it: 131 mistakes, 1,091 possible."""
+    intercept, *coef = separator(7)
+    learner = Learner(Identity(), options=Options(reference=Weights(coef, intercept, list(NAMES))))
+    learner.begin({0: 0})
+    raws = [json.dumps({"features": e.features, "label": e.label}).encode() for e in examples(7, 40_000)]
+    for i in range(0, len(raws), 1000):
+        learner.apply(0, i, raws[i : i + 1000])
+    assert (learner.counts.updates, learner.bound) == (131, (1091, None))
+    assert 1091 <= 10 * 131
