@@ -142,7 +142,7 @@ class Run:
 
     def refer(self) -> None:
         """A new stretch against where the weights, or their average, point now, unless that is nowhere."""
-        self.learner.refer("here")
+        self.learner.refer()
         mean = self.learner.average
         u = self.w if mean is None else dict(zip(self.w, mean.tolist(), strict=True))
         if not self.options.reference and math.sqrt(sum(v * v for v in u.values())) > 1e-60:

@@ -121,7 +121,7 @@ class Sums(msgspec.Struct):
     """A stretch's sums, as a snapshot keeps them. Lengths are those of z."""
 
     reference: str
-    """Which one: the digest of given weights, or the version whose weights it is."""
+    """Which one: the digest of given weights, or `kept version` for the weights of the last one."""
     scale: float
     """1 / ‖reference array‖: u is the array times this."""
     before: int

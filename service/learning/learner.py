@@ -164,14 +164,16 @@ class Learner:
         else:
             self._begin_stretch(self._referred(0, len(self.columns)), given.identity, given.vector)
 
-    def refer(self, name: str) -> None:
+    def refer(self) -> bool:
         """Begin a new stretch of the bound, whose reference is where the weights, or their average, point now.
 
-        Nothing where the reference is given. `name` says which weights they are.
+        Nothing, and False, where the reference is given.
         """
-        if self.options.reference is None:
-            vector = self.weights.copy() if self.average is None else self.average
-            self._begin_stretch(vector, name, vector)
+        if self.options.reference is not None:
+            return False
+        vector = self.weights.copy() if self.average is None else self.average
+        self._begin_stretch(vector, "kept version", vector)
+        return True
 
     def _begin_stretch(self, reference: NDArray[np.float64], name: str, whole: NDArray[np.float64]) -> None:
         """`reference` is the part of the `whole` vector that there are columns for."""

@@ -202,10 +202,14 @@ class Keeper:
         await self._settle()
         keep = self._keeping()
         cut: list[tuple[int, int, int]] = []
+        stored = self._stored
         if keep:
             cut, learner.runs = learner.runs, cut
+            stored = stored._replace(runs=[])
+            # The bound's next stretch begins here. Its reference, these weights, is then in the store already.
+            if learner.refer():
+                stored = stored._replace(reference=None)
         # Where blobs are gone that the store had, the second try uploads everything.
-        stored = self._stored._replace(runs=[]) if keep else self._stored
         for before in (stored, head.NOTHING):
             content: head.Content = await self._offload(head.content, learner, before)
             new, evict = self._compose(learner, content, fingerprints, cluster, keep)
@@ -224,11 +228,6 @@ class Keeper:
         if verdict == "CONFLICT":
             return Refused(self.digest)
         self.head, self.digest, self._stored = new, digest, content.stored
-        if keep:
-            # The bound's next stretch: from here on, against where these weights point.
-            learner.refer(f"version {new.version}")
-            if learner.identity.average is False:
-                self._stored = self._stored._replace(reference=self._stored.arrays["w"])
         written = len(data) + sum(map(len, content.blobs.values()))
         return Saved(new, digest, written, self._clock.now() - started)
 
