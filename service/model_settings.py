@@ -141,6 +141,8 @@ class ModelSettings(Section):
             return Weights(self.weights, bias)
         if self.start == "zero" or _seeded(self.start):
             return None
+        if self.start.startswith(RANDOM):
+            raise ConfigurationError("start: random:SEED needs a whole number below 2^64 for SEED")
         return self._read("start", self.start)
 
     @cached_property
@@ -155,7 +157,9 @@ class ModelSettings(Section):
         weights = read(raw, f"{name}: {file}", self.features)
         expected = {"positional": self.dimension, "hashed": 1 << (self.bits or 0)}.get(self.features)
         if (weights.names is None) == (self.features == "named") or expected not in {None, len(weights.coef)}:
-            raise ConfigurationError(f"{name}: {file}: it is no file of weights of such features")
+            what = {"named": "a name for each weight", "positional": f"{self.dimension} weights without names"}
+            needed = what.get(self.features, f"{1 << (self.bits or 0):,} weights without names")
+            raise ConfigurationError(f"{name}: {file}: {self.features} features need {needed}")
         return weights
 
     def start_weights(self) -> Weights | None:
