@@ -197,12 +197,11 @@ class _Models(Collector):
             lambda r: r.bound,
         )
         yield gauge("loss", "Mean of max(0, -y*s) over the recent window.", lambda r: r.margins and r.margins[0])
-        margins = GaugeMetricFamily(
-            "perceptron_margin", "Quantiles of y*s/|x| over the recent window.", labels=["model", "quantile"]
-        )
+        # A summary: in the exposition format quantiles are a summary's alone.
+        margins = Metric("perceptron_margin", "Quantiles of y*s/|x| over the recent window.", "summary")
         for row in rows:
             for quantile, value in zip(QUANTILES, row.margins[1], strict=True) if row.margins else ():
-                margins.add_metric([row.model, str(quantile)], value)
+                margins.add_sample("perceptron_margin", {"model": row.model, "quantile": str(quantile)}, value)
         yield margins
         yield gauge(
             "snapshot_timestamp_seconds",
