@@ -10,8 +10,8 @@ ARGS ?=
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
 
-test: $(VENV)/.dev ## All tests, on real servers
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.dev ## All tests, on real servers; two at a time, since most of them wait (ARGS="-n 0" for one)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 bounds: $(VENV)/.dev ## The live mistake bound on 10,000 random streams, and the faults that its checks notice
 	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_bounds.py -k random_streams
