@@ -211,10 +211,10 @@ async def test_a_partition_that_is_added_is_learned_from_its_first_record(
     await later.stop()
     expected = {"0": 3, "1": 2, "2": 1}
     await asyncio.to_thread(wait, lambda: service.model()["next"] == expected, "the new ones are learned")
+    await asyncio.to_thread(wait, lambda: service.model()["ahead"] == 0, "it is saved")
     model = service.model()
     assert model["covered"] == {"0": [[1, 3]], "1": [[0, 2]], "2": [[0, 1]]}
     assert (model["events"], model["order"]) == (5, "arrival")
-    await asyncio.to_thread(wait, lambda: service.model()["ahead"] == 0, "it is saved")
     runs = (await stored(redis, topic)).learner.runs
     assert runs[0][:2] == (0, 1), "the order is recorded from the start, not from when there were two"
     assert sum(to - start for _, start, to in runs) == 5
