@@ -4,10 +4,27 @@ Results go to stdout, everything else to stderr. Every error is one line that sa
 """
 
 import sys
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import typer
 
+from service import cli_stored as stored
+from service.cli_options import (
+    AsJson,
+    Bootstrap,
+    Config,
+    Format,
+    LabelColumn,
+    Output,
+    Reason,
+    RedisUrl,
+    Topic,
+    Topics,
+    Url,
+    ZeroBased,
+    one_topic,
+    settings_of,
+)
 from service.errors import PerceptronError
 
 app = typer.Typer(
@@ -17,56 +34,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def _known_topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The topics that settings name, for the shell to complete."""
-    from service.settings import load
-
-    try:
-        models = load(ctx.find_root().params["config"], {}).models
-    except PerceptronError:
-        return []  # nobody reads an error while typing
-    return [name for name in models if name.startswith(incomplete) and not name.startswith("^")]
-
-
-Config = Annotated[
-    str | None, typer.Option("-c", "--config", metavar="FILE", help="Settings (default: perceptron.toml).")
-]
-Topics = Annotated[
-    list[str] | None,
-    typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be given again.", autocompletion=_known_topics),
-]
-Topic = Annotated[
-    str | None,
-    typer.Option(
-        "-t",
-        "--topic",
-        metavar="TOPIC",
-        help="The topic, where settings name several.",
-        autocompletion=_known_topics,
-    ),
-]
-Bootstrap = Annotated[str | None, typer.Option("-b", "--bootstrap-servers", metavar="HOST:PORT", help="Kafka.")]
-RedisUrl = Annotated[
-    str | None, typer.Option("--redis", metavar="URL", help="Redis, such as redis://localhost:6379/0.")
-]
-Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="The service (default: as its settings say).")]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="REASON", help="Only those with this reason.")]
-Format = Annotated[
-    Literal["jsonl", "csv", "svmlight"] | None,
-    typer.Option("--format", help="Default: CSV with --label, svmlight for .svm, .svmlight and .libsvm, else jsonl."),
-]
-LabelColumn = Annotated[
-    str | None, typer.Option("--label", metavar="COLUMN", help="The file is CSV; this column is the label.")
-]
-ZeroBased = Annotated[
-    bool, typer.Option("--zero-based", help="svmlight for a positional model: indices begin at 0, not 1.")
-]
-Output = Annotated[
-    str | None, typer.Option("-o", "--output", metavar="FILE", help="For the weights' JSON, which `start` reads.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.callback()
@@ -81,18 +48,6 @@ def _root(
 
         typer.echo(__version__)
         raise typer.Exit
-
-
-def _settings(ctx: typer.Context, **flags: Any) -> Any:
-    """Settings with the flags that were given; `kafka__group_id` is `kafka.group_id`."""
-    from service.settings import load
-
-    given: dict[str, Any] = {}
-    for name, value in flags.items():
-        if value is not None and value != []:
-            section, _, key = name.rpartition("__")
-            (given.setdefault(section, {}) if section else given)[key] = value
-    return load(ctx.obj, given)
 
 
 @app.command()
@@ -116,7 +71,7 @@ def run(
     ] = None,
 ) -> None:
     """Learn the topics and serve predictions, until SIGTERM."""
-    settings = _settings(
+    settings = settings_of(
         ctx,
         topics=topics,
         learn=learn,
@@ -163,8 +118,8 @@ def produce(
     from service.errors import ConfigurationError
     from service.tools import read
 
-    settings = _settings(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
-    to = _one_topic(settings)
+    settings = settings_of(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
+    to = one_topic(settings)
     if dry_run and not check:
         raise ConfigurationError("--dry-run checks the events: it does not go with --no-check")
     identity = settings.of(to).identity()
@@ -206,7 +161,7 @@ def fit(
 
     wanted = tool.Wanted(tolerance, max_passes, batch, trace)
     flags = {"rule": rule, "eta": eta, "tie": tie, "start": start}
-    settings = _settings(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
+    settings = settings_of(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
     own = tool.settings_of(settings, topic or model, {k: v for k, v in flags.items() if v is not None}, wanted)
     source = tool.source_of(settings, own, file, topic, name=form, label=label, zero_based=zero_based)
     raise typer.Exit(tool.fit(source, own, wanted, output, json))
@@ -224,8 +179,8 @@ def predict(
     """Ask a running service for predictions: label and score, a line each."""
     from service.tools.ask import predict as ask
 
-    settings = _settings(ctx, topics=[topic] if topic else None)
-    ask(settings, _one_topic(settings), file, url, explain, json)
+    settings = settings_of(ctx, topics=[topic] if topic else None)
+    ask(settings, one_topic(settings), file, url, explain, json)
 
 
 @app.command()
@@ -237,13 +192,13 @@ def healthcheck(
     """Ask a running service whether it is alive: exit 0 if it is."""
     from service.tools.ask import healthcheck as ask
 
-    ask(_settings(ctx), url, ready)
+    ask(settings_of(ctx), url, ready)
 
 
 @app.command()
 def config(ctx: typer.Context, topics: Topics = None, json: AsJson = False) -> None:
     """Show every setting and where it came from."""
-    settings = _settings(ctx, topics=topics)
+    settings = settings_of(ctx, topics=topics)
     from service.tools.look import show_config
 
     show_config(settings, {"topics"} if topics else set(), json)
@@ -252,61 +207,14 @@ def config(ctx: typer.Context, topics: Topics = None, json: AsJson = False) -> N
 @app.command()
 def check(ctx: typer.Context, topics: Topics = None, bootstrap: Bootstrap = None, redis: RedisUrl = None) -> None:
     """Check settings, Redis, Kafka and topics: a line each."""
-    settings = _settings(ctx, topics=topics, kafka__bootstrap_servers=bootstrap, redis__url=redis)
+    settings = settings_of(ctx, topics=topics, kafka__bootstrap_servers=bootstrap, redis__url=redis)
     from service.tools.look import check as look
 
     raise typer.Exit(look(settings))
 
 
-@app.command()
-def inspect(
-    ctx: typer.Context,
-    topic: Topic = None,
-    bootstrap: Bootstrap = None,
-    redis: RedisUrl = None,
-    bound: Annotated[
-        bool, typer.Option("--bound", help="Replay the log for the best mistake bound in hindsight.")
-    ] = False,
-    json: AsJson = False,
-) -> None:
-    """Show a model's newest snapshot: counts, offsets, lag, kept versions, largest weights."""
-    from service.tools.inspect import inspect_model
-
-    settings = _settings(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap, redis__url=redis)
-    inspect_model(settings, _one_topic(settings), bound=bound, as_json=json)
-
-
-@app.command()
-def export(
-    ctx: typer.Context,
-    topic: Topic = None,
-    redis: RedisUrl = None,
-    output: Output = None,
-    sklearn: Annotated[
-        str | None,
-        typer.Option("--sklearn", metavar="FILE", help="A fitted scikit-learn Perceptron, for skops.io.load."),
-    ] = None,
-    onnx: Annotated[str | None, typer.Option("--onnx", metavar="FILE", help="ONNX, in double precision.")] = None,
-) -> None:
-    """Write a model's newest snapshot for other programs: as JSON, for scikit-learn, as ONNX."""
-    from service.tools.export import export as write
-
-    settings = _settings(ctx, topics=[topic] if topic else None, redis__url=redis)
-    write(settings, _one_topic(settings), output, sklearn, onnx)
-
-
-@app.command()
-def reset(
-    ctx: typer.Context,
-    topic: Topic = None,
-    redis: RedisUrl = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Really do it.")] = False,
-) -> None:
-    """Forget a model: its snapshot and kept versions. A running learner begins it anew."""
-    from service.tools.models import reset_model
-
-    settings = _settings(ctx, topics=[topic] if topic else None, redis__url=redis)
-    reset_model(settings, _one_topic(settings), yes)
+for command in (stored.inspect, stored.export, stored.rollback, stored.verify, stored.reset):
+    app.command()(command)
 
 
 dead_letters = typer.Typer(help="The records that were set aside: look at them, send them again.", no_args_is_help=True)
@@ -358,8 +266,8 @@ def retry_letters(
 
 
 def _kafka_and_topic(ctx: typer.Context, topic: str | None, bootstrap: str | None) -> tuple[str, str]:
-    settings = _settings(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
-    return settings.kafka.bootstrap_servers, _one_topic(settings)
+    settings = settings_of(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
+    return settings.kafka.bootstrap_servers, one_topic(settings)
 
 
 @app.command()
@@ -377,14 +285,6 @@ def demo(
     from service.embedded.demo import show
 
     show(events, leave)
-
-
-def _one_topic(settings: Any) -> str:
-    from service.errors import ConfigurationError
-
-    if len(settings.topics) != 1 or settings.patterns:
-        raise ConfigurationError("topics: name one topic with -t TOPIC")
-    return str(settings.topics[0])
 
 
 def main() -> None:

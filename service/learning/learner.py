@@ -26,6 +26,16 @@ Ranges = dict[int, list[tuple[int, int]]]
 """Covered offsets by partition, as half-open [from, to) in ascending order; the last `to` is the next offset."""
 
 
+def with_hole(ranges: Sequence[tuple[int, int]], offset: int) -> list[tuple[int, int]]:
+    """These ranges with the next offset moved on to `offset`: what is between is a hole, never learned."""
+    start, at = ranges[-1]
+    if offset == at:
+        return list(ranges)
+    # An empty range behind a hole only says where that one ended; an empty first one says where the model began.
+    held = ranges[:-1] if start == at and len(ranges) > 1 else ranges
+    return [*held, (offset, offset)]
+
+
 class Counts(msgspec.Struct):
     """What a model counted since its first event. `confusion[truth][prediction]`, 0 negative and 1 positive."""
 
@@ -207,6 +217,10 @@ class Learner:
     def pass_over(self, partition: int, offset: int) -> None:
         """Cover offsets up to `offset` that hold no record: compacted away, control records, aborted."""
         self._cover(partition, offset)
+
+    def skip(self, partition: int, offset: int) -> None:
+        """Go on at `offset`, and leave out the records before it: a hole in what is covered."""
+        self.covered[partition] = with_hole(self.covered[partition], offset)
 
     def apply(self, partition: int, first: int, records: Sequence[bytes | None]) -> Outcome:
         """Learn the values of the records at offsets `first`, `first` + 1, … of a partition, in order.

@@ -11,11 +11,12 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from service.errors import SnapshotDamaged
 from service.learning.bounds import Stretch, Sums
 from service.learning.identity import Identity
-from service.learning.learner import Counts, Learner, Options
+from service.learning.learner import Counts, Learner, Options, with_hole
 from service.learning.recent import Margins, Recent
 from service.snapshots import blobs
 from service.snapshots.blobs import Laid, LaidNames
@@ -161,6 +162,40 @@ def kept(head: Head, digest: str, found: Iterable[bytes]) -> list[tuple[str, Hea
     digests = {k.digest or digest for k in head.kept}
     named = ((blobs.digest(data), data) for data in found)
     return [(name, decode(data, name)) for name, data in named if name in digests]
+
+
+def restored(
+    version: Head, stored: Stored, current: Head, digest: str, resume_at: Mapping[int, int], now: float
+) -> Head:
+    """A kept version as the child of the current head, which has this digest; `stored` is the version's, verified.
+
+    It goes on where that version did, or at `resume_at`, behind a hole. A partition that came later begins where it
+    began. The cluster is the one that was learned from last; fingerprints are those of the last records applied.
+    """
+    covered = {p: list(ranges) for p, ranges in version.covered.items()}
+    for partition, ranges in current.covered.items():
+        covered.setdefault(partition, [(ranges[0][0], ranges[0][0])])
+    for number, offset in resume_at.items():
+        covered[str(number)] = with_hole(covered[str(number)], offset)
+    covered = dict(sorted(covered.items(), key=lambda item: int(item[0])))
+    prints = {p: position.fingerprint for p, position in version.next.items()}
+    return replace(
+        version,
+        version=current.version + 1,
+        parent=digest,
+        saved_at=now,
+        state_digest=_digest_of(version.identity, covered, version.counts, version.columns, stored),
+        order="log" if len(covered) == 1 else "arrival",
+        cluster=current.cluster,
+        next={p: Position(ranges[-1][1], prints.get(p)) for p, ranges in covered.items()},
+        covered=covered,
+        # Runs are since the last kept version. Of the versions kept now, the last may be of the history that is left
+        # here, so this head is kept itself: the runs that follow are since it, and it has none. Those kept so far stay,
+        # also the later ones: the way back from a rollback is another. The next save lets go of one too many.
+        runs=[],
+        run_blobs=[],
+        kept=[*(k if k.digest else replace(k, digest=digest) for k in current.kept), Kept(current.version + 1, now)],
+    )
 
 
 def content(learner: Learner, before: Stored = NOTHING) -> Content:

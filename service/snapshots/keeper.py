@@ -99,7 +99,7 @@ async def fetch(
         missing = [d for d in wanted if d not in parts]
         if not missing:
             try:
-                stored, finish = await offload(_verified, current, parts, options, before)
+                stored, finish = await offload(verified, current, parts, options, before)
             except SnapshotDamaged:
                 if before is None:
                     raise
@@ -113,9 +113,10 @@ async def fetch(
     return None
 
 
-def _verified(
+def verified(
     current: Head, parts: Mapping[str, bytes], options: Options, before: Snapshot | None
 ) -> tuple[Stored, Callable[[], Learner]]:
+    """`head.take_up` of blobs that match their digests; raises SnapshotDamaged where one does not."""
     for digest, blob in parts.items():
         if blobs.digest(blob) != digest:
             raise SnapshotDamaged(

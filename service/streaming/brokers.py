@@ -76,8 +76,11 @@ async def create_topics(bootstrap: str, topics: Sequence[str], partitions: int =
                         raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
 
 
-async def read_whole(bootstrap: str, topic: str, missing: PerceptronError) -> AsyncIterator[Any]:
-    """Every committed record, partition after partition, as far as the topic goes now.
+@asynccontextmanager
+async def reader(
+    bootstrap: str, topic: str, missing: PerceptronError
+) -> AsyncIterator[tuple[Any, list[TopicPartition]]]:
+    """A consumer of committed records that is in no group, and the topic's partitions.
 
     Raises `missing` where there is no such topic, and DependencyError.
     """
@@ -94,18 +97,39 @@ async def read_whole(bootstrap: str, topic: str, missing: PerceptronError) -> As
     async with kafka_errors(bootstrap):
         try:
             await consumer.start()
-            for partition in sorted(p["partition"] for p in described["partitions"]):
-                tp = TopicPartition(topic, partition)
-                consumer.assign([tp])
-                end = (await consumer.end_offsets([tp]))[tp]
-                while (at := await consumer.position(tp)) < end:
-                    records: Sequence[Any] = ()
-                    # The position also passes over what holds no record; a broker that is gone would be asked for ever.
-                    async with asyncio.timeout(SILENCE_SECONDS):
-                        while await consumer.position(tp) == at:
-                            records = (await consumer.getmany(tp, timeout_ms=200)).get(tp, ())
-                    for record in records:
-                        if record.offset < end:
-                            yield record
+            yield consumer, [TopicPartition(topic, p) for p in sorted(d["partition"] for d in described["partitions"])]
         finally:
             await consumer.stop()
+
+
+async def bounds(consumer: Any, partitions: Sequence[TopicPartition]) -> dict[int, tuple[int, int]]:
+    """First and next offset of each partition."""
+    begin, end = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+    return {tp.partition: (begin[tp], end[tp]) for tp in partitions}
+
+
+async def read_whole(bootstrap: str, topic: str, missing: PerceptronError) -> AsyncIterator[Any]:
+    """Every committed record, partition after partition, as far as the topic goes now.
+
+    Raises `missing` where there is no such topic, and DependencyError.
+    """
+    async with reader(bootstrap, topic, missing) as (consumer, partitions):
+        for tp in partitions:
+            consumer.assign([tp])
+            end = (await consumer.end_offsets([tp]))[tp]
+            while await consumer.position(tp) < end:
+                for record in await more(consumer, tp):
+                    if record.offset < end:
+                        yield record
+
+
+async def more(consumer: Any, tp: TopicPartition) -> Sequence[Any]:
+    """The partition's next records, or none where its position passed over offsets that hold none.
+
+    Raises TimeoutError: a broker that is gone would be asked for ever.
+    """
+    at, records = await consumer.position(tp), list[Any]()
+    async with asyncio.timeout(SILENCE_SECONDS):
+        while await consumer.position(tp) == at:
+            records += (await consumer.getmany(tp, timeout_ms=200)).get(tp, ())
+    return records

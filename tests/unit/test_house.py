@@ -9,7 +9,8 @@ from pathlib import Path
 SERVICE = Path(__file__).parents[2] / "service"
 ROWS = [
     "errors", "monitoring", "learning", "snapshots", "streaming", "serving", "embedded",
-    "model_settings", "settings", "tools", "observer", "runtime", "cli", "__main__",
+    "model_settings", "settings", "tools", "observer", "runtime",
+    "cli_options", "cli_stored", "cli", "__main__",
 ]  # fmt: skip
 
 

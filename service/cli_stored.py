@@ -1,0 +1,89 @@
+"""The commands on a stored model: look at it, write it out, go back, check it, forget it."""
+
+from typing import Annotated
+
+import typer
+
+from service.cli_options import AsJson, Bootstrap, Output, RedisUrl, Topic, one_topic, settings_of
+
+Yes = Annotated[bool, typer.Option("--yes", help="Really do it.")]
+
+
+def inspect(
+    ctx: typer.Context,
+    topic: Topic = None,
+    bootstrap: Bootstrap = None,
+    redis: RedisUrl = None,
+    bound: Annotated[
+        bool, typer.Option("--bound", help="Replay the log for the best mistake bound in hindsight.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Show a model's newest snapshot: counts, offsets, lag, kept versions, largest weights."""
+    from service.tools.inspect import inspect_model
+
+    settings = settings_of(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap, redis__url=redis)
+    inspect_model(settings, one_topic(settings), bound=bound, as_json=json)
+
+
+def export(
+    ctx: typer.Context,
+    topic: Topic = None,
+    redis: RedisUrl = None,
+    output: Output = None,
+    sklearn: Annotated[
+        str | None,
+        typer.Option("--sklearn", metavar="FILE", help="A fitted scikit-learn Perceptron, for skops.io.load."),
+    ] = None,
+    onnx: Annotated[str | None, typer.Option("--onnx", metavar="FILE", help="ONNX, in double precision.")] = None,
+) -> None:
+    """Write a model's newest snapshot for other programs: as JSON, for scikit-learn, as ONNX."""
+    from service.tools.export import export as write
+
+    settings = settings_of(ctx, topics=[topic] if topic else None, redis__url=redis)
+    write(settings, one_topic(settings), output, sklearn, onnx)
+
+
+def rollback(
+    ctx: typer.Context,
+    to: Annotated[int, typer.Option(metavar="VERSION", help="A kept version: `perceptron inspect` lists them.")],
+    topic: Topic = None,
+    bootstrap: Bootstrap = None,
+    redis: RedisUrl = None,
+    resume_at: Annotated[
+        str | None, typer.Option(metavar="P:OFFSET,…", help="Go on there, and never learn what is before it.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Go back to a kept version: a running learner goes on from there, over the same records again."""
+    from service.tools.rollback import rollback_model
+
+    settings = settings_of(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap, redis__url=redis)
+    rollback_model(settings, one_topic(settings), to, resume_at, yes)
+
+
+def verify(
+    ctx: typer.Context,
+    topic: Topic = None,
+    bootstrap: Bootstrap = None,
+    redis: RedisUrl = None,
+    json: AsJson = False,
+) -> None:
+    """Learn again what a model's newest snapshot covers, and compare: exit 4 if the state differs."""
+    from service.tools.verify import verify_model
+
+    settings = settings_of(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap, redis__url=redis)
+    raise typer.Exit(verify_model(settings, one_topic(settings), json))
+
+
+def reset(
+    ctx: typer.Context,
+    topic: Topic = None,
+    redis: RedisUrl = None,
+    yes: Yes = False,
+) -> None:
+    """Forget a model: its snapshot and kept versions. A running learner begins it anew."""
+    from service.tools.models import reset_model
+
+    settings = settings_of(ctx, topics=[topic] if topic else None, redis__url=redis)
+    reset_model(settings, one_topic(settings), yes)

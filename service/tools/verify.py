@@ -1,0 +1,280 @@
+"""`perceptron verify`: what the newest snapshot covers is learned again from Kafka, and its state digest compared.
+
+One partition is replayed from its first covered record; of several the order of arrival counts, which is recorded since
+the last kept version, so that one is where their replay begins. Holes are skipped. Nothing is written.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import typer
+from aiokafka import TopicPartition
+
+from service.errors import ConfigurationError, DataError, LogLost
+from service.learning.learner import Learner, Options
+from service.learning.start import GIVEN, Weights
+from service.settings import Settings
+from service.snapshots import head as heads
+from service.snapshots.head import Head
+from service.snapshots.keeper import Snapshot, fetch
+from service.snapshots.rollback import kept_snapshot
+from service.snapshots.store import RedisStore
+from service.streaming.brokers import bounds, more, reader
+from service.streaming.learn import fingerprint
+from service.tools.models import none_stored
+
+SLICE = 1000
+TRIES = 5
+UNWATCHED = Options(bound=False)
+"""The bound's sums are no part of the state."""
+DIFFERENT = 4
+
+
+class Begun(NamedTuple):
+    """Where a replay begins: a learner, and the kept version that it is, if any."""
+
+    learner: Learner
+    version: int | None
+
+
+class Replayed(NamedTuple):
+    """What was read again: records, offsets that held none, and why it could not be learned to the end, if so."""
+
+    records: int
+    gaps: int
+    diverged: str | None
+
+
+def verify_model(settings: Settings, name: str, as_json: bool) -> int:
+    """Print what was compared; 0 where the replay gives the stored state, 4 where it gives another."""
+    about = asyncio.run(_verify(settings, name))
+    if as_json:
+        typer.echo(msgspec.json.encode(about))
+    else:
+        for label, value in _lines(about):
+            typer.echo(f"{label:<10}{value}")
+    return 0 if about["equal"] else DIFFERENT
+
+
+async def _verify(settings: Settings, name: str) -> dict[str, Any]:
+    store = RedisStore(settings.redis.url)
+    try:
+        snapshot, begun = await _begin(store, settings, name)
+    finally:
+        await store.close()
+    learner, head = begun.learner, snapshot.head
+    before = learner.counts.events
+    replayed = await _replay(settings.kafka.bootstrap_servers, name, snapshot, learner)
+    digest = heads.content(learner).state_digest
+    equal = digest == head.state_digest
+    if not equal and replayed.gaps and _records(learner) < _records(snapshot.learner) and not replayed.diverged:
+        raise DataError(
+            f"topic {name} holds {_records(learner):,} of the {_records(snapshot.learner):,} records that were "
+            f"learned: {replayed.gaps:,} covered offsets are empty, as where a log is compacted"
+        )
+    return {
+        "model": name,
+        "version": head.version,
+        "order": head.order,
+        "from_version": begun.version,
+        "covered": head.covered,
+        "replayed_records": replayed.records,
+        "replayed_events": learner.counts.events - before,
+        "events": head.counts.events,
+        "offsets_without_record": replayed.gaps,
+        "state_digest": head.state_digest,
+        "replayed_state_digest": digest,
+        "equal": equal,
+        "differences": [] if equal else _differences(snapshot.learner, learner, replayed.diverged),
+    }
+
+
+def _records(learner: Learner) -> int:
+    return learner.counts.events + sum(learner.counts.rejected.values())
+
+
+async def _begin(store: RedisStore, settings: Settings, name: str) -> tuple[Snapshot, Begun]:
+    """The newest snapshot, and where its replay begins."""
+    for _ in range(TRIES):
+        snapshot = await fetch(store, name, asyncio.to_thread, UNWATCHED)
+        if snapshot is None:
+            raise await none_stored(store, name)
+        head = snapshot.head
+        if head.order == "log" or not head.kept:
+            return snapshot, Begun(_fresh(settings, name, head), None)
+        try:
+            version = head.kept[-1].version
+            base = await kept_snapshot(store, head, snapshot.digest, version, asyncio.to_thread, UNWATCHED)
+        except DataError:
+            if await store.digest(name) == snapshot.digest:
+                raise
+            continue  # let go meanwhile: a newer one is the last
+        base.learner.begin({p: ranges[0][0] for p, ranges in snapshot.learner.covered.items()})
+        return snapshot, Begun(base.learner, version)
+    raise DataError(f"model {name} moves on faster than its kept versions can be read: try again")
+
+
+def _fresh(settings: Settings, name: str, head: Head) -> Learner:
+    learner = Learner(head.identity, options=UNWATCHED, start=_start(settings, name, head))
+    learner.begin({int(p): ranges[0][0] for p, ranges in head.covered.items()})
+    return learner
+
+
+def _start(settings: Settings, name: str, head: Head) -> Weights | None:
+    """The weights that the model was begun with, where they are given ones: a head has only what became of them."""
+    if not head.identity.start.startswith(GIVEN):
+        return None
+    start = settings.of(name).start_weights()
+    if start is None or start.identity != head.identity.start:
+        raise ConfigurationError(
+            f"model {name} began with given weights ({head.identity.start[:20]}…), and the setting start has "
+            f"{'none' if start is None else 'others'}: set it to their file"
+        )
+    return start
+
+
+def _steps(snapshot: Snapshot, learner: Learner) -> list[tuple[int, int, int]]:
+    """What to learn again, as (partition, from, to); raises DataError where the recorded order does not lead there."""
+    head, stored = snapshot.head, snapshot.learner
+    if head.order == "log":
+        return [(p, start, to) for p, ranges in stored.covered.items() for start, to in ranges]
+    at = learner.next
+    for partition, start, to in stored.runs:
+        if start != at.get(partition):
+            break
+        at[partition] = to
+    if at != stored.next:
+        raise DataError(
+            f"model {head.model}: the order of its records is known since a version that is not kept any more, so it "
+            "cannot be learned again: let the service keep a version (snapshots.keep), and verify from then on"
+        )
+    return stored.runs
+
+
+async def _replay(bootstrap: str, topic: str, snapshot: Snapshot, learner: Learner) -> Replayed:
+    """Learn the covered records again; raises LogLost where they are not all there, and DependencyError."""
+    steps = _steps(snapshot, learner)
+    known = {int(p): position.fingerprint for p, position in snapshot.head.next.items()}
+    records = gaps = 0
+    async with reader(bootstrap, topic, LogLost(f"Kafka at {bootstrap} has no topic {topic}")) as (consumer, there):
+        _check_log(topic, steps, await bounds(consumer, there))
+        wanted = {partition for partition, _, _ in steps}
+        log = _Log(consumer, [tp for tp in there if tp.partition in wanted])
+        for partition, start, to in steps:
+            learner.skip(partition, start)
+            async for part in log.read(partition, start, to):
+                for record in part:
+                    seen = known[partition]
+                    if seen and record.offset == seen.offset and fingerprint(record) != seen:
+                        raise LogLost(
+                            f"topic {topic}: the record at offset {seen.offset} of partition {partition} is not the "
+                            "one that was learned, so the topic was recreated"
+                        )
+                for run in _runs(part):
+                    gaps += run[0].offset - learner.next[partition]
+                    learner.pass_over(partition, run[0].offset)
+                    outcome = learner.apply(partition, run[0].offset, [record.value for record in run])
+                    records += outcome.consumed
+                    if outcome.diverged:
+                        return Replayed(records, gaps, outcome.diverged)
+            gaps += to - learner.next[partition]
+            learner.pass_over(partition, to)
+    return Replayed(records, gaps, None)
+
+
+def _check_log(topic: str, steps: Sequence[tuple[int, int, int]], there: dict[int, tuple[int, int]]) -> None:
+    for partition, start, to in steps:
+        begin, end = there.get(partition, (0, 0))
+        if start < begin and start < to:
+            raise LogLost(
+                f"topic {topic}: partition {partition} begins at {begin}, so the records from {start} to "
+                f"{min(begin, to)}, which were learned, are gone: they cannot be learned again"
+            )
+        if to > end:
+            raise LogLost(
+                f"topic {topic}: partition {partition} ends at {end}, but the model has learned up to {to}: it is not "
+                "the log that was learned"
+            )
+
+
+class _Log:
+    """Records of several partitions in the order in which they are asked for."""
+
+    def __init__(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
+        self._consumer = consumer
+        self._partitions = {tp.partition: tp for tp in partitions}
+        self._held: dict[int, list[Any]] = {tp.partition: [] for tp in partitions}
+        self._begun: set[int] = set()
+        consumer.assign(list(partitions))
+
+    async def read(self, partition: int, start: int, to: int) -> AsyncIterator[Sequence[Any]]:
+        """Those at offsets from `start` to before `to`; within a partition `start` never goes back."""
+        tp, held = self._partitions[partition], self._held[partition]
+        while held and held[0].offset < start:  # in a hole
+            held.pop(0)
+        if not held and (partition not in self._begun or await self._consumer.position(tp) < start):
+            self._consumer.seek(tp, start)
+            self._begun.add(partition)
+        while True:
+            count = next((i for i, record in enumerate(held) if record.offset >= to), len(held))
+            if count:
+                yield held[:count]
+                del held[:count]
+            if held or await self._consumer.position(tp) >= to:
+                return
+            held += await more(self._consumer, tp)
+
+
+def _runs(records: Sequence[Any]) -> list[Sequence[Any]]:
+    """Cut where offsets do not follow on each other, and into slices."""
+    cuts = [i for i in range(1, len(records)) if records[i].offset != records[i - 1].offset + 1]
+    whole = [records[a:b] for a, b in zip([0, *cuts], [*cuts, len(records)], strict=True)]
+    return [run[i : i + SLICE] for run in whole for i in range(0, len(run), SLICE)]
+
+
+def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> list[str]:
+    """What is not the same, for a person."""
+    found = [f"the replay diverged: {diverged}"] if diverged else []
+    ours, theirs = msgspec.to_builtins(replayed.counts), msgspec.to_builtins(stored.counts)
+    found += [f"{name}: {theirs[name]} stored, {ours[name]} replayed" for name in ours if ours[name] != theirs[name]]
+    if stored.covered != replayed.covered:
+        found.append(f"covered: {stored.covered} stored, {replayed.covered} replayed")
+    if len(stored.columns) != len(replayed.columns):
+        found.append(f"columns: {len(stored.columns):,} stored, {len(replayed.columns):,} replayed")
+    elif stored.columns.names != replayed.columns.names:
+        found.append("the names of the columns, or their order")
+    else:
+        for name, array in stored.arrays.items():
+            other = np.flatnonzero(array.view(np.uint64) != replayed.arrays[name].view(np.uint64))
+            if len(other):
+                c = int(other[0])
+                label = stored.columns.name_of(c) if c else "the bias"
+                found.append(
+                    f"{name}: {len(other):,} of {len(array):,} columns, such as {label}: {float(array[c])!r} stored, "
+                    f"{float(replayed.arrays[name][c])!r} replayed"
+                )
+    if stored.identity.rule == "logistic-delta":
+        found.append("the logistic rule's exp may differ between machines")
+    return found
+
+
+def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
+    begun = "the first record" if about["from_version"] is None else f"kept version {about['from_version']:,}"
+    gaps = about["offsets_without_record"]
+    ranges = [(p, ", ".join(f"{a:,} to {b:,}" for a, b in part)) for p, part in about["covered"].items()]
+    return [
+        ("model", f"{about['model']}, version {about['version']:,}, {about['events']:,} events"),
+        *(("covered", f"partition {partition}: {part}") for partition, part in ranges),
+        (
+            "replayed",
+            f"{about['replayed_records']:,} records, {about['replayed_events']:,} of them events, from {begun} on"
+            + (f"; {gaps:,} offsets hold no record" if gaps else ""),
+        ),
+        ("stored", about["state_digest"]),
+        ("replay", about["replayed_state_digest"]),
+        ("result", "equal, bit for bit" if about["equal"] else "DIFFERENT"),
+        *(("", difference) for difference in about["differences"]),
+    ]
