@@ -11,6 +11,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import PlainTextResponse, Response
 from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import DependencyError, Rejected
@@ -277,6 +278,9 @@ async def _body(request: Request, limits: Limits) -> bytes:
                 if size > limits.body_bytes:
                     raise Problem(413, f"the body is larger than {limits.body_bytes} bytes")
                 parts.append(part)
+    except ClientDisconnect:
+        # Nobody reads this answer, but it is counted, and no defect of ours.
+        raise Problem(400, "the connection ended before the body did") from None
     except TimeoutError:
         raise Problem(408, f"the body did not arrive within {limits.body_seconds:g} seconds") from None
     return b"".join(parts)
