@@ -1,6 +1,7 @@
 """The HTTP surface. Handlers are `async def` only: a plain one would run in a thread and see half an update."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -102,6 +103,7 @@ def create_app(
         if found.answering and found.answering.learner.identity == a.learner.identity:
             a = found.answering
         answers = [predict.answer(a.learner, features, explain) for features in instances]
+        _finite(answers, many)
         for label in {answer["label"] for answer in answers}:
             n = sum(answer["label"] == label for answer in answers)
             metrics.predictions.labels(name, _shown(label)).inc(n)
@@ -255,6 +257,14 @@ def _explainable(instances: Sequence[predict.Features]) -> None:
     if sum(map(len, instances)) > MAX_EXPLAINED:
         what = f"at most {MAX_EXPLAINED:,} features can be explained in one request"
         raise problems.invalid(Rejected("too-large", what, "/instances"))
+
+
+def _finite(answers: Sequence[dict[str, Any]], many: bool) -> None:
+    """Refuse features whose score overflows, as it can under weights that soon diverge: JSON has no infinity."""
+    for i, answer in enumerate(answers):
+        if not math.isfinite(answer["score"]):
+            where = f"/instances/{i}/features" if many else "/features"
+            raise problems.invalid(Rejected("not-finite", "the score is beyond what a number can hold", where))
 
 
 def _json(value: Any) -> Response:
