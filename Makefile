@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test bounds fuzz-events check clean
+.PHONY: demo test bounds fuzz-events fuzz-requests check clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
@@ -20,6 +20,10 @@ bounds: $(VENV)/.dev ## The live mistake bound on 10,000 random streams, and the
 EVENTS ?= 1000000
 fuzz-events: $(VENV)/.dev ## Mutated events through the decoder and the learner, against a judge of its own
 	$(BIN)/python -m tests.fuzz.events $(EVENTS)
+
+REQUESTS ?= 100000
+fuzz-requests: $(VENV)/.dev ## Mutated requests to the application, against the same judge
+	$(BIN)/python -m tests.fuzz.requests $(REQUESTS)
 
 check: $(VENV)/.dev ## Linters and types
 	$(BIN)/ruff check .
