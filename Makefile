@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test bounds check clean
+.PHONY: demo test bounds fuzz fuzz-events fuzz-requests check clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
@@ -17,15 +17,27 @@ bounds: $(VENV)/.dev ## The live mistake bound on 10,000 random streams, and the
 	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_bounds.py -k random_streams
 	$(BIN)/python -m tests.mutants
 
+SECONDS ?= 120
+fuzz: $(VENV)/.dev $(VENV)/.fuzz ## Coverage-guided bytes through the decoder, against the same judge
+	$(BIN)/python -m tests.fuzz.guided $(SECONDS)
+
+EVENTS ?= 1000000
+fuzz-events: $(VENV)/.dev ## Mutated events through the decoder and the learner, against a judge of its own
+	$(BIN)/python -m tests.fuzz.events $(EVENTS)
+
+REQUESTS ?= 100000
+fuzz-requests: $(VENV)/.dev ## Mutated requests to the application, against the same judge
+	$(BIN)/python -m tests.fuzz.requests $(REQUESTS)
+
 check: $(VENV)/.dev ## Linters and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean: ## Remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(VENV)/.embedded $(VENV)/.dev: $(VENV)/.%: pyproject.toml
+$(VENV)/.embedded $(VENV)/.dev $(VENV)/.fuzz: $(VENV)/.%: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing the service and its $* packages into $(VENV)"

@@ -41,6 +41,8 @@ BAD_NAMED: list[tuple[bytes | None, str]] = [
     (b'{"features":{"a":NaN},"label":1}', "not-finite"),
     (b'{"features":{"a":-Infinity},"label":1}', "not-finite"),
     (b'{"features":{"a":1e999},"label":1}', "not-finite"),
+    (b'{"features":{"\\ud83d\\ude00":NaN},"label":1}', "not-finite"),
+    (b'{"features":{"\\ud83d\\ude00":1},"label":1} {}', "trailing-bytes"),
     (b'{"features":{"a":1.01e30},"label":1}', "out-of-range"),
     (b'{"features":{"a":-2e30},"label":1}', "out-of-range"),
     (b'{"features":{"a":' + b"9" * 5000 + b'},"label":1}', "out-of-range"),

@@ -226,12 +226,13 @@ def parse(raw: bytes) -> Any:
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _depth(raw) > MAX_DEPTH:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
     try:
+        value = json.loads(raw.decode(), object_pairs_hook=Members, parse_constant=float, parse_int=_integer)
         if _SURROGATE.search(raw):
             # Python's JSON lets half a pair through; no UTF-8 text can hold it.
-            msgspec.json.decode(raw)
-        return json.loads(raw.decode(), object_pairs_hook=Members, parse_constant=float, parse_int=_integer)
-    except msgspec.DecodeError as error:
-        raise Rejected("not-json", str(error)) from None
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeEncodeError:
+        raise Rejected("not-json", "half of a surrogate pair in a string") from None
     except UnicodeDecodeError as error:
         raise Rejected("not-json", f"not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:

@@ -142,7 +142,8 @@ class Learner:
     @property
     def squared_norm(self) -> float:
         """‖w‖², the bias included."""
-        return float(self.weights @ self.weights)
+        with np.errstate(over="ignore"):  # weights that soon diverge
+            return float(self.weights @ self.weights)
 
     @property
     def squared_norm_limit(self) -> float | None:

@@ -1,6 +1,7 @@
 """The HTTP surface. Handlers are `async def` only: a plain one would run in a thread and see half an update."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import PlainTextResponse, Response
 from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import DependencyError, Rejected
@@ -101,6 +103,7 @@ def create_app(
         if found.answering and found.answering.learner.identity == a.learner.identity:
             a = found.answering
         answers = [predict.answer(a.learner, features, explain) for features in instances]
+        _finite(answers, many)
         for label in {answer["label"] for answer in answers}:
             n = sum(answer["label"] == label for answer in answers)
             metrics.predictions.labels(name, _shown(label)).inc(n)
@@ -256,6 +259,14 @@ def _explainable(instances: Sequence[predict.Features]) -> None:
         raise problems.invalid(Rejected("too-large", what, "/instances"))
 
 
+def _finite(answers: Sequence[dict[str, Any]], many: bool) -> None:
+    """Refuse features whose score overflows, as it can under weights that soon diverge: JSON has no infinity."""
+    for i, answer in enumerate(answers):
+        if not math.isfinite(answer["score"]):
+            where = f"/instances/{i}/features" if many else "/features"
+            raise problems.invalid(Rejected("not-finite", "the score is beyond what a number can hold", where))
+
+
 def _json(value: Any) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
 
@@ -277,6 +288,9 @@ async def _body(request: Request, limits: Limits) -> bytes:
                 if size > limits.body_bytes:
                     raise Problem(413, f"the body is larger than {limits.body_bytes} bytes")
                 parts.append(part)
+    except ClientDisconnect:
+        # Nobody reads this answer, but it is counted, and no defect of ours.
+        raise Problem(400, "the connection ended before the body did") from None
     except TimeoutError:
         raise Problem(408, f"the body did not arrive within {limits.body_seconds:g} seconds") from None
     return b"".join(parts)

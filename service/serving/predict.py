@@ -39,6 +39,7 @@ _NAMED, _LISTED = msgspec.json.Decoder(_NamedRequest).decode, msgspec.json.Decod
 def read(body: bytes, identity: Identity, max_instances: int) -> tuple[list[Features], bool]:
     """The instances of a request body, and whether they came as `instances`; raises Rejected."""
     listed = identity.features == "positional"
+    refused = ""
     try:
         request: Any = (_LISTED if listed else _NAMED)(body)
         many = request.instances is not _UNSET
@@ -49,9 +50,14 @@ def read(body: bytes, identity: Identity, max_instances: int) -> tuple[list[Feat
         members = 1 + (len(found) if many else 0) + (0 if listed else sum(map(len, found)))
         if body.count(b":") == members and len(found) <= max_instances and all(_certain(f, identity) for f in found):
             return found, many
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Rejected):
+    except Rejected:
         pass
-    return _examine(body, identity, max_instances)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        refused = str(error)
+    examined = _examine(body, identity, max_instances)
+    if refused:  # a NaN where nobody looks: for Python it is JSON
+        raise Rejected("not-json", refused)
+    return examined
 
 
 def _certain(features: Any, identity: Identity) -> bool:

@@ -124,7 +124,7 @@ class About(BaseModel):
     ignored_features: int = Field(examples=[0])
     accuracy: Accuracy
     columns: int = Field(examples=[21])
-    squared_norm: float = Field(examples=[88.5])
+    squared_norm: float | None = Field(examples=[88.5], description="null where it is beyond what a number can hold")
     squared_norm_limit: float | None = Field(examples=[310.25])
     loss: float | None = Field(examples=[0.02], description="mean perceptron loss max(0, -y*s) of recent events")
     margins: dict[str, float] | None = Field(

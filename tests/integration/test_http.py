@@ -147,6 +147,7 @@ BAD: list[tuple[bytes, int, str, str]] = [
     (b"{", 422, "", "not-json"),
     (b'{"features":{"\\ud800":1}}', 422, "", "not-json"),
     (b'{"features":{"\\ud800":"x"}}', 422, "", "not-json"),
+    (b'{"features":{"a":1},"x":NaN}', 422, "", "not-json"),
     (b'{"features":{"a":1}} x', 422, "", "trailing-bytes"),
     (b"[1]", 422, "", "wrong-type"),
     (b"{}", 422, "/features", "missing-field"),

@@ -1,0 +1,231 @@
+"""Mutated events through the decoder and the learner, against the judge: `python -m tests.fuzz.events 1000000 [SEED]`.
+
+Each seed is one stream under one identity. What must hold of it: no exception; a record is accepted if and only if
+the judge accepts it, with its features, label and weight bit for bit; a rejected one has a reason that it deserves
+and changes nothing but its counter, and never a column; nothing depends on how the stream is cut into slices;
+weights stay finite; every record is counted once.
+"""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import mmh3
+import numpy as np
+
+from service.learning.columns import columns_for
+from service.learning.events import REASONS, Decoder
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from tests.fuzz import judge
+from tests.fuzz.texts import Texts
+
+STREAM = 250
+TIGHT: dict[str, Any] = {"max_record_bytes": 300, "max_features": 4, "max_name_bytes": 8}
+IDENTITIES = (
+    Identity(),
+    Identity(labels=("no", "yes"), max_columns=12, average=True, **TIGHT),
+    Identity(labels=(0, 1), rule="lms", eta=0.5),
+    Identity(labels=(False, True), max_columns=3, tie="positive"),
+    Identity(features="positional", dimension=3),
+    Identity(features="positional", dimension=1, labels=("", "é"), rule="logistic-delta", slope=1.0, max_features=4),
+    Identity(features="hashed", bits=2, labels=(2, 1.5), average=True),
+    Identity(features="hashed", bits=10, rule="error-correction", outputs="bipolar", **TIGHT),
+)
+LABELS = (
+    "-1",
+    "0",
+    "1",
+    "true",
+    "false",
+    "1.0",
+    "-1e0",
+    "1.5",
+    "2",
+    '"no"',
+    '"yes"',
+    '""',
+    '"é"',
+    '"\\u00e9"',
+    "10e-1",
+)
+
+
+class Wrong(AssertionError):
+    """Something that must hold does not; says of which seed."""
+
+
+def record(texts: Texts, identity: Identity) -> bytes | None:
+    """One record's value: an event of this model's form with something odd about it, perhaps."""
+    random, chance = texts.random, texts.chance
+    if chance(0.005):
+        return random.choice((None, b"", b" ", b"{}", b"[]", b"null", b'"', random.randbytes(20)))
+    members = [("features", texts.features(identity.features == "positional", identity.dimension or 3))]
+    labels = identity.labels or (-1, 0, 1)
+    known = [text for text in LABELS if judge.sign(judge.parsed(text.encode())[0], labels) is not None]
+    members.append(("label", random.choice(known if known and chance(0.9) else LABELS)))
+    if chance(0.03):
+        members[-1] = ("label", texts.value())
+    if chance(0.25):
+        members.append(("weight", texts.number() if chance(0.6) else random.choice(("1", "0.5", "2", "1e6", '"1"'))))
+    if chance(0.2):
+        members.append(("id", texts.string(texts.name()) if chance(0.95) else texts.value()))
+    if chance(0.15):
+        members.append((texts.name(), texts.value()))
+    if chance(0.03):
+        members.append(random.choice(members))
+    if chance(0.02):
+        members.pop(random.randrange(len(members)))
+    random.shuffle(members)
+    raw = (texts.space() + texts.object(members) + texts.space()).encode(errors="surrogatepass")
+    return texts.broken(raw)
+
+
+def cuts(random: Random, length: int) -> Iterator[tuple[int, int]]:
+    at = 0
+    while at < length:
+        end = min(length, at + random.choice((0, 1, 1, 2, 7, 64, length)))
+        yield at, end
+        at = end
+
+
+class Judged:
+    """A stream as the judge has it: what every way through the service must come to."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.names: list[str] = []
+        self.events = self.ignored = self.rejected = 0
+
+    def pairs(self, features: judge.Features) -> list[tuple[int, float]]:
+        """Columns and values of an accepted event; a new name takes the next column."""
+        merged: dict[int, float] = {}
+        for i, item in enumerate(features):
+            name, value = item if isinstance(item, tuple) else (str(i), item)
+            if self.identity.features == "named":
+                if name not in self.names:
+                    if len(self.names) >= (self.identity.max_columns or 0):
+                        self.ignored += 1
+                        continue
+                    self.names.append(name)
+                column = 1 + self.names.index(name)
+            elif self.identity.features == "hashed":
+                h = mmh3.hash(name.encode())
+                column, value = 1 + abs(h) % (1 << (self.identity.bits or 0)), value if h >= 0 else -value
+            else:
+                column = 1 + i
+            merged[column] = merged[column] + value if column in merged else value
+        return list(merged.items())
+
+
+def bits(values: Any) -> bytes:
+    return np.asarray(values, np.float64).tobytes()
+
+
+def run(seed: int, length: int = STREAM) -> Counter[str]:
+    """One stream; returns how many of its records were accepted, and rejected by reason."""
+    random = Random(seed)
+    identity = IDENTITIES[seed % len(IDENTITIES)]
+    texts = Texts(random)
+    records = [record(texts, identity) for _ in range(length)]
+    verdicts = [judge.event(raw, identity) for raw in records]
+
+    def hold(condition: Any, what: str, at: int | None = None) -> None:
+        if not condition:
+            raise Wrong(f"seed {seed}, {identity}: {what}" + ("" if at is None else f": {records[at]!r}"))
+
+    # The decoder, slice by slice.
+    columns, judged, counted = columns_for(identity), Judged(identity), Counter[str]()
+    decoder = Decoder(identity, columns)
+    for start, end in cuts(random, length):
+        batch, rejects, ignored = decoder.decode(records[start:end])
+        reasons = {start + r.record: r.reason for r in rejects}
+        places = {start + r: i for i, r in enumerate(batch.records)}
+        hold(list(places) == sorted(places) and len(reasons) == len(rejects), "in order, each once", start)
+        before = judged.ignored
+        for at in range(start, end):
+            event, faults = verdicts[at]
+            hold((at in places) != (at in reasons), "neither or both", at)
+            if event is None:
+                hold(at in reasons, f"accepted in spite of {faults}", at)
+                hold(reasons[at] in faults and reasons[at] in REASONS, f"{reasons[at]} instead of {faults}", at)
+                counted[reasons[at]] += 1
+                continue
+            hold(at in places, f"rejected as {reasons.get(at)}", at)
+            counted["accepted"] += 1
+            i = places[at]
+            pairs = judged.pairs(event.features)
+            part = slice(int(batch.starts[i]), int(batch.starts[i + 1]))
+            hold(batch.columns[part].tolist() == [c for c, _ in pairs], "other columns", at)
+            hold(bits(batch.values[part]) == bits([v for _, v in pairs]), "other values", at)
+            hold(bits([batch.labels[i], batch.weights[i]]) == bits([event.y, event.weight]), "other label, weight", at)
+        hold(ignored == judged.ignored - before, "ignored features", start)
+        hold(columns.names == judged.names, f"names {columns.names}, judged {judged.names}", end - 1)
+    hold(counted.total() == length, "records lost")
+
+    # The learner, cut three ways.
+    one, *others = [
+        _learned(identity, records, way) for way in ([(i, i + 1) for i in range(length)], cuts(random, length))
+    ]
+    learner, consumed = one
+    hold(np.isfinite(learner.weights).all() and np.isfinite(learner.squared_norm), "weights are not finite")
+    hold(learner.counts.events + sum(learner.counts.rejected.values()) == consumed, "not every record is counted")
+    hold(learner.covered == {0: [(0, consumed)]}, "covered")
+    fair = [event for event, _ in verdicts[:consumed] if event]
+    rest = Judged(identity)
+    folded = [(rest.pairs(event.features), event.y, event.weight) for event in fair]
+    hold(learner.counts.events == len(fair), "events learned")
+    hold(learner.columns.names == rest.names, "the learner's names")
+    hold(learner.counts.ignored_features == rest.ignored, "the learner's ignored features")
+    if identity.rule == "perceptron":
+        hold(consumed == length, "the perceptron rule diverges never")
+        hold(bits(learner.weights) == bits(_fold(len(learner.weights), folded)), "weights are not the fold's")
+    for other, end in others:
+        hold(end == consumed and other.counts == learner.counts, "another cut, other counts")
+        hold(other.columns.names == learner.columns.names, "another cut, other names")
+        for name, array in learner.arrays.items():
+            hold(bits(array) == bits(other.arrays[name]), f"another cut, another {name}")
+        hold((other.covered, other.runs) == (learner.covered, learner.runs), "another cut, other offsets")
+    counted["diverged"] += consumed < length
+    return counted
+
+
+def _learned(identity: Identity, records: list[bytes | None], way: Any) -> tuple[Learner, int]:
+    """A learner of these slices, and how many records it has consumed: all, unless it diverged."""
+    learner, at = Learner(identity), 0
+    learner.begin({0: 0})
+    for start, end in way:
+        at = start + learner.apply(0, start, records[start:end]).consumed
+        if at < end:
+            break
+    return learner, at
+
+
+def _fold(size: int, events: list[tuple[list[tuple[int, float]], float, float]]) -> list[float]:
+    w = [0.0] * size
+    for pairs, y, weight in events:
+        s = w[0]
+        for column, value in pairs:
+            s += w[column] * value
+        if y * s <= 0.0:
+            w[0] += weight * y
+            for column, value in pairs:
+                w[column] += weight * y * value
+    return w
+
+
+def fuzz(events: int, seed: int = 0) -> Counter[str]:
+    """Streams of seeds from `seed` on, until there were so many events."""
+    counted = Counter[str]()
+    for i in range(-(-events // STREAM)):
+        counted += run(seed + i)
+    return counted
+
+
+if __name__ == "__main__":
+    began, counted = time.perf_counter(), fuzz(*map(int, sys.argv[1:]))
+    total = counted.total() - counted["diverged"]
+    print(f"{total} events in {time.perf_counter() - began:.0f} s, 0 violations: {dict(counted.most_common())}")

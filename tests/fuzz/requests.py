@@ -1,0 +1,272 @@
+"""Mutated requests to the application in process, against the judge: `python -m tests.fuzz.requests 100000 [SEED]`.
+
+What must hold of each: an answer, never 500; JSON without NaN, or a problem document where it is an error; 200 if and
+only if the judge accepts the body; and then the score is w·x over the judge's features, bit for bit.
+"""
+
+import asyncio
+import json
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from random import Random
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote, unquote
+
+import mmh3
+from fastapi import FastAPI
+
+from service.learning.learner import Learner
+from service.monitoring.metrics import Metrics
+from service.serving.app import LARGE_BODY, Limits, create_app
+from service.serving.models import Models, given
+from service.snapshots.store import RedisStore
+from tests.fuzz import judge
+from tests.fuzz.events import IDENTITIES, record
+from tests.fuzz.texts import Texts
+
+LIMITS = Limits(body_bytes=LARGE_BODY + 2000, instances=4)
+PARAMETERS = ("top", "names", "limit", "cursor", "explain", "Top", "")
+VALUES = (
+    "", "0", "1", "2", "10", "-1", "10000", "10001", "1e3", "1.0", "true", "false", "yes", "no", "on", "off", "null",
+    "NaN", "9" * 30, "9" * 5000,
+    "0x1", " 1", "1 ", "a", "a,b", ",", ",,,", "0,1,2,99999999999", "é", "\ufffd", "\0", "١",
+)  # fmt: skip
+YES, NO = {"1", "true", "yes", "on", "t", "y"}, {"0", "false", "no", "off", "f", "n"}
+METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "X")
+MEDIA = (
+    b"application/json", b"application/json; charset=utf-8", b"APPLICATION/JSON", b"application/problem+json", b"",
+    b"text/plain", b"json", b"\xff\xfe", b";", b"application/x-www-form-urlencoded", b"multipart/form-data; boundary=x",
+)  # fmt: skip
+
+
+class Asked(NamedTuple):
+    method: str
+    path: str
+    query: str
+    media: bytes | None
+    body: bytes
+    cut: bool = False
+    """Whether the client goes away before the end of the body."""
+
+
+class Answered(NamedTuple):
+    status: int
+    media: str
+    body: bytes
+
+
+class _NoStore:
+    async def kept(self, *_: Any) -> list[Any]:
+        return []
+
+
+def application() -> tuple[FastAPI, list[Learner]]:
+    """The application over one model of each identity, which have learned mutated events. Their names are m0, m1, …"""
+    learners = []
+    for i, identity in enumerate(IDENTITIES):
+        learner, texts = Learner(identity), Texts(Random(i))
+        learner.begin({0: 0})
+        learner.apply(0, 0, [record(texts, identity) for _ in range(100)])
+        learners.append(learner)
+    models = Models(given(f"m{i}", learner, 0.0) for i, learner in enumerate(learners))
+    metrics = Metrics("0", lambda: [], lambda: True, lambda: {})
+    store = cast(RedisStore, _NoStore())
+    return create_app(models, metrics, lambda: True, lambda: False, store, LIMITS, version="0"), learners
+
+
+async def ask(app: FastAPI, asked: Asked, parts: Iterable[bytes] = ()) -> Answered:
+    """The answer of the application, which gets the request as uvicorn would give it."""
+    chunks = list(parts) or [asked.body]
+    messages: list[Any] = [{"type": "http.request", "body": c, "more_body": True} for c in chunks]
+    messages += [{"type": "http.disconnect"}] if asked.cut else [{"type": "http.request", "body": b""}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": asked.method, "scheme": "http",
+        "path": unquote(asked.path), "raw_path": asked.path.encode(), "query_string": asked.query.encode(),
+        "root_path": "", "headers": [] if asked.media is None else [(b"content-type", asked.media)],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8000),
+    }  # fmt: skip
+    await app(scope, receive, send)
+    headers = dict(sent[0]["headers"])
+    body = b"".join(message.get("body", b"") for message in sent[1:])
+    return Answered(sent[0]["status"], headers.get(b"content-type", b"").decode(), body)
+
+
+def features(texts: Texts, learner: Learner) -> str:
+    return texts.features(learner.identity.features == "positional", learner.identity.dimension or 3)
+
+
+def body(texts: Texts, learner: Learner) -> bytes:
+    """A request's body: of this model's form, with something odd about it, perhaps."""
+    chance, random = texts.chance, texts.random
+    if chance(0.5):
+        members = [("features", features(texts, learner))]
+    else:
+        rows = []
+        for _ in range(random.choice((0, 1, 2, 3, 4, 5))):
+            own = [("features", features(texts, learner))]
+            if chance(0.05):
+                own.append((texts.name(), texts.value()))
+            rows.append(texts.object(own) if chance(0.98) else texts.value())
+        members = [("instances", texts.list(rows) if chance(0.98) else texts.value())]
+    if chance(0.1):
+        members.append((texts.name(), texts.value()))
+    if chance(0.02):
+        members.pop()
+    random.shuffle(members)
+    raw = texts.broken((texts.object(members) + texts.space()).encode(errors="surrogatepass"))
+    return raw if chance(0.998) else raw + b" " * random.choice((LARGE_BODY, LIMITS.body_bytes))
+
+
+def request(texts: Texts, learners: list[Learner]) -> tuple[Asked, int]:
+    """A request, and which model it is about."""
+    chance, random = texts.chance, texts.random
+    i = random.randrange(len(learners))
+    name = f"m{i}" if chance(0.97) else quote(texts.name() or "x", safe="")
+    pairs = []
+    predicts = chance(0.7)
+    if chance(0.3 if predicts else 0.7):
+        key = "explain" if predicts and chance(0.8) else random.choice(PARAMETERS)
+        value = random.choice(("true", "1", "false")) if predicts and chance(0.5) else random.choice(VALUES)
+        pairs = [(key, value)] * random.choice((1, 1, 1, 2))
+        if chance(0.3):
+            pairs.append((random.choice(PARAMETERS), random.choice(VALUES)))
+    query = "&".join(f"{k}={quote(v)}" for k, v in pairs)
+    if chance(0.02):
+        query += random.choice(("&", "=", "%", "%zz", "%ff", "&&=&", "explain", "top=%ed%a0%80", "explain[]=1"))
+    media = b"application/json" if chance(0.95) else random.choice((None, *MEDIA))
+    if predicts:
+        method = "POST" if chance(0.98) else random.choice(METHODS)
+        raw = body(texts, learners[i])
+        return Asked(method, f"/v1/models/{name}/predict", query, media, raw, chance(0.01)), i
+    path = random.choice(("", "/weights", "/weights", "/weights", "/versions", "/predict", "/", "/nothing", "//"))
+    path = f"/v1/models/{name}{path}"
+    if chance(0.1):
+        path = random.choice(("/v1/models", "/livez", "/readyz", "/openapi.json", "/v1", "/v1/models/", "/%00", "/%ff"))
+    method = "GET" if chance(0.9) else random.choice(METHODS)
+    return Asked(method, path, query, media, b"" if chance(0.9) else body(texts, learners[i])), i
+
+
+def strict(raw: bytes) -> Any:
+    """JSON as everybody reads it."""
+
+    def refuse(text: str) -> None:
+        raise ValueError(text)
+
+    return json.loads(raw.decode(), parse_constant=refuse)
+
+
+def score(learner: Learner, row: judge.Features) -> tuple[float, int]:
+    """w·x in record order over the weights that are shown, and how many features have none."""
+    merged: dict[int, float] = {}
+    unknown = 0
+    for i, item in enumerate(row):
+        name, value = item if isinstance(item, tuple) else (str(i), item)
+        column: int | None = i + 1
+        if learner.identity.features == "named":
+            column = learner.columns.names.index(name) + 1 if name in learner.columns.names else None
+        elif learner.identity.features == "hashed":
+            h = mmh3.hash(name.encode())
+            column, value = 1 + abs(h) % (1 << (learner.identity.bits or 0)), value if h >= 0 else -value
+        if column is None:
+            unknown += 1
+        else:
+            merged[column] = merged[column] + value if column in merged else value
+    w = learner.weights.tolist()
+    s: float = w[0]
+    for column, value in merged.items():
+        s += w[column] * value
+    return s, unknown
+
+
+def expected(asked: Asked, learner: Learner, known: bool) -> tuple[set[int], list[judge.Features], bool]:
+    """The statuses that a prediction may get, and the instances and their form where that is 200."""
+    explain = {p.partition("=")[2].lower() for p in asked.query.split("&") if p.startswith("explain")}
+    strange = "%" in asked.query or len(explain) > 1 or not explain <= YES | NO
+    if not known:
+        return {404, 422}, [], False
+    media = (asked.media if asked.media is not None else b"application/json").decode("latin-1").split(";")[0]
+    media = media.strip().lower()
+    if media != "application/json" and not media.endswith("+json"):
+        return {415, 422} if strange else {415}, [], False
+    if asked.cut:
+        return {400, 413, 422}, [], False
+    if len(asked.body) > LIMITS.body_bytes:
+        return {413, 422} if strange else {413}, [], False
+    rows, many, faults = judge.request(asked.body, learner.identity, LIMITS.instances)
+    if not faults:
+        faults = {"not-finite"} if not all(math.isfinite(score(learner, row)[0]) for row in rows) else set()
+    if faults:
+        return {422}, [], False
+    return {200, 422} if strange else {200}, rows, many
+
+
+def check(asked: Asked, answered: Answered) -> None:
+    """Raise AssertionError where the answer is not as it must be."""
+    status, media, raw = answered
+    assert status < 500, status
+    value = strict(raw)
+    if status >= 400:
+        assert media == "application/problem+json"
+        assert set(value) == {"type", "title", "status", "detail", "errors"}
+        assert value["status"] == status
+        assert "\n" not in value["detail"]
+        return
+    assert (status, media) == (200, "application/json")
+    assert b":null" not in raw.replace(b'"next":null', b"") or not asked.path.endswith(("/predict", "/weights"))
+
+
+def check_prediction(asked: Asked, answered: Answered, learner: Learner, known: bool) -> None:
+    """Raise AssertionError where a prediction is not what the judge expects."""
+    statuses, rows, many = expected(asked, learner, known)
+    assert answered.status in statuses, f"{answered.status} instead of {statuses}"
+    if answered.status != 200:
+        return
+    value = json.loads(answered.body)
+    answers = value["predictions"] if many else [value]
+    assert len(answers) == len(rows)
+    identity = learner.identity
+    for answer, row in zip(answers, rows, strict=True):
+        s, unknown = score(learner, row)
+        assert (answer["score"], answer["unknown_features"]) == (s, unknown)
+        positive = s > 0.0 or (s == 0.0 and identity.tie == "positive")
+        label = (identity.labels or (-1, 1))[positive]
+        assert json.dumps(answer["label"]) == json.dumps(label)
+        for term in answer.get("contributions", ()):
+            assert term["product"] == term["weight"] * term["value"]
+
+
+async def fuzz(requests: int, seed: int = 0) -> Counter[int]:
+    """So many requests of one seed; returns how many got each status."""
+    app, learners = application()
+    texts, counted = Texts(Random(seed)), Counter[int]()
+    for _ in range(requests):
+        asked, i = request(texts, learners)
+        known = asked.path.startswith(f"/v1/models/m{i}/")
+        half = texts.random.randint(0, len(asked.body))
+        try:
+            answered = await ask(app, asked, [asked.body[:half], asked.body[half:]])
+            check(asked, answered)
+            if asked.path.endswith("/predict") and asked.method == "POST" and asked.path.count("/") == 4:
+                check_prediction(asked, answered, learners[i], known)
+        except Exception as error:
+            error.add_note(f"seed {seed}, {learners[i].identity}: {asked}")
+            raise
+        counted[answered.status] += 1
+    return counted
+
+
+if __name__ == "__main__":
+    began, counted = time.perf_counter(), asyncio.run(fuzz(*map(int, sys.argv[1:])))
+    took = time.perf_counter() - began
+    print(f"{counted.total()} requests in {took:.0f} s, 0 violations: {dict(counted.most_common())}")

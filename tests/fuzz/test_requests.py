@@ -1,0 +1,48 @@
+"""The fuzzer of requests finds nothing, and finds what is put there for it. REQUESTS=100000 for a long run."""
+
+import json
+import os
+
+import pytest
+
+from service.learning import events
+from service.serving import predict
+from tests.fuzz.requests import Asked, application, ask, fuzz
+
+
+async def test_mutated_requests_get_an_answer_or_a_problem() -> None:
+    counted = await fuzz(int(os.environ.get("REQUESTS", "2000")))
+    # Worth something only where both happen.
+    assert 0.2 < counted[200] / counted.total() < 0.8
+    assert set(counted) >= {200, 400, 404, 405, 413, 415, 422}
+
+
+@pytest.mark.parametrize(("owner", "name"), [(predict, "_certain"), (events, "_in_range")])
+async def test_a_fault_is_found(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these tests of a body that lets everything through is noticed."""
+    monkeypatch.setattr(owner, name, lambda *_: True)
+    with pytest.raises(AssertionError):
+        await fuzz(5000)
+
+
+async def test_a_client_that_goes_away_is_no_defect() -> None:
+    """It would be counted as a 500, and alerts watch those."""
+    app, _ = application()
+    answered = await ask(app, Asked("POST", "/v1/models/m0/predict", "", None, b"{", cut=True))
+    assert answered.status == 400
+
+
+async def test_a_score_that_no_number_holds_is_no_null() -> None:
+    """A model on its way to divergence has finite weights whose products are not; its squared norm is null then."""
+    app, learners = application()
+    learners[2].weights[:] = 1e300
+    (name, *_) = learners[2].columns.names
+    bad, fine = ({"features": {name: value}} for value in (1e30, 2.0))
+    body = json.dumps({"instances": [fine, bad]}).encode()
+    answered = await ask(app, Asked("POST", "/v1/models/m2/predict", "", None, body))
+    assert answered.status == 422
+    assert json.loads(answered.body)["errors"] == [{"pointer": "/instances/1/features", "reason": "not-finite"}]
+    answered = await ask(app, Asked("POST", "/v1/models/m2/predict", "", None, json.dumps(fine).encode()))
+    assert json.loads(answered.body)["score"] == 3e300
+    about = await ask(app, Asked("GET", "/v1/models/m2", "", None, b""))
+    assert json.loads(about.body)["squared_norm"] is None

@@ -1,0 +1,189 @@
+"""JSON texts as a careless, an odd and a hostile producer would write them. All choices come from one seed."""
+
+import json
+from collections.abc import Callable, Sequence
+from random import Random
+
+NAMES = (
+    "a", "b", "c", "age", "clicks", "features", "label", "weight", "id", "instances", "", "a:b", 'q"', "\\", "/", "~1",
+    "é", "ü" * 4, "日本", "😀", "\x00", "\n", "\x7f", "\ufeff", "n" * 8, "n" * 9, "nan",
+)  # fmt: skip
+NUMBERS = (
+    "0", "-0", "1", "-1", "2", "7", "0.0", "-0.0", "1.0", "-1.0", "1e0", "1E+0", "10e-1", "0.1", "0.30000000000000004",
+    "1e30", "1E30", "-1e30", "1.0000000000000001e30", "1.01e30", "1000000000000000019884624838656",
+    "1000000000000000019884624838657", "9007199254740993", "18446744073709551616", "9223372036854775808",
+    "-9223372036854775809", "5e-324", "2e-324", "1e-400", "4.9406564584124654e-324", "2.2250738585072011e-308",
+    "1e308", "1e309", "1e999", "-1e999", "1e99999999999999999999", "1e-99999999999999999999", "0e999", "1e6", "1000000",
+    "1000000.0000000001", "1e-300", "0.5", "123456789012345678901234567890.123456789", "0." + "1" * 40, "9" * 400,
+)  # fmt: skip
+NO_NUMBERS = (
+    "NaN", "Infinity", "-Infinity", "nan", "+1", "01", "-01", "1.", ".5", "1e", "1e+", "--1", "0x10", "1_0", "1,5",
+    "1d", "-", "٣", "\uff11", "True", "None", "undefined",
+)  # fmt: skip
+TOKENS = (
+    b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"null", b"true", b"1", b"-", b".", b"e", b"\x00", b"\xff",
+    b"\xc3", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf4\x90\x80\x80", b"\xef\xbb\xbf", b"\\u", b"\\ud800", b"\\udc00", b"//",
+    b'"label":1', b'"weight":2', b'"features":', b'"features":{}', b"\n", b" ", b"\x0b", b"\xc2\xa0", b"[" * 70,
+    b'{"":' * 70, b"9" * 5000,
+)  # fmt: skip
+TRAILING = (b" ", b"\n", b"{}", b"1", b"\x00", b"\xff", b",", b"}", b" null", b"\xef\xbb\xbf", b" \t\r\n", b'"', b"NaN")
+SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "/": "\\/", "\t": "\\t", "\b": "\\b", "\f": "\\f", "\r": "\\r"}
+
+
+class Texts:
+    """Parts of JSON texts, by a seeded generator."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self._past: list[bytes] = [b'{"features":{"a":1},"label":1}']
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def space(self) -> str:
+        return "" if self.chance(0.9) else self.random.choice((" ", "\n", "\t", "\r", "  ", " \n "))
+
+    def name(self) -> str:
+        roll = self.random.random()
+        if roll < 0.7:
+            return self.random.choice(NAMES)
+        if roll < 0.95:
+            return f"n{self.random.randrange(40)}"
+        characters = (0x20, 0x22, 0x3A, 0x5C, 0x80, 0xE9, 0x7FF, 0x800, 0xFFFD, 0xFFFF, 0x10000, 0x1F600, 0x10FFFF)
+        return "".join(map(chr, self.random.choices(characters, k=self.random.randrange(70))))
+
+    def string(self, text: str) -> str:
+        """A JSON string of this text: plain, escaped here and there, or wrong."""
+        if self.chance(0.75):
+            return json.dumps(text, ensure_ascii=self.chance(0.3))
+        parts = [self._character(c) for c in text]
+        if self.chance(0.15):
+            wrong = (
+                "\\ud800",
+                "\\uDFFF",
+                "\\ude00\\ud83d",
+                "\\ud83d\\ude00",
+                "\\u00",
+                "\\x41",
+                "\\",
+                "\t",
+                "\x00",
+                '"',
+            )
+            parts.insert(self.random.randint(0, len(parts)), self.random.choice(wrong))
+        return '"' + "".join(parts) + '"'
+
+    def _character(self, c: str) -> str:
+        roll = self.random.random()
+        if roll < 0.4:
+            units = c.encode("utf-16-be")
+            upper = self.random.choice(("{:04x}", "{:04X}"))
+            return "".join("\\u" + upper.format(units[i] << 8 | units[i + 1]) for i in range(0, len(units), 2))
+        if c in SHORT and (roll < 0.7 or c != "/"):
+            return SHORT[c]
+        return json.dumps(c, ensure_ascii=False)[1:-1]
+
+    def number(self) -> str:
+        roll = self.random.random()
+        if roll < 0.5:
+            return f"{self.random.randint(-20, 20) / 4:g}"
+        if roll < 0.7:
+            return repr(self.random.uniform(-1, 1) * 10.0 ** self.random.randint(-20, 20))
+        if roll < 0.75:
+            digits = "".join(self.random.choices("0123456789", k=self.random.randint(1, 45)))
+            return f"{self.random.choice(('', '-'))}{digits}{self.random.choice(('', '.5', 'e2', 'E-30', '.0e-5'))}"
+        return self.random.choice(NUMBERS)
+
+    def value(self, depth: int = 0) -> str:
+        """Any JSON value, or what somebody took for one."""
+        roll = self.random.random()
+        if roll < 0.3:
+            return self.number()
+        if roll < 0.5:
+            return self.string(self.name())
+        if roll < 0.7:
+            return self.random.choice(("true", "false", "null", '"1"', '"1.5"', "[]", "{}", "[[]]"))
+        if roll < 0.75:
+            return self.random.choice(NO_NUMBERS)
+        if roll < 0.78:
+            levels = self.random.choice((30, 60, 61, 62, 63, 64, 65, 100, 2000))
+            return "[" * levels + "]" * levels
+        if depth > 3:
+            return "0"
+        inner = [self.value(depth + 1) for _ in range(self.random.randrange(4))]
+        return self.list(inner) if self.chance(0.5) else self.object([(self.name(), v) for v in inner])
+
+    def list(self, values: Sequence[str]) -> str:
+        return "[" + ",".join(self.space() + v + self.space() for v in values) + "]"
+
+    def object(self, members: Sequence[tuple[str, str]]) -> str:
+        space = self.space
+        return (
+            "{" + ",".join(f"{space()}{self.string(name)}{space()}:{space()}{v}{space()}" for name, v in members) + "}"
+        )
+
+    def features(self, listed: bool, dimension: int) -> str:
+        """Features that are mostly well-formed: each part is wrong once in a while."""
+        if self.chance(0.02):
+            return self.value()
+        odd = 0.03
+        if listed != self.chance(0.02):
+            n = dimension if self.chance(0.95) else self.random.randrange(6)
+            return self.list([self.value() if self.chance(odd) else self.number() for _ in range(n)])
+        n = self.random.choice((0, 1, 1, 2, 2, 3, 3, 4, 5, 8))
+        names = [self.name() for _ in range(n)]
+        if self.chance(0.9):
+            names = list(dict.fromkeys(names))
+        return self.object([(name, self.value() if self.chance(odd) else self.number()) for name in names])
+
+    def broken(self, raw: bytes) -> bytes:
+        """The same bytes, sometimes after an accident or two."""
+        if self.chance(0.02):
+            raw = self.random.choice(self._past)
+        if self.chance(0.7):
+            self._past = [*self._past[-20:], raw]
+            return raw
+        for _ in range(self.random.choice((1, 1, 1, 2, 5))):
+            raw = self.random.choice(ACCIDENTS)(self, raw)
+        return raw
+
+    def cut(self, raw: bytes) -> tuple[bytes, bytes, bytes]:
+        """Three parts, the middle one short."""
+        at = self.random.randint(0, len(raw))
+        end = min(len(raw), at + self.random.choice((0, 1, 1, 2, 5, 20)))
+        return raw[:at], raw[at:end], raw[end:]
+
+    def _flip(self, raw: bytes) -> bytes:
+        before, middle, after = self.cut(raw)
+        return before + bytes(b ^ 1 << self.random.randrange(8) for b in middle) + after
+
+    def _insert(self, raw: bytes) -> bytes:
+        before, middle, after = self.cut(raw)
+        return before + self.random.choice(TOKENS) + middle + after
+
+    def _replace(self, raw: bytes) -> bytes:
+        before, _, after = self.cut(raw)
+        return before + self.random.choice(TOKENS) + after
+
+    def _remove(self, raw: bytes) -> bytes:
+        before, _, after = self.cut(raw)
+        return before + after
+
+    def _double(self, raw: bytes) -> bytes:
+        before, middle, after = self.cut(raw)
+        return before + middle + middle + after
+
+    def _truncate(self, raw: bytes) -> bytes:
+        return self.cut(raw)[0]
+
+    def _trail(self, raw: bytes) -> bytes:
+        return raw + self.random.choice(TRAILING)
+
+    def _splice(self, raw: bytes) -> bytes:
+        return self.cut(raw)[0] + self.cut(self.random.choice(self._past))[2]
+
+
+ACCIDENTS: tuple[Callable[[Texts, bytes], bytes], ...] = (
+    Texts._flip, Texts._flip, Texts._insert, Texts._replace, Texts._remove, Texts._double, Texts._truncate,
+    Texts._trail, Texts._splice,
+)  # fmt: skip
