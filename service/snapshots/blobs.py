@@ -197,8 +197,13 @@ def lay_runs(runs: Runs, before: list[str]) -> tuple[list[str], Runs, dict[str, 
     return before + digests, runs[full * BLOCK_RUNS :], dict(zip(digests, new, strict=True))
 
 
+def needed_runs(names: list[str], before: list[str]) -> list[str]:
+    """Which blobs of runs are to be fetched by a reader who has those of `before`: the later ones, or all."""
+    return names[len(before) :] if names[: len(before)] == before else names
+
+
 def take_up_runs(names: list[str], rest: Runs, found: Mapping[str, bytes], before: list[str], known: Runs) -> Runs:
     """All runs of a head: those of `before` are at the start of the `known`."""
-    same = before == names[: len(before)]
-    fresh = (run for name in names[len(before) if same else 0 :] for run in np.frombuffer(found[name], RUN).tolist())
-    return [*(known[: len(before) * BLOCK_RUNS] if same else ()), *fresh, *rest]
+    fetched = needed_runs(names, before)
+    fresh = (run for name in fetched for run in np.frombuffer(found[name], RUN).tolist())
+    return [*known[: (len(names) - len(fetched)) * BLOCK_RUNS], *fresh, *rest]

@@ -218,7 +218,7 @@ def needed(head: Head, before: Stored = NOTHING) -> list[str]:
     parts = [blobs.needed(a.base, a.deltas, laid) for a, laid in arrays]
     if head.reference is not None:
         parts.append(blobs.needed(head.reference.base, head.reference.deltas, _like(head.reference, before)))
-    runs = [name for name in head.run_blobs if name not in before.runs]
+    runs = blobs.needed_runs(head.run_blobs, before.runs)
     wanted = (*blobs.needed_names(head.names, before.names), *runs, *(d for part in parts for d in part))
     return list(dict.fromkeys(wanted))
 

@@ -22,6 +22,7 @@ from service.snapshots.blobs import (
     lay_runs,
     needed,
     needed_names,
+    needed_runs,
     take_up,
     take_up_names,
     take_up_runs,
@@ -159,6 +160,16 @@ def test_runs_are_cut_once_and_none_is_lost(steps: list[tuple[int, bool]]) -> No
         store |= new
         assert take_up_runs(laid, rest, store, [], []) == runs
         if follow:
-            known = take_up_runs(laid, rest, {n: store[n] for n in laid if n not in followed}, followed, known)
+            known = take_up_runs(laid, rest, {n: store[n] for n in needed_runs(laid, followed)}, followed, known)
             followed = laid
             assert known == runs
+
+
+def test_a_reader_of_runs_follows_a_store_that_was_rolled_back() -> None:
+    """The earlier head has fewer blobs of runs than the reader, all of them the reader's own."""
+    runs = [(i % 2, i, i + 1) for i in range(3 * BLOCK_RUNS)]
+    early, rest, store = lay_runs(runs[: 2 * BLOCK_RUNS], [])
+    later, _, _ = lay_runs(runs, early)
+    assert len(later) > len(early) > 0
+    found = {name: store[name] for name in needed_runs(early, later)}
+    assert take_up_runs(early, rest, found, later, runs) == runs[: 2 * BLOCK_RUNS]
