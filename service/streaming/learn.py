@@ -249,7 +249,10 @@ class Learning:
             self._refetched[partition] = expected
             self._log.seek({partition: expected})
             return False
-        begin, _ = (await self._log.bounds())[partition]
+        bounds = await self._log.bounds()
+        if not self._log.held:  # the bounds are those of no partition, or of some
+            return False
+        begin, _ = bounds[partition]
         if begin > expected:
             raise LogLost(
                 f"topic {self._log.topic}: partition {partition} begins at {begin}, but {expected} was the next "
