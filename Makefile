@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test bounds check clean
+.PHONY: demo test bounds simulate check clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
@@ -16,6 +16,9 @@ test: $(VENV)/.dev ## All tests, on real servers
 bounds: $(VENV)/.dev ## The live mistake bound on 10,000 random streams, and the faults that its checks notice
 	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_bounds.py -k random_streams
 	$(BIN)/python -m tests.mutants
+
+simulate: $(VENV)/.dev ## Faults in any order: SEEDS=100000 runs so many, SEED=17 prints the history of one
+	$(BIN)/python -m tests.simulation $(or $(SEED),0:$(or $(SEEDS),300))
 
 check: $(VENV)/.dev ## Linters and types
 	$(BIN)/ruff check .
