@@ -20,20 +20,34 @@ PATIENCE = 6000
 
 
 class Tell:
-    """The observer of one process."""
+    """The observer of one process; what it hears must be so."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self._world, self._name = world, name
+    def __init__(self, world: World, judge: Judge, log: SimulatedLog, identity: Identity) -> None:
+        self._world, self._judge, self._log, self._identity = world, judge, log, identity
+        self._name, self._torn = log.name, world.torn
         self.reason: Exception | None = None
 
-    def learning(self, learner: Learner, *_: Any) -> None:
-        self.reason = None
+    def learning(self, learner: Learner, head: Any, digest: str) -> None:
+        self.reason, self._torn = None, self._world.torn
         self._world.say(f"{self._name}: learns from {learner.next}")
+        if digest not in self._judge.known or learner.identity != self._identity:
+            raise Violation(f"version {head.version} was never accepted, or is of other settings")
+
+    def saved(self, saved: Any) -> None:
+        self._torn = self._world.torn
+        if saved.digest not in self._judge.known:
+            raise Violation(f"version {saved.head.version} is said to be saved, and was not accepted")
 
     def stopped(self, error: Exception) -> None:
         self.reason = error
         self._world.count(f"stopped: {type(error).__name__}")
         self._world.say(f"{self._name}: stops: {type(error).__name__}: {error}")
+        if "holds offsets" in str(error) and not self._log.held:
+            raise Violation("stopped over the bounds of a topic that is not held")
+        if not isinstance(error, IdentityChanged | LogLost) and self._world.torn == self._torn:
+            raise Violation(f"stopped without need: {error}")
+        if "vanish" in str(error) and self._world.torn < self._torn + 2:
+            raise Violation(f"stopped when blobs were gone once: {error}")
 
     def rewound(self, cause: str) -> None:
         self._world.count(f"rewound: {cause}")
@@ -56,9 +70,9 @@ async def offload(function: Any, *arguments: Any) -> Any:
 class Process:
     """A process that learns, from its start to its end."""
 
-    def __init__(self, world: World, name: str, identity: Identity, keeping: dict[str, Any]) -> None:
-        self.name, self.tell = name, Tell(world, name)
-        self.log = SimulatedLog(world, name)
+    def __init__(self, world: World, judge: Judge, name: str, identity: Identity, keeping: dict[str, Any]) -> None:
+        self.name, self.log = name, SimulatedLog(world, name)
+        self.tell = Tell(world, judge, self.log, identity)
         clock = Clock(world)
         store = SimulatedStore(world, name, lambda: saver._doubtful.runs if saver._doubtful else [])
         saver = Keeper("t", store, clock, offload, **keeping)
@@ -190,7 +204,7 @@ class Simulation:
             self.started += 1
             rng = self.world.rng
             identity = Identity(eta=0.25) if self.world.chance(0.03) else self.identity
-            process = Process(self.world, f"p{self.started}", identity, self.keeping)
+            process = Process(self.world, self.judge, f"p{self.started}", identity, self.keeping)
             self.processes.append(process)
             self.paces[process.name] = rng.choice((0.1, 1.0, 1.0))
             self._note(f"start: {process.name}{', other settings' if identity is not self.identity else ''}")

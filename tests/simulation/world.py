@@ -285,7 +285,7 @@ class SimulatedLog:
     topic, cluster = "t", "cluster"
 
     def __init__(self, world: World, name: str) -> None:
-        self._world, self._name = world, name
+        self._world, self.name = world, name
         self.source = world.topic
         self.partitions: list[int] = []
         self.stopping = False
@@ -323,7 +323,7 @@ class SimulatedLog:
     async def _ask(self, what: str, source: Topic) -> None:
         await Step(what)
         if source is not self._world.topic or self._world.chance(0.02):
-            self._world.say(f"{self._name}: {what} fails")
+            self._world.say(f"{self.name}: {what} fails")
             raise DependencyError(f"{what}: no answer", "kafka")
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
@@ -369,7 +369,7 @@ class SimulatedLog:
                 raise DependencyError("offset out of range", "kafka")
             found = [part.records[o] for o in range(at[p], part.end) if o in part.records][: rng.randint(1, 7)]
             at[p] = found[-1].offset + 1 if found else part.end
-            if p not in self._sought and len(found) > 1 and self._world.chance(0.05):
+            if p not in self._sought and len(found) > 1 and self._world.chance(0.1):
                 self._world.count("fetch cut")
                 found = found[rng.randint(1, len(found) - 1) :]
             self._sought.discard(p)
@@ -393,7 +393,7 @@ class SimulatedLog:
     async def flush(self) -> None:
         await Step("flush")
         if self._pending and self._world.chance(0.1):
-            self._world.say(f"{self._name}: flush fails")
+            self._world.say(f"{self.name}: flush fails")
             raise DependencyError("dead letters: no answer", "kafka")
         self._acknowledge()
         await Step("flushed")
