@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test bounds fuzz fuzz-events fuzz-requests check clean
+.PHONY: demo test bounds simulate fuzz fuzz-events fuzz-requests check clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
@@ -28,6 +28,9 @@ fuzz-events: $(VENV)/.dev ## Mutated events through the decoder and the learner,
 REQUESTS ?= 100000
 fuzz-requests: $(VENV)/.dev ## Mutated requests to the application, against the same judge
 	$(BIN)/python -m tests.fuzz.requests $(REQUESTS)
+
+simulate: $(VENV)/.dev ## Faults in any order: SEEDS=100000 runs so many, SEED=17 prints the history of one
+	$(BIN)/python -m tests.simulation $(or $(SEED),0:$(or $(SEEDS),300))
 
 check: $(VENV)/.dev ## Linters and types
 	$(BIN)/ruff check .

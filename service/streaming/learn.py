@@ -127,6 +127,7 @@ class Learning:
                     continue
                 self._learner = learner
                 self._log.seek(learner.next)
+                self._refetched.clear()  # what was fetched again before this seek says nothing of fetches after it
                 assert self._keeper.head is not None  # noqa: S101 - a restored or begun model has a head
                 self._tell.learning(learner, self._keeper.head, self._keeper.digest)
                 self._began = True

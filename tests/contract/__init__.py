@@ -1,0 +1,1 @@
+"""Statements that hold of every implementation of an interface."""

@@ -1,0 +1,259 @@
+"""What a store promises, of real Valkey and Redis and of the simulator's: or the simulator would prove only itself."""
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
+
+import pytest
+from redis.asyncio import Redis
+
+from service.embedded.servers import Server
+from service.errors import DependencyError
+from service.snapshots import head as heads
+from service.snapshots.keeper import Saved
+from service.snapshots.store import RedisStore, Store, key
+from tests.conftest import both_stores
+from tests.integration.test_snapshots import Losing, fresh, keeper, learn
+from tests.simulation.world import SimulatedStore, World
+
+
+class Raw(Protocol):
+    """Looks behind the store."""
+
+    async def get(self) -> dict[str, bytes]: ...
+
+    async def put(self, field: str, value: bytes | None) -> None: ...
+
+
+class OfRedis:
+    def __init__(self, client: Any, model: str) -> None:
+        self._client, self._key = client, key(model)
+
+    async def get(self) -> dict[str, bytes]:
+        return {field.decode(): value for field, value in (await self._client.hgetall(self._key)).items()}
+
+    async def put(self, field: str, value: bytes | None) -> None:
+        await (self._client.hdel(self._key, field) if value is None else self._client.hset(self._key, field, value))
+
+
+class OfSimulation:
+    def __init__(self, world: World) -> None:
+        self._state = world.redis.state
+
+    async def get(self) -> dict[str, bytes]:
+        return dict(self._state)
+
+    async def put(self, field: str, value: bytes | None) -> None:
+        if value is None:
+            self._state.pop(field, None)
+        else:
+            self._state[field] = value
+
+
+class Driven:
+    """A simulated store, each of whose calls goes through without a pause."""
+
+    def __init__(self, world: World) -> None:
+        self._store = SimulatedStore(world, "one")
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        method = getattr(self._store, name)
+
+        async def through(*arguments: Any) -> Any:
+            coroutine: Coroutine[Any, Any, Any] = method(*arguments)
+            while True:
+                try:
+                    coroutine.send(None)
+                except StopIteration as end:
+                    return end.value
+
+        return through
+
+
+def blob(text: str) -> tuple[str, bytes]:
+    return hashlib.sha256(text.encode()).hexdigest(), text.encode()
+
+
+def head(version: int, *names: str, reference: bool = False) -> tuple[str, bytes]:
+    """A head of these blobs, as far as the store reads one: each kind of reference has one of them."""
+    parts = [blob(name)[0] for name in names] + [""] * 4
+    said = {
+        "version": version,
+        "arrays": {"w": {"base": parts[:1], "deltas": [d for d in parts[1:2] if d]}},
+        "names": [d for d in parts[2:3] if d],
+        "run_blobs": [d for d in parts[3:4] if d],
+        "reference": {"base": parts[:1], "deltas": []} if reference else None,
+    }
+    data = json.dumps(said).encode()
+    return hashlib.sha256(data).hexdigest(), data
+
+
+async def put(store: Store, m: str, *names: str) -> list[str]:
+    await store.put(m, dict(map(blob, names)))
+    return [blob(name)[0] for name in names]
+
+
+async def save(
+    store: Store, m: str, parent: str, said: tuple[str, bytes], *names: str, keep: str = "", evict: str = ""
+) -> str:
+    return await store.commit(m, parent, *said, await put(store, m, *names), keep, evict)
+
+
+async def what_is_not_there_is_nothing(store: Store, raw: Raw, m: str) -> None:
+    assert await store.digest(m) == ""
+    assert await store.head(m) is None
+    assert await store.blobs(m, [blob("a")[0]]) == {}
+    assert await store.blobs(m, []) == {}
+    await store.put(m, {})
+    assert await raw.get() == {}
+
+
+async def blobs_are_there_once_put_and_make_no_head(store: Store, raw: Raw, m: str) -> None:
+    names = [f"b{i}" for i in range(40)]
+    digests = await put(store, m, *names)
+    await put(store, m, *names)
+    assert await store.blobs(m, [*digests, blob("z")[0]]) == dict(map(blob, names))
+    assert await store.head(m) is None
+    assert len(await raw.get()) == 40
+
+
+async def a_first_head_has_no_parent_and_a_later_one_the_current(store: Store, raw: Raw, m: str) -> None:
+    first, second = head(1, "a"), head(2, "b")
+    assert await save(store, m, "0" * 64, first, "a") == "CONFLICT"
+    assert await save(store, m, "", first, "a") == "OK"
+    assert await save(store, m, "", second, "b") == "CONFLICT"
+    assert await store.head(m) == first
+    assert await save(store, m, first[0], second, "b") == "OK"
+    assert (await store.digest(m), await store.head(m)) == (second[0], second)
+    assert await save(store, m, first[0], head(2, "c"), "c") == "CONFLICT"
+    assert (await raw.get())["head"] == second[1]
+
+
+async def a_commit_said_twice_is_accepted_once(store: Store, raw: Raw, m: str) -> None:
+    first, second, third = head(1, "a"), head(2, "b"), head(3, "c")
+    await save(store, m, "", first, "a")
+    assert await save(store, m, first[0], second, "b", keep="2") == "OK"
+    before = await raw.get()
+    # Said again it is not read further: neither its parent, nor its blobs, nor what it keeps.
+    assert await store.commit(m, first[0], *second, [blob("gone")[0]], "9", "2") == "OK"
+    assert await raw.get() == before
+    assert await save(store, m, second[0], third, "c") == "OK"
+    assert await save(store, m, first[0], second, "b") == "CONFLICT", "it is not current any more"
+
+
+async def a_head_whose_blobs_are_gone_is_missing_them(store: Store, raw: Raw, m: str) -> None:
+    first, second = head(1, "a"), head(2, "b", "a")
+    await save(store, m, "", first, "a")
+    before = await raw.get()
+    assert await store.commit(m, first[0], *second, [blob("b")[0], blob("a")[0]], "", "") == "MISSING"
+    assert await store.commit(m, "", *second, [blob("b")[0]], "", "") == "CONFLICT", "the parent is looked at first"
+    assert await raw.get() == before
+    assert await save(store, m, first[0], second, "b", "a") == "OK"
+
+
+async def what_nobody_refers_to_is_swept_with_the_commit(store: Store, raw: Raw, m: str) -> None:
+    """Head, parent, kept versions: every kind of reference of theirs holds its blob."""
+    parent = ""
+    for version, names in enumerate((("a", "b", "c", "d"), ("e", "f", "g", "h"), ("i", "j", "k", "l")), 1):
+        said = head(version, *names, reference=version == 2)
+        await put(store, m, f"killed{version}")
+        assert await save(store, m, parent, said, *names, keep="1" if version == 1 else "") == "OK"
+        parent = said[0]
+    fields = {f for f in await raw.get() if f.startswith("b:")}
+    assert fields == {f"b:{blob(name)[0]}" for name in "abcdefghijkl"}
+    assert await save(store, m, parent, head(4, "m"), "m", evict="1", keep="4") == "OK"
+    fields = {f for f in await raw.get() if f.startswith("b:")}
+    assert fields == {f"b:{blob(name)[0]}" for name in "ijklm"}
+    assert {f for f in await raw.get() if f.startswith("v:")} == {"v:4"}
+
+
+async def a_refused_commit_sweeps_nothing(store: Store, raw: Raw, m: str) -> None:
+    await save(store, m, "", head(1, "a"), "a")
+    await put(store, m, "of another save")
+    before = await raw.get()
+    assert await store.commit(m, "0" * 64, *head(2, "a"), [blob("a")[0]], "2", "1") == "CONFLICT"
+    assert await raw.get() == before
+
+
+async def evicting_what_is_kept_keeps_it(store: Store, raw: Raw, m: str) -> None:
+    assert await save(store, m, "", head(1, "a"), "a", keep="1", evict="1") == "OK"
+    assert "v:1" in await raw.get()
+
+
+async def a_kept_head_that_is_damaged_stops_the_sweeping(store: Store, raw: Raw, m: str) -> None:
+    first, second = head(1, "a"), head(2, "b")
+    await save(store, m, "", first, "a")
+    await save(store, m, first[0], second, "b", keep="2")
+    for damage in (b"no json", b"{}", b"[]", b'{"names":1,"run_blobs":[],"arrays":{},"reference":null}'):
+        await raw.put("v:2", damage)
+        await put(store, m, "garbage")
+        current = await store.digest(m)
+        said = head(3, "c", damage.hex())
+        assert await save(store, m, current, said, "c", damage.hex()) == "OK"
+        assert f"b:{blob('garbage')[0]}" in await raw.get()
+    await raw.put("v:2", None)
+    assert await save(store, m, said[0], head(4, "d"), "d") == "OK"
+    assert f"b:{blob('garbage')[0]}" not in await raw.get()
+
+
+async def half_a_head_is_none(store: Store, raw: Raw, m: str) -> None:
+    await save(store, m, "", head(1, "a"), "a")
+    await raw.put("head", None)
+    assert await store.head(m) is None
+    assert await store.digest(m) == head(1, "a")[0]
+
+
+async def a_keeper_that_lost_a_reply_finds_out(store: Store, raw: Raw, m: str) -> None:  # noqa: ARG001
+    """A save that may or may not have been accepted is neither refused nor lost."""
+    for call in ("put", "commit"):
+        for carried_out in (True, False):
+            first = keeper(store, m)
+            learner = await first.restore() or fresh()
+            assert isinstance(await first.save(learner, {}, "cluster"), Saved)
+            learn(learner, "a")
+            first._store = Losing(store, call, carried_out)  # type: ignore[arg-type]
+            with pytest.raises(DependencyError):
+                await first.save(learner, {}, "cluster")
+            learn(learner, "b")
+            assert isinstance(await first.save(learner, {}, "cluster"), Saved)
+            restored = await keeper(store, m).restore()
+            assert restored is not None
+            assert restored.counts.events == learner.counts.events
+            assert restored.runs == learner.runs
+            assert heads.content(restored).state_digest == heads.content(learner).state_digest
+
+
+STATEMENTS = (
+    what_is_not_there_is_nothing,
+    blobs_are_there_once_put_and_make_no_head,
+    a_first_head_has_no_parent_and_a_later_one_the_current,
+    a_commit_said_twice_is_accepted_once,
+    a_head_whose_blobs_are_gone_is_missing_them,
+    what_nobody_refers_to_is_swept_with_the_commit,
+    a_refused_commit_sweeps_nothing,
+    evicting_what_is_kept_keeps_it,
+    a_kept_head_that_is_damaged_stops_the_sweeping,
+    half_a_head_is_none,
+    a_keeper_that_lost_a_reply_finds_out,
+)
+Statement = Callable[[Store, Raw, str], Awaitable[None]]
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda s: s.__name__)
+async def test_of_the_simulator(statement: Statement, topic: str) -> None:
+    world = World(0)
+    world.faulty = False
+    await statement(Driven(world), OfSimulation(world), topic)  # type: ignore[arg-type]
+
+
+@both_stores
+@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda s: s.__name__)
+async def test_of_the_servers(redis: Server, statement: Statement, topic: str) -> None:
+    url = f"redis://{redis.address}/0"
+    store, client = RedisStore(url), Redis.from_url(url)
+    try:
+        await statement(store, OfRedis(client, topic), topic)
+    finally:
+        await client.aclose()
+        await store.close()

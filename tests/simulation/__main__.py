@@ -1,0 +1,34 @@
+"""`python -m tests.simulation 17` prints the history of a seed; `0:1000` runs seeds to the first that fails."""
+
+import sys
+import time
+from collections import Counter
+
+from tests.simulation.run import Simulation
+from tests.simulation.world import Violation
+
+
+def main(wanted: str) -> int:
+    """The exit code: 1 where a promise was broken."""
+    first, many, last = wanted.partition(":")
+    started, counts = time.monotonic(), Counter[str]()
+    seeds = range(int(first or 0), int(last)) if many else [int(first)]
+    for seed in seeds:
+        simulation = Simulation(seed)
+        try:
+            counts.update(simulation.run().counts)
+        except Violation as violation:
+            print(violation)
+            print(f"reproduce it: make simulate SEED={seed}")
+            return 1
+        if not many:
+            print("\n".join(simulation.world.history))
+        if many and seed % 1000 == 999:
+            print(f"{seed + 1} seeds, no violation", flush=True)
+    print(", ".join(f"{what}: {count}" for what, count in sorted(counts.items())))
+    print(f"{len(seeds)} seeds, no violation, {time.monotonic() - started:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,146 @@
+"""What every accepted head is held against: the plain fold of the records that it covers."""
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tests.oracle import Fold
+from tests.simulation.world import Topic, Violation, World
+
+Runs = list[tuple[int, int, int]]
+
+
+class State:
+    """A plain fold over runs of a log."""
+
+    def __init__(self, eta: float) -> None:
+        self.fold = Fold(eta)
+        self.rejected = 0
+        self.next: dict[int, int] = {}
+
+    def copy(self) -> "State":
+        new = State(self.fold.eta)
+        new.fold.__dict__.update(self.fold.__dict__)
+        new.fold.w = dict(self.fold.w)
+        new.rejected, new.next = self.rejected, dict(self.next)
+        return new
+
+    def learn(self, topic: Topic, runs: Iterable[tuple[int, int, int]]) -> "State":
+        new = self.copy()
+        for p, start, to in runs:
+            if new.next.setdefault(p, start) != start:
+                raise Violation(f"a run of partition {p} begins at {start}, not at {new.next[p]}")
+            records = topic.partitions[p].records if p < len(topic.partitions) else {}
+            for offset in range(start, to):
+                if (record := records.get(offset)) and record.good:
+                    assert record.value is not None
+                    new.fold.learn(record.value)
+                new.rejected += record is not None and not record.good
+            new.next[p] = to
+        return new
+
+
+class Judged(NamedTuple):
+    """An accepted head that was found right."""
+
+    version: int
+    next: dict[int, int]
+    begun: State
+    """What the runs of its children go on from: the state of the last kept version."""
+    topic: Topic | None
+    """The log it was learned from, where it learned anything."""
+
+
+class Judge:
+    """Looks at each head in the moment it is accepted."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.known: dict[str, Judged] = {}
+        world.accepted = self.accepted
+
+    def _array(self, array: Any, columns: int) -> list[float]:
+        state = self._world.redis.state
+        base = b"".join(state[f"b:{name}"] for name in array["base"])
+        values = [*struct.unpack(f"<{len(base) // 8}d", base)]
+        values += [0.0] * (columns - len(values))
+        for name in array["deltas"]:
+            for column, value in struct.iter_unpack("<Id", state[f"b:{name}"]):
+                values[column] = value
+        return values
+
+    def accepted(self, before: str, head: bytes, cut: Runs) -> None:
+        """Raises Violation unless this head, just accepted in place of `before`, is right."""
+        redis, digest = self._world.redis, hashlib.sha256(head).hexdigest()
+        said = json.loads(head)
+        if redis.state["head"] != head or redis.state["digest"].decode() != digest:
+            raise Violation("the store holds another head than it accepted")
+        if said["parent"] != before:
+            raise Violation(f"accepted on {before[:6]}, which is not its parent {said['parent'][:6]}")
+        redis.whole()
+        if missing := [k["version"] for k in said["kept"] if f"v:{k['version']}" not in redis.state]:
+            raise Violation(f"kept versions {missing} are not there")
+        eta = said["identity"]["eta"]
+        parent = self.known[before] if before else Judged(0, {}, State(eta), None)
+        ours = {int(p): position["offset"] for p, position in said["next"].items()}
+        if said["version"] != parent.version + 1:
+            raise Violation(f"version {said['version']} follows on {parent.version}")
+        for p, offset in parent.next.items():
+            if ours.get(p, -1) < offset:
+                raise Violation(f"partition {p} went back from {offset} to {ours.get(p)}")
+        stored = b"".join(redis.state[f"b:{name}"] for name in said["run_blobs"])
+        runs: Runs = [*struct.iter_unpack("<IQQ", stored), *map(tuple, said["runs"])]
+        is_kept = bool(said["kept"]) and said["kept"][-1]["version"] == said["version"]
+        if is_kept:
+            if runs:
+                raise Violation("a kept version has runs of its own")
+            runs = cut
+        topics = [parent.topic] if parent.topic else self._world.topics
+        wrong = ""
+        for topic in reversed(topics):
+            state = parent.begun.learn(topic, runs)
+            if not (wrong := self._differs(said, ours, state) or self._unsaid(topic, said["covered"])):
+                learned = topic if state.fold.events or state.rejected else None
+                self.known[digest] = Judged(said["version"], ours, state if is_kept else parent.begun, learned)
+                return
+        raise Violation(f"version {said['version']}: {wrong}")
+
+    def _differs(self, said: Any, ours: dict[int, int], state: State) -> str:
+        """Where the head is not this state."""
+        fold, counts = state.fold, said["counts"]
+        for p, ranges in said["covered"].items():
+            if ranges[-1][1] != ours[int(p)] or state.next.get(int(p), ranges[0][0]) != ours[int(p)]:
+                return f"partition {p} covers {ranges}, goes on at {ours[int(p)]}, runs end at {state.next.get(int(p))}"
+        names = [n for name in said["names"] for n in json.loads(self._world.redis.state[f"b:{name}"])]
+        if names != list(fold.w):
+            return f"names are {names}, not {list(fold.w)}"
+        if (found := self._array(said["arrays"]["w"], said["columns"])) != fold.vector:
+            return f"weights are {found}, not {fold.vector}"
+        (nn, np), (pn, pp) = counts["confusion"]
+        figures = nn + np + pn + pp, counts["mistakes"], np + pn, sum(counts["rejected"].values())
+        if figures != (fold.events, fold.mistakes, fold.wrong, state.rejected):
+            return f"counts are {figures}, not {(fold.events, fold.mistakes, fold.wrong, state.rejected)}"
+        return ""
+
+    def _unsaid(self, topic: Topic, covered: Any) -> str:
+        """A bad record that is covered although no dead letter of it was acknowledged."""
+        for p, ranges in covered.items():
+            records = topic.partitions[int(p)].records if int(p) < len(topic.partitions) else {}
+            for start, to in ranges:
+                for offset in range(start, to):
+                    record = records.get(offset)
+                    said = self._world.letters.get(f"t-{p}-{offset}".encode(), ())
+                    if record and not record.good and record.value not in said:
+                        return f"no dead letter of {p}:{offset} was acknowledged"
+        return ""
+
+    def letters(self) -> None:
+        """No dead letter is of a record that was learned, or of none."""
+        for key, values in self._world.letters.items():
+            p, offset = map(int, key.decode().rsplit("-", 2)[1:])
+            there = [t.partitions[p].records.get(offset) for t in self._world.topics if p < len(t.partitions)]
+            bad = {record.value for record in there if record and not record.good}
+            if not values <= bad:
+                raise Violation(f"dead letter {key.decode()} is of no bad record")

@@ -1,0 +1,334 @@
+"""The scheduler: one seed's run, from the first start to the end of the log, with faults in between."""
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from service.errors import DependencyError, IdentityChanged, LogLost, SnapshotDamaged
+from service.learning.identity import Identity
+from service.learning.learner import DEFAULT, Learner
+from service.snapshots import blobs, keeper
+from service.snapshots.keeper import Keeper, fetch
+from service.streaming import learn
+from tests.simulation.judge import Judge
+from tests.simulation.world import Clock, SimulatedLog, SimulatedStore, Step, Topic, Violation, World
+
+PATIENCE = 6000
+"""Steps after the last fault within which everything is learned, or somebody said why not."""
+
+
+class Tell:
+    """The observer of one process; what it hears must be so."""
+
+    def __init__(self, world: World, judge: Judge, log: SimulatedLog, identity: Identity) -> None:
+        self._world, self._judge, self._log, self._identity = world, judge, log, identity
+        self._name, self._torn = log.name, world.torn
+        self.reason: Exception | None = None
+
+    def learning(self, learner: Learner, head: Any, digest: str) -> None:
+        self.reason, self._torn = None, self._world.torn
+        self._world.say(f"{self._name}: learns from {learner.next}")
+        if digest not in self._judge.known or learner.identity != self._identity:
+            raise Violation(f"version {head.version} was never accepted, or is of other settings")
+
+    def saved(self, saved: Any) -> None:
+        self._torn = self._world.torn
+        if saved.digest not in self._judge.known:
+            raise Violation(f"version {saved.head.version} is said to be saved, and was not accepted")
+
+    def stopped(self, error: Exception) -> None:
+        self.reason = error
+        self._world.count(f"stopped: {type(error).__name__}")
+        self._world.say(f"{self._name}: stops: {type(error).__name__}: {error}")
+        if "holds offsets" in str(error) and not self._log.held:
+            raise Violation("stopped over the bounds of a topic that is not held")
+        if not isinstance(error, IdentityChanged | LogLost) and self._world.torn == self._torn:
+            raise Violation(f"stopped without need: {error}")
+        if "vanish" in str(error) and self._world.torn < self._torn + 2:
+            raise Violation(f"stopped when blobs were gone once: {error}")
+
+    def rewound(self, cause: str) -> None:
+        self._world.count(f"rewound: {cause}")
+        self._world.say(f"{self._name}: drops its state: {cause}")
+
+    def passed_over(self, partition: int, start: int, to: int) -> None:
+        self._world.say(f"{self._name}: passes over {partition}:{start}-{to}")
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+async def offload(function: Any, *arguments: Any) -> Any:
+    await Step("offload")
+    answer = function(*arguments)
+    await Step("offloaded")
+    return answer
+
+
+class Process:
+    """A process that learns, from its start to its end."""
+
+    def __init__(self, world: World, judge: Judge, name: str, identity: Identity, keeping: dict[str, Any]) -> None:
+        self.name, self.log = name, SimulatedLog(world, name)
+        self.tell = Tell(world, judge, self.log, identity)
+        clock = Clock(world)
+        store = SimulatedStore(world, name, lambda: saver._doubtful.runs if saver._doubtful else [])
+        saver = Keeper("t", store, clock, offload, **keeping)
+        known = bool(world.redis.state) and world.rng.random() < 0.5
+        self.learning = learn.Learning(self.log, saver, clock, self.tell, identity, known=lambda: known)  # type: ignore[arg-type]
+        self.coroutine = self.learning.run()
+        self.at: Step | None = Step("start")
+
+
+class Reader:
+    """A process that follows the model's snapshots which it never finds damaged."""
+
+    def __init__(self, world: World) -> None:
+        self.name, self.world = "reader", world
+        self.coroutine = self.run()
+        self.at: Step | None = Step("start")
+
+    async def run(self) -> None:
+        store, clock, before = SimulatedStore(self.world, "reader"), Clock(self.world), None
+        while True:
+            torn = self.world.torn
+            try:
+                before = await fetch(store, "t", offload, DEFAULT, before)
+            except DependencyError:
+                pass
+            except SnapshotDamaged:
+                # A head that came back after Redis was emptied cannot be told from one that was there all along.
+                if torn == self.world.torn:
+                    raise
+            await clock.sleep(0.3)
+
+
+@contextlib.contextmanager
+def small(slice_: int, block: int) -> Iterator[None]:
+    """Slices and blocks so small that a few records make several."""
+    with (
+        mock.patch.object(learn, "SLICE", slice_),
+        mock.patch.object(keeper, "SHARE", 2),  # a save is due sooner
+        mock.patch.object(blobs, "BLOCK_COLUMNS", block),
+        mock.patch.object(blobs, "BLOCK_NAMES", block),
+        mock.patch.object(blobs, "BLOCK_RUNS", block),
+    ):
+        yield
+
+
+class Simulation:
+    """One seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.world = seed, World(seed)
+        self.judge, rng = Judge(self.world), self.world.rng
+        self.keeping = {"keep": rng.choice((0, 1, 1, 3)), "keep_every": rng.choice((0.5, 2.0, 10.0))}
+        self.sizes = rng.choice((2, 3, 200)), rng.choice((2, 3, 8))
+        self.identity = Identity(eta=rng.choice((1.0, 0.5, 0.3)))
+        self.processes: list[Process] = []
+        self.paces: dict[str, float] = {}
+        self.reader = Reader(self.world)
+        self.started = 0
+        wanted: list[tuple[Callable[[], None], float]] = [
+            (self.spawn, 1.0), (self.crash, 1.0), (self.stop, 0.3), (self.assign, 3.0), (self.revoke, 2.0),
+            (self.roll_back, 0.7), (self.empty, 0.15), (self.late, 2.0), (self.world_produces, 5.0), (self.trim, 0.1),
+            (self.recreate, 0.07), (self.add_partition, 0.15), (self.jump, 0.3), (self.reset, 1.0),
+            (self.change_pace, 1.0),
+        ]  # fmt: skip
+        self.faults = [(fault, weight * rng.choice((0.0, 0.5, 1.0, 1.0, 3.0))) for fault, weight in wanted]
+        self.often = rng.choice((0.02, 0.05, 0.15))
+
+    def run(self) -> World:
+        """Everything; raises Violation with the history."""
+        rng = self.world.rng
+        try:
+            with small(*self.sizes):
+                for _ in range(rng.randint(1, 4)):
+                    self.world.topic.produce()
+                self.spawn()
+                self.processes[0].log.assign()
+                for _ in range(rng.randint(300, 3000)):
+                    if rng.random() < self.often:
+                        fault = rng.choices([f for f, _ in self.faults], [w for _, w in self.faults])[0]
+                        fault()
+                    else:
+                        self.step()
+                self.heal()
+                for _ in range(PATIENCE):
+                    if self.learned() or self.excused():
+                        break
+                    self.step()
+                else:
+                    raise Violation("not everything is learned, and nobody says why")
+                self.world.redis.whole()
+                self.judge.letters()
+        except Violation as violation:
+            history = "\n".join(self.world.history)
+            raise Violation(f"{history}\nseed {self.seed}: {violation}") from violation
+        finally:
+            for process in self.processes:
+                process.coroutine.close()
+            self.reader.coroutine.close()
+        return self.world
+
+    def step(self) -> None:
+        """Let somebody who can go on go on to the next await; where nobody can, time passes."""
+        world = self.world
+        world.now += world.rng.random() * 0.02
+        everybody: list[Process | Reader] = [*self.processes, self.reader]
+        ready = [p for p in everybody if p.at is not None and p.at.ready()]
+        if not ready:
+            world.now += 0.1
+            return
+        who = world.rng.choices(ready, [self.paces.get(p.name, 1.0) for p in ready])[0]
+        try:
+            who.at = who.coroutine.send(None)
+        except StopIteration:
+            world.say(f"{who.name}: ends")
+            self.processes = [p for p in self.processes if p is not who]
+        except Violation:
+            raise
+        except Exception as error:
+            world.history.append(traceback.format_exc())
+            raise Violation(f"{who.name} ended with {type(error).__name__}: {error}") from error
+
+    def _note(self, what: str) -> None:
+        self.world.count(what.partition(":")[0])
+        self.world.say(f"-- {what}")
+
+    def spawn(self) -> None:
+        """A process starts; few of them with another setting."""
+        if len(self.processes) < 4:
+            self.started += 1
+            rng = self.world.rng
+            identity = Identity(eta=0.25) if self.world.chance(0.03) else self.identity
+            process = Process(self.world, self.judge, f"p{self.started}", identity, self.keeping)
+            self.processes.append(process)
+            self.paces[process.name] = rng.choice((0.1, 1.0, 1.0))
+            self._note(f"start: {process.name}{', other settings' if identity is not self.identity else ''}")
+
+    def _one(self) -> Process | None:
+        return self.world.rng.choice(self.processes) if self.processes else None
+
+    def crash(self) -> None:
+        if process := self._one():
+            self.processes.remove(process)
+            process.coroutine.close()
+            self._note(f"crash: {process.name} at {process.at.at if process.at else '?'}")
+
+    def stop(self) -> None:
+        if process := self._one():
+            process.log.stopping = True
+            self._note(f"stop: {process.name}")
+
+    def assign(self) -> None:
+        """Whoever had it may learn of it much later, or never."""
+        if process := self._one():
+            process.log.assign()
+            self._note(f"assign: {process.name}")
+
+    def revoke(self) -> None:
+        if process := self._one():
+            process.log.revoke()
+            self._note(f"revoke: {process.name}")
+
+    def change_pace(self) -> None:
+        if process := self._one():
+            self.paces[process.name] = self.world.rng.choice((0.002, 0.05, 1.0, 5.0))
+
+    def roll_back(self) -> None:
+        redis, rng = self.world.redis, self.world.rng
+        recent = redis.past[-rng.choice((2, 3, 5, 10, 1000)) :]
+        redis.state = dict(rng.choice(recent))
+        self.world.torn += 1
+        self._note(f"redis rolled back: to {redis.state.get('digest', b'nothing')[:6].decode()}")
+
+    def empty(self) -> None:
+        self.world.redis.state = {}
+        self.world.torn += 1
+        self._note("redis emptied")
+
+    def reset(self) -> None:
+        """The operator's answer to a stop."""
+        if any(p.tell.reason for p in self.processes):
+            self.empty()
+
+    def late(self) -> None:
+        redis = self.world.redis
+        if redis.late:
+            what, command = redis.late.pop(self.world.rng.randrange(len(redis.late)))
+            self._note(f"late: {what}")
+            command()
+            redis.whole()
+
+    def world_produces(self) -> None:
+        self.world.topic.produce()
+
+    def trim(self) -> None:
+        part = self.world.rng.choice(self.world.topic.partitions)
+        if offsets := [o for o in part.records if o >= part.begin]:
+            part.begin = self.world.rng.choice(offsets)
+            self._note(f"trim: partition {self.world.topic.partitions.index(part)} to {part.begin}")
+
+    def recreate(self) -> None:
+        world = self.world
+        world.topic = Topic(world.rng, len(world.topic.partitions), gaps=0.0)
+        world.topics.append(world.topic)
+        world.committed = {}
+        for _ in range(world.rng.randint(0, 12)):
+            world.topic.produce()
+        self._note("topic recreated")
+
+    def add_partition(self) -> None:
+        if len(self.world.topic.partitions) < 4:
+            self.world.topic.grow()
+            self._note("partition added")
+
+    def jump(self) -> None:
+        self.world.jump += self.world.rng.choice((-3600.0, 3600.0, -1.0, 5.0))
+        self._note("wall clock jumps")
+
+    def heal(self) -> None:
+        """No more faults: what was late arrives, one process is there and has the topic."""
+        self._note("faults end")
+        self.world.faulty = False
+        while self.world.redis.late:
+            self.late()
+        for process in self.processes:
+            process.log.revoke()
+        self.paces = {}
+        self.processes = [p for p in self.processes if p.learning._identity == self.identity and not p.log.stopping]
+        if not self.processes or self.world.rng.random() < 0.3:
+            self.spawn()
+        self.last = self.processes[-1]
+        self.last.tell.reason = None
+        self.last.log.assign()
+
+    def learned(self) -> bool:
+        """Whether the current head covers the log."""
+        digest = self.world.redis.state.get("digest", b"").decode()
+        ends = {p: part.end for p, part in enumerate(self.world.topic.partitions)}
+        return bool(digest) and self.judge.known[digest].next == ends and self.last.tell.reason is None
+
+    def excused(self) -> bool:
+        """Whether the process stopped for a reason, which must be a good one."""
+        reason, world = self.last.tell.reason, self.world
+        if reason is None:
+            return False
+        digest = world.redis.state.get("digest", b"").decode()
+        bounds = [(part.begin, part.end) for part in world.topic.partitions]
+        if isinstance(reason, IdentityChanged) and digest:
+            good = f'"eta":{self.identity.eta}' not in world.redis.state["head"].decode()
+        elif isinstance(reason, LogLost) and digest:
+            head = self.judge.known[digest]
+            starts = [head.next.get(p, 0) for p in range(len(bounds))]
+            lost = any(not begin <= o <= end for o, (begin, end) in zip(starts, bounds, strict=True))
+            good = lost or (head.topic is not None and head.topic is not world.topic)
+        else:
+            good = isinstance(reason, LogLost) and any(begin for begin, _ in bounds)
+        if not good:
+            raise Violation(f"stopped without need: {type(reason).__name__}: {reason}")
+        world.count("excused")
+        return True

@@ -1,0 +1,404 @@
+"""Kafka, Redis and time as a seed makes them, seen through the interfaces that learning awaits.
+
+Every await is a `Step`: the scheduler decides who goes on next, or dies there. What is taken for granted of the real
+ones: Redis runs one command at a time; Kafka's client returns to a partition everything from where it was sought to,
+though later fetches may lose a beginning; a consumer of a topic that was recreated gets errors until it is assigned
+again; offset 0 holds a record, so that whatever was learned has a fingerprint, and a recreated topic has no gaps, so
+that it has a record to compare with it (where there is none, the service says that it could not compare).
+"""
+
+import functools
+import hashlib
+import json
+import random
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from service.errors import DependencyError
+from service.streaming.dead_letters import DeadLetter
+
+NAMES = "abcdefghijklmn"
+VALUES = (0.5, -1.0, 2.0, 0.1, -0.3, 1.5)
+BAD = (
+    None, b"", b"no event", b'{"features":{"a":1}}', b'{"features":{"new1":1,"a":NaN},"label":1}',
+    b'{"features":{"new2":1},"label":"perhaps"}', b'{"features":{"new3":1,"new4":1e31},"label":1}',
+)  # fmt: skip
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Step:
+    """An await: the scheduler goes on from here when `ready` holds, or never."""
+
+    def __init__(self, at: str, ready: Callable[[], bool] = lambda: True) -> None:
+        self.at, self.ready = at, ready
+
+    def __await__(self) -> Generator["Step", None, None]:
+        yield self
+
+
+class Record(NamedTuple):
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+    good: bool
+
+
+class Partition:
+    """Records by offset, some offsets without one. What was trimmed stays here, for the oracle."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, Record] = {}
+        self.begin = self.end = 0
+
+
+class Topic:
+    """A topic between its creation and its deletion."""
+
+    def __init__(self, rng: random.Random, partitions: int, gaps: float = 0.1) -> None:
+        self._rng, self._gaps = rng, gaps
+        self.partitions = [Partition() for _ in range(partitions)]
+
+    def grow(self) -> None:
+        """Add a partition."""
+        self.partitions.append(Partition())
+
+    def produce(self) -> None:
+        """Add a few records to a partition, or offsets that hold none."""
+        part = self._rng.choice(self.partitions)
+        for _ in range(self._rng.randint(1, 8)):
+            if part.end and self._rng.random() < self._gaps:
+                part.end += self._rng.randint(1, 3)  # a transaction's marker, an aborted or compacted record
+            else:
+                self._write(part, part.end)
+                part.end += 1
+
+    def _write(self, part: Partition, offset: int) -> None:
+        rng = self._rng
+        good = rng.random() > 0.15
+        value = rng.choice(BAD)
+        if good:
+            features = {name: rng.choice(VALUES) for name in rng.sample(NAMES, rng.randint(0, 4))}
+            value = json.dumps({"features": features, "label": rng.choice((1, -1))}).encode()
+        part.records[offset] = Record(offset, rng.randrange(1 << 40), rng.choice((None, b"k")), value, (), good)
+
+
+@functools.cache
+def refs(head: bytes) -> list[str]:
+    """The digests of all blobs that a head refers to, read as anybody could."""
+    said = json.loads(head)
+    arrays = [*said["arrays"].values(), *([said["reference"]] if said["reference"] else [])]
+    return [*said["names"], *said["run_blobs"], *(d for a in arrays for d in (*a["base"], *a["deltas"]))]
+
+
+class Redis:
+    """One model's hash, with the semantics of commit.lua."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, bytes] = {}
+        self.past: list[dict[str, bytes]] = [{}]
+        self.late: list[tuple[str, Callable[[], object]]] = []
+        """Commands that are to be carried out some time after their sender gave up."""
+
+    def put(self, blobs: Mapping[str, bytes]) -> None:
+        self.state.update((f"b:{digest}", blob) for digest, blob in blobs.items())
+        self.past.append(dict(self.state))
+
+    def commit(self, parent: str, digest: str, head: bytes, wanted: Iterable[str], keep: str, evict: str) -> str:
+        """As commit.lua, in its order."""
+        state = self.state
+        current = state.get("digest", b"").decode()
+        if current == digest:
+            return "OK"
+        if current != parent:
+            return "CONFLICT"
+        live = {f"b:{name}" for name in wanted}
+        if not live <= state.keys():
+            return "MISSING"
+        held = [state["head"]] if "head" in state else []
+        held += [text for field, text in state.items() if field[:2] == "v:" and field != f"v:{evict}"]
+        sweep = True
+        for text in held:
+            try:
+                live |= {f"b:{name}" for name in refs(text)}
+            except (ValueError, LookupError, TypeError, AttributeError):
+                sweep = False
+        state["head"], state["digest"] = head, digest.encode()
+        if keep:
+            state[f"v:{keep}"] = head
+        if evict and evict != keep:
+            state.pop(f"v:{evict}", None)
+        if sweep:
+            self.sweep(live)
+        self.past.append(dict(state))
+        return "OK"
+
+    def sweep(self, live: set[str]) -> None:
+        """Remove blobs that nothing refers to."""
+        for field in [f for f in self.state if f[:2] == "b:" and f not in live]:
+            del self.state[field]
+
+    def whole(self) -> None:
+        """What must hold between any two commands: heads that are there have their blobs."""
+        for field, text in self.state.items():
+            if field == "head" or field[:2] == "v:":
+                for name in refs(text):
+                    blob = self.state.get(f"b:{name}")
+                    if blob is None or hashlib.sha256(blob).hexdigest() != name:
+                        raise Violation(f"blob {name[:8]} of {field} is missing or damaged")
+
+
+class World:
+    """What all processes share, and what went wrong for whom."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.now, self.jump = 0.0, 0.0
+        self.faulty, self.torn = True, 0
+        self.redis = Redis()
+        self.topic = Topic(self.rng, self.rng.choice((1, 1, 2, 3)))
+        self.topics = [self.topic]
+        self.committed: dict[int, int] = {}
+        self.letters: dict[bytes, set[bytes | None]] = {}
+        self.history: list[str] = []
+        self.counts: dict[str, int] = {}
+        self.accepted: Callable[[str, bytes, list[tuple[int, int, int]]], None] = lambda *_: None
+
+    def say(self, what: str) -> None:
+        self.history.append(f"{self.now:8.2f} {what}")
+
+    def count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def chance(self, probability: float) -> bool:
+        return self.faulty and self.rng.random() < probability
+
+
+class Clock:
+    """The world's time; its wall clock jumps."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now(self) -> float:
+        return self._world.now
+
+    def time(self) -> float:
+        return 1_700_000_000.0 + self._world.now + self._world.jump
+
+    async def sleep(self, seconds: float) -> None:
+        until = self._world.now + seconds
+        await Step("sleep", lambda: self._world.now >= until)
+
+
+class SimulatedStore:
+    """`snapshots.store.Store` for one process."""
+
+    def __init__(self, world: World, name: str, cut: Callable[[], list[tuple[int, int, int]]] = list) -> None:
+        """`cut` says which runs the head that is being saved puts down for its kept version."""
+        self._world, self._name, self._cut = world, name, cut
+
+    async def _ask(self, what: str, command: Callable[[], Any]) -> Any:
+        world = self._world
+        await Step(what)
+        if world.chance(0.03):
+            late = world.rng.random() < 0.5
+            world.count("late" if late else "unanswered")
+            if late:
+                world.redis.late.append((f"{what} of {self._name}", command))
+            world.say(f"{self._name}: {what} fails{', and will come late' if late else ''}")
+            raise DependencyError(f"{what}: no answer", "redis")
+        answer = command()
+        if world.chance(0.03):
+            world.count("doubled")
+            world.say(f"{self._name}: {what} twice")
+            if world.rng.random() < 0.5:
+                answer = command()
+            else:
+                world.redis.late.append((f"{what} of {self._name}, again", command))
+        await Step(f"{what} done")
+        if world.chance(0.03):
+            world.count("reply lost")
+            world.say(f"{self._name}: reply to {what} lost")
+            raise DependencyError(f"{what}: reply lost", "redis")
+        return answer
+
+    async def digest(self, model: str) -> str:  # noqa: ARG002 - there is one
+        answer: str = await self._ask("digest", lambda: self._world.redis.state.get("digest", b"").decode())
+        return answer
+
+    async def head(self, model: str) -> tuple[str, bytes] | None:  # noqa: ARG002
+        def read() -> tuple[str, bytes] | None:
+            state = self._world.redis.state
+            return (state["digest"].decode(), state["head"]) if "digest" in state and "head" in state else None
+
+        found: tuple[str, bytes] | None = await self._ask("head", read)
+        return found
+
+    async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:  # noqa: ARG002
+        wanted, found = list(digests), dict[str, bytes]()
+        for i in range(0, len(wanted), 3):
+
+            def read(part: list[str] = wanted[i : i + 3]) -> dict[str, bytes]:
+                state = self._world.redis.state
+                return {d: state[f"b:{d}"] for d in part if f"b:{d}" in state}
+
+            found |= await self._ask("blobs", read)
+        return found
+
+    async def put(self, model: str, blobs: Mapping[str, bytes]) -> None:  # noqa: ARG002
+        items = list(blobs.items())
+        for i in range(0, len(items), 3):
+            part = dict(items[i : i + 3])
+            await self._ask("put", functools.partial(self._world.redis.put, part))
+
+    async def commit(
+        self, model: str, parent: str, digest: str, head: bytes, refs: Iterable[str], keep: str, evict: str
+    ) -> Any:
+        """As the store, and whoever is accepted is looked at."""
+        world, wanted, cut = self._world, list(refs), list(self._cut())
+
+        def command() -> str:
+            before = world.redis.state.get("digest", b"").decode()
+            verdict = world.redis.commit(parent, digest, head, wanted, keep, evict)
+            world.count(verdict)
+            version = json.loads(head).get("version") if model else ""
+            world.say(
+                f"{self._name}: commit of {digest[:6]} (version {version}) on {parent[:6] or 'nothing'}: {verdict}"
+            )
+            if verdict == "CONFLICT" and before == digest:
+                raise Violation("a save was refused whose head is the current one")
+            if before != world.redis.state.get("digest", b"").decode():
+                world.accepted(before, head, cut)
+            return verdict
+
+        return await self._ask("commit", command)
+
+
+class SimulatedLog:
+    """`streaming.interfaces.Log` for one process, assigned and revoked as `log.TopicLog` is."""
+
+    topic, cluster = "t", "cluster"
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world, self.name = world, name
+        self.source = world.topic
+        self.partitions: list[int] = []
+        self.stopping = False
+        self._assignment = self._acquired = 0
+        self._at: dict[int, int] = {}
+        self._sought: set[int] = set()
+        self._pending: list[DeadLetter] = []
+
+    def assign(self) -> None:
+        """The group gives us the topic. The client goes on from committed offsets, where there are any."""
+        self.source = self._world.topic
+        self.partitions = list(range(len(self.source.partitions)))
+        self._at = {p: o for p, o in self._world.committed.items() if p in self.partitions}
+        self._sought = set()
+        self._assignment += 1
+
+    def revoke(self) -> None:
+        self.partitions = []
+        self._assignment += 1
+
+    async def acquire(self) -> bool:
+        await Step("acquire", lambda: self.stopping or bool(self.partitions))
+        if self.stopping or not self.partitions:
+            return not self.stopping and await self.acquire()
+        self._acquired = self._assignment
+        return True
+
+    @property
+    def held(self) -> bool:
+        return bool(self.partitions) and self._acquired == self._assignment and not self.stopping
+
+    def release(self) -> None:
+        pass
+
+    async def _ask(self, what: str, source: Topic) -> None:
+        await Step(what)
+        if source is not self._world.topic or self._world.chance(0.02):
+            self._world.say(f"{self.name}: {what} fails")
+            raise DependencyError(f"{what}: no answer", "kafka")
+
+    async def bounds(self) -> dict[int, tuple[int, int]]:
+        partitions, source = self.partitions, self.source
+        if not partitions:
+            return {}
+        await self._ask("bounds", source)
+        found = {p: (source.partitions[p].begin, source.partitions[p].end) for p in partitions}
+        await Step("bounds done")
+        return found
+
+    async def positions(self) -> dict[int, int]:
+        await self._ask("positions", self.source)
+        if any(p not in self._at for p in self.partitions):
+            raise DependencyError("no position", "kafka")
+        return {p: self._at[p] for p in self.partitions}
+
+    async def read(self, partition: int, offset: int) -> Record | None:
+        at, source = self._at, self.source
+        await self._ask("read", source)
+        part = source.partitions[partition]
+        if not self.held or not part.begin <= offset < part.end:
+            return None
+        at[partition] = offset + 1
+        return part.records.get(offset)
+
+    def seek(self, offsets: Mapping[int, int]) -> None:
+        self._at.update({p: o for p, o in offsets.items() if p in self.partitions})
+        self._sought.update(offsets)
+
+    async def poll(self) -> dict[int, Sequence[Record]]:
+        if not self.held:
+            return {}
+        at, source, partitions, rng = self._at, self.source, list(self.partitions), self._world.rng
+        await self._ask("poll", source)
+        polled: dict[int, Sequence[Record]] = {}
+        rng.shuffle(partitions)
+        for p in partitions:
+            part = source.partitions[p]
+            if p not in at or rng.random() < 0.2:
+                continue
+            if not part.begin <= at[p] <= part.end:
+                raise DependencyError("offset out of range", "kafka")
+            found = [part.records[o] for o in range(at[p], part.end) if o in part.records][: rng.randint(1, 7)]
+            at[p] = found[-1].offset + 1 if found else part.end
+            if p not in self._sought and len(found) > 1 and self._world.chance(0.1):
+                self._world.count("fetch cut")
+                found = found[rng.randint(1, len(found) - 1) :]
+            self._sought.discard(p)
+            if found:
+                polled[p] = found
+        await Step("polled")
+        if not polled:
+            self._world.now += 0.2
+        return polled
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        if self.held and self.source is self._world.topic:
+            self._world.committed.update(offsets)
+
+    async def publish(self, letter: DeadLetter) -> None:
+        self._pending.append(letter)
+        await Step("publish")
+        if self._world.rng.random() < 0.3:
+            self._acknowledge()
+
+    async def flush(self) -> None:
+        await Step("flush")
+        if self._pending and self._world.chance(0.1):
+            self._world.say(f"{self.name}: flush fails")
+            raise DependencyError("dead letters: no answer", "kafka")
+        self._acknowledge()
+        await Step("flushed")
+
+    def _acknowledge(self) -> None:
+        for letter in self._pending:
+            self._world.letters.setdefault(letter.key, set()).add(letter.value)
+        self._pending = []
