@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test bounds simulate check clean
+.PHONY: demo test bounds simulate mutants check clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
@@ -19,6 +19,9 @@ bounds: $(VENV)/.dev ## The live mistake bound on 10,000 random streams, and the
 
 simulate: $(VENV)/.dev ## Faults in any order: SEEDS=100000 runs so many, SEED=17 prints the history of one
 	$(BIN)/python -m tests.simulation $(or $(SEED),0:$(or $(SEEDS),300))
+
+mutants: $(VENV)/.dev ## Protections taken away one at a time, and the seed or test that notices each
+	$(BIN)/python -m tests.simulation.mutants
 
 check: $(VENV)/.dev ## Linters and types
 	$(BIN)/ruff check .
