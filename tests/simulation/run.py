@@ -318,7 +318,7 @@ class Simulation:
         if reason is None:
             return False
         digest = world.redis.state.get("digest", b"").decode()
-        if self.last.learning._keeper.digest != digest:
+        if self.last.learning._keeper.digest != digest or self.last.at is None or self.last.at.at != "sleep":
             return False  # a zombie saved meanwhile: it looks again
         bounds = [(part.begin, part.end) for part in world.topic.partitions]
         if isinstance(reason, IdentityChanged) and digest:
