@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test bounds simulate fuzz fuzz-events fuzz-requests check clean
+.PHONY: demo test bounds simulate mutants fuzz fuzz-events fuzz-requests check clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
@@ -31,6 +31,9 @@ fuzz-requests: $(VENV)/.dev ## Mutated requests to the application, against the 
 
 simulate: $(VENV)/.dev ## Faults in any order: SEEDS=100000 runs so many, SEED=17 prints the history of one
 	$(BIN)/python -m tests.simulation $(or $(SEED),0:$(or $(SEEDS),300))
+
+mutants: $(VENV)/.dev ## Protections taken away one at a time, and the seed or test that notices each
+	$(BIN)/python -m tests.simulation.mutants
 
 check: $(VENV)/.dev ## Linters and types
 	$(BIN)/ruff check .

@@ -318,6 +318,8 @@ class Simulation:
         if reason is None:
             return False
         digest = world.redis.state.get("digest", b"").decode()
+        if self.last.learning._keeper.digest != digest or self.last.at is None or self.last.at.at != "sleep":
+            return False  # a zombie saved meanwhile: it looks again
         bounds = [(part.begin, part.end) for part in world.topic.partitions]
         if isinstance(reason, IdentityChanged) and digest:
             good = f'"eta":{self.identity.eta}' not in world.redis.state["head"].decode()

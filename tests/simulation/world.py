@@ -369,7 +369,7 @@ class SimulatedLog:
                 raise DependencyError("offset out of range", "kafka")
             found = [part.records[o] for o in range(at[p], part.end) if o in part.records][: rng.randint(1, 7)]
             at[p] = found[-1].offset + 1 if found else part.end
-            if p not in self._sought and len(found) > 1 and self._world.chance(0.1):
+            if p not in self._sought and len(found) > 1 and self._world.chance(0.3):
                 self._world.count("fetch cut")
                 found = found[rng.randint(1, len(found) - 1) :]
             self._sought.discard(p)

@@ -1,0 +1,145 @@
+"""Protections taken away one at a time, and the first seed that notices: `python -m tests.simulation.mutants`."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parents[2]
+LEARN, KEEPER, EVENTS = "service/streaming/learn.py", "service/snapshots/keeper.py", "service/learning/events.py"
+BLOBS, HEAD, STORE = "service/snapshots/blobs.py", "service/snapshots/head.py", "tests/simulation/world.py"
+SEEDS = 300
+CONTRACT = "tests/contract/test_store.py::test_of_the_simulator"
+KEEPER_TEST = f"{CONTRACT}[a_keeper_that_lost_a_reply_finds_out]"
+SWEEP_TEST = f"{CONTRACT}[what_nobody_refers_to_is_swept_with_the_commit]"
+
+
+class Mutant(NamedTuple):
+    """A protection that is missing: text of a file that stands there once, and what stands there instead."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str = ""
+    """What notices where the simulation cannot: a needless rewind loses nothing."""
+    first: int = 0
+    """Of the seeds that are tried."""
+
+
+MUTANTS = (
+    Mutant("no parent check", STORE, "        if current != parent:\n", "        if False:\n"),
+    Mutant("no check that blobs are there", STORE, "if not live <= state.keys():", "if False:"),
+    Mutant(
+        "garbage swept outside the commit", STORE, "            self.sweep(live)\n",
+        "            self.late.append(('sweep', lambda: self.sweep(live)))\n",
+    ),
+    Mutant("the parent's blobs swept", STORE, '[state["head"]] if "head" in state else []', "[]", SWEEP_TEST),
+    Mutant("the kept versions' blobs swept", STORE, 'if field[:2] == "v:" and field !=', "if False and field !="),
+    Mutant("a commit said twice is refused", STORE, "        if current == digest:\n", "        if False:\n"),
+    Mutant(
+        "a gap accepted at once", LEARN, "if expected == polled_from and not await self._gap(partition, expected):",
+        "if False:",
+    ),
+    Mutant(
+        "saved before the dead letters are flushed", LEARN, "            await self._log.flush()\n", "",
+    ),
+    Mutant("no seek on assignment", LEARN, "                self._log.seek(learner.next)\n", ""),
+    Mutant("no fingerprint check", LEARN, "elif fingerprint(record) != known:", "elif False:"),
+    Mutant(
+        "no check that the log has the next record", LEARN,
+        "in sorted(learner.next.items()):\n            begin, end", "in ():\n            begin, end",
+    ),
+    Mutant("no identity check", LEARN, "        if differences:\n", "        if False:\n"),
+    Mutant(
+        "a refused state is kept", LEARN, 'self._learner = None\n            self._tell.rewound("refused")',
+        'self._tell.rewound("refused")',
+    ),
+    Mutant(
+        "state kept over a rebalance without a look at the store", LEARN,
+        "if self._learner is None or not await self._keeper.current():", "if self._learner is None:",
+    ),
+    Mutant(
+        "positions of another assignment believed", LEARN,
+        "if not self._log.held:  # they may be those", "if False:  # they may be those",
+    ),
+    Mutant(
+        "bounds of another assignment believed at a gap", LEARN,
+        "if not self._log.held:  # the bounds are those of no partition, or of some\n            return False",
+        "if False:\n            return False",
+    ),
+    Mutant(
+        "bounds of another assignment believed at the start", LEARN,
+        "if not self._log.held:  # the bounds are those of no partition, or of some\n            return None",
+        "if False:\n            return None",
+    ),
+    Mutant(
+        "a doubtful save is never settled", KEEPER, "        if self._doubtful is None:\n            return\n",
+        "        return\n",
+    ),
+    Mutant(
+        "a doubtful save is taken for accepted", KEEPER,
+        "if await self._store.digest(self.model) == digest:\n", "if True:\n", KEEPER_TEST,
+    ),
+    Mutant(
+        "runs of a failed save are not put back", KEEPER, "            learner.runs[:0] = cut\n", "            pass\n",
+    ),
+    Mutant("a conflict taken for accepted", KEEPER, 'if verdict == "CONFLICT":', "if False:"),
+    Mutant("missing blobs are not uploaded again", KEEPER, 'if verdict != "MISSING":', "if True:"),
+    Mutant(
+        "no second look where a blob is missing", KEEPER,
+        "if found is not None and found[0] == digest:", "if found is not None:",
+    ),
+    Mutant(
+        "a hole fetched again is remembered over a seek", LEARN,
+        "                self._refetched.clear()", "                pass", first=300,
+    ),
+    Mutant("names of rejected events stay", EVENTS, "            self._columns.truncate(count)\n", ""),
+    Mutant(
+        "known runs are looked for by name", HEAD, "runs = blobs.needed_runs(head.run_blobs, before.runs)",
+        "runs = [name for name in head.run_blobs if name not in before.runs]",
+    ),
+)  # fmt: skip
+
+
+def tried(mutant: Mutant, seeds: int = SEEDS) -> str:
+    """The first seed that notices and what it says, or the test; '' where none does."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for part in ("service", "tests"):
+            shutil.copytree(HERE / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(HERE / "pyproject.toml", copy)
+        source = copy / mutant.file
+        text = source.read_text()
+        assert text.count(mutant.old) == 1, f"{mutant.name}: its text stands {text.count(mutant.old)} times"
+        source.write_text(text.replace(mutant.old, mutant.new))
+        command = (
+            ["pytest", mutant.test] if mutant.test else ["tests.simulation", f"{mutant.first}:{mutant.first + seeds}"]
+        )
+        # Not compiled: these few events take less time than the compiler.
+        done = subprocess.run(
+            [sys.executable, "-m", *command], cwd=copy, env={"NUMBA_DISABLE_JIT": "1"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert not done.stderr, done.stderr
+    if mutant.test:
+        return mutant.test if "1 failed" in done.stdout else ""
+    found = re.search(r"^(seed \d+: .*)", done.stdout, re.MULTILINE)
+    return found[1][:120] if found else ""
+
+
+def main() -> int:
+    """Print the table; the exit code is 1 where a mutant lives."""
+    lived = 0
+    for mutant in MUTANTS:
+        noticed = tried(mutant)
+        lived += not noticed
+        print(f"{mutant.name} -> {noticed or 'not noticed'}", flush=True)
+    return min(lived, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
