@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer
 from redis.asyncio import Redis
 
 from service.embedded.servers import Server
-from service.errors import DataError
+from service.errors import DataError, SnapshotDamaged
 from service.learning.identity import Identity
 from service.learning.learner import DEFAULT, Learner
 from service.snapshots.head import Fingerprint, Position
@@ -367,6 +367,34 @@ async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
     found = await tool.verify()
     assert found["from_version"] > version["version"]
     assert [len(found["covered"][p]) for p in "0123"] == [1, 1, 1, 2]
+
+
+async def test_a_damaged_snapshot_is_left_behind(store: RedisStore, redis: Server, topic: str) -> None:
+    """Of the current one only the head is read: that it cannot be served is a reason to go back."""
+    ours, learner, clock, _ = await saved_thrice(store, topic)
+    learner.apply(0, 30, some_events(20))
+    assert isinstance(await ours.save(learner, {}, "c"), Saved)
+    found = await current_head(store, topic)
+    assert found
+    version = await kept_snapshot(store, *found, 2, here, DEFAULT)
+    raw: Any = Redis.from_url(f"redis://{redis.address}/0")
+    only_here = set(found[0].refs) - set(version.head.refs)
+    assert only_here
+    await raw.hdel(key(topic), *(f"b:{ref}" for ref in only_here))
+    await raw.aclose()
+    with pytest.raises(SnapshotDamaged):
+        await ours.restore()
+    await roll_back(store, version, {}, clock.time())
+    restored = await ours.restore()
+    assert restored is not None
+    assert restored.next == {0: 20}
+
+
+async def test_what_another_fold_learned_is_not_compared(store: RedisStore, tool: Tool, topic: str) -> None:
+    learner = Learner(Identity(fold=99))
+    learner.begin({0: 0})
+    assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, "c"), Saved)
+    assert "(fold 99, here 1): verify it with that release" in await tool.refused(1, "verify")
 
 
 async def store_altered(store: RedisStore, topic: str, change: Any) -> None:
