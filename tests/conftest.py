@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +82,14 @@ class Running:
         *flags: str,
         topics: Iterable[str] = (),
         watchdog: float = 60.0,
+        program: Sequence[str] = ("service",),
     ) -> None:
         self.topic = topic
         self.redis_url = f"redis://{redis}/0"
         self.port = servers.free_port()
         self.config = folder / f"settings-{self.port}.toml"
         self.config.write_text(f"{settings}\n[kafka]\nsession_timeout = 6.0\nwatchdog = {watchdog}\n")
-        command = [sys.executable, "-m", "service", "-c", str(self.config), "run", "-g", f"g-{topic}"]
+        command = [sys.executable, "-m", *program, "-c", str(self.config), "run", "-g", f"g-{topic}"]
         command += ["-t", topic] if topic else []
         command += [flag for more in topics for flag in ("-t", more)]
         self.command = [*command, "-b", kafka, "--redis", self.redis_url, "-p", str(self.port), *flags]

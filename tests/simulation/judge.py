@@ -4,12 +4,21 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tests.oracle import Fold
-from tests.simulation.world import Topic, Violation, World
+from tests.simulation.world import Redis, Topic, Violation
 
 Runs = list[tuple[int, int, int]]
+
+
+class World(Protocol):
+    """What is looked at: the simulated world, or what was seen of a real one."""
+
+    name: str
+    redis: Redis
+    topics: list[Topic]
+    letters: dict[bytes, set[bytes | None]]
 
 
 class State:
@@ -49,6 +58,9 @@ class Judged(NamedTuple):
     next: dict[int, int]
     begun: State
     """What the runs of its children go on from: the state of the last kept version."""
+    runs: Runs
+    """Since then."""
+    state: State
     topic: Topic | None
     """The log it was learned from, where it learned anything."""
 
@@ -59,7 +71,6 @@ class Judge:
     def __init__(self, world: World) -> None:
         self._world = world
         self.known: dict[str, Judged] = {}
-        world.accepted = self.accepted
 
     def _array(self, array: Any, columns: int) -> list[float]:
         state = self._world.redis.state
@@ -71,8 +82,11 @@ class Judge:
                 values[column] = value
         return values
 
-    def accepted(self, before: str, head: bytes, cut: Runs) -> None:
-        """Raises Violation unless this head, just accepted in place of `before`, is right."""
+    def accepted(self, before: str, head: bytes, cut: Runs | None) -> None:
+        """Raises Violation unless this head, just accepted in place of `before`, is right.
+
+        `cut` are the runs that it puts down where it is kept; None where only the one partition says them.
+        """
         redis, digest = self._world.redis, hashlib.sha256(head).hexdigest()
         said = json.loads(head)
         if redis.state["head"] != head or redis.state["digest"].decode() != digest:
@@ -83,7 +97,7 @@ class Judge:
         if missing := [k["version"] for k in said["kept"] if f"v:{k['version']}" not in redis.state]:
             raise Violation(f"kept versions {missing} are not there")
         eta = said["identity"]["eta"]
-        parent = self.known[before] if before else Judged(0, {}, State(eta), None)
+        parent = self.known[before] if before else Judged(0, {}, State(eta), [], State(eta), None)
         ours = {int(p): position["offset"] for p, position in said["next"].items()}
         if said["version"] != parent.version + 1:
             raise Violation(f"version {said['version']} follows on {parent.version}")
@@ -96,14 +110,19 @@ class Judge:
         if is_kept:
             if runs:
                 raise Violation("a kept version has runs of its own")
-            runs = cut
+            runs = [(p, parent.begun.next.get(p, 0), to) for p, to in ours.items()] if cut is None else cut
+            if cut is None and len(ours) > 1:
+                raise Violation("nobody knows in which order a kept version learned")
         topics = [parent.topic] if parent.topic else self._world.topics
         wrong = ""
         for topic in reversed(topics):
-            state = parent.begun.learn(topic, runs)
-            if not (wrong := self._differs(said, ours, state) or self._unsaid(topic, said["covered"])):
+            state = parent.state.learn(topic, more) if (more := _more(parent.runs, runs)) is not None else None
+            state = state or parent.begun.learn(topic, runs)
+            wrong = self._differs(said, ours, state) or self._unsaid(topic, said["covered"], parent.next)
+            if not wrong:
                 learned = topic if state.fold.events or state.rejected else None
-                self.known[digest] = Judged(said["version"], ours, state if is_kept else parent.begun, learned)
+                begun, since = (state, list[tuple[int, int, int]]()) if is_kept else (parent.begun, runs)
+                self.known[digest] = Judged(said["version"], ours, begun, since, state, learned)
                 return
         raise Violation(f"version {said['version']}: {wrong}")
 
@@ -124,15 +143,15 @@ class Judge:
             return f"counts are {figures}, not {(fold.events, fold.mistakes, fold.wrong, state.rejected)}"
         return ""
 
-    def _unsaid(self, topic: Topic, covered: Any) -> str:
-        """A bad record that is covered although no dead letter of it was acknowledged."""
+    def _unsaid(self, topic: Topic, covered: Any, said: dict[int, int]) -> str:
+        """A bad record that is covered, and was not by the parent, although no dead letter of it was acknowledged."""
         for p, ranges in covered.items():
             records = topic.partitions[int(p)].records if int(p) < len(topic.partitions) else {}
             for start, to in ranges:
-                for offset in range(start, to):
+                for offset in range(max(start, said.get(int(p), 0)), to):
                     record = records.get(offset)
-                    said = self._world.letters.get(f"t-{p}-{offset}".encode(), ())
-                    if record and not record.good and record.value not in said:
+                    letters = self._world.letters.get(f"{self._world.name}-{p}-{offset}".encode(), ())
+                    if record and not record.good and record.value not in letters:
                         return f"no dead letter of {p}:{offset} was acknowledged"
         return ""
 
@@ -144,3 +163,13 @@ class Judge:
             bad = {record.value for record in there if record and not record.good}
             if not values <= bad:
                 raise Violation(f"dead letter {key.decode()} is of no bad record")
+
+
+def _more(before: Runs, runs: Runs) -> Runs | None:
+    """What `runs` have beyond those `before`, the last of which may go on; None where they are others."""
+    if not before:
+        return runs
+    (p, start, to), at = before[-1], len(before) - 1
+    if runs[:at] != before[:at] or len(runs) <= at or runs[at][:2] != (p, start) or runs[at][2] < to:
+        return None
+    return [(p, to, runs[at][2]), *runs[at + 1 :]]

@@ -124,6 +124,7 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.seed, self.world = seed, World(seed)
         self.judge, rng = Judge(self.world), self.world.rng
+        self.world.accepted = self.judge.accepted
         self.keeping = {"keep": rng.choice((0, 1, 1, 3)), "keep_every": rng.choice((0.5, 2.0, 10.0))}
         self.sizes = rng.choice((2, 3, 200)), rng.choice((2, 3, 8))
         self.identity = Identity(eta=rng.choice((1.0, 0.5, 0.3)))

@@ -155,6 +155,8 @@ class Redis:
 class World:
     """What all processes share, and what went wrong for whom."""
 
+    name = "t"
+
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.now, self.jump = 0.0, 0.0

@@ -1,0 +1,56 @@
+"""A Kafka that services reach through a proxy, and a Redis of each trial's own behind another."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.embedded import servers
+from service.embedded.servers import PROPERTIES, Server, free_port
+from tests.faults.proxy import Proxy
+from tests.faults.trial import Trial
+
+ALL = os.environ.get("FAULTS") == "all"
+"""`make faults`: every case, and each as often as the promise says; otherwise a choice, less often."""
+
+everything = pytest.mark.skipif(not ALL, reason="`make faults` runs it")
+
+
+def repeated(often: int, few: int) -> int:
+    """How often, with `make faults` or without."""
+    return often if ALL else few
+
+
+@pytest.fixture(scope="session")
+def kafka_proxy() -> Iterator[Proxy]:
+    with Proxy() as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory, kafka_proxy: Proxy) -> Iterator[Server]:
+    """Its second listener is advertised at the proxy, so that no client gets past that."""
+    kafka_proxy.upstream = free_port()
+    properties = (
+        PROPERTIES.replace("listeners=PLAINTEXT://127.0.0.1:{port},", f"listeners=PLAINTEXT://127.0.0.1:{{port}},"
+                           f"PROXIED://127.0.0.1:{kafka_proxy.upstream},", 1)
+        .replace("advertised.listeners=PLAINTEXT://127.0.0.1:{port}", "advertised.listeners=PLAINTEXT://127.0.0.1:"
+                 f"{{port}},PROXIED://{kafka_proxy.address}")
+        .replace("PLAINTEXT:PLAINTEXT", "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT")
+    )  # fmt: skip
+    with servers.kafka(tmp_path_factory.mktemp("kafka"), properties=properties) as server:
+        yield server
+
+
+@pytest.fixture
+def trial(kafka: Server, kafka_proxy: Proxy, topic: str, tmp_path: Path) -> Iterator[Trial]:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    with (
+        servers.redis(folder, shutil.which("redis-server")) as redis,
+        Proxy(redis.port) as redis_proxy,
+        Trial(kafka, kafka_proxy, redis, redis_proxy, topic, tmp_path) as trial,
+    ):
+        yield trial

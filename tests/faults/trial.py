@@ -1,0 +1,323 @@
+"""One topic under faults: a stream of events, services, somebody who asks them all the time, and the judgement.
+
+Services reach Kafka and Redis through proxies; the stream and whoever judges reach them directly. What is asserted:
+
+I1, I2  every head that Redis accepted is the plain fold of the records it covers, bit for bit; so is the last one
+I3, I4  no accepted head goes back, and each was accepted on the head that was current
+I5      dead letters, deduplicated by key, are exactly the bad records
+I6      durable counters are those of accepted heads, and never fall within a process
+I7      all is learned within a stated time after the fault healed
+I8      each prediction names an accepted version, and a living process answers each
+"""
+
+import asyncio
+import contextlib
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from service.embedded.servers import Server
+from tests.conftest import Running, create_topic, event, wait
+from tests.faults.proxy import Proxy
+from tests.faults.watcher import Seen, Watcher
+from tests.kinds import BAD_NAMED
+from tests.simulation.judge import Judge
+from tests.simulation.world import Record, Topic
+
+BAD = [raw for raw, _ in BAD_NAMED if raw is None or len(raw) < 200]
+SETTLE_SECONDS = 60.0
+
+
+class Answer(NamedTuple):
+    """What one process said at one time, between its starts."""
+
+    process: int
+    version: int
+    ahead: int
+    seconds: float
+
+
+class Trial:
+    """See the module's first lines. A context: all that it started ends with it."""
+
+    def __init__(self, kafka: Server, kafka_proxy: Proxy, redis: Server, redis_proxy: Proxy, topic: str, folder: Path):
+        self.kafka, self.kafka_proxy, self.redis, self.redis_proxy = kafka, kafka_proxy, redis, redis_proxy
+        self.topic, self.folder = topic, folder
+        self.services: list[Running] = []
+        self.live: list[Running] = []
+        """Those that must answer now."""
+        self.answers: list[Answer] = []
+        self.scrapes: dict[int, list[tuple[float, float]]] = {}
+        """By process: events and mistakes, as its durable counters say."""
+        self.failures: list[str] = []
+        self.sent = 0
+        self.rate = 2000
+        self.logs: list[Topic] = []
+        self._watcher = Watcher(redis.address, topic)
+        self._ended, self._held = threading.Event(), threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> "Trial":
+        self._watcher.look()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.live.clear()
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        for proxy in (self.kafka_proxy, self.redis_proxy):
+            proxy.heal()
+        for service in self.services:
+            service.http.close()
+            if service.process.poll() is None:
+                service.process.send_signal(signal.SIGCONT)
+                service.kill()
+        self._watcher.end()
+
+    # Processes
+
+    def service(self, *flags: str, settings: str = "", program: tuple[str, ...] = ("service",)) -> Running:
+        """One more process, not waited for."""
+        started = Running(
+            self.topic, self.kafka_proxy.address, self.redis_proxy.address, self.folder, settings, *flags,
+            program=program,
+        )  # fmt: skip
+        self.services.append(started)
+        return started
+
+    def failing(self, point: str, number: signal.Signals = signal.SIGKILL, nth: int = 1, **more: Any) -> Running:
+        """A process that sends itself a signal at a point: see `failing`."""
+        arguments = (point, number.name, str(nth), f"redis://{self.redis.address}/0")
+        return self.service(program=("tests.faults.failing", *arguments), **more)
+
+    def up(self, *services: Running) -> None:
+        """Wait until these are ready, and ask them from now on."""
+        for service in services:
+            service.up()
+            self.live.append(service)
+
+    def hide(self, service: Running) -> None:
+        """Ask this one no more: it is about to die or hang."""
+        if service in self.live:
+            self.live.remove(service)
+
+    def kill(self, service: Running) -> None:
+        """SIGKILL."""
+        self.hide(service)
+        service.kill()
+
+    def again(self, service: Running) -> None:
+        """Start it again, as the plain program, and wait until it is ready."""
+        plain = [sys.executable, "-m", "service", *service.command[service.command.index("-c") :]]
+        self.up(service.start(plain))
+
+    # The stream
+
+    def stream(self, partitions: int = 1, rate: int = 2000, dead_letters: bool = True) -> None:
+        """Create the topic, and send events to it, one in fifty a bad one, until the trial settles."""
+        asyncio.run(create_topic(self.kafka, self.topic, partitions))
+        if dead_letters:
+            asyncio.run(create_topic(self.kafka, f"{self.topic}.dead-letters"))
+        self.logs.append(Topic(random.Random(0), partitions))
+        self.rate = rate
+        self._thread(lambda: asyncio.run(self._send()))
+
+    def _thread(self, target: Callable[[], None]) -> None:
+        self._threads.append(threading.Thread(target=target, daemon=True))
+        self._threads[-1].start()
+
+    async def _send(self) -> None:
+        rng, names = random.Random(5), [f"n{i}" for i in range(300)]
+        client = AIOKafkaProducer(
+            bootstrap_servers=self.kafka.address, acks="all", enable_idempotence=True, request_timeout_ms=120_000
+        )
+        await client.start()
+        try:
+            while not self._ended.is_set():
+                sent = []
+                for _ in range(self.rate // 50 if not self._held.is_set() else 0):
+                    x = {name: round(rng.gauss(0, 1), 3) for name in rng.sample(names, 5)}
+                    raw = event(x, int((sum(x.values()) > 0) != (rng.random() < 0.1)))
+                    value = rng.choice(BAD) if rng.random() < 0.02 else raw
+                    sent.append(await client.send(self.topic, value, key=b"k" if value is None else None))
+                self.sent += len(sent)
+                # The log is the truth: what was sent twice or never is no matter.
+                for done in await asyncio.gather(*sent, return_exceptions=True):
+                    if isinstance(done, BaseException) and not isinstance(done, KafkaError):
+                        raise done
+                await asyncio.sleep(0.02)
+        finally:
+            with contextlib.suppress(KafkaError):
+                await client.stop()
+
+    def hold(self) -> None:
+        """Send nothing until `go_on`."""
+        self._held.set()
+
+    def go_on(self) -> None:
+        """Send again."""
+        self._held.clear()
+
+    # Asking
+
+    def ask(self) -> None:
+        """Ask every live process for predictions and metrics, from now on."""
+        self._thread(self._ask)
+
+    def _ask(self) -> None:
+        turn = 0
+        while not self._ended.is_set():
+            for service in tuple(self.live):
+                try:
+                    self._ask_one(service, turn % 5 == 0)
+                except (httpx.HTTPError, AssertionError, KeyError) as error:
+                    if service in self.live:
+                        self.failures.append(f"process {service.process.pid}: {type(error).__name__}: {error}")
+            turn += 1
+            self._ended.wait(0.05)
+
+    def _ask_one(self, service: Running, scrape: bool) -> None:
+        pid, started = service.process.pid, time.monotonic()
+        answer = service.predict({"features": {"n1": 1.0}})
+        seconds = time.monotonic() - started
+        assert answer.status_code == 200, answer.text
+        said = answer.json()
+        self.answers.append(Answer(pid, said["version"], said["ahead"], seconds))
+        if scrape:
+            metrics, label = service.metrics(), f'{{model="{self.topic}"}}'
+            if (events := metrics.get(f"perceptron_events_total{label}")) is not None:
+                counted = events, metrics[f"perceptron_mistakes_total{label}"]
+                self.scrapes.setdefault(pid, []).append(counted)
+
+    # Waiting
+
+    def model(self, service: Running) -> Any:
+        return service.model()
+
+    def learner(self) -> Running | None:
+        """The live process that learns, where one says so."""
+        for service in tuple(self.live):
+            with contextlib.suppress(httpx.HTTPError):
+                if service.model()["learning_here"]:
+                    return service
+        return None
+
+    def learning(self, seconds: float = SETTLE_SECONDS) -> Running:
+        """Wait until a live process learns, and return it."""
+        found: Running = wait(self.learner, "a process learns", seconds)
+        return found
+
+    def progress(self, records: int = 1, seconds: float = SETTLE_SECONDS) -> int:
+        """Wait until so many more records are learned and saved than now; returns how many are."""
+        least = self.covered() + records
+        wait(lambda: self.covered() >= least, f"{records} more records are learned and saved", seconds)
+        return self.covered()
+
+    def covered(self) -> int:
+        """Records that the newest head covers that was seen; 0 before the first."""
+        covered = 0
+        for service in tuple(self.live):
+            with contextlib.suppress(httpx.HTTPError):
+                model = service.model()
+                covered = max(covered, sum(b - a for ranges in model["covered"].values() for a, b in ranges))
+        return covered
+
+    def settle(self, seconds: float = SETTLE_SECONDS) -> float:
+        """End the stream, and wait until every live process answers with all of the log; how long that took."""
+        self._held.set()
+        self._read_log()
+        ends = {str(p): part.end for p, part in enumerate(self.logs[-1].partitions)}
+        started = time.monotonic()
+
+        def settled() -> bool:
+            for service in self.live:
+                model = service.model()
+                assert model["stopped"] is None, model["stopped"]
+                if model["next"] != ends or model["ahead"]:
+                    return False
+            return True
+
+        wait(settled, f"all of the log is learned: {ends}", seconds)
+        return time.monotonic() - started
+
+    # Judging
+
+    def look_again(self) -> None:
+        """After Redis was away and before anybody may write to it: keep looking."""
+        self._watcher.look()
+
+    def read_log(self) -> None:
+        """Put down what the log holds now, before some of it goes."""
+        self._read_log()
+
+    def recreated(self, partitions: int = 1) -> None:
+        """The topic is another one from now on."""
+        self.logs.append(Topic(random.Random(0), partitions))
+
+    def _read_log(self) -> None:
+        bad = set(BAD)
+        for p, part in enumerate(self.logs[-1].partitions):
+            begin, end, records = asyncio.run(_read(self.kafka, self.topic, p))
+            part.begin, part.end = begin, end
+            for r in records:
+                part.records[r.offset] = Record(r.offset, r.timestamp, r.key, r.value, r.headers, r.value not in bad)
+
+    def judged(self, refusals: int = 0) -> Judge:
+        """Assert I1 to I6 and I8 over everything since the start; at least so many saves were refused."""
+        self._read_log()
+        _, _, found = asyncio.run(_read(self.kafka, f"{self.topic}.dead-letters", 0))
+        letters: dict[bytes, set[bytes | None]] = {}
+        for letter in found:
+            letters.setdefault(letter.key, set()).add(letter.value)
+        models = [(service.model(), service.weights()) for service in self.live]
+        judge, accepted = Seen(self.topic, self.logs, letters).judge(self._watcher.seen)
+        last = judge.known[accepted[-1]]
+        for model, weights in models:
+            assert model["digest"] == accepted[-1]
+            assert [weights["bias"], *(row["weight"] for row in weights["weights"])] == last.state.fold.vector
+        assert sum(len(values) for values in letters.values()) == len(letters) == last.state.rejected
+        states = {(float(j.state.fold.events), float(j.state.fold.mistakes)) for j in judge.known.values()}
+        for pid, counted in self.scrapes.items():
+            assert counted == sorted(counted), f"a durable counter of process {pid} fell"
+            assert not set(counted) - states, f"process {pid} exports counters that no accepted head has"
+        versions = {j.version for j in judge.known.values()}
+        assert {answer.version for answer in self.answers} <= versions, "a prediction names a version never accepted"
+        assert not self.failures, self.failures[:3]
+        refused = sum(s.log.read_text().count("state dropped") for s in self.services)
+        assert refused >= refusals, f"{refused} saves were refused"
+        slowest = max((answer.seconds for answer in self.answers), default=0.0)
+        print(
+            f"\n{last.state.fold.events + last.state.rejected} records, {len(accepted)} heads accepted, "
+            f"{len(letters)} dead letters, {len(self.answers)} predictions, the slowest {1000 * slowest:.0f} ms"
+        )
+        return judge
+
+
+async def _read(kafka: Server, topic: str, number: int) -> tuple[int, int, list[Any]]:
+    """First and next offset of a partition, and its committed records."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=kafka.address, auto_offset_reset="earliest", isolation_level="read_committed"
+    )
+    await consumer.start()
+    try:
+        partition = TopicPartition(topic, number)
+        consumer.assign([partition])
+        begin = (await consumer.beginning_offsets([partition]))[partition]
+        end = (await consumer.end_offsets([partition]))[partition]
+        records: list[Any] = []
+        async with asyncio.timeout(SETTLE_SECONDS):
+            while await consumer.position(partition) < end:
+                records += (await consumer.getmany(partition, timeout_ms=200)).get(partition, [])
+        return begin, end, records
+    finally:
+        await consumer.stop()

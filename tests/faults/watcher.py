@@ -1,0 +1,121 @@
+"""Every change of a model in a real Redis, as the server itself reports it, and the simulator's judge over them.
+
+`MONITOR` shows each command that was carried out, in order, those of a script among them. So a copy of the model's
+hash can be kept beside it, and each accepted head be judged in the state it was accepted in.
+"""
+
+import codecs
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from redis import Redis as Client
+
+from service.snapshots.store import key
+from tests.simulation import world
+from tests.simulation.judge import Judge
+from tests.simulation.world import Topic, Violation
+
+ARGUMENT = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+
+
+class Change(NamedTuple):
+    """A command on the model's hash; `by_script` says that commit.lua gave it."""
+
+    command: bytes
+    arguments: list[bytes]
+    by_script: bool
+
+
+class Reload(NamedTuple):
+    """The whole hash, as it was when looking began, or began again."""
+
+    fields: dict[bytes, bytes]
+
+
+def parsed(line: bytes) -> Change | None:
+    """A line of MONITOR."""
+    about, _, said = line.partition(b"] ")
+    arguments = [codecs.escape_decode(found)[0] for found in ARGUMENT.findall(said)]
+    if not arguments:
+        return None
+    return Change(arguments[0].upper(), arguments[1:], about.endswith(b"lua"))
+
+
+class Watcher:
+    """Looks at one model on one Redis, from `look` until the server goes or `end`."""
+
+    def __init__(self, address: str, model: str) -> None:
+        self._host, _, port = address.partition(":")
+        self._port, self._key = int(port), key(model).encode()
+        self.seen: list[Change | Reload] = []
+        self._thread: threading.Thread | None = None
+        self._socket: socket.socket | None = None
+
+    def look(self) -> None:
+        """Begin, or begin again after the server was away; nobody may write until this returns."""
+        self.end()
+        self._socket = socket.create_connection((self._host, self._port), timeout=10)
+        self._socket.settimeout(None)
+        self._socket.sendall(b"MONITOR\r\n")
+        lines = self._socket.makefile("rb")
+        assert lines.readline().startswith(b"+OK")
+        with Client(host=self._host, port=self._port) as client:
+            fields: dict[bytes, bytes] = client.hgetall(self._key.decode())
+        self.seen.append(Reload(fields))
+        self._thread = threading.Thread(target=self._read, args=(lines,), daemon=True)
+        self._thread.start()
+
+    def _read(self, lines: Iterator[bytes]) -> None:
+        writing = (b"HSET", b"HDEL", b"DEL", b"UNLINK", b"FLUSHALL", b"FLUSHDB")
+        with contextlib.suppress(OSError, ValueError):
+            for line in lines:
+                change = parsed(line)
+                if change and change.command in writing and (self._key in change.arguments or not change.arguments):
+                    self.seen.append(change)
+
+    def end(self) -> None:
+        """Look no more."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+        if self._thread is not None:
+            self._thread.join()
+
+
+class Seen:
+    """What the judge looks at: as `simulation.world.World`, made from what happened."""
+
+    def __init__(self, name: str, topics: list[Topic], letters: dict[bytes, set[bytes | None]]) -> None:
+        self.name, self.topics, self.letters = name, topics, letters
+        self.redis = world.Redis()
+
+    def judge(self, changes: list[Change | Reload]) -> tuple[Judge, list[str]]:
+        """Raises Violation where an accepted head is wrong; the judge, and the digests in order of acceptance."""
+        judge, accepted, state = Judge(self), list[str](), self.redis.state
+        for change in changes:
+            before = state.get("digest", b"").decode()
+            if isinstance(change, Reload):
+                state.clear()
+                state.update({name.decode(): value for name, value in change.fields.items()})
+                after = state.get("digest", b"").decode()
+                if after and after not in judge.known:
+                    raise Violation(f"head {after[:6]} was never seen to be accepted")
+            elif change.command == b"HSET":
+                fields = change.arguments[1:]
+                state.update(zip((name.decode() for name in fields[::2]), fields[1::2], strict=True))
+                if change.by_script:
+                    judge.accepted(before, state["head"], None)
+                    accepted.append(state["digest"].decode())
+            elif change.command == b"HDEL":
+                for name in change.arguments[1:]:
+                    state.pop(name.decode(), None)
+            else:
+                state.clear()
+        self.redis.whole()
+        judge.letters()
+        return judge, accepted
