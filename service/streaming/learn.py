@@ -179,11 +179,15 @@ class Learning:
         it cannot be checked, which is said.
         """
         head = self._keeper.head
-        for partition, position in head.next.items() if head else ():
-            known = position.fingerprint
+        last: dict[int, Fingerprint | None] = (
+            {int(p): position.fingerprint for p, position in head.next.items()} if head else {}
+        )
+        # State that outlived a rebalance may be ahead of the head: it is of the log that it was learned from.
+        last |= {partition: fingerprint(record) for partition, record in self._last.items()}
+        for partition, known in last.items():
             if known is None:
                 continue
-            record = await self._log.read(int(partition), known.offset)
+            record = await self._log.read(partition, known.offset)
             if record is None and head and head.cluster != self._log.cluster:
                 raise LogLost(
                     f"topic {self._log.topic}: the model was learned from Kafka cluster {head.cluster}, this is "
@@ -191,7 +195,7 @@ class Learning:
                     f"begin anew with `perceptron reset -t {self._log.topic} --yes`"
                 )
             if record is None:
-                self._tell.unrecognised(int(partition), known.offset)
+                self._tell.unrecognised(partition, known.offset)
             elif fingerprint(record) != known:
                 raise LogLost(
                     f"topic {self._log.topic}: the record at offset {known.offset} of partition {partition} is not the "

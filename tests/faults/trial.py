@@ -26,7 +26,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from service.embedded.servers import Server
-from tests.conftest import Running, create_topic, event, wait
+from tests.conftest import Running, create_topic, event, perceptron, wait
 from tests.faults.proxy import Proxy
 from tests.faults.watcher import Seen, Watcher
 from tests.kinds import BAD_NAMED
@@ -120,6 +120,11 @@ class Trial:
         """Start it again, as the plain program, and wait until it is ready."""
         plain = [sys.executable, "-m", "service", *service.command[service.command.index("-c") :]]
         self.up(service.start(plain))
+
+    def perceptron(self, command: str, *flags: str) -> Any:
+        """Run a tool on this model, straight to the servers."""
+        where = ["-b", self.kafka.address] if command != "reset" else []
+        return perceptron(command, "-t", self.topic, *where, "--redis", f"redis://{self.redis.address}/0", *flags)
 
     # The stream
 

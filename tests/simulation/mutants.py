@@ -97,6 +97,10 @@ MUTANTS = (
         "a hole fetched again is remembered over a seek", LEARN,
         "                self._refetched.clear()", "                pass", first=300,
     ),
+    Mutant(
+        "what was learned beyond the head is not recognised", LEARN,
+        "        last |= {partition: fingerprint(record)", "        _ = {partition: fingerprint(record)", first=3600,
+    ),
     Mutant("names of rejected events stay", EVENTS, "            self._columns.truncate(count)\n", ""),
     Mutant(
         "known runs are looked for by name", HEAD, "runs = blobs.needed_runs(head.run_blobs, before.runs)",
