@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from tests.conftest import wait
-from tests.faults.conftest import repeated
+from tests.faults.conftest import everything, repeated
 from tests.faults.failing import BLOCK_SECONDS
 from tests.faults.trial import Trial
 
@@ -38,9 +37,17 @@ def test_killed_at_random(trial: Trial) -> None:
     print(verified.stdout)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
+POINTS = ("before-blobs", "before-commit", "no-reply", "after-commit", "before-flush", "after-flush", "slice")
+QUICK = ("before-commit", "slice")
+
+
 @pytest.mark.parametrize(
-    "point", ["before-blobs", "before-commit", "no-reply", "after-commit", "before-flush", "after-flush", "slice"]
+    ("point", "number"),
+    [
+        *((point, signal.SIGKILL) for point in POINTS),
+        *(pytest.param(p, signal.SIGTERM, marks=() if p in QUICK else everything) for p in POINTS),
+    ],
+    ids=str,
 )
 def test_ended_at_a_point_of_a_save(trial: Trial, point: str, number: signal.Signals) -> None:
     """Blobs without a head, a head nobody heard of, letters without a save: a restart goes on from what is there."""
@@ -88,7 +95,7 @@ def test_a_learner_that_hangs_is_replaced_and_refused(trial: Trial, how: str) ->
         hung = trial.learning()
         trial.progress(500)
         # So that it is cut off in the middle of something: with records that no save covers.
-        wait(lambda hung=hung: hung.model()["ahead"], "it is ahead of its snapshot")
+        trial.ahead(hung)
         trial.hide(hung)
         hung.process.send_signal(signal.SIGSTOP if how == "stopped" else signal.SIGUSR1)
         began = time.monotonic()
@@ -99,7 +106,7 @@ def test_a_learner_that_hangs_is_replaced_and_refused(trial: Trial, how: str) ->
         if how == "stopped":
             hung.process.send_signal(signal.SIGCONT)
         trial.up(hung)
-        wait(lambda hung=hung: "state dropped" in hung.log.read_text(), "its save is refused", BLOCK_SECONDS + 30)
+        trial.says(hung, "state dropped", BLOCK_SECONDS + 30)
     trial.settle()
     trial.judged(refusals=repeated(2, 1))
 
@@ -138,7 +145,7 @@ def test_the_wall_clock_jumps(trial: Trial) -> None:
     for shift in ("3600", "-3600"):
         trial.progress(1000)
         service.process.send_signal(signal.SIGUSR2)
-        wait(lambda shift=shift: f"is off by {shift} s" in service.log.read_text(), "the clock jumps")
+        trial.says(service, f"is off by {shift} s")
     trial.progress(1000)
     trial.settle()
     trial.judged()

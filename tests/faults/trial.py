@@ -206,9 +206,6 @@ class Trial:
 
     # Waiting
 
-    def model(self, service: Running) -> Any:
-        return service.model()
-
     def learner(self) -> Running | None:
         """The live process that learns, where one says so."""
         for service in tuple(self.live):
@@ -228,6 +225,14 @@ class Trial:
         wait(lambda: self.covered() >= least, f"{records} more records are learned and saved", seconds)
         return self.covered()
 
+    def ahead(self, service: Running) -> None:
+        """Wait until it has learned records that no save covers."""
+        wait(lambda: service.model()["ahead"], "it is ahead of its snapshot")
+
+    def says(self, service: Running, words: str, seconds: float = SETTLE_SECONDS) -> None:
+        """Wait until its log has these words."""
+        wait(lambda: words in service.log.read_text(), f"it says {words!r}", seconds)
+
     def covered(self) -> int:
         """Records that the newest head covers that was seen; 0 before the first."""
         covered = 0
@@ -240,7 +245,7 @@ class Trial:
     def settle(self, seconds: float = SETTLE_SECONDS) -> float:
         """End the stream, and wait until every live process answers with all of the log; how long that took."""
         self._held.set()
-        self._read_log()
+        self.read_log()
         ends = {str(p): part.end for p, part in enumerate(self.logs[-1].partitions)}
         started = time.monotonic()
 
@@ -261,15 +266,12 @@ class Trial:
         """After Redis was away and before anybody may write to it: keep looking."""
         self._watcher.look()
 
-    def read_log(self) -> None:
-        """Put down what the log holds now, before some of it goes."""
-        self._read_log()
-
     def recreated(self, partitions: int = 1) -> None:
         """The topic is another one from now on."""
         self.logs.append(Topic(random.Random(0), partitions))
 
-    def _read_log(self) -> None:
+    def read_log(self) -> None:
+        """Put down what the log holds now, before some of it goes."""
         bad = set(BAD)
         for p, part in enumerate(self.logs[-1].partitions):
             begin, end, records = asyncio.run(_read(self.kafka, self.topic, p))
@@ -279,7 +281,7 @@ class Trial:
 
     def judged(self, refusals: int = 0) -> Judge:
         """Assert I1 to I6 and I8 over everything since the start; at least so many saves were refused."""
-        self._read_log()
+        self.read_log()
         _, _, found = asyncio.run(_read(self.kafka, f"{self.topic}.dead-letters", 0))
         letters: dict[bytes, set[bytes | None]] = {}
         for letter in found:
