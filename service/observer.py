@@ -113,8 +113,9 @@ class ModelObserver:
 
     def stopped(self, error: Exception) -> None:
         """See streaming.interfaces.Observer."""
+        if self._model.stopped != str(error):  # one that is looked at again is said once
+            self._log.error("learning stopped", reason=str(error))
         self._model.stopped = str(error)
-        self._log.error("learning stopped", reason=str(error))
 
     def followed(self, head: Head) -> None:
         """A newer snapshot answers now: somebody else learns the model."""

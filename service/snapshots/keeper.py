@@ -93,24 +93,35 @@ async def fetch(
         try:
             current = head.decode(data, digest)
         except SnapshotDamaged as error:
-            raise SnapshotDamaged(f"model {model}: {error}") from error
+            raise SnapshotDamaged(
+                f"model {model}: {error}: give Redis back a copy of its data, or begin anew with `perceptron reset -t "
+                f"{model} --yes`"
+            ) from error
         wanted = head.needed(current, before.stored if before else head.NOTHING)
         parts = await store.blobs(model, wanted)
         missing = [d for d in wanted if d not in parts]
         if not missing:
             try:
                 stored, finish = await offload(verified, current, parts, options, before)
-            except SnapshotDamaged:
+            except SnapshotDamaged as error:
                 if before is None:
-                    raise
+                    raise SnapshotDamaged(f"{error}{_ways_out(model)}") from error
                 before = None  # another history, such as a rollback: take up all of it
                 continue
             return Snapshot(current, digest, finish(), stored)
         found = await store.head(model)
         if found is not None and found[0] == digest:
-            raise SnapshotDamaged(f"model {model}: blob {missing[0][:12]} of version {current.version} is missing")
+            what = f"model {model}: blob {missing[0][:12]} of version {current.version} is missing"
+            raise SnapshotDamaged(f"{what}{_ways_out(model)}")
         # The head has moved on, and took the blob away.
     return None
+
+
+def _ways_out(model: str) -> str:
+    return (
+        f": go back to a kept version with `perceptron rollback -t {model} --to VERSION --yes`, or begin anew with "
+        f"`perceptron reset -t {model} --yes`"
+    )
 
 
 def verified(
@@ -225,7 +236,10 @@ class Keeper:
                 break
         self._doubtful = None
         if verdict == "MISSING":
-            raise DataError(f"model {self.model}: blobs vanish from the store as soon as they are written")
+            raise DataError(
+                f"model {self.model}: blobs vanish from the store as soon as they are written: find out what else "
+                "deletes fields there, and restart; `perceptron verify` compares the snapshot with the log"
+            )
         if verdict == "CONFLICT":
             return Refused(self.digest)
         self.head, self.digest, self._stored = new, digest, content.stored

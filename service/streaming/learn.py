@@ -70,15 +70,18 @@ class Learning:
                 self._log.release()
 
     async def _decision(self) -> None:
-        """Wait until the topic is lost, or the stored model is another one: reset, or rolled back."""
+        """Wait until the topic is lost, or the stored model is another one: reset, rolled back, or never restored.
+
+        One that is damaged was not restored, so it is looked at again, a little later: somebody may put it right.
+        """
         self._tell.resigned()
         while self._log.held:
+            await self._clock.sleep(1.0)
             try:
                 if await self._keeper.stored_digest() != self._keeper.digest:
                     return
             except DependencyError as error:
                 self._tell.unavailable(error)
-            await self._clock.sleep(1.0)
 
     async def _hold(self) -> None:
         """Steps 2 to 7, until the topic is lost or the state was dropped."""
@@ -283,12 +286,19 @@ class Learning:
             await self._save(learner)
             if self._learner is None:
                 return
-            raise DataError(f"model {self._log.topic} diverged: {outcome.diverged}; its last good version answers")
+            raise DataError(
+                f"model {self._log.topic} diverged: {outcome.diverged}; its last good version answers. Begin anew with "
+                f"a smaller eta after `perceptron reset -t {self._log.topic} --yes`, or leave the events out with "
+                f"`perceptron rollback -t {self._log.topic} --to VERSION --resume-at P:OFFSET --yes`"
+            )
 
     async def _save(self, learner: Learner) -> None:
         if broken := learner.broken:
             # What the theorem excludes cannot have been learned: memory or program are at fault, so nothing is saved.
-            raise DataError(f"model {self._log.topic} is corrupt: {broken}; its last good version answers")
+            raise DataError(
+                f"model {self._log.topic} is corrupt: {broken}; its last good version answers. A restart goes on from "
+                f"that one, and `perceptron verify -t {self._log.topic}` compares it with the log"
+            )
         fingerprints = {partition: fingerprint(record) for partition, record in self._last.items()}
         try:
             await self._log.flush()

@@ -7,11 +7,12 @@ from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.record import util
+from redis import Redis as Client
 from redis.asyncio import Redis
 
 from service.embedded.servers import Server
 from service.snapshots.store import key
-from tests.conftest import Run, Running, both_stores, create_topic, delete_topic, event, wait
+from tests.conftest import Run, Running, both_stores, create_topic, delete_topic, event, perceptron, wait
 
 
 async def send_with_broken_header(producer: AIOKafkaProducer, topic: str) -> int:
@@ -117,6 +118,56 @@ async def test_damaged_heads_are_named_and_kept_apart(run: Run, producer: AIOKaf
     await client.aclose()
     await asyncio.to_thread(again.up)
     assert again.model()["events"] == sent
+
+
+async def test_a_damaged_blob_is_said_once_with_the_ways_out(
+    run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
+) -> None:
+    """The snapshot is looked at again, so that one put right is gone on from; a rollback needs no mending."""
+    settings = "[snapshots]\nkeep_every = 0.1\nkeep = 50\n"
+    service = await asyncio.to_thread(run(settings).up)
+    for i in range(4):
+        await producer.send_and_wait(topic, event({f"n{i}": i + 1}, i % 2))
+        await asyncio.to_thread(service.wait_for, i + 1)
+    assert await asyncio.to_thread(service.stop) == 0
+    client: Any = Redis.from_url(service.redis_url)
+    head = json.loads(await client.hget(key(topic), "head"))
+    version, others = head["kept"][0]["version"], json.loads(await client.hget(key(topic), "v:2"))
+    blob = next(name for name in head["names"] if name not in others["names"])
+    good = await client.hget(key(topic), f"b:{blob}")
+
+    def stopped(again: Running) -> None:
+        with Client.from_url(service.redis_url) as counting:
+            wait(lambda: "learning stopped" in again.log.read_text(), "it stops")
+
+            def calls() -> int:
+                found: Any = counting.info("commandstats")
+                return int(found["cmdstat_hmget"]["calls"])
+
+            looked = calls()
+            wait(lambda: calls() > looked + 4, "it is looked at again")
+        said = again.log.read_text()
+        assert said.count("learning stopped") == 1
+        assert f"blob {blob[:12]} of version {head['version']} does not match its digest" in said
+        assert f"`perceptron rollback -t {topic} --to VERSION --yes`" in said
+        assert f"`perceptron reset -t {topic} --yes`" in said
+
+    await client.hset(key(topic), f"b:{blob}", b"x" + good[1:])
+    again = run(settings)
+    await asyncio.to_thread(stopped, again)
+    await client.hset(key(topic), f"b:{blob}", good)
+    await asyncio.to_thread(again.up)
+    assert (await asyncio.to_thread(again.wait_for, 4))["stopped"] is None
+    assert await asyncio.to_thread(again.stop) == 0
+    await client.hset(key(topic), f"b:{blob}", b"x" + good[1:])
+    await client.aclose()
+    third = run(settings)
+    arguments = ("-t", topic, "-b", kafka.address, "--redis", third.redis_url, "--to", str(version), "--yes")
+    done = await asyncio.to_thread(perceptron, "rollback", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    await asyncio.to_thread(third.up)
+    model = await asyncio.to_thread(third.wait_for, 4)
+    assert (model["events"], model["stopped"]) == (4, None)
 
 
 async def test_a_rebalance_while_a_model_is_restored_is_no_damage(
