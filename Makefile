@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test bounds simulate mutants fuzz fuzz-events fuzz-requests check clean
+.PHONY: demo test faults bounds simulate mutants fuzz fuzz-events fuzz-requests check clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
 
 test: $(VENV)/.dev ## All tests, on real servers; two at a time, since most of them wait (ARGS="-n 0" for one)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+faults: $(VENV)/.dev ## Every fault on a real Kafka and Redis, quickest first, as often as docs/guarantees.md promises: hours
+	FAULTS=all $(BIN)/python -m pytest -n 2 --dist worksteal -s tests/faults $(ARGS)
 
 bounds: $(VENV)/.dev ## The live mistake bound on 10,000 random streams, and the faults that its checks notice
 	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_bounds.py -k random_streams

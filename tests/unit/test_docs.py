@@ -1,4 +1,4 @@
-"""docs/model.md says what is there: all sixteen rows of the texts, each with its test; pictures that are up to date."""
+"""The docs say what is there: each row of a table has its test, each fault a row; pictures are up to date."""
 
 import ast
 import re
@@ -25,8 +25,33 @@ def test_all_sixteen_rows_are_there_and_no_other() -> None:
 
 def test_every_rows_test_exists() -> None:
     for _, file, test in _rows():
-        defined = {n.name for n in ast.parse((TESTS / file).read_text()).body if isinstance(n, ast.FunctionDef)}
-        assert test in defined, f"{file}::{test}"
+        assert test in _defined(TESTS / file), f"{file}::{test}"
+
+
+def _defined(file: Path) -> set[str]:
+    """The tests that a file has."""
+    return {
+        node.name
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+
+
+def test_every_fault_has_a_row_and_every_row_a_test() -> None:
+    rows = re.findall(r"^\| .* \| (`test_.*`) \|$", (DOCS / "guarantees.md").read_text(), re.MULTILINE)
+    tables = re.findall(r"^\| fault \|", (DOCS / "guarantees.md").read_text(), re.MULTILINE)
+    assert len(rows) + 2 * len(tables) == len(_table_lines())
+    named = {name for row in rows for name in re.findall(r"`(test_\w+\.py::test_\w+)`", row)}
+    there = {f"{file.name}::{test}" for file in TESTS.parent.rglob("test_*.py") for test in _defined(file)}
+    assert not named - there
+    faults = {f"{file.name}::{test}" for file in (TESTS.parent / "faults").glob("test_*.py") for test in _defined(file)}
+    assert not faults - named
+
+
+def _table_lines() -> list[str]:
+    """The lines of the tables of faults."""
+    faults = (DOCS / "guarantees.md").read_text().split("## What stops a model")[0]
+    return [line for line in faults.splitlines() if line.startswith("|")]
 
 
 def test_the_pictures_are_what_their_command_draws(tmp_path: Path) -> None:
