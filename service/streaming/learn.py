@@ -5,7 +5,8 @@
 3. Seek to where the head stops.
 4. Poll. Apply records in slices, a turn of the event loop between them; publish the rejected ones as dead letters.
    Only the record at the next offset is applied; a gap is fetched again once, then accepted or the end.
-5. When due: flush the dead letters, save, tell Kafka the offsets (advisory: nothing reads them back).
+5. When due: flush the dead letters, look whether it was one topic all along, save, tell Kafka the offsets (advisory:
+   nothing reads them back).
 6. Refused: somebody else went on from our head. Drop the state and go to 2.
 7. Revoked or stopping: save a last time, let the topic go, and go to 1 or end.
 
@@ -54,6 +55,8 @@ class Learning:
         self._refetched: dict[int, int] = {}
         self._began = False
         self._confirmed = 0.0
+        self._topic = ""
+        """The id of the topic that our state was learned from, or is to go on with."""
 
     async def run(self) -> None:
         """Steps 1 to 7, until the log says that the process is stopping."""
@@ -119,7 +122,9 @@ class Learning:
         while self._log.held:
             try:
                 # A rebalance that gave the topic back to us finds our head current and our state good.
-                if self._learner is None or not await self._keeper.current():
+                before, self._topic = self._topic, await self._log.identity()
+                if self._learner is None or before != self._topic or not await self._keeper.current():
+                    self._learner = None
                     self._last.clear()
                     self._learner = await self._keeper.restore()
                 learner = await self._check(self._learner)
@@ -288,6 +293,11 @@ class Learning:
         fingerprints = {partition: fingerprint(record) for partition, record in self._last.items()}
         try:
             await self._log.flush()
+            if await self._log.identity() != self._topic:
+                # Some of it may be of another topic under the same name: what the head covers is looked at again.
+                self._learner = None
+                self._tell.rewound("recreated")
+                return
             saved = await self._keeper.save(learner, fingerprints, self._log.cluster)
         except DependencyError as error:
             self._keeper.postpone()

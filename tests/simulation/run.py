@@ -281,6 +281,9 @@ class Simulation:
         for _ in range(world.rng.randint(0, 12)):
             world.topic.produce()
         self._note("topic recreated")
+        for process in self.processes:  # whoever sees that it is gone loses it, whoever sees only the new one does not
+            if world.rng.random() < 0.5:
+                process.log.revoke()
 
     def add_partition(self) -> None:
         if len(self.world.topic.partitions) < 4:
