@@ -161,7 +161,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.now, self.jump = 0.0, 0.0
-        self.faulty, self.torn = True, 0
+        self.faulty, self.torn, self.refusing = True, 0, False
         self.redis = Redis()
         self.topic = Topic(self.rng, self.rng.choice((1, 1, 2, 3)))
         self.topics = [self.topic]
@@ -399,13 +399,15 @@ class SimulatedLog:
 
     async def flush(self) -> None:
         await Step("flush")
-        if self._pending and self._world.chance(0.1):
+        if self._pending and (self._world.refusing or self._world.chance(0.1)):
             self._world.say(f"{self.name}: flush fails")
             raise DependencyError("dead letters: no answer", "kafka")
         self._acknowledge()
         await Step("flushed")
 
     def _acknowledge(self) -> None:
+        if self._world.refusing:
+            return
         for letter in self._pending:
             self._world.letters.setdefault(letter.key, set()).add(letter.value)
         self._pending = []
