@@ -155,7 +155,7 @@ class Learning:
                 self._tell.emptied()
             # Where to begin is said for a new model. One that was lost is learned again from 0, or not at all.
             learner.begin(self._starts(bounds, None if began else self._start_at))
-            saved = await self._keeper.save(learner, {}, self._log.cluster)
+            saved = await self._keeper.save(learner, {}, self._log.cluster, self._topic)
             if isinstance(saved, Refused):
                 return None
             self._tell.saved(saved)
@@ -180,8 +180,8 @@ class Learning:
     async def _recognise(self) -> None:
         """Check that the log is the one that was learned: the last record of each partition is still that record.
 
-        A topic that was deleted and created again has no other mark. Where compaction or retention took the record,
-        it cannot be checked, which is said.
+        Where compaction or retention took the record, it cannot be checked, which is said; unless the topic's id is
+        another. One that was created again and has the record was given back what it had.
         """
         head = self._keeper.head
         for partition, position in head.next.items() if head else ():
@@ -194,6 +194,12 @@ class Learning:
                     f"topic {self._log.topic}: the model was learned from Kafka cluster {head.cluster}, this is "
                     f"{self._log.cluster}, and the last record learned is not in its log: go back to that cluster, or "
                     f"begin anew with `perceptron reset -t {self._log.topic} --yes`"
+                )
+            if record is None and head and head.topic_id and self._topic and head.topic_id != self._topic:
+                raise LogLost(
+                    f"topic {self._log.topic}: the topic was created again since it was learned, and the last record "
+                    f"learned, at offset {known.offset} of partition {partition}, is not in it: give it back its "
+                    f"records, or begin anew with `perceptron reset -t {self._log.topic} --yes`"
                 )
             if record is None:
                 self._tell.unrecognised(int(partition), known.offset)
@@ -298,7 +304,7 @@ class Learning:
                 self._learner = None
                 self._tell.rewound("recreated")
                 return
-            saved = await self._keeper.save(learner, fingerprints, self._log.cluster)
+            saved = await self._keeper.save(learner, fingerprints, self._log.cluster, self._topic)
         except DependencyError as error:
             self._keeper.postpone()
             self._tell.save_failed(error)

@@ -280,7 +280,7 @@ class Simulation:
 
     def recreate(self) -> None:
         world = self.world
-        world.topic = Topic(world.rng, len(world.topic.partitions), gaps=0.0)
+        world.topic = Topic(world.rng, len(world.topic.partitions))
         world.topics.append(world.topic)
         world.committed = {}
         for _ in range(world.rng.randint(0, 12)):

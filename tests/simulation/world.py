@@ -4,8 +4,7 @@ Every await is a `Step`: the scheduler decides who goes on next, or dies there. 
 ones: Redis runs one command at a time; Kafka's client returns to a partition everything from where it was sought to,
 though later fetches may lose a beginning; a consumer of a topic that was recreated goes on in it as if it were the
 old one, where it has the offset, and the topic's id alone tells them apart; offset 0 holds a record, so that whatever
-was learned has a fingerprint, and a recreated topic has no gaps, so that it has a record to compare with it (where
-there is none, the service says that it could not compare).
+was learned has a fingerprint.
 """
 
 import functools
@@ -60,8 +59,8 @@ class Partition:
 class Topic:
     """A topic between its creation and its deletion."""
 
-    def __init__(self, rng: random.Random, partitions: int, gaps: float = 0.1) -> None:
-        self._rng, self._gaps = rng, gaps
+    def __init__(self, rng: random.Random, partitions: int) -> None:
+        self._rng = rng
         self.partitions = [Partition() for _ in range(partitions)]
 
     def grow(self) -> None:
@@ -72,7 +71,7 @@ class Topic:
         """Add a few records to a partition, or offsets that hold none."""
         part = self._rng.choice(self.partitions)
         for _ in range(self._rng.randint(1, 8)):
-            if part.end and self._rng.random() < self._gaps:
+            if part.end and self._rng.random() < 0.1:
                 part.end += self._rng.randint(1, 3)  # a transaction's marker, an aborted or compacted record
             else:
                 self._write(part, part.end)
