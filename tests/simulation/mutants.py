@@ -50,6 +50,17 @@ MUTANTS = (
     Mutant("no seek on assignment", LEARN, "                self._log.seek(learner.next)\n", ""),
     Mutant("no fingerprint check", LEARN, "elif fingerprint(record) != known:", "elif False:"),
     Mutant(
+        "saved without a look at the topic's id", LEARN, "if await self._log.identity() != self._topic:", "if False:",
+    ),
+    Mutant(
+        "another topic without the last record is gone on with", LEARN,
+        "if record is None and head and head.topic_id and self._topic and head.topic_id != self._topic:", "if False:",
+        first=1400,
+    ),
+    Mutant(
+        "what was learned of another topic is kept over a rebalance", LEARN, "or before != self._topic or", "or",
+    ),
+    Mutant(
         "no check that the log has the next record", LEARN,
         "in sorted(learner.next.items()):\n            begin, end", "in ():\n            begin, end",
     ),
