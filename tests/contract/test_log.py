@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
 from service.errors import DependencyError
@@ -227,7 +228,8 @@ async def what_was_taken_away_is_not_held_until_it_is_acquired_again(side: Side)
     await side.take()
     await side.give()
     assert not log.held, "it is ours, but not the one that was acquired"
-    assert await log.poll() == {}
+    log.seek({0: 0, 1: 0})
+    assert [await log.poll() for _ in range(10)] == [{}] * 10
     assert await log.read(0, 1) is None
     assert await log.acquire()
     assert log.held
@@ -369,3 +371,26 @@ async def test_of_the_simulator(statement: Statement) -> None:
 async def test_of_the_broker(kafka: Server, statement: Statement, topic: str) -> None:
     async with of_kafka(kafka, topic) as side:
         await statement(side)
+
+
+async def test_an_open_transaction_is_not_there_yet(kafka: Server, topic: str) -> None:
+    """Nor what follows it: the log ends before it, until it is decided."""
+    client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"open-{topic}")
+    async with of_kafka(kafka, topic) as side:
+        await side.produce(0, plain(2))
+        assert await side.log.acquire()
+        side.log.seek({0: 0, 1: 0})
+        await polled(side.log, p0=2)
+        await client.start()
+        try:
+            await client.begin_transaction()
+            await client.send_and_wait(topic, b"open", partition=0)
+            assert (await side.produce(0, plain(1)))[0].offset == 3
+            assert await side.log.poll() == {}
+            assert (await side.log.bounds(), await side.log.positions()) == ({0: (0, 2), 1: (0, 0)}, {0: 2, 1: 0})
+            assert await side.log.read(0, 2) is None
+            side.log.seek({0: 2})
+            await client.commit_transaction()
+        finally:
+            await client.stop()
+        assert [r.value for r in (await polled(side.log, p0=2))[0]] == [b"open", b"old 0"]

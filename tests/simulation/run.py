@@ -308,7 +308,10 @@ class Simulation:
         for process in self.processes:
             process.log.revoke()
         self.paces = {}
-        self.processes = [p for p in self.processes if p.learning._identity == self.identity and not p.log.stopping]
+        for process in self.processes[:]:
+            if process.learning._identity != self.identity or process.log.stopping:
+                self.processes.remove(process)
+                process.coroutine.close()
         if not self.processes or self.world.rng.random() < 0.3:
             self.spawn()
         self.last = self.processes[-1]
