@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from service.embedded.servers import Server
 from service.streaming.dead_letters import topic_of
@@ -22,6 +23,7 @@ from tests.simulation.world import Partition, Record, SimulatedLog, Topic, World
 
 HERE = Path(__file__).parents[2]
 PARTITIONS = 2
+SECONDS = 30.0
 SESSION_SECONDS = 30.0
 """A rebalance waits half as long until the topic is let go."""
 RECREATE = """
@@ -87,8 +89,11 @@ class Side(Protocol):
     async def silence(self, silent: bool) -> None:
         """Whether the broker answers."""
 
+    async def refuse(self) -> None:
+        """From now on there is a dead-letter topic; it takes nothing."""
+
     async def accept(self) -> None:
-        """From now on there is a dead-letter topic."""
+        """It takes what comes."""
 
     async def letters(self) -> set[tuple[bytes, bytes | None]]: ...
 
@@ -173,6 +178,9 @@ class OfSimulation:
     async def silence(self, silent: bool) -> None:
         self._world.chance = lambda probability: silent  # type: ignore[method-assign]  # noqa: ARG005
 
+    async def refuse(self) -> None:
+        self._world.refusing = True
+
     async def accept(self) -> None:
         self._world.refusing = False
 
@@ -186,12 +194,13 @@ class OfSimulation:
         self._simulated.stopping = True
 
 
-async def condition(holds: Callable[[], Awaitable[Any]]) -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + DEADLINE
-    while not await holds():
-        assert time.monotonic() < deadline
+async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
+    """Wait until the condition holds, and return what it returned."""
+    deadline = time.monotonic() + SECONDS
+    while not (found := await condition()):
+        assert time.monotonic() < deadline, f"not within {SECONDS} s: {what}"
         await asyncio.sleep(0.01)
+    return found
 
 
 class OfKafka:
@@ -234,7 +243,7 @@ class OfKafka:
         async def marked() -> bool:  # the marker comes when the broker likes
             return bool((await consumer.end_offsets([tp]))[tp] == end)
 
-        await condition(marked)
+        await until(marked, "the marker")
         return 3
 
     async def trim(self, offset: int) -> None:
@@ -249,7 +258,7 @@ class OfKafka:
             await consumer._client.force_metadata_update()
             return not self.log.held
 
-        await condition(noticed)
+        await until(noticed, "the new partition is noticed")
         await self.give()
         await self._producer.client.force_metadata_update()
 
@@ -267,7 +276,7 @@ class OfKafka:
         async def taken() -> bool:
             return not await self.log.bounds()
 
-        await condition(taken)
+        await until(taken, "the topic is taken")
 
     async def give(self) -> None:
         self.log.release()
@@ -275,14 +284,19 @@ class OfKafka:
         async def given() -> bool:
             return bool(await self.log.bounds())
 
-        await condition(given)
+        await until(given, "the topic is given")
 
     async def silence(self, silent: bool) -> None:
         assert self._server.process is not None
         self._server.process.send_signal(signal.SIGSTOP if silent else signal.SIGCONT)
 
+    async def refuse(self) -> None:
+        await create_topic(self._server, topic_of(self._topic), max_message_bytes="1")
+
     async def accept(self) -> None:
-        await create_topic(self._server, topic_of(self._topic))
+        topic = ConfigResource(ConfigResourceType.TOPIC, topic_of(self._topic), {"max.message.bytes": "1000000"})
+        async with self._admin() as client:
+            await client.alter_configs([topic])
 
     async def letters(self) -> set[tuple[bytes, bytes | None]]:
         return {(letter.key, letter.value) for letter in await read_all(self._server, topic_of(self._topic))}

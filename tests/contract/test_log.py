@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,18 +12,7 @@ from service.embedded.servers import Server
 from service.errors import DependencyError
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.interfaces import Log
-from tests.contract.sides import Content, OfSimulation, Seen, Side, of_kafka, plain
-
-SECONDS = 30.0
-
-
-async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
-    """Wait until the condition holds, and return what it returned."""
-    deadline = time.monotonic() + SECONDS
-    while not (found := await condition()):
-        assert time.monotonic() < deadline, f"not within {SECONDS} s: {what}"
-        await asyncio.sleep(0.01)
-    return found
+from tests.contract.sides import Content, OfSimulation, Seen, Side, of_kafka, plain, until
 
 
 async def answered(ask: Callable[[], Awaitable[Any]]) -> Any:
@@ -267,6 +255,7 @@ async def a_broker_that_is_silent_is_an_error_and_then_forgotten(side: Side) -> 
 
 
 async def a_dead_letter_is_there_once_it_is_flushed(side: Side) -> None:
+    await side.refuse()
     await side.accept()
     assert await side.log.acquire()
     await side.log.flush()
@@ -282,9 +271,13 @@ async def a_dead_letter_is_there_once_it_is_flushed(side: Side) -> None:
 
 
 async def what_is_not_acknowledged_is_not_forgotten(side: Side) -> None:
+    """Where there is no dead-letter topic, and where it refuses."""
     assert await side.log.acquire()
-    for i in range(2):
-        await side.log.publish(DeadLetter(b"t-0-%d" % i, b"bad", []))
+    await side.log.publish(DeadLetter(b"t-0-0", b"bad", []))
+    await raises(side.log.flush)
+    await side.refuse()
+    await side.log.publish(DeadLetter(b"t-0-1", b"bad", []))
+    for _ in range(3):
         await raises(side.log.flush)
     await side.accept()
     await answered(side.log.flush)

@@ -55,10 +55,11 @@ MUTANTS = (
     Mutant(
         "another topic without the last record is gone on with", LEARN,
         "if record is None and head and head.topic_id and self._topic and head.topic_id != self._topic:", "if False:",
-        first=1400,
+        first=1500,
     ),
     Mutant(
         "what was learned of another topic is kept over a rebalance", LEARN, "or before != self._topic or", "or",
+        first=1300,
     ),
     Mutant(
         "no check that the log has the next record", LEARN,
