@@ -72,7 +72,7 @@ MUTANTS = (
     ),
     Mutant(
         "state kept over a rebalance without a look at the store", LEARN,
-        "if self._learner is None or not await self._keeper.current():", "if self._learner is None:",
+        "before != self._topic or not await self._keeper.current():", "before != self._topic:",
     ),
     Mutant(
         "positions of another assignment believed", LEARN,
