@@ -65,7 +65,12 @@ class ModelObserver:
         if cause == "refused":
             self._metrics.snapshots.labels(self._model.name, "refused").inc()
         self._metrics.rewinds.labels(self._model.name, cause).inc()
-        self._log.warning("state dropped: the store's snapshot is not the one that ours was built on", cause=cause)
+        self._log.warning(
+            "state dropped: the topic was created again under the process"
+            if cause == "recreated"
+            else "state dropped: the store's snapshot is not the one that ours was built on",
+            cause=cause,
+        )
 
     def passed_over(self, partition: int, start: int, to: int) -> None:
         """See streaming.interfaces.Observer."""

@@ -93,6 +93,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     arrays: dict[str, Array]
     reference: Array | None
     names: list[str]
+    topic_id: str = ""
+    """Of the topic that was learned from last, where Kafka gives ids."""
 
     @property
     def refs(self) -> list[str]:
@@ -170,7 +172,7 @@ def restored(
     """A kept version as the child of the current head, which has this digest; `stored` is the version's, verified.
 
     It goes on where that version did, or at `resume_at`, behind a hole. A partition that came later begins where it
-    began. The cluster is the one that was learned from last; fingerprints are those of the last records applied.
+    began. Cluster and topic are those that were learned from last; fingerprints are those of the last records applied.
     """
     covered = {p: list(ranges) for p, ranges in version.covered.items()}
     for partition, ranges in current.covered.items():
@@ -187,6 +189,7 @@ def restored(
         state_digest=_digest_of(version.identity, covered, version.counts, version.columns, stored),
         order="log" if len(covered) == 1 else "arrival",
         cluster=current.cluster,
+        topic_id=current.topic_id,
         next={p: Position(ranges[-1][1], prints.get(p)) for p, ranges in covered.items()},
         covered=covered,
         # Runs are since the last kept version. Of the versions kept now, the last may be of the history that is left

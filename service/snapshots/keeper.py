@@ -190,13 +190,15 @@ class Keeper:
         """Whether it is time to save."""
         return self._clock.now() >= self._next_save and self.ahead(learner)
 
-    async def save(self, learner: Learner, fingerprints: Mapping[int, Fingerprint], cluster: str) -> Saved | Refused:
+    async def save(
+        self, learner: Learner, fingerprints: Mapping[int, Fingerprint], cluster: str, topic_id: str = ""
+    ) -> Saved | Refused:
         """Save the learner's state as the child of the head it goes on from.
 
         Raises DependencyError when the store did not answer; what it was to save is part of the next save.
         """
         started = self._clock.now()
-        saved = await self._save(learner, fingerprints, cluster, started)
+        saved = await self._save(learner, fingerprints, (cluster, topic_id), started)
         self._failures = 0
         if isinstance(saved, Saved):
             pause = max(min(max(SHARE * saved.seconds, SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
@@ -209,7 +211,7 @@ class Keeper:
         self._next_save = self._clock.now() + min(LONGEST, SHORTEST * 2**self._failures)
 
     async def _save(
-        self, learner: Learner, fingerprints: Mapping[int, Fingerprint], cluster: str, started: float
+        self, learner: Learner, fingerprints: Mapping[int, Fingerprint], source: tuple[str, str], started: float
     ) -> Saved | Refused:
         await self._settle()
         keep = self._keeping()
@@ -224,7 +226,7 @@ class Keeper:
         # Where blobs are gone that the store had, the second try uploads everything.
         for before in (stored, head.NOTHING):
             content: head.Content = await self._offload(head.content, learner, before)
-            new, evict = self._compose(learner, content, fingerprints, cluster, keep)
+            new, evict = self._compose(learner, content, fingerprints, source, keep)
             data = head.encode(new)
             digest = blobs.digest(data)
             # From here on the head may be accepted although we hear nothing of it.
@@ -258,7 +260,7 @@ class Keeper:
         learner: Learner,
         content: head.Content,
         fingerprints: Mapping[int, Fingerprint],
-        cluster: str,
+        source: tuple[str, str],
         keep: bool,
     ) -> tuple[Head, str]:
         """The new head, and the kept version to evict or ''."""
@@ -284,7 +286,8 @@ class Keeper:
             identity=learner.identity,
             state_digest=content.state_digest,
             order="log" if len(learner.covered) == 1 else "arrival",
-            cluster=cluster,
+            cluster=source[0],
+            topic_id=source[1],
             next=positions,
             covered=head.covered_as_json(learner),
             counts=deepcopy(learner.counts),

@@ -39,6 +39,9 @@ class Log(Protocol):
     def release(self) -> None:
         """We have let the topic go; somebody else may have it."""
 
+    async def identity(self) -> str:
+        """The topic's own id now: one that was deleted and created again has another, whatever its offsets."""
+
     async def bounds(self) -> dict[int, tuple[int, int]]:
         """First offset of, and next offset to be written to, each partition."""
 
@@ -46,13 +49,17 @@ class Log(Protocol):
         """Where the next poll goes on, by partition: behind everything polled, records or not."""
 
     async def read(self, partition: int, offset: int) -> Record | None:
-        """The record at this offset, or None where the log has none (any more). Moves the position."""
+        """The record at this offset, or None where the log has none (any more). Moves the position: seek after it."""
 
     def seek(self, offsets: Mapping[int, int]) -> None:
         """Go on from these offsets."""
 
     async def poll(self) -> Mapping[int, Sequence[Record]]:
-        """Records by partition, in order, none after a short while. Raises LogLost where the log has no such offset."""
+        """Records by partition, in order, none after a short while.
+
+        Raises DependencyError where the log has no such offset; `bounds` say why. A topic that was created again and
+        has it is read on as if it were the old one: `identity` says so.
+        """
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         """Tell Kafka how far a snapshot covers the topic, some time soon."""

@@ -5,7 +5,8 @@
 3. Seek to where the head stops.
 4. Poll. Apply records in slices, a turn of the event loop between them; publish the rejected ones as dead letters.
    Only the record at the next offset is applied; a gap is fetched again once, then accepted or the end.
-5. When due: flush the dead letters, save, tell Kafka the offsets (advisory: nothing reads them back).
+5. When due: flush the dead letters, look whether it was one topic all along, save, tell Kafka the offsets (advisory:
+   nothing reads them back).
 6. Refused: somebody else went on from our head. Drop the state and go to 2.
 7. Revoked or stopping: save a last time, let the topic go, and go to 1 or end.
 
@@ -54,6 +55,8 @@ class Learning:
         self._refetched: dict[int, int] = {}
         self._began = False
         self._confirmed = 0.0
+        self._topic = ""
+        """The id of the topic that our state was learned from, or is to go on with."""
 
     async def run(self) -> None:
         """Steps 1 to 7, until the log says that the process is stopping."""
@@ -122,7 +125,9 @@ class Learning:
         while self._log.held:
             try:
                 # A rebalance that gave the topic back to us finds our head current and our state good.
-                if self._learner is None or not await self._keeper.current():
+                before, self._topic = self._topic, await self._log.identity()
+                if self._learner is None or before != self._topic or not await self._keeper.current():
+                    self._learner = None
                     self._last.clear()
                     self._learner = await self._keeper.restore()
                 learner = await self._check(self._learner)
@@ -153,7 +158,7 @@ class Learning:
                 self._tell.emptied()
             # Where to begin is said for a new model. One that was lost is learned again from 0, or not at all.
             learner.begin(self._starts(bounds, None if began else self._start_at))
-            saved = await self._keeper.save(learner, {}, self._log.cluster)
+            saved = await self._keeper.save(learner, {}, self._log.cluster, self._topic)
             if isinstance(saved, Refused):
                 return None
             self._tell.saved(saved)
@@ -178,8 +183,8 @@ class Learning:
     async def _recognise(self) -> None:
         """Check that the log is the one that was learned: the last record of each partition is still that record.
 
-        A topic that was deleted and created again has no other mark. Where compaction or retention took the record,
-        it cannot be checked, which is said.
+        Where compaction or retention took the record, it cannot be checked, which is said; unless the topic's id is
+        another. One that was created again and has the record was given back what it had.
         """
         head = self._keeper.head
         last: dict[int, Fingerprint | None] = (
@@ -196,6 +201,12 @@ class Learning:
                     f"topic {self._log.topic}: the model was learned from Kafka cluster {head.cluster}, this is "
                     f"{self._log.cluster}, and the last record learned is not in its log: go back to that cluster, or "
                     f"begin anew with `perceptron reset -t {self._log.topic} --yes`"
+                )
+            if record is None and head and head.topic_id and self._topic and head.topic_id != self._topic:
+                raise LogLost(
+                    f"topic {self._log.topic}: the topic was created again since it was learned, and the last record "
+                    f"learned, at offset {known.offset} of partition {partition}, is not in it: give it back its "
+                    f"records, or begin anew with `perceptron reset -t {self._log.topic} --yes`"
                 )
             if record is None:
                 self._tell.unrecognised(partition, known.offset)
@@ -302,7 +313,12 @@ class Learning:
         fingerprints = {partition: fingerprint(record) for partition, record in self._last.items()}
         try:
             await self._log.flush()
-            saved = await self._keeper.save(learner, fingerprints, self._log.cluster)
+            if await self._log.identity() != self._topic:
+                # Some of it may be of another topic under the same name: what the head covers is looked at again.
+                self._learner = None
+                self._tell.rewound("recreated")
+                return
+            saved = await self._keeper.save(learner, fingerprints, self._log.cluster, self._topic)
         except DependencyError as error:
             self._keeper.postpone()
             self._tell.save_failed(error)

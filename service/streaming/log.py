@@ -19,10 +19,11 @@ from aiokafka.errors import CorruptRecordException, KafkaError, NoOffsetForParti
 
 from service.errors import DataError, DependencyError, Stuck
 from service.streaming.assignor import whole_topics
-from service.streaming.brokers import ANSWER_SECONDS, admin, create_topics, kafka_errors
+from service.streaming.brokers import ANSWER_SECONDS, admin, bounds, create_topics, kafka_errors
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.interfaces import Record
 from service.streaming.outbox import Outbox
+from service.streaming.topic_id import topic_id
 
 POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
 POLL_SECONDS = 0.2
@@ -273,15 +274,17 @@ class TopicLog:
     def _consumer(self) -> Any:
         return self._kafka.consumer
 
+    async def identity(self) -> str:
+        """See interfaces.Log."""
+        return await topic_id(self._kafka.bootstrap, self._kafka.producer, self._consumer, self.topic)
+
     async def bounds(self) -> dict[int, tuple[int, int]]:
         """See interfaces.Log."""
         partitions = self._partitions
         if not partitions:
             return {}
         async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
-            begin = await self._consumer.beginning_offsets(partitions)
-            end = await self._consumer.end_offsets(partitions)
-        return {tp.partition: (begin[tp], end[tp]) for tp in partitions}
+            return await bounds(self._consumer, partitions)
 
     async def positions(self) -> dict[int, int]:
         """See interfaces.Log."""
@@ -294,8 +297,7 @@ class TopicLog:
         """See interfaces.Log."""
         tp = TopicPartition(self.topic, partition)
         async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
-            begin = (await self._consumer.beginning_offsets([tp]))[tp]
-            end = (await self._consumer.end_offsets([tp]))[tp]
+            begin, end = (await bounds(self._consumer, [tp]))[partition]
             if not begin <= offset < end:
                 return None
             while self.held:
@@ -322,16 +324,14 @@ class TopicLog:
         if not self.held:
             return {}
         self._polled = time.monotonic()
-        partitions = self._partitions
+        partitions, most = self._partitions, POLL_RECORDS
         if self._unreadable:  # somewhere among what comes next: record by record, a partition at a time
-            partitions = [self._partitions[self._turn % len(self._partitions)]]
+            partitions, most = [self._partitions[self._turn % len(self._partitions)]], 1
             self._turn += 1
         try:
             async with asyncio.timeout(5 * POLL_SECONDS):
                 records = await self._consumer.getmany(
-                    *partitions,
-                    timeout_ms=int(POLL_SECONDS * 1000),
-                    max_records=1 if self._unreadable else POLL_RECORDS,
+                    *partitions, timeout_ms=int(POLL_SECONDS * 1000), max_records=most
                 )
         except (TimeoutError, NoOffsetForPartitionError):
             return {}

@@ -50,6 +50,18 @@ MUTANTS = (
     Mutant("no seek on assignment", LEARN, "                self._log.seek(learner.next)\n", ""),
     Mutant("no fingerprint check", LEARN, "elif fingerprint(record) != known:", "elif False:"),
     Mutant(
+        "saved without a look at the topic's id", LEARN, "if await self._log.identity() != self._topic:", "if False:",
+    ),
+    Mutant(
+        "another topic without the last record is gone on with", LEARN,
+        "if record is None and head and head.topic_id and self._topic and head.topic_id != self._topic:", "if False:",
+        first=1500,
+    ),
+    Mutant(
+        "what was learned of another topic is kept over a rebalance", LEARN, "or before != self._topic or", "or",
+        first=1300,
+    ),
+    Mutant(
         "no check that the log has the next record", LEARN,
         "in sorted(learner.next.items()):\n            begin, end", "in ():\n            begin, end",
     ),
@@ -60,7 +72,7 @@ MUTANTS = (
     ),
     Mutant(
         "state kept over a rebalance without a look at the store", LEARN,
-        "if self._learner is None or not await self._keeper.current():", "if self._learner is None:",
+        "before != self._topic or not await self._keeper.current():", "before != self._topic:",
     ),
     Mutant(
         "positions of another assignment believed", LEARN,

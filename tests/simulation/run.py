@@ -136,7 +136,7 @@ class Simulation:
             (self.spawn, 1.0), (self.crash, 1.0), (self.stop, 0.3), (self.assign, 3.0), (self.revoke, 2.0),
             (self.roll_back, 0.7), (self.empty, 0.15), (self.late, 2.0), (self.world_produces, 5.0), (self.trim, 0.1),
             (self.recreate, 0.07), (self.add_partition, 0.15), (self.jump, 0.3), (self.reset, 1.0),
-            (self.change_pace, 1.0),
+            (self.change_pace, 1.0), (self.refuse, 0.3),
         ]  # fmt: skip
         self.faults = [(fault, weight * rng.choice((0.0, 0.5, 1.0, 1.0, 3.0))) for fault, weight in wanted]
         self.often = rng.choice((0.02, 0.05, 0.15))
@@ -239,6 +239,11 @@ class Simulation:
         if process := self._one():
             self.paces[process.name] = self.world.rng.choice((0.002, 0.05, 1.0, 5.0))
 
+    def refuse(self) -> None:
+        """The dead-letter topic is missing, or is there again."""
+        self.world.refusing = not self.world.refusing
+        self._note(f"dead letters {'refused' if self.world.refusing else 'taken'}")
+
     def roll_back(self) -> None:
         redis, rng = self.world.redis, self.world.rng
         recent = redis.past[-rng.choice((2, 3, 5, 10, 1000)) :]
@@ -275,12 +280,15 @@ class Simulation:
 
     def recreate(self) -> None:
         world = self.world
-        world.topic = Topic(world.rng, len(world.topic.partitions), gaps=0.0)
+        world.topic = Topic(world.rng, len(world.topic.partitions))
         world.topics.append(world.topic)
         world.committed = {}
         for _ in range(world.rng.randint(0, 12)):
             world.topic.produce()
         self._note("topic recreated")
+        for process in self.processes:  # whoever sees that it is gone loses it, whoever sees only the new one does not
+            if world.rng.random() < 0.5:
+                process.log.revoke()
 
     def add_partition(self) -> None:
         if len(self.world.topic.partitions) < 4:
@@ -294,13 +302,16 @@ class Simulation:
     def heal(self) -> None:
         """No more faults: what was late arrives, one process is there and has the topic."""
         self._note("faults end")
-        self.world.faulty = False
+        self.world.faulty = self.world.refusing = False
         while self.world.redis.late:
             self.late()
         for process in self.processes:
             process.log.revoke()
         self.paces = {}
-        self.processes = [p for p in self.processes if p.learning._identity == self.identity and not p.log.stopping]
+        for process in self.processes[:]:
+            if process.learning._identity != self.identity or process.log.stopping:
+                self.processes.remove(process)
+                process.coroutine.close()
         if not self.processes or self.world.rng.random() < 0.3:
             self.spawn()
         self.last = self.processes[-1]

@@ -2,9 +2,9 @@
 
 Every await is a `Step`: the scheduler decides who goes on next, or dies there. What is taken for granted of the real
 ones: Redis runs one command at a time; Kafka's client returns to a partition everything from where it was sought to,
-though later fetches may lose a beginning; a consumer of a topic that was recreated gets errors until it is assigned
-again; offset 0 holds a record, so that whatever was learned has a fingerprint, and a recreated topic has no gaps, so
-that it has a record to compare with it (where there is none, the service says that it could not compare).
+though later fetches may lose a beginning; a consumer of a topic that was recreated goes on in it as if it were the
+old one, where it has the offset, and the topic's id alone tells them apart; offset 0 holds a record, so that whatever
+was learned has a fingerprint.
 """
 
 import functools
@@ -59,8 +59,8 @@ class Partition:
 class Topic:
     """A topic between its creation and its deletion."""
 
-    def __init__(self, rng: random.Random, partitions: int, gaps: float = 0.1) -> None:
-        self._rng, self._gaps = rng, gaps
+    def __init__(self, rng: random.Random, partitions: int) -> None:
+        self._rng = rng
         self.partitions = [Partition() for _ in range(partitions)]
 
     def grow(self) -> None:
@@ -71,7 +71,7 @@ class Topic:
         """Add a few records to a partition, or offsets that hold none."""
         part = self._rng.choice(self.partitions)
         for _ in range(self._rng.randint(1, 8)):
-            if part.end and self._rng.random() < self._gaps:
+            if part.end and self._rng.random() < 0.1:
                 part.end += self._rng.randint(1, 3)  # a transaction's marker, an aborted or compacted record
             else:
                 self._write(part, part.end)
@@ -160,7 +160,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.now, self.jump = 0.0, 0.0
-        self.faulty, self.torn = True, 0
+        self.faulty, self.torn, self.refusing = True, 0, False
         self.redis = Redis()
         self.topic = Topic(self.rng, self.rng.choice((1, 1, 2, 3)))
         self.topics = [self.topic]
@@ -288,7 +288,6 @@ class SimulatedLog:
 
     def __init__(self, world: World, name: str) -> None:
         self._world, self.name = world, name
-        self.source = world.topic
         self.partitions: list[int] = []
         self.stopping = False
         self._assignment = self._acquired = 0
@@ -298,8 +297,7 @@ class SimulatedLog:
 
     def assign(self) -> None:
         """The group gives us the topic. The client goes on from committed offsets, where there are any."""
-        self.source = self._world.topic
-        self.partitions = list(range(len(self.source.partitions)))
+        self.partitions = list(range(len(self._world.topic.partitions)))
         self._at = {p: o for p, o in self._world.committed.items() if p in self.partitions}
         self._sought = set()
         self._assignment += 1
@@ -322,31 +320,37 @@ class SimulatedLog:
     def release(self) -> None:
         pass
 
-    async def _ask(self, what: str, source: Topic) -> None:
+    async def _ask(self, what: str) -> Topic:
+        """The topic that answers."""
         await Step(what)
-        if source is not self._world.topic or self._world.chance(0.02):
+        if self._world.chance(0.02):
             self._world.say(f"{self.name}: {what} fails")
             raise DependencyError(f"{what}: no answer", "kafka")
+        return self._world.topic
+
+    async def identity(self) -> str:
+        topic = await self._ask("identity")
+        await Step("identity done")
+        return str(self._world.topics.index(topic))
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
-        partitions, source = self.partitions, self.source
+        partitions = self.partitions
         if not partitions:
             return {}
-        await self._ask("bounds", source)
-        found = {p: (source.partitions[p].begin, source.partitions[p].end) for p in partitions}
+        topic = await self._ask("bounds")
+        found = {p: (topic.partitions[p].begin, topic.partitions[p].end) for p in partitions}
         await Step("bounds done")
         return found
 
     async def positions(self) -> dict[int, int]:
-        await self._ask("positions", self.source)
+        await Step("positions")
         if any(p not in self._at for p in self.partitions):
             raise DependencyError("no position", "kafka")
         return {p: self._at[p] for p in self.partitions}
 
     async def read(self, partition: int, offset: int) -> Record | None:
-        at, source = self._at, self.source
-        await self._ask("read", source)
-        part = source.partitions[partition]
+        at = self._at
+        part = (await self._ask("read")).partitions[partition]
         if not self.held or not part.begin <= offset < part.end:
             return None
         at[partition] = offset + 1
@@ -359,12 +363,12 @@ class SimulatedLog:
     async def poll(self) -> dict[int, Sequence[Record]]:
         if not self.held:
             return {}
-        at, source, partitions, rng = self._at, self.source, list(self.partitions), self._world.rng
-        await self._ask("poll", source)
+        at, partitions, rng = self._at, list(self.partitions), self._world.rng
+        topic = await self._ask("poll")
         polled: dict[int, Sequence[Record]] = {}
         rng.shuffle(partitions)
         for p in partitions:
-            part = source.partitions[p]
+            part = topic.partitions[p]
             if p not in at or rng.random() < 0.2:
                 continue
             if not part.begin <= at[p] <= part.end:
@@ -383,7 +387,7 @@ class SimulatedLog:
         return polled
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        if self.held and self.source is self._world.topic:
+        if self.held:
             self._world.committed.update(offsets)
 
     async def publish(self, letter: DeadLetter) -> None:
@@ -394,13 +398,15 @@ class SimulatedLog:
 
     async def flush(self) -> None:
         await Step("flush")
-        if self._pending and self._world.chance(0.1):
+        if self._pending and (self._world.refusing or self._world.chance(0.1)):
             self._world.say(f"{self.name}: flush fails")
             raise DependencyError("dead letters: no answer", "kafka")
         self._acknowledge()
         await Step("flushed")
 
     def _acknowledge(self) -> None:
+        if self._world.refusing:
+            return
         for letter in self._pending:
             self._world.letters.setdefault(letter.key, set()).add(letter.value)
         self._pending = []

@@ -1,0 +1,389 @@
+"""What a log promises, of real Kafka and of the simulator's: or the simulator would prove only itself."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from service.embedded.servers import Server
+from service.errors import DependencyError
+from service.streaming.dead_letters import DeadLetter
+from service.streaming.interfaces import Log
+from tests.contract.sides import Content, OfSimulation, Seen, Side, of_kafka, plain, until
+
+
+async def answered(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """What is answered once it is: a rebalance or an outage may have just ended."""
+
+    async def ok() -> Any:
+        with contextlib.suppress(DependencyError):
+            return [await ask()]
+
+    return (await until(ok, "an answer"))[0]
+
+
+async def polled(log: Log, **numbers: int) -> dict[int, list[Seen]]:
+    """So many records, by partition (`p0=3`): in the order in which they came, with nothing after the last."""
+    wanted = {int(name[1:]): number for name, number in numbers.items() if number}
+    found: dict[int, list[Seen]] = {}
+
+    async def there() -> bool:
+        for partition, records in (await log.poll()).items():
+            assert records, "a partition without records is not mentioned"
+            found.setdefault(partition, []).extend(
+                Seen(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in records
+            )
+        return {p: len(records) for p, records in found.items()} == wanted
+
+    await until(there, f"{wanted} records, of which came {[(p, len(r)) for p, r in found.items()]}")
+    for _ in range(2):
+        assert not await log.poll()
+    return found
+
+
+async def raises(ask: Callable[[], Awaitable[Any]]) -> DependencyError:
+    """It raises DependencyError, now or soon, and brings nothing before it does."""
+
+    async def raised() -> DependencyError | None:
+        try:
+            assert not await ask()
+        except DependencyError as error:
+            return error
+        return None
+
+    error: DependencyError = await until(raised, "an error")
+    assert error.dependency == "kafka"
+    return error
+
+
+async def what_was_produced_comes_as_it_was_in_order(side: Side) -> None:
+    """Also many polls of it, with keys, headers, tombstones and empty values; a partition knows nothing of others."""
+    contents: list[Content] = [
+        (b"key", b"value", ()), (b"key", None, ()), (None, b"", ()), (b"", "ü".encode(), (("h", b"1"), ("h", b""))),
+        *plain(1200),
+    ]  # fmt: skip
+    first = await side.produce(0, contents)
+    second = await side.produce(1, plain(5))
+    assert [record.offset for record in first] == list(range(1204))
+    assert await side.log.acquire()
+    side.log.seek({0: 0, 1: 2})
+    assert await polled(side.log, p0=1204, p1=3) == {0: first, 1: second[2:]}
+    assert await side.log.positions() == {0: 1204, 1: 5}
+    later = await side.produce(1, plain(2))
+    assert await polled(side.log, p1=2) == {1: later}
+
+
+async def a_seek_goes_back_and_forth_and_only_where_it_says(side: Side) -> None:
+    records = await side.produce(0, plain(20))
+    await side.produce(1, plain(4))
+    assert await side.log.acquire()
+    side.log.seek({0: 0, 1: 0})
+    await polled(side.log, p0=20, p1=4)
+    side.log.seek({0: 3})
+    assert await polled(side.log, p0=17) == {0: records[3:]}
+    # In the middle of what was fetched.
+    side.log.seek({0: 0})
+    await until(side.log.poll, "some")
+    side.log.seek({0: 18})
+    assert await side.log.positions() == {0: 18, 1: 4}
+    assert await polled(side.log, p0=2) == {0: records[18:]}
+
+
+async def bounds_are_first_and_next_offset(side: Side) -> None:
+    """Of an empty topic, of one that grows, after its beginning was deleted, and all of it."""
+    assert await side.log.acquire()
+    assert await side.log.bounds() == {0: (0, 0), 1: (0, 0)}
+    side.log.seek({0: 0, 1: 0})
+    assert await side.log.poll() == {}
+    assert await side.log.positions() == {0: 0, 1: 0}
+    await side.produce(0, plain(7))
+    assert await side.log.bounds() == {0: (0, 7), 1: (0, 0)}
+    await side.trim(4)
+    assert await side.log.bounds() == {0: (4, 7), 1: (0, 0)}
+    gap = await side.gap()
+    assert await side.log.bounds() == {0: (4, 7 + gap), 1: (0, 0)}
+    await side.trim(7 + gap)
+    assert await side.log.bounds() == {0: (7 + gap, 7 + gap), 1: (0, 0)}
+    side.log.seek({0: 7 + gap})
+    assert await side.log.poll() == {}
+    assert (await side.log.positions())[0] == 7 + gap
+
+
+async def a_partition_that_is_added_comes_with_the_next_assignment(side: Side) -> None:
+    before = await side.produce(0, plain(3))
+    assert await side.log.acquire()
+    topic = await side.log.identity()
+    await side.grow()
+    assert not side.log.held
+    assert await side.log.acquire()
+    assert await side.log.bounds() == {0: (0, 3), 1: (0, 0), 2: (0, 0)}
+    assert await side.log.identity() == topic
+    added = await side.produce(2, plain(2))
+    side.log.seek({0: 0, 1: 0, 2: 0})
+    assert await polled(side.log, p0=3, p2=2) == {0: before, 2: added}
+
+
+async def positions_are_behind_offsets_that_hold_no_record(side: Side) -> None:
+    """Between records, and where none follows: an aborted transaction and its marker."""
+    before = await side.produce(0, plain(3))
+    gap = await side.gap()
+    after = await side.produce(0, plain(2))
+    assert after[0].offset == 3 + gap
+    assert await side.log.acquire()
+    side.log.seek({0: 0, 1: 0})
+    assert await polled(side.log, p0=5) == {0: before + after}
+    last = 5 + gap + await side.gap()
+
+    async def behind() -> bool:
+        assert not await side.log.poll()
+        return await side.log.positions() == {0: last, 1: 0}
+
+    await until(behind, "the position behind what holds no record")
+    # A seek to where there is none brings what follows.
+    side.log.seek({0: 4})
+    assert await polled(side.log, p0=2) == {0: after}
+
+
+async def a_record_is_read_where_it_stands_and_none_where_none_is(side: Side) -> None:
+    records = await side.produce(0, [*plain(3), (b"key", None, (("h", b"1"),))])
+    gap = await side.gap()
+    records += await side.produce(0, plain(1))
+    last = await side.gap()
+    end = 5 + gap + last
+    log = side.log
+    assert await log.acquire()
+    log.seek({0: 0, 1: 0})
+    await polled(log, p0=5)
+    for record in reversed(records):
+        found = await log.read(0, record.offset)
+        assert found is not None
+        assert Seen(found.offset, found.timestamp, found.key, found.value, tuple(found.headers)) == record
+    assert [await log.read(0, offset) for offset in (4, 3 + gap, end - last, end - 1, end, end + 100)] == [None] * 6
+    assert await log.read(1, 0) is None
+    await side.trim(2)
+    assert await log.read(0, 1) is None
+    found = await log.read(0, 2)
+    assert found is not None
+    assert found.value == b"old 2"
+    # The position is anywhere now; a seek puts it right.
+    log.seek({0: 3, 1: 0})
+    assert await polled(log, p0=2) == {0: records[3:]}
+
+
+async def a_poll_where_the_log_has_no_such_offset_raises(side: Side) -> None:
+    """Before its beginning and behind its end; what is sought instead comes."""
+    records = await side.produce(0, plain(6))
+    assert await side.log.acquire()
+    side.log.seek({0: 2, 1: 0})
+    await polled(side.log, p0=4)
+    side.log.seek({0: 2})
+    await side.trim(4)
+    side.log.seek({0: 3})
+    await raises(side.log.poll)
+    side.log.seek({0: 7})
+    await raises(side.log.poll)
+    assert await side.log.bounds() == {0: (4, 6), 1: (0, 0)}
+    side.log.seek({0: 4})
+    assert await polled(side.log, p0=2) == {0: records[4:]}
+
+
+async def what_was_taken_away_is_not_held_until_it_is_acquired_again(side: Side) -> None:
+    log = side.log
+    assert not log.held
+    records = await side.produce(0, plain(4))
+    assert await log.acquire()
+    assert log.held
+    log.seek({0: 2, 1: 0})
+    await polled(log, p0=2)
+    await side.take()
+    assert not log.held
+    assert (await log.poll(), await log.bounds(), await log.positions(), await log.read(0, 1)) == ({}, {}, {}, None)
+    log.seek({0: 0})
+    assert await log.identity(), "the last save asks for it"
+    waiting = asyncio.create_task(log.acquire())
+    await asyncio.sleep(0)
+    await side.give()
+    assert await waiting
+    assert log.held
+    # Where the one before was does not count, nor what was sought meanwhile: until a seek there is no position.
+    assert await log.poll() == {}
+    await raises(log.positions)
+    log.seek({0: 1, 1: 0})
+    assert await polled(log, p0=3) == {0: records[1:]}
+    await side.take()
+    await side.give()
+    assert not log.held, "it is ours, but not the one that was acquired"
+    log.seek({0: 0, 1: 0})
+    assert [await log.poll() for _ in range(10)] == [{}] * 10
+    assert await log.read(0, 1) is None
+    assert await log.acquire()
+    assert log.held
+
+
+async def a_stop_ends_the_wait_and_the_holding(side: Side) -> None:
+    assert await side.log.acquire()
+    await side.take()
+    waiting = asyncio.create_task(side.log.acquire())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    side.stop()
+    assert not await waiting
+    await side.give()
+    assert not await side.log.acquire()
+    assert not side.log.held
+    assert await side.log.poll() == {}
+
+
+async def a_broker_that_is_silent_is_an_error_and_then_forgotten(side: Side) -> None:
+    records = await side.produce(0, plain(3))
+    assert await side.log.acquire()
+    side.log.seek({0: 0, 1: 0})
+    topic = await side.log.identity()
+    await side.silence(True)
+    try:
+        for ask in (side.log.identity, side.log.bounds, lambda: side.log.read(0, 0)):
+            await raises(ask)
+    finally:
+        await side.silence(False)
+    assert await answered(side.log.identity) == topic
+    assert (await answered(side.log.bounds))[0] == (0, 3)
+    side.log.seek({0: 0})
+    assert await polled(side.log, p0=3) == {0: records}
+
+
+async def a_dead_letter_is_there_once_it_is_flushed(side: Side) -> None:
+    await side.refuse()
+    await side.accept()
+    assert await side.log.acquire()
+    await side.log.flush()
+    letters = [DeadLetter(b"t-0-%d" % i, (b"bad", b"", None)[i % 3], [("reason", b"empty")]) for i in range(6)]
+    for letter in letters:
+        await side.log.publish(letter)
+    await side.log.flush()
+    assert await side.letters() == {(letter.key, letter.value) for letter in letters}
+    await side.take()
+    await side.log.publish(DeadLetter(b"t-0-9", b"late", []))
+    await side.log.flush()
+    assert (b"t-0-9", b"late") in await side.letters(), "the last save of what was taken away waits for its letters"
+
+
+async def what_is_not_acknowledged_is_not_forgotten(side: Side) -> None:
+    """Where there is no dead-letter topic, and where it refuses."""
+    assert await side.log.acquire()
+    await side.log.publish(DeadLetter(b"t-0-0", b"bad", []))
+    await raises(side.log.flush)
+    await side.refuse()
+    await side.log.publish(DeadLetter(b"t-0-1", b"bad", []))
+    for _ in range(3):
+        await raises(side.log.flush)
+    await side.accept()
+    await answered(side.log.flush)
+    assert await side.letters() == {(b"t-0-0", b"bad"), (b"t-0-1", b"bad")}
+
+
+async def what_is_committed_is_said_and_a_seek_stands_above_it(side: Side) -> None:
+    records = await side.produce(0, plain(5))
+    assert await side.log.acquire()
+    assert await side.committed() == {}
+    side.log.seek({0: 0, 1: 0})
+    await polled(side.log, p0=5)
+    assert await side.committed() == {}, "nothing is committed by itself"
+    side.log.commit({0: 4, 1: 0})
+
+    async def there() -> bool:
+        return await side.committed() == {0: 4, 1: 0}
+
+    await until(there, "the commit")
+    assert await side.log.positions() == {0: 5, 1: 0}
+    await side.take()
+    await side.give()
+    assert await side.log.acquire()
+    side.log.seek({0: 2, 1: 0})
+    assert await polled(side.log, p0=3) == {0: records[2:]}
+
+
+async def a_topic_created_again_is_read_on_and_told_by_its_id(side: Side) -> None:
+    """Nothing else tells: where the new one has the offset, its records come as if they followed on the old ones."""
+    await side.produce(0, plain(5))
+    assert await side.log.acquire()
+    before = await side.log.identity()
+    assert before
+    side.log.seek({0: 0, 1: 0})
+    await polled(side.log, p0=5)
+    await side.trim(3)
+    assert await side.log.identity() == before
+    await side.recreate(8)
+    assert await answered(side.log.identity) != before
+    assert side.log.held
+    found = (await polled(side.log, p0=3))[0]
+    assert [(r.offset, r.value) for r in found] == [(5, b"new 5"), (6, b"new 6"), (7, b"new 7")]
+    assert (await side.log.bounds())[0] == (0, 8)
+
+
+async def a_topic_created_again_that_is_shorter_raises(side: Side) -> None:
+    await side.produce(0, plain(5))
+    assert await side.log.acquire()
+    before = await side.log.identity()
+    side.log.seek({0: 0, 1: 0})
+    await polled(side.log, p0=5)
+    await side.recreate(3)
+    await raises(side.log.poll)
+    assert await answered(side.log.identity) != before
+    assert await side.log.bounds() == {0: (0, 3), 1: (0, 0)}
+
+
+STATEMENTS = (
+    what_was_produced_comes_as_it_was_in_order,
+    a_seek_goes_back_and_forth_and_only_where_it_says,
+    bounds_are_first_and_next_offset,
+    a_partition_that_is_added_comes_with_the_next_assignment,
+    positions_are_behind_offsets_that_hold_no_record,
+    a_record_is_read_where_it_stands_and_none_where_none_is,
+    a_poll_where_the_log_has_no_such_offset_raises,
+    what_was_taken_away_is_not_held_until_it_is_acquired_again,
+    a_stop_ends_the_wait_and_the_holding,
+    a_broker_that_is_silent_is_an_error_and_then_forgotten,
+    a_dead_letter_is_there_once_it_is_flushed,
+    what_is_not_acknowledged_is_not_forgotten,
+    what_is_committed_is_said_and_a_seek_stands_above_it,
+    a_topic_created_again_is_read_on_and_told_by_its_id,
+    a_topic_created_again_that_is_shorter_raises,
+)
+Statement = Callable[[Side], Awaitable[None]]
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda s: s.__name__)
+async def test_of_the_simulator(statement: Statement) -> None:
+    await statement(OfSimulation())
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda s: s.__name__)
+async def test_of_the_broker(kafka: Server, statement: Statement, topic: str) -> None:
+    async with of_kafka(kafka, topic) as side:
+        await statement(side)
+
+
+async def test_an_open_transaction_is_not_there_yet(kafka: Server, topic: str) -> None:
+    """Nor what follows it: the log ends before it, until it is decided."""
+    client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"open-{topic}")
+    async with of_kafka(kafka, topic) as side:
+        await side.produce(0, plain(2))
+        assert await side.log.acquire()
+        side.log.seek({0: 0, 1: 0})
+        await polled(side.log, p0=2)
+        await client.start()
+        try:
+            await client.begin_transaction()
+            await client.send_and_wait(topic, b"open", partition=0)
+            assert (await side.produce(0, plain(1)))[0].offset == 3
+            assert await side.log.poll() == {}
+            assert (await side.log.bounds(), await side.log.positions()) == ({0: (0, 2), 1: (0, 0)}, {0: 2, 1: 0})
+            assert await side.log.read(0, 2) is None
+            side.log.seek({0: 2})
+            await client.commit_transaction()
+        finally:
+            await client.stop()
+        assert [r.value for r in (await polled(side.log, p0=2))[0]] == [b"open", b"old 0"]
