@@ -22,7 +22,8 @@ from service.streaming.assignor import whole_topics
 from service.streaming.brokers import ANSWER_SECONDS, admin, create_topics, kafka_errors
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.interfaces import Record
-from service.streaming.outbox import Outbox
+from service.streaming.outbox import Outbox, letter_producer
+from service.streaming.sight import Sight
 
 POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
 POLL_SECONDS = 0.2
@@ -80,7 +81,7 @@ class Kafka(ConsumerRebalanceListener):
             max_poll_interval_ms=2**31 - 1,
             metadata_max_age_ms=METADATA_SECONDS * 1000,
         )
-        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", enable_idempotence=True)
+        producer = letter_producer(self.bootstrap)
         async with kafka_errors(self.bootstrap):
             try:
                 await consumer.start()
@@ -160,7 +161,7 @@ class Kafka(ConsumerRebalanceListener):
         """Wait until the loops have saved and let go; a save that comes later is refused if it matters."""
         logs = [self.logs[topic] for topic in {tp.topic for tp in revoked}]
         for log in logs:
-            log.revoke()
+            log.assign([])
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._session_timeout / 2):
                 for log in logs:
@@ -227,6 +228,7 @@ class TopicLog:
         self._unreadable, self._turn = False, 0
         self._moved = self._polled = time.monotonic()
         self.ends: dict[int, int] = {}
+        self._sight = Sight()
         self.outbox = Outbox(topic_of(topic), kafka.bootstrap)
 
     @property
@@ -240,10 +242,6 @@ class TopicLog:
         self._unreadable = False
         self._assignment += 1
         self.wake()
-
-    def revoke(self) -> None:
-        """The group takes the topic back."""
-        self.assign([])
 
     def wake(self) -> None:
         """Let whoever waits look again."""
@@ -315,6 +313,7 @@ class TopicLog:
             if tp.partition in offsets:
                 with contextlib.suppress(KafkaError):  # revoked meanwhile
                     self._consumer.seek(tp, offsets[tp.partition])
+        self._sight.compared()
         self._note(offsets)
 
     async def poll(self) -> dict[int, Sequence[Record]]:
@@ -351,6 +350,7 @@ class TopicLog:
             if not self.held:
                 return {}
             raise DependencyError(f"Kafka at {self._kafka.bootstrap}, topic {self.topic}: {error}", "kafka") from error
+        self._sight.check(self._consumer, self._partitions, f"Kafka at {self._kafka.bootstrap}, topic {self.topic}")
         self._note({tp.partition: part[-1].offset + 1 for tp, part in records.items()})
         return {tp.partition: part for tp, part in records.items()}
 

@@ -17,6 +17,15 @@ FLUSH_SECONDS = 2.0
 RETRY_SECONDS = 1.0
 
 
+def letter_producer(bootstrap: str) -> AIOKafkaProducer:
+    """What writes dead letters.
+
+    Not idempotent: such a client goes on counting behind a batch that the broker refused, and the broker, which did
+    not count that, takes nothing from it any more. A letter that is written twice has the same key.
+    """
+    return AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")
+
+
 class Outbox:
     """Letters on their way to one dead-letter topic, in order."""
 

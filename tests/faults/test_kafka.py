@@ -118,9 +118,7 @@ def test_rebalance_storm(trial: Trial) -> None:
         if len(trial.services) == 1:
             trial.up(*[trial.service() for _ in range(3)])
         else:
-            for service in trial.services:
-                if service not in trial.live:
-                    trial.again(service)
+            trial.up(*[s.start(s.command) for s in trial.services if s not in trial.live])
         trial.learning()
         for service in rng.sample(trial.live, 3):
             trial.hide(service)
