@@ -10,7 +10,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from service.embedded.servers import Server
 from tests.conftest import Running, create_topic, delete_topic, event, trim, wait
-from tests.faults.conftest import repeated
+from tests.faults.conftest import everything, repeated
 from tests.faults.test_kafka import begin, end, outage
 from tests.faults.trial import Trial
 
@@ -204,6 +204,7 @@ def test_flipped_byte(trial: Trial) -> None:
     end(trial, 20)
 
 
+@everything
 def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
     """The broker cuts its log there when it starts again, behind what was learned: it stops, says so, reset decides."""
     begin(trial)
@@ -233,7 +234,7 @@ def test_dead_letter_topic_missing(trial: Trial) -> None:
     trial.up(service)
     trial.ask()
     said(service, "no dead-letter topic: saves will wait at the first rejected event")
-    for _ in range(2):
+    for _ in range(repeated(5, 1)):
         said(service, "dead letters cannot be written")
         wait(lambda: service.model()["ahead"] > 2000, "learning goes on")
         outage(trial, 2)
