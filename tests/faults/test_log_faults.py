@@ -40,7 +40,7 @@ def reset_decides(trial: Trial) -> None:
 
 
 def test_records_deleted(trial: Trial) -> None:
-    """Behind the offset nothing happens; past it events are gone: it stops, says so, and reset decides."""
+    """Behind the offset nothing happens. Past it, while nobody learns, events are gone: it stops, and reset decides."""
     begin(trial, settings="[snapshots]\nkeep = 0")  # the judge takes it that a kept version began at 0
     trial.hold()
     trial.read_log()
@@ -60,7 +60,7 @@ def test_records_deleted(trial: Trial) -> None:
     outage(trial, 1)
     trial.judged()
     trial.reset()
-    wait(lambda: "say where with --start-at" in service.model()["stopped"], "it asks where to begin")
+    wait(lambda: "say where with --start-at" in str(service.model()["stopped"]), "it asks where to begin")
     trial.hide(service)
     assert service.stop() == 0
     trial.up(trial.service("--start-at", "earliest", settings="[snapshots]\nkeep = 0"))

@@ -314,10 +314,10 @@ class Trial:
         if not self.was_reset and not any(model["stopped"] for model, _ in models):
             assert sum(len(values) for values in letters.values()) == len(letters) == last.state.rejected
         states = {(float(j.state.fold.events), float(j.state.fold.mistakes)) for j in judge.known.values()}
+        if self.was_reset:  # each rises for itself, when the new model is beyond the one before
+            states = {(events, mistakes) for events, _ in states for _, mistakes in states}
         for pid, counted in self.scrapes.items():
             assert counted == sorted(counted), f"a durable counter of process {pid} fell"
-            if self.was_reset:  # each rises for itself once the new model is beyond the one before
-                counted = [(e, m) for e, m in counted if not {e, m} <= {n for pair in states for n in pair}]  # noqa: PLW2901
             assert not set(counted) - states, f"process {pid} exports counters that no accepted head has"
         versions = {j.version for j in judge.known.values()}
         assert {answer.version for answer in self.answers} <= versions, "a prediction names a version never accepted"
