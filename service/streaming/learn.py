@@ -105,6 +105,11 @@ class Learning:
         except DependencyError as error:
             self._tell.unavailable(error)
             await self._clock.sleep(0.5)
+        except DataError:
+            # What stops us comes next. What came before is learned, and saved as far as it may be.
+            if self._learner is not None and self._keeper.ahead(learner):
+                await self._save(learner)
+            raise
         if self._learner is not None and self._keeper.ahead(learner):
             await self._save(learner)
 

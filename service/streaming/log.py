@@ -22,7 +22,7 @@ from service.streaming.assignor import whole_topics
 from service.streaming.brokers import ANSWER_SECONDS, admin, bounds, create_topics, kafka_errors
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.interfaces import Record
-from service.streaming.outbox import Outbox
+from service.streaming.outbox import Outbox, letter_producer
 from service.streaming.topic_id import topic_id
 
 POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
@@ -81,7 +81,7 @@ class Kafka(ConsumerRebalanceListener):
             max_poll_interval_ms=2**31 - 1,
             metadata_max_age_ms=METADATA_SECONDS * 1000,
         )
-        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", enable_idempotence=True)
+        producer = letter_producer(self.bootstrap)
         async with kafka_errors(self.bootstrap):
             try:
                 await consumer.start()
@@ -161,7 +161,7 @@ class Kafka(ConsumerRebalanceListener):
         """Wait until the loops have saved and let go; a save that comes later is refused if it matters."""
         logs = [self.logs[topic] for topic in {tp.topic for tp in revoked}]
         for log in logs:
-            log.revoke()
+            log.assign([])
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._session_timeout / 2):
                 for log in logs:
@@ -241,10 +241,6 @@ class TopicLog:
         self._unreadable = False
         self._assignment += 1
         self.wake()
-
-    def revoke(self) -> None:
-        """The group takes the topic back."""
-        self.assign([])
 
     def wake(self) -> None:
         """Let whoever waits look again."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
@@ -15,6 +15,15 @@ MOST_BYTES = 64 << 20
 """Of letters that cannot be written; beyond it learning waits too."""
 FLUSH_SECONDS = 2.0
 RETRY_SECONDS = 1.0
+
+
+def letter_producer(bootstrap: str) -> AIOKafkaProducer:
+    """What writes dead letters.
+
+    Not idempotent: such a client goes on counting behind a batch that the broker refused, and the broker, which did
+    not count that, takes nothing from it any more. A letter that is written twice has the same key.
+    """
+    return AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")
 
 
 class Outbox:
@@ -55,20 +64,27 @@ class Outbox:
         """Write letters as they come, for as long as the process runs."""
         while True:
             await self._waiting.wait()
-            part = self._letters[:BATCH]
+            part, sent, error = self._letters[:BATCH], list[Awaitable[object]](), ""
             try:
-                sent = [
-                    await producer.send(self._topic, value=letter.value, key=letter.key, headers=letter.headers)
-                    for letter in part
-                ]
-                await asyncio.gather(*sent)
-            except (KafkaError, OSError) as error:
-                self._error = str(error) or type(error).__name__
+                for letter in part:
+                    sent.append(
+                        await producer.send(self._topic, value=letter.value, key=letter.key, headers=letter.headers)
+                    )
+            except (KafkaError, OSError) as refusal:
+                error = str(refusal) or type(refusal).__name__
+            left = part[len(sent) :]
+            for letter, answer in zip(part, await asyncio.gather(*sent, return_exceptions=True), strict=False):
+                if isinstance(answer, KafkaError | OSError):
+                    # Only these again: one that is always refused is no reason to write the others as often.
+                    left.append(letter)
+                    error = str(answer) or type(answer).__name__
+                elif isinstance(answer, BaseException):
+                    raise answer
+            self._letters[: len(part)] = left
+            self._bytes += sum(map(_size, left)) - sum(map(_size, part))
+            self._error = error
+            if left:
                 await asyncio.sleep(RETRY_SECONDS)
-                continue
-            self._error = ""
-            del self._letters[: len(part)]
-            self._bytes -= sum(map(_size, part))
             if not self._letters:
                 self._waiting.clear()
                 self._written.set()

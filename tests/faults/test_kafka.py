@@ -1,0 +1,130 @@
+"""What happens to the broker and to the way there, and many members that come and go."""
+
+import asyncio
+import random
+import signal
+import time
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+
+from tests.faults.conftest import everything, repeated
+from tests.faults.trial import Trial
+
+IN_ORDER_OF_ARRIVAL = "[snapshots]\nkeep = 0"
+"""With several partitions a kept version forgets the order in which they were learned, and the judge needs it."""
+
+
+def begin(trial: Trial, partitions: int = 1, settings: str = "", rate: int = 2000) -> None:
+    """A stream, one process that learns it, and predictions."""
+    trial.stream(partitions, rate)
+    trial.up(trial.service(settings=settings))
+    trial.ask()
+    trial.progress(1000)
+
+
+def outage(trial: Trial, seconds: float) -> None:
+    """Hold a fault for so long; predictions go on."""
+    before = len(trial.answers)
+    time.sleep(seconds)  # the fault itself
+    assert len(trial.answers) - before >= 2 * seconds
+
+
+def end(trial: Trial, seconds: float) -> None:
+    """All is learned within this time, and right."""
+    took = trial.settle(seconds)
+    trial.judged()
+    print(f"settled in {took:.1f} s")
+
+
+def test_broker_killed_and_started_again(trial: Trial) -> None:
+    """SIGKILL: learning waits, predictions go on; when the broker is there again, so does learning."""
+    begin(trial)
+    for _ in range(repeated(5, 1)):
+        try:
+            trial.kafka.kill()
+            outage(trial, 2)
+        finally:
+            trial.kafka.start()
+        trial.progress(1000)
+    end(trial, 20)
+
+
+@pytest.mark.parametrize("fault", ["stopped", "hangs", pytest.param("refuses", marks=everything)])
+def test_broker_away(trial: Trial, fault: str) -> None:
+    """For longer than the session timeout it is stopped, or answers nothing, or takes no connection."""
+    begin(trial, rate=500)
+    broker = trial.kafka.process
+    assert broker is not None
+    try:
+        if fault == "stopped":
+            broker.send_signal(signal.SIGSTOP)
+        elif fault == "hangs":
+            trial.kafka_proxy.hang()
+        else:
+            trial.kafka_proxy.refuse()
+        outage(trial, repeated(60, 8))  # the session ends after 6 s
+    finally:
+        broker.send_signal(signal.SIGCONT)
+        trial.kafka_proxy.heal()
+    trial.progress(500)
+    end(trial, 20)
+
+
+def test_connections_cut(trial: Trial) -> None:
+    """Every connection to the broker is gone in the middle of whatever is under way."""
+    begin(trial)
+    for _ in range(repeated(50, 5)):
+        trial.kafka_proxy.cut()
+        trial.progress(500)
+    end(trial, 20)
+
+
+def test_partitions_added(trial: Trial) -> None:
+    """They are learned from their first record, beside what was learned."""
+    begin(trial, settings=IN_ORDER_OF_ARRIVAL)
+
+    async def add() -> None:
+        client = AIOKafkaAdminClient(bootstrap_servers=trial.kafka.address)
+        await client.start()
+        await client.create_partitions({trial.topic: NewPartitions(3)})
+        await client.close()
+
+    asyncio.run(add())
+    trial.logs[-1].grow()
+    trial.logs[-1].grow()
+    trial.progress(5000)
+    end(trial, 40)
+    assert all(part.end > 100 for part in trial.logs[-1].partitions)
+
+
+def test_three_partitions_and_sigkill(trial: Trial) -> None:
+    """The order of arrival is part of each head, so that even after a crash each can be held against the log."""
+    begin(trial, 3, IN_ORDER_OF_ARRIVAL)
+    for _ in range(repeated(20, 2)):
+        learner = trial.learning()
+        trial.kill(learner)
+        trial.again(learner)
+        trial.progress(1000)
+    end(trial, 30)
+
+
+@pytest.mark.timeout(repeated(3000, 300))
+def test_rebalance_storm(trial: Trial) -> None:
+    """One process, four, and one again; those that go do so by SIGTERM or SIGKILL, also the one that learns."""
+    rng = random.Random(3)
+    begin(trial, rate=repeated(500, 1000))
+    for _ in range(repeated(50, 4)):
+        if len(trial.services) == 1:
+            trial.up(*[trial.service() for _ in range(3)])
+        else:
+            trial.up(*[s.start(s.command) for s in trial.services if s not in trial.live])
+        trial.learning()
+        for service in rng.sample(trial.live, 3):
+            trial.hide(service)
+            if rng.random() < 0.5:
+                service.kill()
+            else:
+                assert service.stop() == 0
+        trial.progress(200)
+    end(trial, 30)

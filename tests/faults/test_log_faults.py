@@ -1,0 +1,274 @@
+"""What happens to the log itself: trimmed, recreated, damaged, undecided; and to the topic of dead letters."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from service.embedded.servers import Server
+from tests.conftest import Running, create_topic, delete_topic, event, trim, wait
+from tests.faults.conftest import everything, repeated
+from tests.faults.test_kafka import begin, end, outage
+from tests.faults.trial import Trial
+
+
+def stopped(service: Running, *words: str) -> None:
+    """It learns no more, and says why."""
+    wait(lambda: service.model()["stopped"], "it stops learning", 30)
+    model = service.model()
+    print(f"\n{model['stopped']}")
+    for word in words:
+        assert word in model["stopped"]
+    assert model["learning_here"] is False
+
+
+def more_sent(trial: Trial, records: int) -> None:
+    """The stream has so many records more."""
+    least = trial.sent + records
+    wait(lambda: trial.sent > least, f"{records} more are sent")
+
+
+def reset_decides(trial: Trial) -> None:
+    """After `perceptron reset` the running process begins anew."""
+    trial.reset()
+    trial.learning()
+    trial.go_on()
+    trial.progress(1000)
+
+
+def test_records_deleted(trial: Trial) -> None:
+    """Behind the offset nothing happens. Past it, while nobody learns, events are gone: it stops, and reset decides."""
+    begin(trial, settings="[snapshots]\nkeep = 0")  # the judge takes it that a kept version began at 0
+    trial.hold()
+    trial.read_log()
+    asyncio.run(trim(trial.kafka, trial.topic, trial.covered() // 2))
+    trial.go_on()
+    trial.progress(1000)
+    service = trial.live[0]
+    trial.kill(service)
+    more_sent(trial, 1000)
+    trial.hold()
+    trial.read_log()
+    last = trial.logs[-1].partitions[0].end
+    asyncio.run(trim(trial.kafka, trial.topic, last - 100))
+    trial.again(service)
+    stopped(service, f"partition 0 holds offsets {last - 100} to {last}, but the snapshot goes on at ",
+            f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
+    outage(trial, 1)
+    trial.judged()
+    trial.reset()
+    wait(lambda: "say where with --start-at" in str(service.model()["stopped"]), "it asks where to begin")
+    trial.hide(service)
+    assert service.stop() == 0
+    trial.up(trial.service("--start-at", "earliest", settings="[snapshots]\nkeep = 0"))
+    trial.go_on()
+    trial.progress(1000)
+    end(trial, 20)
+
+
+def recreate(trial: Trial, records: int) -> None:
+    """Another log under the same name, with so many records at least."""
+    asyncio.run(delete_topic(trial.kafka, trial.topic))
+    asyncio.run(create_topic(trial.kafka, trial.topic))
+    trial.recreated()
+    trial.go_on()
+    more_sent(trial, records)
+    trial.hold()
+
+
+def test_topic_recreated(trial: Trial) -> None:
+    """Deleted and created again while it is learned: it stops, says so, and reset decides."""
+    begin(trial)
+    trial.hold()
+    trial.read_log()
+    recreate(trial, 100)
+    stopped(trial.live[0], "recreated", f"perceptron reset -t {trial.topic} --yes")
+    outage(trial, 1)
+    trial.judged()
+    reset_decides(trial)
+    end(trial, 20)
+
+
+def test_topic_recreated_behind_its_back(trial: Trial) -> None:
+    """While the broker could not be reached; the new log is longer than what was learned of the old one."""
+    begin(trial)
+    trial.settle(20)
+    trial.read_log()
+    trial.kafka_proxy.hang()
+    recreate(trial, trial.saved() + 2000)
+    outage(trial, 3)
+    trial.kafka_proxy.heal()
+    stopped(trial.live[0], "so the topic was recreated", f"perceptron reset -t {trial.topic} --yes")
+    trial.judged()
+    reset_decides(trial)
+    end(trial, 20)
+
+
+def test_transactions(trial: Trial) -> None:
+    """Nothing behind the first record of an open one is learned until it ends; then all is. An aborted one never is."""
+    begin(trial)
+
+    async def transactions() -> None:
+        client = AIOKafkaProducer(
+            bootstrap_servers=trial.kafka.address, transactional_id=trial.topic, transaction_timeout_ms=300_000
+        )
+        await client.start()
+        try:
+            for ends in (client.abort_transaction, client.commit_transaction):
+                await client.begin_transaction()
+                first = await client.send_and_wait(trial.topic, event({"n1": 1}, 0))
+                for _ in range(50):
+                    await client.send(trial.topic, event({"n2": 1}, 1))
+                await client.flush()
+                await asyncio.to_thread(more_sent, trial, 2000)
+                # Longer than the watchdog waits, with all faults: what cannot be read yet is no standstill.
+                await asyncio.to_thread(outage, trial, repeated(70, 3))
+                assert trial.covered() == trial.live[0].model()["next"]["0"] == first.offset
+                await ends()
+                await asyncio.to_thread(trial.progress, 1000)
+        finally:
+            await client.stop()
+
+    asyncio.run(transactions())
+    end(trial, 20)
+
+
+def batches(data: bytes) -> list[tuple[int, int, int, int]]:
+    """Of each record batch in a segment file: first and last offset, first and last byte."""
+    found, at = [], 0
+    while at < len(data):
+        first, size = int.from_bytes(data[at : at + 8]), 12 + int.from_bytes(data[at + 8 : at + 12])
+        found.append((first, first + int.from_bytes(data[at + 23 : at + 27]), at, at + size))
+        at += size
+    return found
+
+
+def segment(trial: Trial) -> Path:
+    """The file that holds the topic, where it is young."""
+    [path] = Path(trial.kafka._log).parent.glob(f"kafka/{trial.topic}-0/*.log")
+    return path
+
+
+def flip(path: Path, at: int) -> None:
+    """One bit of a file is another one."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        [byte] = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_flipped_byte(trial: Trial) -> None:
+    """The checksum says so: it stops at that batch, what is before it is saved, other topics and predictions go on."""
+    other = f"{trial.topic}-other"
+    asyncio.run(create_topic(trial.kafka, other))
+    trial.stream()
+    service = trial.service("-t", other)
+    trial.up(service)
+    trial.ask()
+    trial.progress(1000)
+    trial.kill(service)
+    more_sent(trial, 3000)
+    trial.hold()
+    trial.read_log()
+    learned = trial.saved()
+    damaged = [batch for batch in batches(segment(trial).read_bytes()) if batch[0] > learned + 1000][5]
+    first, _, begins, ends = damaged
+    flip(segment(trial), (begins + ends) // 2)
+    trial.again(service)
+    stopped(service, f"the record at offset {first} of partition 0 cannot be read", "CRC",
+            f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
+    assert trial.saved() == first
+
+    async def more() -> None:
+        client = AIOKafkaProducer(bootstrap_servers=trial.kafka.address)
+        await client.start()
+        for i in range(10):
+            await client.send_and_wait(other, event({"a": i}, i % 2))
+        await client.stop()
+
+    asyncio.run(more())
+    wait(lambda: service.model(other)["next"]["0"] == 10, "the other topic is learned")
+    outage(trial, 1)
+    trial.judged(read=False)
+    # One way out that it names: the log is mended, and a fresh process goes on.
+    flip(segment(trial), (begins + ends) // 2)
+    trial.hide(service)
+    assert service.stop() == 0
+    trial.again(service)
+    trial.go_on()
+    trial.progress(1000)
+    end(trial, 20)
+
+
+@everything
+def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
+    """The broker cuts its log there when it starts again, behind what was learned: it stops, says so, reset decides."""
+    begin(trial)
+    trial.settle(20)
+    found = batches(segment(trial).read_bytes())
+    first, _, begins, ends = found[len(found) // 2]
+    trial.kafka.kill()
+    flip(segment(trial), (begins + ends) // 2)
+    trial.kafka.start()
+    stopped(trial.live[0], f"holds offsets 0 to {first}, but the snapshot goes on at {trial.covered()}",
+            f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
+    trial.judged(read=False)
+    trial.recreated()
+    reset_decides(trial)
+    end(trial, 20)
+
+
+def said(service: Running, words: str) -> None:
+    """It writes this to its log."""
+    wait(lambda: words in service.log.read_text(), words, 30)
+
+
+def test_dead_letter_topic_missing(trial: Trial) -> None:
+    """Saves wait at the first bad event, and it says so; a crash meanwhile loses nothing; then it goes on."""
+    trial.stream(dead_letters=False)
+    service = trial.service()
+    trial.up(service)
+    trial.ask()
+    said(service, "no dead-letter topic: saves will wait at the first rejected event")
+    for _ in range(repeated(5, 1)):
+        said(service, "dead letters cannot be written")
+        wait(lambda: service.model()["ahead"] > 2000, "learning goes on")
+        outage(trial, 2)
+        trial.kill(service)
+        service.log.rename(service.log.with_suffix(".before"))
+        trial.again(service)
+    assert trial.saved() < 1000
+    asyncio.run(create_topic(trial.kafka, f"{trial.topic}.dead-letters"))
+    trial.progress(1000)
+    end(trial, 30)
+
+
+async def configure(kafka: Server, topic: str, **configs: Any) -> None:
+    """Give a topic these settings (underscores for dots), and no others."""
+    client = AIOKafkaAdminClient(bootstrap_servers=kafka.address)
+    await client.start()
+    try:
+        names = {name.replace("_", "."): str(value) for name, value in configs.items()}
+        [answer] = await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, names)])
+        assert answer.resources[0][0] == 0, answer
+    finally:
+        await client.close()
+
+
+def test_dead_letter_topic_refuses(trial: Trial) -> None:
+    """Saves wait, it says so, and learning and predictions go on; when the topic is mended, saves do too."""
+    begin(trial)
+    asyncio.run(configure(trial.kafka, f"{trial.topic}.dead-letters", max_message_bytes=100))
+    service = trial.live[0]
+    said(service, "dead letters cannot be written")
+    saved = trial.saved()
+    wait(lambda: service.model()["ahead"] > 2000, "learning goes on")
+    outage(trial, repeated(60, 3))
+    assert trial.saved() == saved
+    asyncio.run(configure(trial.kafka, f"{trial.topic}.dead-letters"))
+    trial.progress(1000)
+    end(trial, 30)

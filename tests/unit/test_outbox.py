@@ -1,0 +1,46 @@
+"""Letters on their way: each until it is acknowledged, and no oftener."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from aiokafka.errors import MessageSizeTooLargeError
+
+from service.errors import DependencyError
+from service.streaming import outbox
+from service.streaming.dead_letters import dead_letter
+from service.streaming.outbox import Outbox
+
+
+async def test_one_that_is_refused_does_not_write_the_others_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a letter that is too large for its topic floods it with all the others, every second."""
+    monkeypatch.setattr(outbox, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(outbox, "FLUSH_SECONDS", 0.05)
+    written, large, often = Counter[bytes](), b"t-0-7", asyncio.Event()
+
+    class Producer:
+        async def send(self, *_: object, key: bytes, **__: object) -> Any:
+            written[key] += 1
+            if written[large] == 5:
+                often.set()
+            answer = asyncio.get_running_loop().create_future()
+            answer.set_exception(MessageSizeTooLargeError()) if key == large and refusing else answer.set_result(None)
+            return answer
+
+    box, refusing = Outbox("t.dead-letters", "kafka"), True
+    writing = asyncio.create_task(box.write(Producer()))
+    for offset in range(20):
+        await box.put(dead_letter("t", 0, offset, None, b"v", [], "not-json", ""), lambda: True)
+    async with asyncio.timeout(10):
+        await often.wait()
+    with pytest.raises(DependencyError, match=r"1 dead letters cannot be written to t\.dead-letters.*TooLarge"):
+        await box.flush()
+    refusing = False
+    async with asyncio.timeout(10):
+        await box._written.wait()
+    await box.flush()
+    assert len(written) == 20
+    assert {n for key, n in written.items() if key != large} == {1}
+    assert box._bytes == 0
+    writing.cancel()
