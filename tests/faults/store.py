@@ -120,3 +120,10 @@ def answering(trial: Trial, least: int) -> Iterator[None]:
     before = len(trial.answers)
     yield
     assert len(trial.answers) - before >= least, "predictions went on"
+
+
+def accepted_unheard(trial: Trial) -> None:
+    """The next save is accepted, and nobody hears of it."""
+    before = current(trial)
+    trial.redis_proxy.before = (b"EVALSHA", lambda: setattr(trial.redis_proxy, "dropping", True))
+    wait(lambda: trial.redis_proxy.dropping and current(trial) != before, "a save is accepted")

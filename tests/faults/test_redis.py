@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import signal
 import time
 
@@ -44,7 +45,7 @@ def test_killed(trial: Trial, policy: str) -> None:
     """
     appendfsync(trial, policy)
     begun(trial, services=2)
-    for _ in range(repeated(20, 3)):
+    for _ in range(repeated(20, 2)):
         with away(trial, policy):
             pass
         trial.progress(100)
@@ -54,13 +55,13 @@ def test_killed(trial: Trial, policy: str) -> None:
     trial.judged()
     refused = said(trial, DROPPED)
     assert policy != "always" or refused == 0
-    print(f"killed {repeated(20, 3) + 1} times, {refused} refusals, settled {took:.1f} s after")
+    print(f"killed {repeated(20, 2) + 1} times, {refused} refusals, settled {took:.1f} s after")
 
 
 def test_killed_as_a_save_arrives(trial: Trial) -> None:
     """SIGKILL when the blobs of a save are there and its commit is on the way: the next save is whole."""
     begun(trial)
-    for _ in range(repeated(20, 3)):
+    for _ in range(repeated(20, 2)):
         trial.redis_proxy.before = (b"EVALSHA", trial.redis.kill)
         wait(lambda: trial.redis.process and trial.redis.process.poll() is not None, "Redis is dead")
         with away(trial):
@@ -126,7 +127,7 @@ def test_an_old_copy_is_restored_and_the_owner_killed(trial: Trial) -> None:
     print(f"the standby went on from version {version}, settled {took:.1f} s after")
 
 
-@pytest.mark.parametrize("seconds", [1, 5, pytest.param(20, marks=everything)])
+@pytest.mark.parametrize("seconds", [pytest.param(1, marks=everything), 5, pytest.param(20, marks=everything)])
 def test_stopped(trial: Trial, seconds: int) -> None:
     """SIGSTOP, and SIGCONT later: what was sent meanwhile is carried out late, and twice; predictions go on."""
     begun(trial)
@@ -144,12 +145,18 @@ def test_stopped(trial: Trial, seconds: int) -> None:
 
 
 def test_emptied(trial: Trial) -> None:
-    """FLUSHALL, then the model's key is deleted: each time the log is learned again from 0, and that is said."""
+    """FLUSHALL, then the model's key is deleted: each time the log is learned again from 0, and that is said.
+
+    Also where nothing comes that would have to be saved: a learner at rest looks whether its head is still current.
+    """
     begun(trial)
     for turn in range(1, repeated(20, 4) + 1):
+        if turn % 4 > 1:
+            trial.settle(20)
         with client(trial) as redis:
             _ = redis.flushall() if turn % 2 else redis.delete(key(trial.topic))
         heard(trial, EMPTIED, turn, "it begins again")
+        trial.go_on()
         trial.progress(100)
     took = trial.settle(20)
     judge = trial.judged(refusals=repeated(20, 4))
@@ -267,3 +274,65 @@ def test_the_script_is_forgotten(trial: Trial) -> None:
     took = trial.settle(10)
     trial.judged()
     print(f"settled {took:.1f} s after")
+
+
+@everything
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_one_after_another(trial: Trial, seed: int) -> None:
+    """Any of these faults, at any time, several at once: also in the doubt that the one before left behind."""
+    rng = random.Random(seed)
+    begun(trial, services=2)
+    copy, _ = copied(trial)
+
+    def kill() -> None:
+        with away(trial):
+            pass
+
+    def cut() -> None:
+        with away(trial) as folder:
+            cut_off(folder, rng.choice([0.0, 0.2, 0.9]))
+
+    def old() -> None:
+        with away(trial) as folder:
+            put_back(copy, folder)
+
+    def other_owner() -> None:
+        owner = trial.learning()
+        trial.kill(owner)
+        trial.redis_proxy.heal()
+        trial.again(owner)
+
+    def given(*command: str) -> None:
+        with client(trial) as redis:
+            redis.execute_command(*command)
+
+    def unheard() -> None:
+        trial.redis_proxy.before = (b"EVALSHA", lambda: setattr(trial.redis_proxy, "dropping", True))
+        wait(lambda: trial.redis_proxy.dropping, "a save is on its way")
+        time.sleep(rng.random() / 10)  # it arrives, or not: who sent it cannot know
+        trial.redis_proxy.refuse()
+
+    def delete() -> None:
+        given("DEL", key(trial.topic))
+
+    def flush() -> None:
+        given("FLUSHALL")
+
+    def forget() -> None:
+        given("SCRIPT", "FLUSH")
+
+    others = [kill, cut, old, other_owner, delete, flush, forget, trial.redis_proxy.hang]
+    told = []
+    for _ in range(40):
+        for fault in [unheard] * (rng.random() < 0.4) + [rng.choice(others)]:
+            print(fault.__name__, end=" ", flush=True)
+            fault()
+            told.append(fault)
+        time.sleep(rng.random())  # as long as what the proxy does lasts
+        trial.redis_proxy.heal()
+        if rng.random() < 0.7:
+            trial.progress(rng.choice([1, 200]))
+    took = trial.settle(30)
+    trial.judged(refusals=5)
+    print(f"{len(told)} faults, {said(trial, DROPPED)} refusals, settled {took:.1f} s after")
