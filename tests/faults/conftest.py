@@ -45,11 +45,15 @@ def kafka(tmp_path_factory: pytest.TempPathFactory, kafka_proxy: Proxy) -> Itera
 
 
 @pytest.fixture
-def trial(kafka: Server, kafka_proxy: Proxy, topic: str, tmp_path: Path) -> Iterator[Trial]:
+def trial(
+    request: pytest.FixtureRequest, kafka: Server, kafka_proxy: Proxy, topic: str, tmp_path: Path
+) -> Iterator[Trial]:
+    """On Redis itself, or with the parameter "valkey" on Valkey."""
+    binary = None if getattr(request, "param", "") == "valkey" else shutil.which("redis-server")
     folder = tmp_path / "redis"
     folder.mkdir()
     with (
-        servers.redis(folder, shutil.which("redis-server")) as redis,
+        servers.redis(folder, binary) as redis,
         Proxy(redis.port) as redis_proxy,
         Trial(kafka, kafka_proxy, redis, redis_proxy, topic, tmp_path) as trial,
     ):

@@ -24,6 +24,8 @@ class Proxy:
         self.cut_in: bytes | None = None
         """The next message that holds this is sent on by half; then its connection is gone."""
         self.cuts = 0
+        self.before: tuple[bytes, Callable[[], object]] | None = None
+        """The next message that holds these bytes is sent on when this has returned, which is called once."""
         self._writers: set[asyncio.StreamWriter] = set()
         self._listening = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -58,6 +60,7 @@ class Proxy:
     def heal(self) -> None:
         """The network is well again; what hung goes on."""
         self.delay, self.dropping, self.refusing, self.cut_in = 0.0, False, False, None
+        self.before = None
         self._call(self._passing.set)
 
     def _call(self, what: Callable[[], object]) -> None:
@@ -99,6 +102,9 @@ class Proxy:
     async def _requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
         while data := await reader.read(CHUNK):
             await self._passing.wait()
+            if self.before is not None and self.before[0] in data:
+                (_, call), self.before = self.before, None
+                call()
             if self.cut_in is not None and (at := data.find(self.cut_in)) >= 0:
                 self.cut_in, self.cuts = None, self.cuts + 1
                 upstream.write(data[: at + (len(data) - at) // 2])

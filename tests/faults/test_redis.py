@@ -1,0 +1,338 @@
+"""What happens to Redis: killed, cut short, put back to an old copy, stopped, emptied, full."""
+
+import asyncio
+import contextlib
+import random
+import signal
+import time
+
+import pytest
+from redis.exceptions import OutOfMemoryError
+
+from service.snapshots.store import key
+from tests.conftest import trim, wait
+from tests.faults.conftest import everything, repeated
+from tests.faults.store import (
+    DROPPED,
+    EMPTIED,
+    answering,
+    appendfsync,
+    away,
+    begun,
+    client,
+    copied,
+    current,
+    cut_off,
+    heard,
+    put_back,
+    said,
+    save_fails,
+    saves,
+)
+from tests.faults.trial import Trial
+
+
+@pytest.mark.parametrize(
+    ("trial", "policy"),
+    [("redis-server", "always"), ("redis-server", "everysec"), pytest.param("valkey", "always", marks=everything)],
+    indirect=["trial"],
+)
+@pytest.mark.timeout(900)
+def test_killed(trial: Trial, policy: str) -> None:
+    """SIGKILL and a restart, again and again; the last time it is away for 3 s, and predictions go on.
+
+    What Redis confirmed it still has, so nobody is refused: a save that was under way is looked up, and goes on.
+    """
+    appendfsync(trial, policy)
+    begun(trial, services=2)
+    for _ in range(repeated(20, 2)):
+        with away(trial, policy):
+            pass
+        trial.progress(100)
+    with away(trial, policy), answering(trial, 3):
+        time.sleep(3)  # the fault itself
+    took = trial.settle(20)
+    trial.judged()
+    refused = said(trial, DROPPED)
+    assert policy != "always" or refused == 0
+    print(f"killed {repeated(20, 2) + 1} times, {refused} refusals, settled {took:.1f} s after")
+
+
+def test_killed_as_a_save_arrives(trial: Trial) -> None:
+    """SIGKILL when the blobs of a save are there and its commit is on the way: the next save is whole."""
+    begun(trial)
+    for _ in range(repeated(20, 2)):
+        trial.redis_proxy.before = (b"EVALSHA", trial.redis.kill)
+        wait(lambda: trial.redis.process and trial.redis.process.poll() is not None, "Redis is dead")
+        with away(trial):
+            pass
+        trial.progress(100)
+    took = trial.settle(20)
+    trial.judged()
+    assert said(trial, DROPPED) == 0
+    print(f"settled {took:.1f} s after")
+
+
+def test_its_file_is_cut_short(trial: Trial) -> None:
+    """Bytes are missing at the end of its AOF: an older head is current, so the owner drops its state and rewinds."""
+    begun(trial)
+    for part in (0.0, 0.3, 0.6):
+        trial.settle(20)
+        before, dropped = current(trial), said(trial, DROPPED)
+        with away(trial) as folder:
+            cut_off(folder, part)
+        trial.go_on()
+        heard(trial, DROPPED, dropped + 1, "the owner rewinds")
+        trial.progress(100)
+        assert current(trial) != before
+    took = trial.settle(20)
+    trial.judged(refusals=3)
+    print(f"cut 3 times, settled {took:.1f} s after")
+
+
+@pytest.mark.parametrize("trial", ["redis-server", "valkey"], indirect=True)
+def test_an_old_copy_is_restored(trial: Trial) -> None:
+    """Under a running owner its files are put back to an old copy: it is refused, rewinds and learns again."""
+    begun(trial, services=2)
+    copy, _ = copied(trial)
+    for _ in range(repeated(10, 2)):
+        trial.progress(1000)
+        dropped = said(trial, DROPPED)
+        with away(trial) as folder:
+            put_back(copy, folder)
+        heard(trial, DROPPED, dropped + 1, "the owner rewinds")
+    took = trial.settle(30)
+    trial.judged(refusals=repeated(10, 2))
+    assert said(trial, EMPTIED) == 0
+    print(f"{said(trial, DROPPED)} refusals, settled {took:.1f} s after")
+
+
+def test_an_old_copy_is_restored_and_the_owner_killed(trial: Trial) -> None:
+    """Nobody is left who learned what Redis lost. The standby goes on from the old head, which it finds there."""
+    begun(trial, services=2)
+    owner = trial.learning()
+    (standby,) = (service for service in trial.services if service is not owner)
+    copy, old = copied(trial)
+    version = trial.model(standby)["version"]
+    trial.progress(1000)
+    with away(trial) as folder:
+        put_back(copy, folder)
+        trial.kill(owner)
+    assert trial.learning() is standby
+    took = trial.settle(30)
+    judge = trial.judged()
+    assert said(trial, EMPTIED) == 0
+    twice = [v for v in judge.known.values() if v.version == judge.known[old].version + 1]
+    assert len(twice) == 2, "two heads went on from the old one, one after the other"
+    print(f"the standby went on from version {version}, settled {took:.1f} s after")
+
+
+@pytest.mark.parametrize("seconds", [pytest.param(1, marks=everything), 5, pytest.param(20, marks=everything)])
+def test_stopped(trial: Trial, seconds: int) -> None:
+    """SIGSTOP, and SIGCONT later: what was sent meanwhile is carried out late, and twice; predictions go on."""
+    begun(trial)
+    assert trial.redis.process is not None
+    for _ in range(repeated(3, 1)):
+        with answering(trial, seconds):
+            trial.redis.process.send_signal(signal.SIGSTOP)
+            time.sleep(seconds)  # the fault itself
+            trial.redis.process.send_signal(signal.SIGCONT)
+        trial.progress(100)
+    took = trial.settle(30)
+    trial.judged()
+    assert said(trial, DROPPED) == 0
+    print(f"stopped for {seconds} s, settled {took:.1f} s after")
+
+
+def test_emptied(trial: Trial) -> None:
+    """FLUSHALL, then the model's key is deleted: each time the log is learned again from 0, and that is said.
+
+    Also where nothing comes that would have to be saved: a learner at rest looks whether its head is still current.
+    """
+    begun(trial)
+    for turn in range(1, repeated(20, 4) + 1):
+        if turn % 4 > 1:
+            trial.settle(20)
+        with client(trial) as redis:
+            _ = redis.flushall() if turn % 2 else redis.delete(key(trial.topic))
+        heard(trial, EMPTIED, turn, "it begins again")
+        trial.go_on()
+        trial.progress(100)
+    took = trial.settle(20)
+    judge = trial.judged(refusals=repeated(20, 4))
+    assert sum(judged.version == 1 for judged in judge.known.values()) == repeated(20, 4) + 1
+    print(f"emptied {repeated(20, 4)} times, settled {took:.1f} s after")
+
+
+def test_emptied_between_blobs_and_commit(trial: Trial) -> None:
+    """A new model's first blobs vanish before its first head arrives: they are sent again."""
+    trial.stream(rate=1000)
+
+    def flush() -> None:
+        with client(trial) as redis:
+            redis.flushall()
+
+    trial.redis_proxy.before = (b"EVALSHA", flush)
+    trial.up(trial.service())
+    trial.ask()
+    trial.progress(100)
+    assert trial.redis_proxy.before is None
+    took = trial.settle(20)
+    trial.judged()
+    assert said(trial, DROPPED) == said(trial, EMPTIED) == 0
+    print(f"settled {took:.1f} s after")
+
+
+def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
+    """What was lost is not in the log any more: learning stops and names the command; the last version answers.
+
+    Also where settings say where a new model begins: one that was lost is learned again from 0 or not at all.
+    """
+    begun(trial, "--start-at", "earliest")
+    trial.settle(20)
+    (service,) = trial.services
+    last = trial.model(service)["version"]
+    asyncio.run(trim(trial.kafka, trial.topic, 300))
+    with client(trial) as redis:
+        redis.flushall()
+    reason = wait(lambda: trial.model(service)["stopped"], "it stops", 20)
+    end = trial.logs[-1].partitions[0].end
+    assert f"learning would begin at offset 0 of partition 0, which holds 300 to {end}" in reason
+    assert "say where with --start-at earliest" in reason
+    seen = len(trial.answers)
+    wait(lambda: len(trial.answers) >= seen + 10, "predictions go on")
+    assert {answer.version for answer in trial.answers[-10:]} == {last}
+    trial.judged(refusals=1)
+    # The command that decides, given: a process that never had the model begins where it was told to.
+    trial.kill(service)
+    trial.again(service)
+    wait(lambda: trial.model(service)["next"]["0"] == end, "it learns from where the log begins now", 20)
+    assert trial.model(service)["covered"] == {"0": [[300, end]]}
+    print(f"stopped: {reason}")
+
+
+def test_full(trial: Trial) -> None:
+    """Somebody else fills Redis to its maxmemory: saves fail and say so, learning and predictions go on; then room."""
+    begun(trial)
+    with client(trial) as redis:
+        redis.config_set("maxmemory", redis.info()["used_memory"] + (1 << 20))
+        before = saves(trial, "failed")
+
+        def filled() -> bool:
+            with contextlib.suppress(OutOfMemoryError):
+                while True:
+                    redis.append("another", b"x" * 4096)
+            return saves(trial, "failed") >= before + 3
+
+        with answering(trial, 3):
+            wait(filled, "saves fail")
+        digest, (service,) = current(trial), trial.services
+        wait(lambda: trial.model(service)["ahead"] > 1000, "learning goes on")
+        assert current(trial) == digest
+        assert said(trial, "maxmemory") >= 1
+        redis.config_set("maxmemory", 0)
+    took = trial.settle(30)
+    trial.judged()
+    assert said(trial, "answers again") >= 1
+    assert said(trial, DROPPED) == 0
+    print(f"{saves(trial, 'failed'):.0f} saves failed, settled {took:.1f} s after")
+
+
+def test_full_between_blobs_and_commit(trial: Trial) -> None:
+    """The blobs of a save still found room, its head does not: nothing of it is written, and the next save is whole."""
+    begun(trial)
+
+    def limit(to: int) -> None:
+        with client(trial) as redis:
+            redis.config_set("maxmemory", to)
+
+    for _ in range(repeated(20, 3)):
+        failed = saves(trial, "failed")
+        trial.redis_proxy.before = (b"EVALSHA", lambda: limit(1))
+        save_fails(trial, failed + 1)
+        limit(0)
+        trial.progress(100)
+    took = trial.settle(30)
+    trial.judged()
+    assert said(trial, DROPPED) == 0
+    print(f"settled {took:.1f} s after")
+
+
+def test_the_script_is_forgotten(trial: Trial) -> None:
+    """SCRIPT FLUSH, also as a commit is on its way: it is loaded again, and no save fails for it."""
+    begun(trial)
+
+    def forget() -> None:
+        with client(trial) as redis:
+            redis.script_flush()
+
+    for _ in range(repeated(50, 5)):
+        trial.redis_proxy.before = (b"EVALSHA", forget)
+        wait(lambda: trial.redis_proxy.before is None, "a save passes")
+        trial.progress(1)
+    assert (saves(trial, "failed"), saves(trial, "refused")) == (0, 0)
+    took = trial.settle(10)
+    trial.judged()
+    print(f"settled {took:.1f} s after")
+
+
+@everything
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_one_after_another(trial: Trial, seed: int) -> None:
+    """Any of these faults, at any time, several at once: also in the doubt that the one before left behind."""
+    rng = random.Random(seed)
+    begun(trial, services=2)
+    copy, _ = copied(trial)
+
+    def kill() -> None:
+        with away(trial):
+            pass
+
+    def cut() -> None:
+        with away(trial) as folder:
+            cut_off(folder, rng.choice([0.0, 0.2, 0.9]))
+
+    def old() -> None:
+        with away(trial) as folder:
+            put_back(copy, folder)
+
+    def other_owner() -> None:
+        owner = trial.learning()
+        trial.kill(owner)
+        trial.redis_proxy.heal()
+        trial.again(owner)
+
+    def given(*command: str) -> None:
+        with client(trial) as redis:
+            redis.execute_command(*command)
+
+    def unheard() -> None:
+        trial.redis_proxy.before = (b"EVALSHA", lambda: setattr(trial.redis_proxy, "dropping", True))
+        wait(lambda: trial.redis_proxy.dropping, "a save is on its way")
+        time.sleep(rng.random() / 10)  # it arrives, or not: who sent it cannot know
+        trial.redis_proxy.refuse()
+
+    def delete() -> None:
+        given("DEL", key(trial.topic))
+
+    def flush() -> None:
+        given("FLUSHALL")
+
+    def forget() -> None:
+        given("SCRIPT", "FLUSH")
+
+    others = [kill, cut, old, other_owner, delete, flush, forget, trial.redis_proxy.hang]
+    told = []
+    for _ in range(40):
+        for fault in [unheard] * (rng.random() < 0.4) + [rng.choice(others)]:
+            print(fault.__name__, end=" ", flush=True)
+            fault()
+            told.append(fault)
+        time.sleep(rng.random())  # as long as what the proxy does lasts
+        trial.redis_proxy.heal()
+        if rng.random() < 0.7:
+            trial.progress(rng.choice([1, 200]))
+    took = trial.settle(30)
+    trial.judged(refusals=5)
+    print(f"{len(told)} faults, {said(trial, DROPPED)} refusals, settled {took:.1f} s after")
