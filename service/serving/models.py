@@ -115,7 +115,7 @@ def given(name: str, learner: Learner, now: float) -> Model:
         identity=learner.identity,
         state_digest=content.state_digest,
         order="log",
-        cluster="",
+        source=heads.Source(),
         next={},
         covered={},
         counts=learner.counts,

@@ -40,6 +40,22 @@ class Position(msgspec.Struct, frozen=True):
     fingerprint: Fingerprint | None = None
 
 
+class Source(msgspec.Struct, frozen=True):
+    """Where records come from: another topic may have the same name."""
+
+    cluster: str = ""
+    topic_id: str = ""
+    """Empty where Kafka gives no ids."""
+
+    def unlike(self, now: "Source") -> str:
+        """What tells that this is another topic than the one `now`, in words; '' where nothing does."""
+        if self.cluster != now.cluster:
+            return f"the model was learned from Kafka cluster {self.cluster}, this is {now.cluster}"
+        if self.topic_id and now.topic_id and self.topic_id != now.topic_id:
+            return "the topic was created again since it was learned"
+        return ""
+
+
 class Array(msgspec.Struct, frozen=True):
     """An array as base blobs, and deltas to be laid over them in order."""
 
@@ -80,7 +96,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     identity: Identity
     state_digest: str
     order: Literal["log", "arrival"]
-    cluster: str
+    source: Source
     next: dict[str, Position]
     covered: dict[str, list[tuple[int, int]]]
     counts: Counts
@@ -93,8 +109,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     arrays: dict[str, Array]
     reference: Array | None
     names: list[str]
-    topic_id: str = ""
-    """Of the topic that was learned from last, where Kafka gives ids."""
 
     @property
     def refs(self) -> list[str]:
@@ -172,7 +186,7 @@ def restored(
     """A kept version as the child of the current head, which has this digest; `stored` is the version's, verified.
 
     It goes on where that version did, or at `resume_at`, behind a hole. A partition that came later begins where it
-    began. Cluster and topic are those that were learned from last; fingerprints are those of the last records applied.
+    began. The source is that which was learned from last; fingerprints are those of the last records applied.
     """
     covered = {p: list(ranges) for p, ranges in version.covered.items()}
     for partition, ranges in current.covered.items():
@@ -188,8 +202,7 @@ def restored(
         saved_at=now,
         state_digest=_digest_of(version.identity, covered, version.counts, version.columns, stored),
         order="log" if len(covered) == 1 else "arrival",
-        cluster=current.cluster,
-        topic_id=current.topic_id,
+        source=current.source,
         next={p: Position(ranges[-1][1], prints.get(p)) for p, ranges in covered.items()},
         covered=covered,
         # Runs are since the last kept version. Of the versions kept now, the last may be of the history that is left

@@ -19,7 +19,7 @@ from service.errors import DataError, SnapshotDamaged
 from service.learning.learner import DEFAULT, Learner, Options
 from service.learning.start import Weights
 from service.snapshots import blobs, head
-from service.snapshots.head import Fingerprint, Head, Kept, Position, Stored
+from service.snapshots.head import Fingerprint, Head, Kept, Position, Source, Stored
 from service.snapshots.store import Store
 
 SHARE = 50
@@ -190,15 +190,13 @@ class Keeper:
         """Whether it is time to save."""
         return self._clock.now() >= self._next_save and self.ahead(learner)
 
-    async def save(
-        self, learner: Learner, fingerprints: Mapping[int, Fingerprint], cluster: str, topic_id: str = ""
-    ) -> Saved | Refused:
+    async def save(self, learner: Learner, fingerprints: Mapping[int, Fingerprint], source: Source) -> Saved | Refused:
         """Save the learner's state as the child of the head it goes on from.
 
         Raises DependencyError when the store did not answer; what it was to save is part of the next save.
         """
         started = self._clock.now()
-        saved = await self._save(learner, fingerprints, (cluster, topic_id), started)
+        saved = await self._save(learner, fingerprints, source, started)
         self._failures = 0
         if isinstance(saved, Saved):
             pause = max(min(max(SHARE * saved.seconds, SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
@@ -211,7 +209,7 @@ class Keeper:
         self._next_save = self._clock.now() + min(LONGEST, SHORTEST * 2**self._failures)
 
     async def _save(
-        self, learner: Learner, fingerprints: Mapping[int, Fingerprint], source: tuple[str, str], started: float
+        self, learner: Learner, fingerprints: Mapping[int, Fingerprint], source: Source, started: float
     ) -> Saved | Refused:
         await self._settle()
         keep = self._keeping()
@@ -260,7 +258,7 @@ class Keeper:
         learner: Learner,
         content: head.Content,
         fingerprints: Mapping[int, Fingerprint],
-        source: tuple[str, str],
+        source: Source,
         keep: bool,
     ) -> tuple[Head, str]:
         """The new head, and the kept version to evict or ''."""
@@ -286,8 +284,7 @@ class Keeper:
             identity=learner.identity,
             state_digest=content.state_digest,
             order="log" if len(learner.covered) == 1 else "arrival",
-            cluster=source[0],
-            topic_id=source[1],
+            source=source,
             next=positions,
             covered=head.covered_as_json(learner),
             counts=deepcopy(learner.counts),

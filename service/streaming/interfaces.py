@@ -5,7 +5,7 @@ from typing import Protocol
 
 from service.errors import DependencyError
 from service.learning.learner import Learner
-from service.snapshots.head import Head
+from service.snapshots.head import Head, Source
 from service.snapshots.keeper import Saved
 from service.streaming.dead_letters import DeadLetter
 
@@ -25,10 +25,6 @@ class Log(Protocol):
 
     topic: str
 
-    @property
-    def cluster(self) -> str:
-        """The id of the Kafka cluster."""
-
     async def acquire(self) -> bool:
         """Wait until the topic is ours (True) or the process is stopping (False)."""
 
@@ -39,8 +35,8 @@ class Log(Protocol):
     def release(self) -> None:
         """We have let the topic go; somebody else may have it."""
 
-    async def identity(self) -> str:
-        """The topic's own id now: one that was deleted and created again has another, whatever its offsets."""
+    async def source(self) -> Source:
+        """Which topic this is now: one that was deleted and created again is another, whatever its offsets."""
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
         """First offset of, and next offset to be written to, each partition."""
@@ -58,7 +54,7 @@ class Log(Protocol):
         """Records by partition, in order, none after a short while.
 
         Raises DependencyError where the log has no such offset; `bounds` say why. A topic that was created again and
-        has it is read on as if it were the old one: `identity` says so.
+        has it is read on as if it were the old one: `source` says so.
         """
 
     def commit(self, offsets: Mapping[int, int]) -> None:

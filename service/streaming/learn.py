@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from service.errors import ConfigurationError, DataError, DependencyError, IdentityChanged, LogLost
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.snapshots.head import Fingerprint
+from service.snapshots.head import Fingerprint, Source
 from service.snapshots.keeper import Clock, Keeper, Refused
 from service.streaming.dead_letters import dead_letter
 from service.streaming.interfaces import Log, Observer, Record
@@ -55,8 +55,8 @@ class Learning:
         self._refetched: dict[int, int] = {}
         self._began = False
         self._confirmed = 0.0
-        self._topic = ""
-        """The id of the topic that our state was learned from, or is to go on with."""
+        self._source = Source()
+        """Of what our state was learned from, or is to go on with."""
 
     async def run(self) -> None:
         """Steps 1 to 7, until the log says that the process is stopping."""
@@ -130,8 +130,8 @@ class Learning:
         while self._log.held:
             try:
                 # A rebalance that gave the topic back to us finds our head current and our state good.
-                before, self._topic = self._topic, await self._log.identity()
-                if self._learner is None or before != self._topic or not await self._keeper.current():
+                before, self._source = self._source, await self._log.source()
+                if self._learner is None or before != self._source or not await self._keeper.current():
                     self._learner = None
                     self._last.clear()
                     self._learner = await self._keeper.restore()
@@ -163,7 +163,7 @@ class Learning:
                 self._tell.emptied()
             # Where to begin is said for a new model. One that was lost is learned again from 0, or not at all.
             learner.begin(self._starts(bounds, None if began else self._start_at))
-            saved = await self._keeper.save(learner, {}, self._log.cluster, self._topic)
+            saved = await self._keeper.save(learner, {}, self._source)
             if isinstance(saved, Refused):
                 return None
             self._tell.saved(saved)
@@ -192,30 +192,22 @@ class Learning:
         another. One that was created again and has the record was given back what it had.
         """
         head = self._keeper.head
-        last: dict[int, Fingerprint | None] = (
-            {int(p): position.fingerprint for p, position in head.next.items()} if head else {}
-        )
-        # State that outlived a rebalance may be ahead of the head: it is of the log that it was learned from.
-        last |= {partition: fingerprint(record) for partition, record in self._last.items()}
-        for partition, known in last.items():
-            if known is None:
-                continue
-            record = await self._log.read(partition, known.offset)
-            if record is None and head and head.cluster != self._log.cluster:
+        if head is None:
+            return
+        unlike = head.source.unlike(self._source)
+        for name, position in head.next.items():
+            partition, known = int(name), position.fingerprint
+            learned = any(start < to for start, to in head.covered[name])
+            record = await self._log.read(partition, known.offset) if known else None
+            if record is None and unlike and learned:
                 raise LogLost(
-                    f"topic {self._log.topic}: the model was learned from Kafka cluster {head.cluster}, this is "
-                    f"{self._log.cluster}, and the last record learned is not in its log: go back to that cluster, or "
-                    f"begin anew with `perceptron reset -t {self._log.topic} --yes`"
+                    f"topic {self._log.topic}: {unlike}, and of partition {partition} it has no record to compare with "
+                    f"the last one learned{f', at offset {known.offset}' if known else ''}: give it back its records, "
+                    f"or begin anew with `perceptron reset -t {self._log.topic} --yes`"
                 )
-            if record is None and head and head.topic_id and self._topic and head.topic_id != self._topic:
-                raise LogLost(
-                    f"topic {self._log.topic}: the topic was created again since it was learned, and the last record "
-                    f"learned, at offset {known.offset} of partition {partition}, is not in it: give it back its "
-                    f"records, or begin anew with `perceptron reset -t {self._log.topic} --yes`"
-                )
-            if record is None:
+            if known and record is None:
                 self._tell.unrecognised(partition, known.offset)
-            elif fingerprint(record) != known:
+            elif known and record and fingerprint(record) != known:
                 raise LogLost(
                     f"topic {self._log.topic}: the record at offset {known.offset} of partition {partition} is not the "
                     f"one that was learned, so the topic was recreated: give it back its records, or begin anew with "
@@ -318,12 +310,12 @@ class Learning:
         fingerprints = {partition: fingerprint(record) for partition, record in self._last.items()}
         try:
             await self._log.flush()
-            if await self._log.identity() != self._topic:
+            if await self._log.source() != self._source:
                 # Some of it may be of another topic under the same name: what the head covers is looked at again.
                 self._learner = None
                 self._tell.rewound("recreated")
                 return
-            saved = await self._keeper.save(learner, fingerprints, self._log.cluster, self._topic)
+            saved = await self._keeper.save(learner, fingerprints, self._source)
         except DependencyError as error:
             self._keeper.postpone()
             self._tell.save_failed(error)

@@ -18,6 +18,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListen
 from aiokafka.errors import CorruptRecordException, KafkaError, NoOffsetForPartitionError
 
 from service.errors import DataError, DependencyError, Stuck
+from service.snapshots.head import Source
 from service.streaming.assignor import whole_topics
 from service.streaming.brokers import ANSWER_SECONDS, admin, bounds, create_topics, kafka_errors
 from service.streaming.dead_letters import DeadLetter, topic_of
@@ -230,11 +231,6 @@ class TopicLog:
         self.ends: dict[int, int] = {}
         self.outbox = Outbox(topic_of(topic), kafka.bootstrap)
 
-    @property
-    def cluster(self) -> str:
-        """The id of the Kafka cluster."""
-        return self._kafka.cluster
-
     def assign(self, partitions: list[TopicPartition]) -> None:
         """The group gave us these partitions, all of the topic or none."""
         self._partitions = partitions
@@ -270,9 +266,10 @@ class TopicLog:
     def _consumer(self) -> Any:
         return self._kafka.consumer
 
-    async def identity(self) -> str:
+    async def source(self) -> Source:
         """See interfaces.Log."""
-        return await topic_id(self._kafka.bootstrap, self._kafka.producer, self._consumer, self.topic)
+        kafka = self._kafka
+        return Source(kafka.cluster, await topic_id(kafka.bootstrap, kafka.producer, self._consumer, self.topic))
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
         """See interfaces.Log."""

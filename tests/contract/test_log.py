@@ -115,12 +115,12 @@ async def bounds_are_first_and_next_offset(side: Side) -> None:
 async def a_partition_that_is_added_comes_with_the_next_assignment(side: Side) -> None:
     before = await side.produce(0, plain(3))
     assert await side.log.acquire()
-    topic = await side.log.identity()
+    topic = await side.log.source()
     await side.grow()
     assert not side.log.held
     assert await side.log.acquire()
     assert await side.log.bounds() == {0: (0, 3), 1: (0, 0), 2: (0, 0)}
-    assert await side.log.identity() == topic
+    assert await side.log.source() == topic
     added = await side.produce(2, plain(2))
     side.log.seek({0: 0, 1: 0, 2: 0})
     assert await polled(side.log, p0=3, p2=2) == {0: before, 2: added}
@@ -202,7 +202,7 @@ async def what_was_taken_away_is_not_held_until_it_is_acquired_again(side: Side)
     assert not log.held
     assert (await log.poll(), await log.bounds(), await log.positions(), await log.read(0, 1)) == ({}, {}, {}, None)
     log.seek({0: 0})
-    assert await log.identity(), "the last save asks for it"
+    assert await log.source(), "the last save asks for it"
     waiting = asyncio.create_task(log.acquire())
     await asyncio.sleep(0)
     await side.give()
@@ -241,14 +241,14 @@ async def a_broker_that_is_silent_is_an_error_and_then_forgotten(side: Side) -> 
     records = await side.produce(0, plain(3))
     assert await side.log.acquire()
     side.log.seek({0: 0, 1: 0})
-    topic = await side.log.identity()
+    topic = await side.log.source()
     await side.silence(True)
     try:
-        for ask in (side.log.identity, side.log.bounds, lambda: side.log.read(0, 0)):
+        for ask in (side.log.source, side.log.bounds, lambda: side.log.read(0, 0)):
             await raises(ask)
     finally:
         await side.silence(False)
-    assert await answered(side.log.identity) == topic
+    assert await answered(side.log.source) == topic
     assert (await answered(side.log.bounds))[0] == (0, 3)
     side.log.seek({0: 0})
     assert await polled(side.log, p0=3) == {0: records}
@@ -309,14 +309,14 @@ async def a_topic_created_again_is_read_on_and_told_by_its_id(side: Side) -> Non
     """Nothing else tells: where the new one has the offset, its records come as if they followed on the old ones."""
     await side.produce(0, plain(5))
     assert await side.log.acquire()
-    before = await side.log.identity()
+    before = await side.log.source()
     assert before
     side.log.seek({0: 0, 1: 0})
     await polled(side.log, p0=5)
     await side.trim(3)
-    assert await side.log.identity() == before
+    assert await side.log.source() == before
     await side.recreate(8)
-    assert await answered(side.log.identity) != before
+    assert await answered(side.log.source) != before
     assert side.log.held
     found = (await polled(side.log, p0=3))[0]
     assert [(r.offset, r.value) for r in found] == [(5, b"new 5"), (6, b"new 6"), (7, b"new 7")]
@@ -326,12 +326,12 @@ async def a_topic_created_again_is_read_on_and_told_by_its_id(side: Side) -> Non
 async def a_topic_created_again_that_is_shorter_raises(side: Side) -> None:
     await side.produce(0, plain(5))
     assert await side.log.acquire()
-    before = await side.log.identity()
+    before = await side.log.source()
     side.log.seek({0: 0, 1: 0})
     await polled(side.log, p0=5)
     await side.recreate(3)
     await raises(side.log.poll)
-    assert await answered(side.log.identity) != before
+    assert await answered(side.log.source) != before
     assert await side.log.bounds() == {0: (0, 3), 1: (0, 0)}
 
 

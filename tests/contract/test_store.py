@@ -210,13 +210,13 @@ async def a_keeper_that_lost_a_reply_finds_out(store: Store, raw: Raw, m: str) -
         for carried_out in (True, False):
             first = keeper(store, m)
             learner = await first.restore() or fresh()
-            assert isinstance(await first.save(learner, {}, "cluster"), Saved)
+            assert isinstance(await first.save(learner, {}, heads.Source("cluster")), Saved)
             learn(learner, "a")
             first._store = Losing(store, call, carried_out)  # type: ignore[arg-type]
             with pytest.raises(DependencyError):
-                await first.save(learner, {}, "cluster")
+                await first.save(learner, {}, heads.Source("cluster"))
             learn(learner, "b")
-            assert isinstance(await first.save(learner, {}, "cluster"), Saved)
+            assert isinstance(await first.save(learner, {}, heads.Source("cluster")), Saved)
             restored = await keeper(store, m).restore()
             assert restored is not None
             assert restored.counts.events == learner.counts.events

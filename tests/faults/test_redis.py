@@ -113,7 +113,7 @@ def test_an_old_copy_is_restored_and_the_owner_killed(trial: Trial) -> None:
     owner = trial.learning()
     (standby,) = (service for service in trial.services if service is not owner)
     copy, old = copied(trial)
-    version = trial.model(standby)["version"]
+    version = standby.model()["version"]
     trial.progress(1000)
     with away(trial) as folder:
         put_back(copy, folder)
@@ -191,11 +191,11 @@ def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
     begun(trial, "--start-at", "earliest")
     trial.settle(20)
     (service,) = trial.services
-    last = trial.model(service)["version"]
+    last = service.model()["version"]
     asyncio.run(trim(trial.kafka, trial.topic, 300))
     with client(trial) as redis:
         redis.flushall()
-    reason = wait(lambda: trial.model(service)["stopped"], "it stops", 20)
+    reason = wait(lambda: service.model()["stopped"], "it stops", 20)
     end = trial.logs[-1].partitions[0].end
     assert f"learning would begin at offset 0 of partition 0, which holds 300 to {end}" in reason
     assert "say where with --start-at earliest" in reason
@@ -206,8 +206,8 @@ def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
     # The command that decides, given: a process that never had the model begins where it was told to.
     trial.kill(service)
     trial.again(service)
-    wait(lambda: trial.model(service)["next"]["0"] == end, "it learns from where the log begins now", 20)
-    assert trial.model(service)["covered"] == {"0": [[300, end]]}
+    wait(lambda: service.model()["next"]["0"] == end, "it learns from where the log begins now", 20)
+    assert service.model()["covered"] == {"0": [[300, end]]}
     print(f"stopped: {reason}")
 
 
@@ -227,7 +227,7 @@ def test_full(trial: Trial) -> None:
         with answering(trial, 3):
             wait(filled, "saves fail")
         digest, (service,) = current(trial), trial.services
-        wait(lambda: trial.model(service)["ahead"] > 1000, "learning goes on")
+        wait(lambda: service.model()["ahead"] > 1000, "learning goes on")
         assert current(trial) == digest
         assert said(trial, "maxmemory") >= 1
         redis.config_set("maxmemory", 0)

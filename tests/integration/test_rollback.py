@@ -16,7 +16,7 @@ from service.embedded.servers import Server
 from service.errors import DataError, SnapshotDamaged
 from service.learning.identity import Identity
 from service.learning.learner import DEFAULT, Learner
-from service.snapshots.head import Fingerprint, Position
+from service.snapshots.head import Fingerprint, Position, Source
 from service.snapshots.keeper import Keeper, Refused, Saved
 from service.snapshots.rollback import TRIES, current_head, kept_snapshot, roll_back
 from service.snapshots.store import RedisStore, key
@@ -199,7 +199,7 @@ async def saved_thrice(store: RedisStore, topic: str) -> tuple[Keeper, Learner, 
     learner.begin({0: 0})
     for i in (0, 10, 20):
         learner.apply(0, i, events[i : i + 10])
-        assert isinstance(await ours.save(learner, {0: Fingerprint(i + 9, 7, i)}, "c"), Saved)
+        assert isinstance(await ours.save(learner, {0: Fingerprint(i + 9, 7, i)}, Source("c")), Saved)
         clock.seconds += 1
     return ours, learner, clock, events
 
@@ -217,8 +217,8 @@ async def test_a_zombie_cannot_undo_it(store: RedisStore, topic: str) -> None:
     assert (new.state_digest, new.next) == (version.head.state_digest, version.head.next)
     learner.apply(0, 30, events[:5])
     version.learner.apply(0, 20, events[:5])
-    assert isinstance(await ours.save(learner, {}, "c"), Refused)
-    assert isinstance(await at_the_kept_one.save(version.learner, {}, "c"), Refused)
+    assert isinstance(await ours.save(learner, {}, Source("c")), Refused)
+    assert isinstance(await at_the_kept_one.save(version.learner, {}, Source("c")), Refused)
     restored = await ours.restore()
     assert restored is not None
     assert (restored.next, ours.head) == ({0: 20}, new)
@@ -228,7 +228,7 @@ async def test_a_zombie_cannot_undo_it(store: RedisStore, topic: str) -> None:
     restored.apply(0, 20, events[20:])
     fewer = keeper(store, topic, clock, keep=1)
     fewer.head, fewer.digest, fewer._stored = ours.head, ours.digest, ours._stored
-    saved = await fewer.save(restored, {}, "c")
+    saved = await fewer.save(restored, {}, Source("c"))
     assert isinstance(saved, Saved)
     assert ([k.version for k in saved.head.kept], saved.head.runs) == ([4], [(0, 20, 30)])
 
@@ -238,7 +238,7 @@ async def test_a_partition_that_came_later_begins_where_it_began(store: RedisSto
     ours, learner, clock, events = await saved_thrice(store, topic)
     learner.begin({1: 5})
     learner.apply(1, 5, events[:3])
-    assert isinstance(await ours.save(learner, {1: Fingerprint(7, 7, 7)}, "c"), Saved)
+    assert isinstance(await ours.save(learner, {1: Fingerprint(7, 7, 7)}, Source("c")), Saved)
     found = await current_head(store, topic)
     assert found
     version = await kept_snapshot(store, *found, 2, here, DEFAULT)
@@ -268,7 +268,7 @@ async def test_a_model_that_moves_on_meanwhile(store: RedisStore, topic: str) ->
             if self.left:
                 self.left -= 1
                 learner.apply(0, learner.next[0], events[:1])
-                assert isinstance(await ours.save(learner, {}, "c"), Saved)
+                assert isinstance(await ours.save(learner, {}, Source("c")), Saved)
             return answer
 
     moving: Any = Moving()
@@ -373,7 +373,7 @@ async def test_a_damaged_snapshot_is_left_behind(store: RedisStore, redis: Serve
     """Of the current one only the head is read: that it cannot be served is a reason to go back."""
     ours, learner, clock, _ = await saved_thrice(store, topic)
     learner.apply(0, 30, some_events(20))
-    assert isinstance(await ours.save(learner, {}, "c"), Saved)
+    assert isinstance(await ours.save(learner, {}, Source("c")), Saved)
     found = await current_head(store, topic)
     assert found
     version = await kept_snapshot(store, *found, 2, here, DEFAULT)
@@ -393,7 +393,7 @@ async def test_a_damaged_snapshot_is_left_behind(store: RedisStore, redis: Serve
 async def test_what_another_fold_learned_is_not_compared(store: RedisStore, tool: Tool, topic: str) -> None:
     learner = Learner(Identity(fold=99))
     learner.begin({0: 0})
-    assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, "c"), Saved)
+    assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, Source("c")), Saved)
     assert "(fold 99, here 1): verify it with that release" in await tool.refused(1, "verify")
 
 
@@ -404,7 +404,7 @@ async def store_altered(store: RedisStore, topic: str, change: Any) -> None:
     assert learner
     change(learner)
     assert altering.head
-    assert isinstance(await altering.save(learner, {}, altering.head.cluster), Saved)
+    assert isinstance(await altering.save(learner, {}, altering.head.source), Saved)
 
 
 async def test_verify_finds_what_digests_cannot(

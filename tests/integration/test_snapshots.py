@@ -71,7 +71,7 @@ def learn(learner: Learner, *names: str) -> None:
 
 
 async def save(k: Keeper, learner: Learner) -> Saved:
-    saved = await k.save(learner, {0: Fingerprint(learner.next[0] - 1, 7, 9)}, "cluster")
+    saved = await k.save(learner, {0: Fingerprint(learner.next[0] - 1, 7, 9)}, heads.Source("cluster"))
     assert isinstance(saved, Saved)
     return saved
 
@@ -103,7 +103,7 @@ async def test_a_zombie_is_refused_and_drops_nothing_of_ours(store: RedisStore, 
     learn(learner, "a")
     accepted = await save(ours, learner)
     learn(old, "z", "z")
-    assert isinstance(await zombie.save(old, {}, "cluster"), Refused)
+    assert isinstance(await zombie.save(old, {}, heads.Source("cluster")), Refused)
     assert not await zombie.current()
     assert await store.digest(topic) == accepted.digest
     snapshot = await fetch(store, topic, here, DEFAULT)
@@ -140,7 +140,7 @@ async def test_a_lost_reply_is_found_out(store: RedisStore, topic: str, call: st
     learn(learner, "a")
     first._store = Losing(store, call, carried_out)
     with pytest.raises(DependencyError):
-        await first.save(learner, {}, "cluster")
+        await first.save(learner, {}, heads.Source("cluster"))
     learn(learner, "b")
     assert await first.current()
     saved = await save(first, learner)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from service.errors import DependencyError
+from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter
 
 NAMES = "abcdefghijklmn"
@@ -284,7 +285,7 @@ class SimulatedStore:
 class SimulatedLog:
     """`streaming.interfaces.Log` for one process, assigned and revoked as `log.TopicLog` is."""
 
-    topic, cluster = "t", "cluster"
+    topic = "t"
 
     def __init__(self, world: World, name: str) -> None:
         self._world, self.name = world, name
@@ -328,10 +329,10 @@ class SimulatedLog:
             raise DependencyError(f"{what}: no answer", "kafka")
         return self._world.topic
 
-    async def identity(self) -> str:
-        topic = await self._ask("identity")
-        await Step("identity done")
-        return str(self._world.topics.index(topic))
+    async def source(self) -> Source:
+        topic = await self._ask("source")
+        await Step("source done")
+        return Source("cluster", str(self._world.topics.index(topic)))
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
         partitions = self.partitions
