@@ -71,8 +71,8 @@ MUTANTS = (
         'self._tell.rewound("refused")',
     ),
     Mutant(
-        "state kept over a rebalance without a look at the store", LEARN,
-        "before != self._topic or not await self._keeper.current():", "before != self._topic:",
+        "state kept over a rebalance without a look at store or topic", LEARN,
+        " or before != self._topic or not await self._keeper.current():", ":", first=1300,
     ),
     Mutant(
         "positions of another assignment believed", LEARN,
@@ -103,7 +103,7 @@ MUTANTS = (
     Mutant("missing blobs are not uploaded again", KEEPER, 'if verdict != "MISSING":', "if True:"),
     Mutant(
         "no second look where a blob is missing", KEEPER,
-        "if found is not None and found[0] == digest:", "if found is not None:",
+        "if found is not None and found[0] == digest:", "if found is not None:", first=300,
     ),
     Mutant(
         "a hole fetched again is remembered over a seek", LEARN,
