@@ -256,7 +256,7 @@ async def a_broker_that_is_silent_is_an_error_and_then_forgotten(side: Side) -> 
             assert await side.log.acquire()
         side.log.seek({0: 0, 1: 0})
         with contextlib.suppress(DependencyError):
-            bounds, found = await side.log.bounds(), (await side.log.poll()).get(0)
+            bounds, found = await side.log.bounds(), (await side.log.poll()).get(0, ())
             return bool(found) and found[0].value == records[0].value and bounds == {0: (0, 3), 1: (0, 0)}
         return False
 

@@ -71,10 +71,6 @@ MUTANTS = (
         'self._tell.rewound("refused")',
     ),
     Mutant(
-        "state kept over a rebalance without a look at store or topic", LEARN,
-        " or before != self._topic or not await self._keeper.current():", ":", first=1300,
-    ),
-    Mutant(
         "positions of another assignment believed", LEARN,
         "if not self._log.held:  # they may be those", "if False:  # they may be those",
     ),
