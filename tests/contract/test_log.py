@@ -12,7 +12,7 @@ from service.embedded.servers import Server
 from service.errors import DependencyError
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.interfaces import Log
-from tests.contract.sides import Content, OfSimulation, Seen, Side, of_kafka, plain, until
+from tests.contract.sides import SESSION_SECONDS, Content, OfSimulation, Seen, Side, of_kafka, plain, until
 
 
 async def answered(ask: Callable[[], Awaitable[Any]]) -> Any:
@@ -244,8 +244,7 @@ async def a_broker_that_is_silent_is_an_error_and_then_forgotten(side: Side) -> 
     topic = await side.log.identity()
     await side.silence(True)
     try:
-        for ask in (side.log.identity, side.log.bounds, lambda: side.log.read(0, 0)):
-            await raises(ask)
+        await asyncio.gather(*map(raises, (side.log.identity, side.log.bounds, lambda: side.log.read(0, 0))))
     finally:
         await side.silence(False)
     assert await answered(side.log.identity) == topic
@@ -260,7 +259,7 @@ async def a_broker_that_is_silent_is_an_error_and_then_forgotten(side: Side) -> 
             return bool(found) and found[0].value == records[0].value and bounds == {0: (0, 3), 1: (0, 0)}
         return False
 
-    await until(there, "the records again")
+    await until(there, "the records again", 3 * SESSION_SECONDS)  # the group waits for the member that it was before
 
 
 async def a_dead_letter_is_there_once_it_is_flushed(side: Side) -> None:
