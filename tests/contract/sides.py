@@ -194,11 +194,11 @@ class OfSimulation:
         self._simulated.stopping = True
 
 
-async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
+async def until(condition: Callable[[], Awaitable[Any]], what: str, seconds: float = SECONDS) -> Any:
     """Wait until the condition holds, and return what it returned."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + seconds
     while not (found := await condition()):
-        assert time.monotonic() < deadline, f"not within {SECONDS} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         await asyncio.sleep(0.01)
     return found
 

@@ -71,10 +71,6 @@ MUTANTS = (
         'self._tell.rewound("refused")',
     ),
     Mutant(
-        "state kept over a rebalance without a look at the store", LEARN,
-        "before != self._source or not await self._keeper.current():", "before != self._source:",
-    ),
-    Mutant(
         "positions of another assignment believed", LEARN,
         "if not self._log.held:  # they may be those", "if False:  # they may be those",
     ),
@@ -103,7 +99,7 @@ MUTANTS = (
     Mutant("missing blobs are not uploaded again", KEEPER, 'if verdict != "MISSING":', "if True:"),
     Mutant(
         "no second look where a blob is missing", KEEPER,
-        "if found is not None and found[0] == digest:", "if found is not None:",
+        "if found is not None and found[0] == digest:", "if found is not None:", first=300,
     ),
     Mutant(
         "a hole fetched again is remembered over a seek", LEARN,
