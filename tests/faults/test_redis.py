@@ -62,8 +62,9 @@ def test_killed_as_a_save_arrives(trial: Trial) -> None:
     """SIGKILL when the blobs of a save are there and its commit is on the way: the next save is whole."""
     begun(trial)
     for _ in range(repeated(20, 2)):
+        failed = saves(trial, "failed")
         trial.redis_proxy.before = (b"EVALSHA", trial.redis.kill)
-        wait(lambda: trial.redis.process and trial.redis.process.poll() is not None, "Redis is dead")
+        save_fails(trial, failed + 1)
         with away(trial):
             pass
         trial.progress(100)
