@@ -19,7 +19,8 @@ from service.streaming.dead_letters import topic_of
 from service.streaming.interfaces import Log
 from service.streaming.log import Kafka
 from tests.conftest import DEADLINE, create_topic, read_all, trim
-from tests.simulation.world import Partition, Record, SimulatedLog, Topic, World
+from tests.simulation.log import SimulatedLog
+from tests.simulation.world import Partition, Record, Topic, World
 
 HERE = Path(__file__).parents[2]
 PARTITIONS = 2

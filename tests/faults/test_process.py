@@ -111,31 +111,6 @@ def test_a_learner_that_hangs_is_replaced_and_refused(trial: Trial, how: str) ->
     trial.judged(refusals=repeated(2, 1))
 
 
-@pytest.mark.timeout(1200)
-def test_a_rebalance_storm(trial: Trial) -> None:
-    """1 -> 4 -> 1 members again and again, some ended in order and some not, while the stream goes on."""
-    rng = random.Random(4)
-    trial.stream(rate=500)
-    members = [trial.service()]
-    trial.up(*members)
-    trial.ask()
-    for _ in range(repeated(50, 2)):
-        joined = [trial.service() for _ in range(3)]
-        trial.up(*joined)
-        members += joined
-        rng.shuffle(members)
-        for member in members[1:]:
-            trial.hide(member)
-            if rng.random() < 0.3:
-                trial.kill(member)
-            else:
-                assert member.stop() == 0
-        del members[1:]
-        trial.progress(100)
-    trial.settle()
-    trial.judged()
-
-
 def test_the_wall_clock_jumps(trial: Trial) -> None:
     """An hour on, then two back, under a running learner that keeps versions: saves and their order go by other things."""  # noqa: E501
     trial.stream(rate=1000)

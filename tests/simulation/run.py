@@ -13,7 +13,8 @@ from service.snapshots import blobs, keeper
 from service.snapshots.keeper import Keeper, fetch
 from service.streaming import learn
 from tests.simulation.judge import Judge
-from tests.simulation.world import Clock, SimulatedLog, SimulatedStore, Step, Topic, Violation, World
+from tests.simulation.log import SimulatedLog
+from tests.simulation.world import Clock, SimulatedStore, Step, Topic, Violation, World
 
 PATIENCE = 6000
 """Steps after the last fault within which everything is learned, or somebody said why not."""

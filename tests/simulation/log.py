@@ -1,0 +1,139 @@
+"""A topic as a seed makes it, seen through the interface that learning awaits: what the log contract holds to Kafka."""
+
+from collections.abc import Mapping, Sequence
+
+from service.errors import DependencyError
+from service.snapshots.head import Source
+from service.streaming.dead_letters import DeadLetter
+from tests.simulation.world import Record, Step, Topic, World
+
+
+class SimulatedLog:
+    """`streaming.interfaces.Log` for one process, assigned and revoked as `log.TopicLog` is."""
+
+    topic = "t"
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world, self.name = world, name
+        self.partitions: list[int] = []
+        self.stopping = False
+        self._assignment = self._acquired = 0
+        self._at: dict[int, int] = {}
+        self._sought: set[int] = set()
+        self._pending: list[DeadLetter] = []
+
+    def assign(self) -> None:
+        """The group gives us the topic. The client goes on from committed offsets, where there are any."""
+        self.partitions = list(range(len(self._world.topic.partitions)))
+        self._at = {p: o for p, o in self._world.committed.items() if p in self.partitions}
+        self._sought = set()
+        self._assignment += 1
+
+    def revoke(self) -> None:
+        self.partitions = []
+        self._assignment += 1
+
+    async def acquire(self) -> bool:
+        await Step("acquire", lambda: self.stopping or bool(self.partitions))
+        if self.stopping or not self.partitions:
+            return not self.stopping and await self.acquire()
+        self._acquired = self._assignment
+        return True
+
+    @property
+    def held(self) -> bool:
+        return bool(self.partitions) and self._acquired == self._assignment and not self.stopping
+
+    def release(self) -> None:
+        pass
+
+    async def _ask(self, what: str) -> Topic:
+        """The topic that answers."""
+        await Step(what)
+        if self._world.chance(0.02):
+            self._world.say(f"{self.name}: {what} fails")
+            raise DependencyError(f"{what}: no answer", "kafka")
+        return self._world.topic
+
+    async def source(self) -> Source:
+        topic = await self._ask("source")
+        await Step("source done")
+        return Source("cluster", str(self._world.topics.index(topic)))
+
+    async def bounds(self) -> dict[int, tuple[int, int]]:
+        partitions = self.partitions
+        if not partitions:
+            return {}
+        topic = await self._ask("bounds")
+        found = {p: (topic.partitions[p].begin, topic.partitions[p].end) for p in partitions}
+        await Step("bounds done")
+        return found
+
+    async def positions(self) -> dict[int, int]:
+        await Step("positions")
+        if any(p not in self._at for p in self.partitions):
+            raise DependencyError("no position", "kafka")
+        return {p: self._at[p] for p in self.partitions}
+
+    async def read(self, partition: int, offset: int) -> Record | None:
+        at = self._at
+        part = (await self._ask("read")).partitions[partition]
+        if not self.held or not part.begin <= offset < part.end:
+            return None
+        at[partition] = offset + 1
+        return part.records.get(offset)
+
+    def seek(self, offsets: Mapping[int, int]) -> None:
+        self._at.update({p: o for p, o in offsets.items() if p in self.partitions})
+        self._sought.update(offsets)
+
+    async def poll(self) -> dict[int, Sequence[Record]]:
+        if not self.held:
+            return {}
+        at, partitions, rng = self._at, list(self.partitions), self._world.rng
+        topic = await self._ask("poll")
+        polled: dict[int, Sequence[Record]] = {}
+        rng.shuffle(partitions)
+        for p in partitions:
+            part = topic.partitions[p]
+            if p not in at or rng.random() < 0.2:
+                continue
+            if not part.begin <= at[p] <= part.end:
+                raise DependencyError("offset out of range", "kafka")
+            found = [part.records[o] for o in range(at[p], part.end) if o in part.records][: rng.randint(1, 7)]
+            at[p] = found[-1].offset + 1 if found else part.end
+            if p not in self._sought and len(found) > 1 and self._world.chance(0.3):
+                self._world.count("fetch cut")
+                found = found[rng.randint(1, len(found) - 1) :]
+            self._sought.discard(p)
+            if found:
+                polled[p] = found
+        await Step("polled")
+        if not polled:
+            self._world.now += 0.2
+        return polled
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        if self.held:
+            self._world.committed.update(offsets)
+
+    async def publish(self, letter: DeadLetter) -> None:
+        self._pending.append(letter)
+        await Step("publish")
+        if self._world.rng.random() < 0.3:
+            self._acknowledge()
+
+    async def flush(self) -> None:
+        await Step("flush")
+        if self._pending and (self._world.refusing or self._world.chance(0.1)):
+            self._world.say(f"{self.name}: flush fails")
+            raise DependencyError("dead letters: no answer", "kafka")
+        self._acknowledge()
+        await Step("flushed")
+
+    def _acknowledge(self) -> None:
+        if self._world.refusing:
+            return
+        for letter in self._pending:
+            self._world.letters.setdefault(letter.key, set()).add(letter.value)
+        self._pending = []
