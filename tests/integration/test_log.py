@@ -322,6 +322,7 @@ from aiokafka import AIOKafkaConsumer
 fetch = AIOKafkaConsumer.getmany
 async def getmany(self, *partitions, **more):
     if pathlib.Path(TRIGGER).exists():
+        pathlib.Path(TRIGGER + "-seen").touch()
         await asyncio.sleep(3600)  # what was seen after some restarts of a broker: a fetch that never ends
     return await fetch(self, *partitions, **more)
 AIOKafkaConsumer.getmany = getmany
@@ -352,6 +353,8 @@ async def test_a_client_that_hangs_ends_the_process_and_an_absent_broker_does_no
             await client.send_and_wait(topic, event({"a": 1}, 0))
             await asyncio.to_thread(service.wait_for, 2)
             hang.touch()
+            # A fetch that is under way would still bring what is sent now.
+            await asyncio.to_thread(wait, Path(f"{hang}-seen").exists, "it hangs")
             await client.send_and_wait(topic, event({"a": 1}, 1))
             assert await asyncio.to_thread(service.process.wait, WATCHDOG_SECONDS + 30) == 1
             said = service.log.read_text()
