@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from service.errors import DataError, SnapshotDamaged
+from service.errors import DependencyError, SnapshotDamaged
 from service.learning.learner import DEFAULT, Learner, Options
 from service.learning.start import Weights
 from service.snapshots import blobs, head
@@ -234,12 +234,13 @@ class Keeper:
             verdict = await self._store.commit(self.model, self.digest, digest, data, new.refs, kept_as, evict)
             if verdict != "MISSING":
                 break
-        self._doubtful = None
         if verdict == "MISSING":
-            raise DataError(
-                f"model {self.model}: blobs vanish from the store as soon as they are written: find out what else "
-                "deletes fields there, and restart; `perceptron verify` compares the snapshot with the log"
+            raise DependencyError(
+                f"model {self.model}: blobs vanish from the store as soon as they are written: Redis is put back to an "
+                "older state again and again, or something else deletes fields there",
+                "redis",
             )
+        self._doubtful = None
         if verdict == "CONFLICT":
             return Refused(self.digest)
         self.head, self.digest, self._stored = new, digest, content.stored
