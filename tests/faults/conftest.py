@@ -23,6 +23,12 @@ def repeated(often: int, few: int) -> int:
     return often if ALL else few
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `make faults` the quickest come first: those that need a longer limit are later."""
+    if ALL:
+        items.sort(key=lambda item: max((mark.args[0] for mark in item.iter_markers("timeout")), default=0))
+
+
 @pytest.fixture(scope="session")
 def kafka_proxy() -> Iterator[Proxy]:
     with Proxy() as proxy:
