@@ -86,7 +86,7 @@ class Topic:
         part.records[offset] = Record(offset, rng.randrange(1 << 40), rng.choice((None, b"k")), value, (), good)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def refs(head: bytes) -> list[str]:
     """The digests of all blobs that a head refers to, read as anybody could."""
     said = json.loads(head)
