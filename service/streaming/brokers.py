@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError
 
-from service.errors import DependencyError, PerceptronError, os_cause
+from service.errors import DataError, DependencyError, PerceptronError, os_cause
 
 ANSWER_SECONDS = 5.0
 SILENCE_SECONDS = 30.0
@@ -33,6 +33,14 @@ async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
     except (KafkaError, OSError, ValueError) as error:
         # ValueError: an address that does not resolve
         raise DependencyError(f"Kafka at {bootstrap}: {str(error) or type(error).__name__}", "kafka") from error
+
+
+def unreadable(topic: str, partition: int, offset: int | None, error: Exception) -> DataError:
+    """What to say of a record that the client cannot read, however often it is fetched."""
+    return DataError(
+        f"topic {topic}: the record at offset {offset} of partition {partition} cannot be read ({error}): mend the "
+        f"log, or `perceptron reset -t {topic} --yes` and begin behind it with --start-at"
+    )
 
 
 async def _why_not(bootstrap: str) -> str:
