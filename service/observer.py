@@ -114,7 +114,7 @@ class ModelObserver:
     def save_failed(self, error: DependencyError) -> None:
         """See streaming.interfaces.Observer."""
         self._metrics.snapshots.labels(self._model.name, "failed").inc()
-        self._miss("save", error)
+        self._miss("save", error, "save failed: ")
 
     def stopped(self, error: Exception) -> None:
         """See streaming.interfaces.Observer."""
@@ -132,10 +132,10 @@ class ModelObserver:
         """The store's current snapshot cannot be used; what answers stays."""
         self._log.error("snapshot damaged; the model that answers stays", reason=str(error))
 
-    def _miss(self, what: str, error: DependencyError) -> None:
+    def _miss(self, what: str, error: DependencyError, before: str = "") -> None:
         if what not in self._missing:
             self._missing[what] = str(error), time.monotonic()
-            self._log.error(str(error))
+            self._log.error(f"{before}{error}")
 
     def _recovered(self, *kinds: str) -> None:
         for what in kinds:

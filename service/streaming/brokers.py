@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError
 
-from service.errors import DependencyError, PerceptronError, os_cause
+from service.errors import DataError, DependencyError, PerceptronError, os_cause
 
 ANSWER_SECONDS = 5.0
 SILENCE_SECONDS = 30.0
@@ -33,6 +33,15 @@ async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
     except (KafkaError, OSError, ValueError) as error:
         # ValueError: an address that does not resolve
         raise DependencyError(f"Kafka at {bootstrap}: {str(error) or type(error).__name__}", "kafka") from error
+
+
+def unreadable(topic: str, partition: int, offset: int | None, error: Exception) -> DataError:
+    """What to say of a record that the client cannot read, however often it is fetched."""
+    return DataError(
+        f"topic {topic}: the record at offset {offset} of partition {partition} cannot be read ({error}): mend the "
+        f"log, or leave the whole of its batch out with `perceptron rollback -t {topic} --to VERSION --resume-at "
+        f"{partition}:OFFSET --yes`, or `perceptron reset -t {topic} --yes` and --start-at {partition}:OFFSET"
+    )
 
 
 async def _why_not(bootstrap: str) -> str:
@@ -123,13 +132,15 @@ async def read_whole(bootstrap: str, topic: str, missing: PerceptronError) -> As
                         yield record
 
 
-async def more(consumer: Any, tp: TopicPartition) -> Sequence[Any]:
+async def more(consumer: Any, tp: TopicPartition, most: int | None = None) -> Sequence[Any]:
     """The partition's next records, or none where its position passed over offsets that hold none.
+
+    Of what lies behind the `most` that are wanted nothing is decoded: it may be nothing that can be read.
 
     Raises TimeoutError: a broker that is gone would be asked for ever.
     """
     at, records = await consumer.position(tp), list[Any]()
     async with asyncio.timeout(SILENCE_SECONDS):
         while await consumer.position(tp) == at:
-            records += (await consumer.getmany(tp, timeout_ms=200)).get(tp, ())
+            records += (await consumer.getmany(tp, timeout_ms=200, max_records=most)).get(tp, ())
     return records

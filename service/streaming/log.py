@@ -17,10 +17,10 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import CorruptRecordException, KafkaError, NoOffsetForPartitionError
 
-from service.errors import DataError, DependencyError, Stuck
+from service.errors import DependencyError, Stuck
 from service.snapshots.head import Source
 from service.streaming.assignor import whole_topics
-from service.streaming.brokers import ANSWER_SECONDS, admin, bounds, create_topics, kafka_errors
+from service.streaming.brokers import ANSWER_SECONDS, admin, bounds, create_topics, kafka_errors, unreadable
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.interfaces import Record
 from service.streaming.outbox import Outbox, letter_producer
@@ -234,7 +234,6 @@ class TopicLog:
     def assign(self, partitions: list[TopicPartition]) -> None:
         """The group gave us these partitions, all of the topic or none."""
         self._partitions = partitions
-        self._unreadable = False
         self._assignment += 1
         self.wake()
 
@@ -247,6 +246,7 @@ class TopicLog:
         while not self._kafka.stopping:
             if self._partitions:
                 self._acquired = self._assignment
+                self._unreadable = False
                 self.released.clear()
                 return True
             self._changed.clear()
@@ -293,11 +293,18 @@ class TopicLog:
             begin, end = (await bounds(self._consumer, [tp]))[partition]
             if not begin <= offset < end:
                 return None
+            again = False
             while self.held:
                 self._polled = time.monotonic()
                 self.seek({partition: offset})
                 with contextlib.suppress(NoOffsetForPartitionError):
-                    found = await self._consumer.getmany(tp, timeout_ms=int(POLL_SECONDS * 1000), max_records=1)
+                    try:
+                        found = await self._consumer.getmany(tp, timeout_ms=int(POLL_SECONDS * 1000), max_records=1)
+                    except (CorruptRecordException, UnicodeDecodeError) as error:
+                        if again:
+                            raise unreadable(self.topic, partition, offset, error) from error
+                        again = True
+                        continue
                     if records := found.get(tp):
                         return records[0] if records[0].offset == offset else None
                     if await self._consumer.position(tp) > offset:  # only markers follow it
@@ -333,11 +340,7 @@ class TopicLog:
             self.seek(dict(self._at))
             if self._unreadable:
                 partition = partitions[0].partition
-                raise DataError(
-                    f"topic {self.topic}: the record at offset {self._at.get(partition)} of partition {partition} "
-                    f"cannot be read ({error}): mend the log, or `perceptron reset -t {self.topic} --yes` and begin "
-                    "behind it with --start-at"
-                ) from error
+                raise unreadable(self.topic, partition, self._at.get(partition), error) from error
             self._unreadable = True
             return {}
         except KafkaError as error:

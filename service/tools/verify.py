@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import typer
 from aiokafka import TopicPartition
+from aiokafka.errors import CorruptRecordException
 
 from service.errors import ConfigurationError, DataError, LogLost
 from service.learning.identity import FOLD
@@ -231,7 +232,14 @@ class _Log:
                 del held[:count]
             if held or await self._consumer.position(tp) >= to:
                 return
-            held += await more(self._consumer, tp)
+            at = await self._consumer.position(tp)
+            try:
+                held += await more(self._consumer, tp, to - at)
+            except (CorruptRecordException, UnicodeDecodeError) as error:
+                raise LogLost(
+                    f"topic {tp.topic}: the records from offset {at} of partition {partition} on, which were learned, "
+                    f"cannot be read ({error}), so they cannot be learned again"
+                ) from error
 
 
 def _runs(records: Sequence[Any]) -> list[Sequence[Any]]:

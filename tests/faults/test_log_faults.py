@@ -204,6 +204,28 @@ def test_flipped_byte(trial: Trial) -> None:
     end(trial, 20)
 
 
+def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
+    """A process that starts cannot compare the last record learned: it stops, and says which it is."""
+    begin(trial)
+    trial.settle(20)
+    trial.read_log()
+    service, last = trial.live[0], trial.saved() - 1
+    trial.kill(service)
+    [damaged] = [batch for batch in batches(segment(trial).read_bytes()) if batch[0] <= last <= batch[1]]
+    flip(segment(trial), (damaged[2] + damaged[3]) // 2)
+    trial.again(service)
+    stopped(service, f"the record at offset {last} of partition 0 cannot be read", "CRC",
+            f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
+    trial.judged(read=False)
+    flip(segment(trial), (damaged[2] + damaged[3]) // 2)
+    trial.hide(service)
+    assert service.stop() == 0
+    trial.again(service)
+    trial.go_on()
+    trial.progress(1000)
+    end(trial, 20)
+
+
 @everything
 def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
     """The broker cuts its log there when it starts again, behind what was learned: it stops, says so, reset decides."""

@@ -109,6 +109,8 @@ def test_a_learner_that_hangs_is_replaced_and_refused(trial: Trial, how: str) ->
         trial.says(hung, "state dropped", BLOCK_SECONDS + 30)
     trial.settle()
     trial.judged(refusals=repeated(2, 1))
+    refused = sum(service.log.read_text().count("cause=refused") for service in trial.services)
+    assert refused, "no save was refused: those that hung found out without having learned anything"
 
 
 def test_the_wall_clock_jumps(trial: Trial) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,37 @@ async def test_a_record_that_cannot_be_read_stops_its_model_alone(run: Run, kafk
     await client.stop()
     await asyncio.to_thread(wait, lambda: service.model(other)["events"] == 1, "the other topic is learned")
     assert service.predict({"features": {"a": 1}}).status_code == 200
+
+
+async def test_a_record_that_cannot_be_read_is_left_out_by_a_rollback(
+    run: Run, kafka: Server, redis: Server, topic: str
+) -> None:
+    """The running learner goes on behind it, a poll at a time again, and what it has learned can be verified."""
+    service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 0.2").up)
+    where = ("-t", topic, "-b", kafka.address, "--redis", f"redis://{redis.address}/0")
+    client = AIOKafkaProducer(bootstrap_servers=kafka.address)  # one that is idempotent counts its batches
+    await client.start()
+    for i in range(5):
+        await client.send_and_wait(topic, event({"a": i}, i % 2))
+    await asyncio.to_thread(service.wait_for, 5)
+    offset = await send_with_broken_header(client, topic)
+    for i in range(20_000):
+        await client.send(topic, event({"b": 1}, i % 2))
+    await client.stop()
+    await asyncio.to_thread(wait, lambda: service.model()["stopped"], "it stops")
+    resume = f"0:{offset + 1}"
+    assert f"perceptron rollback -t {topic} --to VERSION --resume-at 0:OFFSET --yes" in service.model()["stopped"]
+    version = service.http.get(f"/v1/models/{topic}/versions").json()["versions"][-1]
+    done = await asyncio.to_thread(
+        perceptron, "rollback", *where, "--to", str(version["version"]), "--resume-at", resume, "--yes"
+    )
+    assert done.returncode == 0, done.stderr
+    started = time.monotonic()
+    await asyncio.to_thread(service.wait_for, offset + 1 + 20_000)
+    assert time.monotonic() - started < 5, "it still polls record by record"
+    done = await asyncio.to_thread(perceptron, "verify", *where)
+    assert (done.returncode, "equal, bit for bit" in done.stdout) == (0, True), done.stderr
+    assert service.stop() == 0
 
 
 async def test_a_standby_does_not_begin_an_emptied_model_at_the_end(

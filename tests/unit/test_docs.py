@@ -48,6 +48,26 @@ def test_every_fault_has_a_row_and_every_row_a_test() -> None:
     assert not faults - named
 
 
+def test_what_you_see_is_what_is_said() -> None:
+    """Every phrase that a row quotes, as far as it is no metric and not the words of a server."""
+    texts = [
+        node.value
+        for file in (DOCS.parent / "service").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    seen = [line.split(" | ")[2] for line in _table_lines() if "`test_" in line]
+    phrases = {
+        part.strip(" ,")
+        for cell in seen
+        for quoted in re.findall(r"`([^`]+)`", cell)
+        for part in quoted.split("…")
+        if not re.search("perceptron_|=|/v1|used memory", part)
+    }
+    assert len(phrases) > 20
+    assert [p for p in sorted(phrases) if not any(p.strip('"') in text for text in texts)] == []
+
+
 def _table_lines() -> list[str]:
     """The lines of the tables of faults."""
     faults = (DOCS / "guarantees.md").read_text().split("## What stops a model")[0]
