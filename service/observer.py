@@ -23,7 +23,7 @@ class ModelObserver:
         # From 0 on, so that the first is an increase too.
         for result in ("accepted", "failed", "refused"):
             metrics.snapshots.labels(model.name, result)
-        for cause in ("refused", "replaced"):
+        for cause in ("refused", "replaced", "recreated"):
             metrics.rewinds.labels(model.name, cause)
         self._gaps_said = False
 

@@ -171,7 +171,14 @@ class Learning:
         differences = self._identity.differences(learner.identity)
         if differences:
             raise identity_changed(self._log.topic, differences)
+        another = self._keeper.head and self._keeper.head.source.unlike(self._source)
         for partition, offset in sorted(learner.next.items()):
+            if partition not in bounds and not another:
+                # No topic loses partitions: whoever assigns them has not heard of one that was added.
+                raise DependencyError(
+                    f"topic {self._log.topic}: partition {partition}, which was learned, is not given to us yet",
+                    "kafka",
+                )
             begin, end = bounds.get(partition, (0, 0))
             if not begin <= offset <= end:
                 raise LogLost(

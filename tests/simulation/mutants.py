@@ -14,6 +14,7 @@ BLOBS, HEAD, STORE = "service/snapshots/blobs.py", "service/snapshots/head.py", 
 SEEDS = 300
 CONTRACT = "tests/contract/test_store.py::test_of_the_simulator"
 KEEPER_TEST = f"{CONTRACT}[a_keeper_that_lost_a_reply_finds_out]"
+UNHEARD_TEST = "tests/simulation/test_simulation.py::test_a_partition_that_the_group_has_not_heard_of_is_waited_for"
 SWEEP_TEST = f"{CONTRACT}[what_nobody_refers_to_is_swept_with_the_commit]"
 
 
@@ -63,7 +64,11 @@ MUTANTS = (
     ),
     Mutant(
         "no check that the log has the next record", LEARN,
-        "in sorted(learner.next.items()):\n            begin, end", "in ():\n            begin, end",
+        "in sorted(learner.next.items()):\n            if partition not", "in ():\n            if partition not",
+    ),
+    Mutant(
+        "a partition that is not assigned yet is taken for a trimmed one", LEARN,
+        "if partition not in bounds and not another:", "if False:", UNHEARD_TEST,
     ),
     Mutant("no identity check", LEARN, "        if differences:\n", "        if False:\n"),
     Mutant(

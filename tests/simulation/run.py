@@ -47,8 +47,6 @@ class Tell:
             raise Violation("stopped over the bounds of a topic that is not held")
         if not isinstance(error, IdentityChanged | LogLost) and self._world.torn == self._torn:
             raise Violation(f"stopped without need: {error}")
-        if "vanish" in str(error) and self._world.torn < self._torn + 2:
-            raise Violation(f"stopped when blobs were gone once: {error}")
 
     def rewound(self, cause: str) -> None:
         self._world.count(f"rewound: {cause}")
