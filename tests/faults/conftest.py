@@ -24,9 +24,11 @@ def repeated(often: int, few: int) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `make faults` the quickest come first: those that need a longer limit are later."""
+    """With `make faults` the quickest come first: those that need a longer limit are later. Then all have time."""
     if ALL:
         items.sort(key=lambda item: max((mark.args[0] for mark in item.iter_markers("timeout")), default=0))
+        for item in items:
+            item.add_marker(pytest.mark.timeout(7200), append=False)
 
 
 @pytest.fixture(scope="session")
