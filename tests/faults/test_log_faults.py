@@ -66,7 +66,7 @@ def test_records_deleted(trial: Trial) -> None:
     trial.up(trial.service("--start-at", "earliest", settings="[snapshots]\nkeep = 0"))
     trial.go_on()
     trial.progress(1000)
-    end(trial, 20)
+    end(trial, 40)
 
 
 def recreate(trial: Trial, records: int) -> None:
@@ -89,7 +89,7 @@ def test_topic_recreated(trial: Trial) -> None:
     outage(trial, 1)
     trial.judged()
     reset_decides(trial)
-    end(trial, 20)
+    end(trial, 40)
 
 
 def test_topic_recreated_behind_its_back(trial: Trial) -> None:
@@ -104,7 +104,7 @@ def test_topic_recreated_behind_its_back(trial: Trial) -> None:
     stopped(trial.live[0], "so the topic was recreated", f"perceptron reset -t {trial.topic} --yes")
     trial.judged()
     reset_decides(trial)
-    end(trial, 20)
+    end(trial, 40)
 
 
 def test_transactions(trial: Trial) -> None:
@@ -133,7 +133,7 @@ def test_transactions(trial: Trial) -> None:
             await client.stop()
 
     asyncio.run(transactions())
-    end(trial, 20)
+    end(trial, 40)
 
 
 def batches(data: bytes) -> list[tuple[int, int, int, int]]:
@@ -201,7 +201,7 @@ def test_flipped_byte(trial: Trial) -> None:
     trial.again(service)
     trial.go_on()
     trial.progress(1000)
-    end(trial, 20)
+    end(trial, 40)
 
 
 def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
@@ -223,7 +223,7 @@ def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
     trial.again(service)
     trial.go_on()
     trial.progress(1000)
-    end(trial, 20)
+    end(trial, 40)
 
 
 @everything
@@ -241,7 +241,7 @@ def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
     trial.judged(read=False)
     trial.recreated()
     reset_decides(trial)
-    end(trial, 20)
+    end(trial, 40)
 
 
 def said(service: Running, words: str) -> None:
@@ -266,7 +266,7 @@ def test_dead_letter_topic_missing(trial: Trial) -> None:
     assert trial.saved() < 1000
     asyncio.run(create_topic(trial.kafka, f"{trial.topic}.dead-letters"))
     trial.progress(1000)
-    end(trial, 30)
+    end(trial, 40)
 
 
 async def configure(kafka: Server, topic: str, **configs: Any) -> None:
@@ -293,4 +293,4 @@ def test_dead_letter_topic_refuses(trial: Trial) -> None:
     assert trial.saved() == saved
     asyncio.run(configure(trial.kafka, f"{trial.topic}.dead-letters"))
     trial.progress(1000)
-    end(trial, 30)
+    end(trial, 40)

@@ -19,7 +19,7 @@ def test_hung(trial: Trial) -> None:
             time.sleep(5)  # the fault itself
             trial.redis_proxy.heal()
         trial.progress(100)
-    took = trial.settle(30)
+    took = trial.settle(40)
     trial.judged()
     assert said(trial, DROPPED) == 0
     print(f"settled {took:.1f} s after")
@@ -42,7 +42,7 @@ def test_the_reply_to_a_save_is_lost(trial: Trial) -> None:
             save_fails(trial, failed + 1)
         trial.redis_proxy.heal()
         trial.progress(100)
-    took = trial.settle(20)
+    took = trial.settle(40)
     trial.judged()
     assert said(trial, DROPPED) == 0
     print(f"{saves(trial, 'failed'):.0f} saves failed, settled {took:.1f} s after")
@@ -57,7 +57,7 @@ def test_replies_are_dropped(trial: Trial) -> None:
         save_fails(trial, failed + 1)
     assert said(trial, "no answer in time") >= 1
     trial.redis_proxy.heal()
-    took = trial.settle(30)
+    took = trial.settle(40)
     trial.judged()
     assert said(trial, DROPPED) == 0
     print(f"settled {took:.1f} s after")
@@ -71,7 +71,7 @@ def test_slow_replies(trial: Trial) -> None:
         trial.progress(1)
     assert saves(trial, "failed") == 0
     trial.redis_proxy.heal()
-    took = trial.settle(30)
+    took = trial.settle(40)
     trial.judged()
     assert said(trial, DROPPED) == 0
     print(f"settled {took:.1f} s after")
@@ -83,7 +83,7 @@ def test_cut_inside_a_save(trial: Trial) -> None:
     for turn in range(1, repeated(100, 6) + 1):
         trial.redis_proxy.cut_in = b"EVALSHA" if turn % 2 else b"HSET"
         wait(lambda: trial.redis_proxy.cut_in is None, "a message is cut")
-    took = trial.settle(20)
+    took = trial.settle(40)
     trial.judged()
     assert said(trial, DROPPED) == 0
     print(f"cut {trial.redis_proxy.cuts} times, settled {took:.1f} s after")
