@@ -17,7 +17,7 @@ from tests.faults.trial import Trial
 
 def stopped(service: Running, *words: str) -> None:
     """It learns no more, and says why."""
-    wait(lambda: service.model()["stopped"], "it stops learning", 30)
+    wait(lambda: service.model()["stopped"], "it stops learning")
     model = service.model()
     print(f"\n{model['stopped']}")
     for word in words:
@@ -95,7 +95,7 @@ def test_topic_recreated(trial: Trial) -> None:
 def test_topic_recreated_behind_its_back(trial: Trial) -> None:
     """While the broker could not be reached; the new log is longer than what was learned of the old one."""
     begin(trial)
-    trial.settle(20)
+    trial.settle(40)
     trial.read_log()
     trial.kafka_proxy.hang()
     recreate(trial, trial.saved() + 2000)
@@ -207,7 +207,7 @@ def test_flipped_byte(trial: Trial) -> None:
 def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
     """A process that starts cannot compare the last record learned: it stops, and says which it is."""
     begin(trial)
-    trial.settle(20)
+    trial.settle(40)
     trial.read_log()
     service, last = trial.live[0], trial.saved() - 1
     trial.kill(service)
@@ -230,7 +230,7 @@ def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
 def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
     """The broker cuts its log there when it starts again, behind what was learned: it stops, says so, reset decides."""
     begin(trial)
-    trial.settle(20)
+    trial.settle(40)
     found = batches(segment(trial).read_bytes())
     first, _, begins, ends = found[len(found) // 2]
     trial.kafka.kill()
@@ -246,7 +246,7 @@ def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
 
 def said(service: Running, words: str) -> None:
     """It writes this to its log."""
-    wait(lambda: words in service.log.read_text(), words, 30)
+    wait(lambda: words in service.log.read_text(), words)
 
 
 def test_dead_letter_topic_missing(trial: Trial) -> None:

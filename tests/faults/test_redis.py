@@ -200,7 +200,7 @@ def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
     asyncio.run(trim(trial.kafka, trial.topic, 300))
     with client(trial) as redis:
         redis.flushall()
-    reason = wait(lambda: service.model()["stopped"], "it stops", 20)
+    reason = wait(lambda: service.model()["stopped"], "it stops")
     end = trial.logs[-1].partitions[0].end
     assert f"learning would begin at offset 0 of partition 0, which holds 300 to {end}" in reason
     assert "say where with --start-at earliest" in reason
@@ -211,7 +211,7 @@ def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
     # The command that decides, given: a process that never had the model begins where it was told to.
     trial.kill(service)
     trial.again(service)
-    wait(lambda: service.model()["next"]["0"] == end, "it learns from where the log begins now", 20)
+    wait(lambda: service.model()["next"]["0"] == end, "it learns from where the log begins now")
     assert service.model()["covered"] == {"0": [[300, end]]}
     print(f"stopped: {reason}")
 
@@ -276,7 +276,7 @@ def test_the_script_is_forgotten(trial: Trial) -> None:
         wait(lambda: trial.redis_proxy.before is None, "a save passes")
         trial.progress(1)
     assert (saves(trial, "failed"), saves(trial, "refused")) == (0, 0)
-    took = trial.settle(10)
+    took = trial.settle(40)
     trial.judged()
     print(f"settled {took:.1f} s after")
 
