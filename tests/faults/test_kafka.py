@@ -37,6 +37,7 @@ def end(trial: Trial, seconds: float) -> None:
     print(f"settled in {took:.1f} s")
 
 
+@everything
 def test_broker_killed_and_started_again(trial: Trial) -> None:
     """SIGKILL: learning waits, predictions go on; when the broker is there again, so does learning."""
     begin(trial)
@@ -82,6 +83,7 @@ def test_connections_cut(trial: Trial) -> None:
     end(trial, 40)
 
 
+@everything
 def test_partitions_added(trial: Trial) -> None:
     """They are learned from their first record, beside what was learned."""
     begin(trial, settings=IN_ORDER_OF_ARRIVAL)
@@ -103,7 +105,7 @@ def test_partitions_added(trial: Trial) -> None:
 def test_three_partitions_and_sigkill(trial: Trial) -> None:
     """The order of arrival is part of each head, so that even after a crash each can be held against the log."""
     begin(trial, 3, IN_ORDER_OF_ARRIVAL)
-    for _ in range(repeated(20, 2)):
+    for _ in range(repeated(20, 1)):
         learner = trial.learning()
         trial.kill(learner)
         trial.again(learner)
@@ -116,7 +118,7 @@ def test_rebalance_storm(trial: Trial) -> None:
     """One process, four, and one again; those that go do so by SIGTERM or SIGKILL, also the one that learns."""
     rng = random.Random(3)
     begin(trial, rate=repeated(500, 1000))
-    for _ in range(repeated(50, 2)):
+    for _ in range(repeated(50, 1)):
         if len(trial.services) == 1:
             trial.up(*[trial.service() for _ in range(3)])
         else:

@@ -39,6 +39,7 @@ def reset_decides(trial: Trial) -> None:
     trial.progress(1000)
 
 
+@everything
 def test_records_deleted(trial: Trial) -> None:
     """Behind the offset nothing happens. Past it, while nobody learns, events are gone: it stops, and reset decides."""
     begin(trial, settings="[snapshots]\nkeep = 0")  # the judge takes it that a kept version began at 0
@@ -79,6 +80,7 @@ def recreate(trial: Trial, records: int) -> None:
     trial.hold()
 
 
+@everything
 def test_topic_recreated(trial: Trial) -> None:
     """Deleted and created again while it is learned: it stops, says so, and reset decides."""
     begin(trial)
@@ -204,6 +206,7 @@ def test_flipped_byte(trial: Trial) -> None:
     end(trial, 40)
 
 
+@everything
 def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
     """A process that starts cannot compare the last record learned: it stops, and says which it is."""
     begin(trial)
@@ -249,6 +252,7 @@ def said(service: Running, words: str) -> None:
     wait(lambda: words in service.log.read_text(), words)
 
 
+@everything
 def test_dead_letter_topic_missing(trial: Trial) -> None:
     """Saves wait at the first bad event, and it says so; a crash meanwhile loses nothing; then it goes on."""
     trial.stream(dead_letters=False)

@@ -63,6 +63,7 @@ def test_replies_are_dropped(trial: Trial) -> None:
     print(f"settled {took:.1f} s after")
 
 
+@everything
 def test_slow_replies(trial: Trial) -> None:
     """Each reply takes 0.3 s longer: saves are slower and rarer, and none fails."""
     begun(trial)
