@@ -26,12 +26,11 @@ from tests.conftest import Run, Running, both_stores, clean_environment, create_
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL
 from tests.oracle import Fold, same
 
-pytestmark = both_stores
-
 AND = [event({"a": a, "b": b}, int(a and b)) for a in (0, 1) for b in (0, 1)]
 AND_TRACE = {1: [-1, 0, 0], 4: [0, 1, 1], 29: [-3, 3, 3], **{k: [-4, 3, 2] for k in range(30, 37)}}
 
 
+@both_stores
 async def test_row_6_the_and_example_event_by_event(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
     """Ahmed & Pavlu's AND, nine passes over a real topic: the document's weights at each documented point."""
     service, fold = run().up(), Fold()
@@ -264,6 +263,7 @@ async def test_ctrl_c_is_130_and_a_second_start_finds_the_state(
     assert after["state_digest"] == before["state_digest"]
 
 
+@both_stores
 async def test_the_last_save_covers_everything_learned(
     run: Run, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
 ) -> None:
