@@ -14,7 +14,7 @@ test: $(VENV)/.dev ## All tests, on real servers; two at a time, since most of t
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 faults: $(VENV)/.dev ## Every fault on a real Kafka and Redis, quickest first, as often as docs/guarantees.md promises: hours
-	FAULTS=all $(BIN)/python -m pytest -n 2 --dist worksteal -s tests/faults $(ARGS)
+	FAULTS=all $(BIN)/python -m pytest -n 2 --dist worksteal -vv -rP tests/faults $(ARGS)
 
 bounds: $(VENV)/.dev ## The live mistake bound on 10,000 random streams, and the faults that its checks notice
 	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_bounds.py -k random_streams

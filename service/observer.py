@@ -11,6 +11,13 @@ from service.snapshots.head import Head
 from service.snapshots.keeper import Saved
 from service.streaming.dead_letters import DeadLetter
 
+REWINDS = {
+    "refused": "the store's snapshot is not the one that ours was built on",
+    "replaced": "the store's snapshot is not ours any more",
+    "recreated": "the topic was created again under the process",
+}
+"""Why state is dropped, by the metric's label."""
+
 
 class ModelObserver:
     """See streaming.interfaces.Observer; and what `serving.models.Model.follow` tells."""
@@ -23,7 +30,7 @@ class ModelObserver:
         # From 0 on, so that the first is an increase too.
         for result in ("accepted", "failed", "refused"):
             metrics.snapshots.labels(model.name, result)
-        for cause in ("refused", "replaced", "recreated"):
+        for cause in REWINDS:
             metrics.rewinds.labels(model.name, cause)
         self._gaps_said = False
 
@@ -65,12 +72,7 @@ class ModelObserver:
         if cause == "refused":
             self._metrics.snapshots.labels(self._model.name, "refused").inc()
         self._metrics.rewinds.labels(self._model.name, cause).inc()
-        self._log.warning(
-            "state dropped: the topic was created again under the process"
-            if cause == "recreated"
-            else "state dropped: the store's snapshot is not the one that ours was built on",
-            cause=cause,
-        )
+        self._log.warning(f"state dropped: {REWINDS[cause]}", cause=cause)
 
     def passed_over(self, partition: int, start: int, to: int) -> None:
         """See streaming.interfaces.Observer."""
@@ -109,12 +111,12 @@ class ModelObserver:
 
     def unavailable(self, error: DependencyError) -> None:
         """See streaming.interfaces.Observer."""
-        self._miss(error.dependency, error)
+        self._miss(error.dependency, str(error))
 
     def save_failed(self, error: DependencyError) -> None:
         """See streaming.interfaces.Observer."""
         self._metrics.snapshots.labels(self._model.name, "failed").inc()
-        self._miss("save", error, "save failed: ")
+        self._miss("save", f"save failed: {error}")
 
     def stopped(self, error: Exception) -> None:
         """See streaming.interfaces.Observer."""
@@ -132,10 +134,10 @@ class ModelObserver:
         """The store's current snapshot cannot be used; what answers stays."""
         self._log.error("snapshot damaged; the model that answers stays", reason=str(error))
 
-    def _miss(self, what: str, error: DependencyError, before: str = "") -> None:
+    def _miss(self, what: str, said: str) -> None:
         if what not in self._missing:
-            self._missing[what] = str(error), time.monotonic()
-            self._log.error(f"{before}{error}")
+            self._missing[what] = said, time.monotonic()
+            self._log.error(said)
 
     def _recovered(self, *kinds: str) -> None:
         for what in kinds:

@@ -91,6 +91,7 @@ class Learning:
         learner = await self._restore()
         if learner is None:
             return
+        reason: DataError | None = None
         try:
             while self._log.held and self._learner is not None:
                 polled = await self._log.poll()
@@ -105,13 +106,12 @@ class Learning:
         except DependencyError as error:
             self._tell.unavailable(error)
             await self._clock.sleep(0.5)
-        except DataError:
-            # What stops us comes next. What came before is learned, and saved as far as it may be.
-            if self._learner is not None and self._keeper.ahead(learner):
-                await self._save(learner)
-            raise
+        except DataError as error:
+            reason = error  # what came before it is learned, and saved as far as it may be
         if self._learner is not None and self._keeper.ahead(learner):
             await self._save(learner)
+        if reason is not None:
+            raise reason
 
     async def _confirm(self) -> None:
         """While nothing comes, look whether our head is still current: the model may have been reset."""
@@ -237,7 +237,7 @@ class Learning:
 
     async def _take(self, learner: Learner, partition: int, records: Sequence[Record]) -> None:
         polled_from = learner.next[partition]
-        for run in _runs(records):
+        for run in contiguous(records):
             first, expected = run[0].offset, learner.next[partition]
             if first < expected:
                 run = run[expected - first :]  # noqa: PLW2901 - the rest of it
@@ -341,7 +341,7 @@ def fingerprint(record: Record) -> Fingerprint:
     return Fingerprint(record.offset, record.timestamp, crc)
 
 
-def _runs(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+def contiguous(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
     """Records cut where offsets do not follow on each other."""
     if records and records[-1].offset - records[0].offset == len(records) - 1:
         yield records

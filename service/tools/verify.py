@@ -5,7 +5,7 @@ the last kept version, so that one is where their replay begins. Holes are skipp
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,7 +25,7 @@ from service.snapshots.keeper import Snapshot, fetch
 from service.snapshots.rollback import kept_snapshot
 from service.snapshots.store import RedisStore
 from service.streaming.brokers import bounds, more, reader
-from service.streaming.learn import fingerprint
+from service.streaming.learn import contiguous, fingerprint
 from service.tools.models import none_stored
 
 SLICE = 1000
@@ -180,7 +180,7 @@ async def _replay(bootstrap: str, topic: str, snapshot: Snapshot, learner: Learn
                             f"topic {topic}: the record at offset {seen.offset} of partition {partition} is not the "
                             "one that was learned, so the topic was recreated"
                         )
-                for run in _runs(part):
+                for run in _slices(part):
                     gaps += run[0].offset - learner.next[partition]
                     learner.pass_over(partition, run[0].offset)
                     outcome = learner.apply(partition, run[0].offset, [record.value for record in run])
@@ -242,11 +242,11 @@ class _Log:
                 ) from error
 
 
-def _runs(records: Sequence[Any]) -> list[Sequence[Any]]:
-    """Cut where offsets do not follow on each other, and into slices."""
-    cuts = [i for i in range(1, len(records)) if records[i].offset != records[i - 1].offset + 1]
-    whole = [records[a:b] for a, b in zip([0, *cuts], [*cuts, len(records)], strict=True)]
-    return [run[i : i + SLICE] for run in whole for i in range(0, len(run), SLICE)]
+def _slices(records: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Contiguous records, not many at once."""
+    for run in contiguous(records):
+        for i in range(0, len(run), SLICE):
+            yield run[i : i + SLICE]
 
 
 def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> list[str]:

@@ -33,14 +33,6 @@ def current(trial: Trial) -> str:
         return bytes(redis.hget(key(trial.topic), "digest") or b"").decode()
 
 
-def begun(trial: Trial, *flags: str, services: int = 1, rate: int = 1000) -> None:
-    """A stream, services that learn it and are asked, and some progress."""
-    trial.stream(rate=rate)
-    trial.up(*[trial.service(*flags) for _ in range(services)])
-    trial.ask()
-    trial.progress(500)
-
-
 def said(trial: Trial, words: str) -> int:
     """How often the services said these words."""
     return sum(service.log.read_text().count(words) for service in trial.services)
@@ -112,14 +104,6 @@ def cut_off(folder: Path, part: float) -> None:
     newest = max(folder.glob("*.incr.aof"), key=lambda file: int(re.findall(r"\.(\d+)\.incr", file.name)[0]))
     size = newest.stat().st_size
     os.truncate(newest, size - max(3, int(size * part)))
-
-
-@contextmanager
-def answering(trial: Trial, least: int) -> Iterator[None]:
-    """So many predictions, or more, are answered meanwhile."""
-    before = len(trial.answers)
-    yield
-    assert len(trial.answers) - before >= least, "predictions went on"
 
 
 def accepted_unheard(trial: Trial) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import signal
-import time
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
@@ -15,40 +14,18 @@ IN_ORDER_OF_ARRIVAL = "[snapshots]\nkeep = 0"
 """With several partitions a kept version forgets the order in which they were learned, and the judge needs it."""
 
 
-def begin(trial: Trial, partitions: int = 1, settings: str = "", rate: int = 2000) -> None:
-    """A stream, one process that learns it, and predictions."""
-    trial.stream(partitions, rate)
-    trial.up(trial.service(settings=settings))
-    trial.ask()
-    trial.progress(1000)
-
-
-def outage(trial: Trial, seconds: float) -> None:
-    """Hold a fault for so long; predictions go on."""
-    before = len(trial.answers)
-    time.sleep(seconds)  # the fault itself
-    assert len(trial.answers) - before >= 2 * seconds
-
-
-def end(trial: Trial, seconds: float) -> None:
-    """All is learned within this time, and right."""
-    took = trial.settle(seconds)
-    trial.judged()
-    print(f"settled in {took:.1f} s")
-
-
 @everything
 def test_broker_killed_and_started_again(trial: Trial) -> None:
     """SIGKILL: learning waits, predictions go on; when the broker is there again, so does learning."""
-    begin(trial)
+    trial.begin(rate=2000)
     for _ in range(repeated(5, 1)):
         try:
             trial.kafka.kill()
-            outage(trial, 2)
+            trial.outage(2)
         finally:
             trial.kafka.start()
         trial.progress(1000)
-    end(trial, 40)
+    trial.finish()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +33,7 @@ def test_broker_killed_and_started_again(trial: Trial) -> None:
 )
 def test_broker_away(trial: Trial, fault: str) -> None:
     """For longer than the session timeout it is stopped, or answers nothing, or takes no connection."""
-    begin(trial, rate=500)
+    trial.begin(rate=500)
     broker = trial.kafka.process
     assert broker is not None
     try:
@@ -66,27 +43,27 @@ def test_broker_away(trial: Trial, fault: str) -> None:
             trial.kafka_proxy.hang()
         else:
             trial.kafka_proxy.refuse()
-        outage(trial, repeated(60, 8))  # the session ends after 6 s
+        trial.outage(repeated(60, 8))  # the session ends after 6 s
     finally:
         broker.send_signal(signal.SIGCONT)
         trial.kafka_proxy.heal()
     trial.progress(500)
-    end(trial, 40)
+    trial.finish()
 
 
 def test_connections_cut(trial: Trial) -> None:
     """Every connection to the broker is gone in the middle of whatever is under way."""
-    begin(trial)
+    trial.begin(rate=2000)
     for _ in range(repeated(50, 5)):
         trial.kafka_proxy.cut()
         trial.progress(500)
-    end(trial, 40)
+    trial.finish()
 
 
 @everything
 def test_partitions_added(trial: Trial) -> None:
     """They are learned from their first record, beside what was learned."""
-    begin(trial, settings=IN_ORDER_OF_ARRIVAL)
+    trial.begin(rate=2000, settings=IN_ORDER_OF_ARRIVAL)
 
     async def add() -> None:
         client = AIOKafkaAdminClient(bootstrap_servers=trial.kafka.address)
@@ -98,26 +75,26 @@ def test_partitions_added(trial: Trial) -> None:
     trial.logs[-1].grow()
     trial.logs[-1].grow()
     trial.progress(5000)
-    end(trial, 40)
+    trial.finish()
     assert all(part.end > 100 for part in trial.logs[-1].partitions)
 
 
 def test_three_partitions_and_sigkill(trial: Trial) -> None:
     """The order of arrival is part of each head, so that even after a crash each can be held against the log."""
-    begin(trial, 3, IN_ORDER_OF_ARRIVAL)
+    trial.begin(partitions=3, rate=2000, settings=IN_ORDER_OF_ARRIVAL)
     for _ in range(repeated(20, 1)):
         learner = trial.learning()
         trial.kill(learner)
         trial.again(learner)
         trial.progress(1000)
-    end(trial, 40)
+    trial.finish()
 
 
 @pytest.mark.timeout(repeated(3000, 300))
 def test_rebalance_storm(trial: Trial) -> None:
     """One process, four, and one again; those that go do so by SIGTERM or SIGKILL, also the one that learns."""
     rng = random.Random(3)
-    begin(trial, rate=repeated(500, 1000))
+    trial.begin(rate=repeated(500, 1000))
     for _ in range(repeated(50, 1)):
         if len(trial.services) == 1:
             trial.up(*[trial.service() for _ in range(3)])
@@ -131,4 +108,4 @@ def test_rebalance_storm(trial: Trial) -> None:
             else:
                 assert service.stop() == 0
         trial.progress(200)
-    end(trial, 40)
+    trial.finish()

@@ -11,7 +11,6 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from service.embedded.servers import Server
 from tests.conftest import Running, create_topic, delete_topic, event, trim, wait
 from tests.faults.conftest import everything, repeated
-from tests.faults.test_kafka import begin, end, outage
 from tests.faults.trial import Trial
 
 
@@ -42,7 +41,7 @@ def reset_decides(trial: Trial) -> None:
 @everything
 def test_records_deleted(trial: Trial) -> None:
     """Behind the offset nothing happens. Past it, while nobody learns, events are gone: it stops, and reset decides."""
-    begin(trial, settings="[snapshots]\nkeep = 0")  # the judge takes it that a kept version began at 0
+    trial.begin(rate=2000, settings="[snapshots]\nkeep = 0")  # the judge takes it that a kept version began at 0
     trial.hold()
     trial.read_log()
     asyncio.run(trim(trial.kafka, trial.topic, trial.covered() // 2))
@@ -58,7 +57,7 @@ def test_records_deleted(trial: Trial) -> None:
     trial.again(service)
     stopped(service, f"partition 0 holds offsets {last - 100} to {last}, but the snapshot goes on at ",
             f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
-    outage(trial, 1)
+    trial.outage(1)
     trial.judged()
     trial.reset()
     wait(lambda: "say where with --start-at" in str(service.model()["stopped"]), "it asks where to begin")
@@ -67,7 +66,7 @@ def test_records_deleted(trial: Trial) -> None:
     trial.up(trial.service("--start-at", "earliest", settings="[snapshots]\nkeep = 0"))
     trial.go_on()
     trial.progress(1000)
-    end(trial, 40)
+    trial.finish()
 
 
 def recreate(trial: Trial, records: int) -> None:
@@ -83,35 +82,35 @@ def recreate(trial: Trial, records: int) -> None:
 @everything
 def test_topic_recreated(trial: Trial) -> None:
     """Deleted and created again while it is learned: it stops, says so, and reset decides."""
-    begin(trial)
+    trial.begin(rate=2000)
     trial.hold()
     trial.read_log()
     recreate(trial, 100)
     stopped(trial.live[0], "recreated", f"perceptron reset -t {trial.topic} --yes")
-    outage(trial, 1)
+    trial.outage(1)
     trial.judged()
     reset_decides(trial)
-    end(trial, 40)
+    trial.finish()
 
 
 def test_topic_recreated_behind_its_back(trial: Trial) -> None:
     """While the broker could not be reached; the new log is longer than what was learned of the old one."""
-    begin(trial)
+    trial.begin(rate=2000)
     trial.settle(40)
     trial.read_log()
     trial.kafka_proxy.hang()
     recreate(trial, trial.saved() + 2000)
-    outage(trial, 3)
+    trial.outage(3)
     trial.kafka_proxy.heal()
     stopped(trial.live[0], "so the topic was recreated", f"perceptron reset -t {trial.topic} --yes")
     trial.judged()
     reset_decides(trial)
-    end(trial, 40)
+    trial.finish()
 
 
 def test_transactions(trial: Trial) -> None:
     """Nothing behind the first record of an open one is learned until it ends; then all is. An aborted one never is."""
-    begin(trial)
+    trial.begin(rate=2000)
 
     async def transactions() -> None:
         client = AIOKafkaProducer(
@@ -127,7 +126,7 @@ def test_transactions(trial: Trial) -> None:
                 await client.flush()
                 await asyncio.to_thread(more_sent, trial, 2000)
                 # Longer than the watchdog waits, with all faults: what cannot be read yet is no standstill.
-                await asyncio.to_thread(outage, trial, repeated(70, 3))
+                await asyncio.to_thread(trial.outage, repeated(70, 3))
                 assert trial.covered() == trial.live[0].model()["next"]["0"] == first.offset
                 await ends()
                 await asyncio.to_thread(trial.progress, 1000)
@@ -135,7 +134,7 @@ def test_transactions(trial: Trial) -> None:
             await client.stop()
 
     asyncio.run(transactions())
-    end(trial, 40)
+    trial.finish()
 
 
 def batches(data: bytes) -> list[tuple[int, int, int, int]]:
@@ -194,7 +193,7 @@ def test_flipped_byte(trial: Trial) -> None:
 
     asyncio.run(more())
     wait(lambda: service.model(other)["next"]["0"] == 10, "the other topic is learned")
-    outage(trial, 1)
+    trial.outage(1)
     trial.judged(read=False)
     # One way out that it names: the log is mended, and a fresh process goes on.
     flip(segment(trial), (begins + ends) // 2)
@@ -203,13 +202,13 @@ def test_flipped_byte(trial: Trial) -> None:
     trial.again(service)
     trial.go_on()
     trial.progress(1000)
-    end(trial, 40)
+    trial.finish()
 
 
 @everything
 def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
     """A process that starts cannot compare the last record learned: it stops, and says which it is."""
-    begin(trial)
+    trial.begin(rate=2000)
     trial.settle(40)
     trial.read_log()
     service, last = trial.live[0], trial.saved() - 1
@@ -226,13 +225,13 @@ def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
     trial.again(service)
     trial.go_on()
     trial.progress(1000)
-    end(trial, 40)
+    trial.finish()
 
 
 @everything
 def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
     """The broker cuts its log there when it starts again, behind what was learned: it stops, says so, reset decides."""
-    begin(trial)
+    trial.begin(rate=2000)
     trial.settle(40)
     found = batches(segment(trial).read_bytes())
     first, _, begins, ends = found[len(found) // 2]
@@ -244,7 +243,7 @@ def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
     trial.judged(read=False)
     trial.recreated()
     reset_decides(trial)
-    end(trial, 40)
+    trial.finish()
 
 
 def said(service: Running, words: str) -> None:
@@ -263,14 +262,14 @@ def test_dead_letter_topic_missing(trial: Trial) -> None:
     for _ in range(repeated(5, 1)):
         said(service, "dead letters cannot be written")
         wait(lambda: service.model()["ahead"] > 2000, "learning goes on")
-        outage(trial, 2)
+        trial.outage(2)
         trial.kill(service)
         service.log.rename(service.log.with_suffix(".before"))
         trial.again(service)
     assert trial.saved() < 1000
     asyncio.run(create_topic(trial.kafka, f"{trial.topic}.dead-letters"))
     trial.progress(1000)
-    end(trial, 40)
+    trial.finish()
 
 
 async def configure(kafka: Server, topic: str, **configs: Any) -> None:
@@ -287,14 +286,14 @@ async def configure(kafka: Server, topic: str, **configs: Any) -> None:
 
 def test_dead_letter_topic_refuses(trial: Trial) -> None:
     """Saves wait, it says so, and learning and predictions go on; when the topic is mended, saves do too."""
-    begin(trial)
+    trial.begin(rate=2000)
     asyncio.run(configure(trial.kafka, f"{trial.topic}.dead-letters", max_message_bytes=100))
     service = trial.live[0]
     said(service, "dead letters cannot be written")
     saved = trial.saved()
     wait(lambda: service.model()["ahead"] > 2000, "learning goes on")
-    outage(trial, repeated(60, 3))
+    trial.outage(repeated(60, 3))
     assert trial.saved() == saved
     asyncio.run(configure(trial.kafka, f"{trial.topic}.dead-letters"))
     trial.progress(1000)
-    end(trial, 40)
+    trial.finish()

@@ -15,10 +15,8 @@ from tests.faults.conftest import everything, repeated
 from tests.faults.store import (
     DROPPED,
     EMPTIED,
-    answering,
     appendfsync,
     away,
-    begun,
     client,
     copied,
     current,
@@ -48,23 +46,20 @@ def test_killed(trial: Trial, policy: str) -> None:
     What Redis confirmed it still has, so nobody is refused: a save that was under way is looked up, and goes on.
     """
     appendfsync(trial, policy)
-    begun(trial, services=2)
+    trial.begin(services=2)
     for _ in range(repeated(20, 2)):
         with away(trial, policy):
             pass
         trial.progress(100)
-    with away(trial, policy), answering(trial, 3):
-        time.sleep(3)  # the fault itself
-    took = trial.settle(40)
-    trial.judged()
-    refused = said(trial, DROPPED)
-    assert policy != "always" or refused == 0
-    print(f"killed {repeated(20, 2) + 1} times, {refused} refusals, settled {took:.1f} s after")
+    with away(trial, policy):
+        trial.outage(3)
+    trial.finish()
+    assert policy != "always" or said(trial, DROPPED) == 0
 
 
 def test_killed_as_a_save_arrives(trial: Trial) -> None:
     """SIGKILL when the blobs of a save are there and its commit is on the way: the next save is whole."""
-    begun(trial)
+    trial.begin()
     for _ in range(repeated(20, 2)):
         failed = saves(trial, "failed")
         trial.redis_proxy.before = (b"EVALSHA", trial.redis.kill)
@@ -72,15 +67,13 @@ def test_killed_as_a_save_arrives(trial: Trial) -> None:
         with away(trial):
             pass
         trial.progress(100)
-    took = trial.settle(40)
-    trial.judged()
+    trial.finish()
     assert said(trial, DROPPED) == 0
-    print(f"settled {took:.1f} s after")
 
 
 def test_its_file_is_cut_short(trial: Trial) -> None:
     """Bytes are missing at the end of its AOF: an older head is current, so the owner drops its state and rewinds."""
-    begun(trial)
+    trial.begin()
     for part in (0.0, 0.3, 0.6):
         trial.settle(40)
         before, dropped = current(trial), said(trial, DROPPED)
@@ -90,15 +83,13 @@ def test_its_file_is_cut_short(trial: Trial) -> None:
         heard(trial, DROPPED, dropped + 1, "the owner rewinds")
         trial.progress(100)
         assert current(trial) != before
-    took = trial.settle(40)
-    trial.judged(refusals=3)
-    print(f"cut 3 times, settled {took:.1f} s after")
+    trial.finish(dropped=3)
 
 
 @pytest.mark.parametrize("trial", ["redis-server", pytest.param("valkey", marks=everything)], indirect=True)
 def test_an_old_copy_is_restored(trial: Trial) -> None:
     """Under a running owner its files are put back to an old copy: it is refused, rewinds and learns again."""
-    begun(trial, services=2)
+    trial.begin(services=2)
     copy, _ = copied(trial)
     for _ in range(repeated(10, 2)):
         trial.progress(1000)
@@ -106,15 +97,13 @@ def test_an_old_copy_is_restored(trial: Trial) -> None:
         with away(trial) as folder:
             put_back(copy, folder)
         heard(trial, DROPPED, dropped + 1, "the owner rewinds")
-    took = trial.settle(40)
-    trial.judged(refusals=repeated(10, 2))
+    trial.finish(dropped=repeated(10, 2))
     assert said(trial, EMPTIED) == 0
-    print(f"{said(trial, DROPPED)} refusals, settled {took:.1f} s after")
 
 
 def test_an_old_copy_is_restored_and_the_owner_killed(trial: Trial) -> None:
     """Nobody is left who learned what Redis lost. The standby goes on from the old head, which it finds there."""
-    begun(trial, services=2)
+    trial.begin(services=2)
     owner = trial.learning()
     (standby,) = (service for service in trial.services if service is not owner)
     copy, old = copied(trial)
@@ -124,29 +113,25 @@ def test_an_old_copy_is_restored_and_the_owner_killed(trial: Trial) -> None:
         put_back(copy, folder)
         trial.kill(owner)
     assert trial.learning() is standby
-    took = trial.settle(40)
-    judge = trial.judged()
+    judge = trial.finish()
     assert said(trial, EMPTIED) == 0
     twice = [v for v in judge.known.values() if v.version == judge.known[old].version + 1]
     assert len(twice) == 2, "two heads went on from the old one, one after the other"
-    print(f"the standby went on from version {version}, settled {took:.1f} s after")
+    print(f"the standby went on from version {version}")
 
 
 @pytest.mark.parametrize("seconds", [pytest.param(1, marks=everything), 3, pytest.param(20, marks=everything)])
 def test_stopped(trial: Trial, seconds: int) -> None:
     """SIGSTOP, and SIGCONT later: what was sent meanwhile is carried out late, and twice; predictions go on."""
-    begun(trial)
+    trial.begin()
     assert trial.redis.process is not None
     for _ in range(repeated(3, 1)):
-        with answering(trial, seconds):
-            trial.redis.process.send_signal(signal.SIGSTOP)
-            time.sleep(seconds)  # the fault itself
-            trial.redis.process.send_signal(signal.SIGCONT)
+        trial.redis.process.send_signal(signal.SIGSTOP)
+        trial.outage(seconds)
+        trial.redis.process.send_signal(signal.SIGCONT)
         trial.progress(100)
-    took = trial.settle(40)
-    trial.judged()
+    trial.finish()
     assert said(trial, DROPPED) == 0
-    print(f"stopped for {seconds} s, settled {took:.1f} s after")
 
 
 def test_emptied(trial: Trial) -> None:
@@ -154,7 +139,7 @@ def test_emptied(trial: Trial) -> None:
 
     Also where nothing comes that would have to be saved: a learner at rest looks whether its head is still current.
     """
-    begun(trial)
+    trial.begin()
     for turn in range(1, repeated(20, 4) + 1):
         if turn % 4 > 1:
             trial.settle(40)
@@ -163,10 +148,8 @@ def test_emptied(trial: Trial) -> None:
         heard(trial, EMPTIED, turn, "it begins again")
         trial.go_on()
         trial.progress(100)
-    took = trial.settle(40)
-    judge = trial.judged(refusals=repeated(20, 4))
+    judge = trial.finish(dropped=repeated(20, 4))
     assert sum(judged.version == 1 for judged in judge.known.values()) == repeated(20, 4) + 1
-    print(f"emptied {repeated(20, 4)} times, settled {took:.1f} s after")
 
 
 def test_emptied_between_blobs_and_commit(trial: Trial) -> None:
@@ -182,10 +165,8 @@ def test_emptied_between_blobs_and_commit(trial: Trial) -> None:
     trial.ask()
     trial.progress(100)
     assert trial.redis_proxy.before is None
-    took = trial.settle(40)
-    trial.judged()
+    trial.finish()
     assert said(trial, DROPPED) == said(trial, EMPTIED) == 0
-    print(f"settled {took:.1f} s after")
 
 
 def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
@@ -193,7 +174,7 @@ def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
 
     Also where settings say where a new model begins: one that was lost is learned again from 0 or not at all.
     """
-    begun(trial, "--start-at", "earliest")
+    trial.begin("--start-at", "earliest")
     trial.settle(40)
     (service,) = trial.services
     last = service.model()["version"]
@@ -207,7 +188,7 @@ def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
     seen = len(trial.answers)
     wait(lambda: len(trial.answers) >= seen + 10, "predictions go on")
     assert {answer.version for answer in trial.answers[-10:]} == {last}
-    trial.judged(refusals=1)
+    trial.judged(dropped=1)
     # The command that decides, given: a process that never had the model begins where it was told to.
     trial.kill(service)
     trial.again(service)
@@ -218,7 +199,7 @@ def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
 
 def test_full(trial: Trial) -> None:
     """Somebody else fills Redis to its maxmemory: saves fail and say so, learning and predictions go on; then room."""
-    begun(trial)
+    trial.begin()
     with client(trial) as redis:
         redis.config_set("maxmemory", redis.info()["used_memory"] + (1 << 20))
         before = saves(trial, "failed")
@@ -229,23 +210,22 @@ def test_full(trial: Trial) -> None:
                     redis.append("another", b"x" * 4096)
             return saves(trial, "failed") >= before + 3
 
-        with answering(trial, 3):
+        with trial.answering(3):
             wait(filled, "saves fail")
         digest, (service,) = current(trial), trial.services
         wait(lambda: service.model()["ahead"] > 1000, "learning goes on")
         assert current(trial) == digest
         assert said(trial, "maxmemory") >= 1
         redis.config_set("maxmemory", 0)
-    took = trial.settle(40)
-    trial.judged()
+    trial.finish()
     assert said(trial, "answers again") >= 1
     assert said(trial, DROPPED) == 0
-    print(f"{saves(trial, 'failed'):.0f} saves failed, settled {took:.1f} s after")
+    print(f"{saves(trial, 'failed'):.0f} saves failed")
 
 
 def test_full_between_blobs_and_commit(trial: Trial) -> None:
     """The blobs of a save still found room, its head does not: nothing of it is written, and the next save is whole."""
-    begun(trial)
+    trial.begin()
 
     def limit(to: int) -> None:
         with client(trial) as redis:
@@ -257,15 +237,13 @@ def test_full_between_blobs_and_commit(trial: Trial) -> None:
         save_fails(trial, failed + 1)
         limit(0)
         trial.progress(100)
-    took = trial.settle(40)
-    trial.judged()
+    trial.finish()
     assert said(trial, DROPPED) == 0
-    print(f"settled {took:.1f} s after")
 
 
 def test_the_script_is_forgotten(trial: Trial) -> None:
     """SCRIPT FLUSH, also as a commit is on its way: it is loaded again, and no save fails for it."""
-    begun(trial)
+    trial.begin()
 
     def forget() -> None:
         with client(trial) as redis:
@@ -276,9 +254,7 @@ def test_the_script_is_forgotten(trial: Trial) -> None:
         wait(lambda: trial.redis_proxy.before is None, "a save passes")
         trial.progress(1)
     assert (saves(trial, "failed"), saves(trial, "refused")) == (0, 0)
-    took = trial.settle(40)
-    trial.judged()
-    print(f"settled {took:.1f} s after")
+    trial.finish()
 
 
 @everything
@@ -287,7 +263,7 @@ def test_the_script_is_forgotten(trial: Trial) -> None:
 def test_one_after_another(trial: Trial, seed: int) -> None:
     """Any of these faults, at any time, several at once: also in the doubt that the one before left behind."""
     rng = random.Random(seed)
-    begun(trial, services=2)
+    trial.begin(services=2)
     copy, _ = copied(trial)
 
     def kill() -> None:
@@ -338,6 +314,5 @@ def test_one_after_another(trial: Trial, seed: int) -> None:
         trial.redis_proxy.heal()
         if rng.random() < 0.7:
             trial.progress(rng.choice([1, 200]))
-    took = trial.settle(40)
-    trial.judged(refusals=5)
-    print(f"{len(told)} faults, {said(trial, DROPPED)} refusals, settled {took:.1f} s after")
+    trial.finish(dropped=5)
+    print(f"{len(told)} faults")

@@ -1,28 +1,23 @@
 """What the network before Redis does: hangs, drops replies, is slow, cuts a connection inside a save."""
 
-import time
-
 import pytest
 
 from tests.conftest import wait
 from tests.faults.conftest import everything, repeated
-from tests.faults.store import DROPPED, accepted_unheard, answering, begun, said, save_fails, saves
+from tests.faults.store import DROPPED, accepted_unheard, said, save_fails, saves
 from tests.faults.trial import Trial
 
 
 def test_hung(trial: Trial) -> None:
     """Nothing passes for 5 s, and then all of it does."""
-    begun(trial)
+    trial.begin()
     for _ in range(repeated(5, 1)):
-        with answering(trial, 5):
-            trial.redis_proxy.hang()
-            time.sleep(5)  # the fault itself
-            trial.redis_proxy.heal()
+        trial.redis_proxy.hang()
+        trial.outage(5)
+        trial.redis_proxy.heal()
         trial.progress(100)
-    took = trial.settle(40)
-    trial.judged()
+    trial.finish()
     assert said(trial, DROPPED) == 0
-    print(f"settled {took:.1f} s after")
 
 
 @pytest.mark.parametrize("trial", ["redis-server", pytest.param("valkey", marks=everything)], indirect=True)
@@ -31,7 +26,7 @@ def test_the_reply_to_a_save_is_lost(trial: Trial) -> None:
 
     Either way it is settled, not refused, and nothing is learned twice.
     """
-    begun(trial)
+    trial.begin()
     for turn in range(repeated(40, 4)):
         failed = saves(trial, "failed")
         accepted_unheard(trial)
@@ -42,49 +37,43 @@ def test_the_reply_to_a_save_is_lost(trial: Trial) -> None:
             save_fails(trial, failed + 1)
         trial.redis_proxy.heal()
         trial.progress(100)
-    took = trial.settle(40)
-    trial.judged()
+    trial.finish()
     assert said(trial, DROPPED) == 0
-    print(f"{saves(trial, 'failed'):.0f} saves failed, settled {took:.1f} s after")
+    print(f"{saves(trial, 'failed'):.0f} saves failed")
 
 
 def test_replies_are_dropped(trial: Trial) -> None:
     """From the commit of a save on no reply comes, until it gives up for want of one; predictions go on."""
-    begun(trial)
+    trial.begin()
     failed = saves(trial, "failed")
-    with answering(trial, 5):
+    with trial.answering(5):
         accepted_unheard(trial)
         save_fails(trial, failed + 1)
     assert said(trial, "no answer in time") >= 1
     trial.redis_proxy.heal()
-    took = trial.settle(40)
-    trial.judged()
+    trial.finish()
     assert said(trial, DROPPED) == 0
-    print(f"settled {took:.1f} s after")
 
 
 @everything
 def test_slow_replies(trial: Trial) -> None:
     """Each reply takes 0.3 s longer: saves are slower and rarer, and none fails."""
-    begun(trial)
-    with answering(trial, 5):
+    trial.begin()
+    with trial.answering(5):
         trial.redis_proxy.delay = 0.3
         trial.progress(1)
     assert saves(trial, "failed") == 0
     trial.redis_proxy.heal()
-    took = trial.settle(40)
-    trial.judged()
+    trial.finish()
     assert said(trial, DROPPED) == 0
-    print(f"settled {took:.1f} s after")
 
 
 def test_cut_inside_a_save(trial: Trial) -> None:
     """The connection ends in the middle of the blobs of a save, or of its commit: the whole is sent again."""
-    begun(trial)
+    trial.begin()
     for turn in range(1, repeated(100, 6) + 1):
         trial.redis_proxy.cut_in = b"EVALSHA" if turn % 2 else b"HSET"
         wait(lambda: trial.redis_proxy.cut_in is None, "a message is cut")
-    took = trial.settle(40)
-    trial.judged()
+    trial.finish()
     assert said(trial, DROPPED) == 0
-    print(f"cut {trial.redis_proxy.cuts} times, settled {took:.1f} s after")
+    print(f"cut {trial.redis_proxy.cuts} times")

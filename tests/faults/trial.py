@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ from tests.simulation.judge import Judge
 from tests.simulation.world import Record, Topic
 
 BAD = [raw for raw, _ in BAD_NAMED if raw is None or len(raw) < 200]
-SETTLE_SECONDS = 60.0
+SETTLE_SECONDS, FINISH_SECONDS = 60.0, 40.0
 
 
 class Answer(NamedTuple):
@@ -132,6 +132,13 @@ class Trial:
 
     # The stream
 
+    def begin(self, *flags: str, services: int = 1, partitions: int = 1, rate: int = 1000, settings: str = "") -> None:
+        """A stream, services that learn it and are asked, and some progress."""
+        self.stream(partitions, rate)
+        self.up(*[self.service(*flags, settings=settings) for _ in range(services)])
+        self.ask()
+        self.progress(1000)
+
     def stream(self, partitions: int = 1, rate: int = 2000, dead_letters: bool = True) -> None:
         """Create the topic, and send events to it, one in fifty a bad one, until the trial settles."""
         asyncio.run(create_topic(self.kafka, self.topic, partitions))
@@ -212,6 +219,18 @@ class Trial:
                 counted = events, metrics[f"perceptron_mistakes_total{label}"]
                 self.scrapes.setdefault(pid, []).append(counted)
 
+    @contextlib.contextmanager
+    def answering(self, least: float) -> Iterator[None]:
+        """So many predictions, or more, are answered meanwhile."""
+        before = len(self.answers)
+        yield
+        assert len(self.answers) - before >= least, "predictions went on"
+
+    def outage(self, seconds: float) -> None:
+        """Hold a fault for so long; predictions go on."""
+        with self.answering(2 * seconds):
+            time.sleep(seconds)  # the fault itself
+
     # Waiting
 
     def learner(self) -> Running | None:
@@ -270,6 +289,13 @@ class Trial:
         wait(settled, f"all of the log is learned: {ends}", seconds)
         return time.monotonic() - started
 
+    def finish(self, seconds: float = FINISH_SECONDS, dropped: int = 0) -> Judge:
+        """All is learned within this time, and right; at least so often state was dropped."""
+        took = self.settle(seconds)
+        judge = self.judged(dropped)
+        print(f"settled in {took:.1f} s")
+        return judge
+
     # Judging
 
     def look_again(self) -> None:
@@ -282,8 +308,7 @@ class Trial:
 
     def reset(self) -> None:
         """`perceptron reset`: the model is forgotten, so another begins."""
-        url = f"redis://{self.redis.address}/0"
-        done = perceptron("reset", "-t", self.topic, "--redis", url, "--yes", cwd=self.folder)
+        done = self.perceptron("reset", "--yes")
         assert done.returncode == 0, done.stderr
         self.was_reset = True
 
@@ -296,8 +321,8 @@ class Trial:
             for r in records:
                 part.records[r.offset] = Record(r.offset, r.timestamp, r.key, r.value, r.headers, r.value not in bad)
 
-    def judged(self, refusals: int = 0, read: bool = True) -> Judge:
-        """Assert I1 to I6 and I8 over everything since the start; at least so many saves were refused.
+    def judged(self, dropped: int = 0, read: bool = True) -> Judge:
+        """Assert I1 to I6 and I8 over everything since the start; at least so often state was dropped.
 
         The log is not read again where it cannot be, or is to be as it was.
         """
@@ -325,12 +350,13 @@ class Trial:
         versions = {j.version for j in judge.known.values()}
         assert {answer.version for answer in self.answers} <= versions, "a prediction names a version never accepted"
         assert not self.failures, self.failures[:3]
-        refused = sum(s.log.read_text().count("state dropped") for s in self.services)
-        assert refused >= refusals, f"{refused} saves were refused"
+        drops = sum(s.log.read_text().count("state dropped") for s in self.services)
+        assert drops >= dropped, f"state was dropped {drops} times"
         slowest = max((answer.seconds for answer in self.answers), default=0.0)
         print(
             f"\n{last.state.fold.events + last.state.rejected} records, {len(accepted)} heads accepted, "
-            f"{len(letters)} dead letters, {len(self.answers)} predictions, the slowest {1000 * slowest:.0f} ms"
+            f"{len(letters)} dead letters, {len(self.answers)} predictions, the slowest {1000 * slowest:.0f} ms, "
+            f"state dropped {drops} times"
         )
         return judge
 
