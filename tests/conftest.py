@@ -193,6 +193,13 @@ async def producer(kafka: Server) -> AsyncIterator[AIOKafkaProducer]:
     await client.stop()
 
 
+def one_line(text: str) -> str:
+    """The only line of an error output."""
+    assert "Traceback" not in text
+    assert text.count("\n") == 1, text
+    return text
+
+
 async def create_topic(kafka: Server, topic: str, partitions: int = 1, **configs: str) -> None:
     """Create a topic with these settings (underscores for dots)."""
     client = AIOKafkaAdminClient(bootstrap_servers=kafka.address)

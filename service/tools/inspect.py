@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import typer
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
@@ -19,7 +18,7 @@ from service.serving.models import Model
 from service.settings import Settings
 from service.snapshots import head as heads
 from service.snapshots.store import RedisStore
-from service.streaming.brokers import admin, kafka_errors
+from service.streaming.brokers import bounds, kafka_errors, reader
 from service.tools.models import newest
 
 TOP = 10
@@ -81,22 +80,17 @@ async def _lag(bootstrap: str, topic: str, following: Mapping[int, int]) -> dict
 
     Raises DependencyError when Kafka does not answer soon, DataError when the topic is not the one that was learned.
     """
-    async with kafka_errors(bootstrap), asyncio.timeout(KAFKA_SECONDS):
-        async with admin(bootstrap) as client:
-            (described,) = await client.describe_topics([topic])
-        if described["error_code"]:
-            raise DataError(f"Kafka at {bootstrap} has no topic {topic}")
-        there = [TopicPartition(topic, p["partition"]) for p in described["partitions"]]
-        consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
-        try:
-            await consumer.start()
-            begin, end = await consumer.beginning_offsets(there), await consumer.end_offsets(there)
-        finally:
-            await consumer.stop()
-    lag = {tp.partition: end[tp] - following.get(tp.partition, begin[tp]) for tp in there}
+    none = DataError(f"Kafka at {bootstrap} has no topic {topic}")
+    async with (
+        kafka_errors(bootstrap),
+        asyncio.timeout(KAFKA_SECONDS),
+        reader(bootstrap, topic, none) as (client, there),
+    ):
+        held = await bounds(client, there)
+    lag = {partition: end - following.get(partition, begin) for partition, (begin, end) in held.items()}
     if not following.keys() <= lag.keys() or min(lag.values()) < 0:
         raise DataError(f"topic {topic} ends before the model's next offset: it is not the log that was learned")
-    return {str(partition): n for partition, n in sorted(lag.items())}
+    return {str(partition): n for partition, n in lag.items()}
 
 
 def _facts(about: dict[str, Any]) -> Table:

@@ -1,9 +1,8 @@
 """The command line and the process, as a new user meets them, bad input included."""
 
 import asyncio
-import gzip
+import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -15,16 +14,9 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded import servers
 from service.embedded.servers import Server, free_port
-from tests.conftest import Run, clean_environment, create_topic, event, perceptron, read_all, trim, wait
+from tests.conftest import Run, Running, clean_environment, create_topic, event, one_line, perceptron, trim, wait
 
 NOWHERE = "127.0.0.1:1"
-
-
-def one_line(text: str) -> str:
-    """The only line of an error output."""
-    assert "Traceback" not in text
-    assert text.count("\n") == 1, text
-    return text
 
 
 @pytest.mark.parametrize(
@@ -83,8 +75,6 @@ def test_an_absent_redis_is_waited_for(run: Run) -> None:
 async def test_a_topic_that_does_not_exist_is_waited_for(
     kafka: Server, redis: Server, topic: str, tmp_path: Path
 ) -> None:
-    from tests.conftest import Running
-
     service = Running(topic, kafka.address, redis.address, tmp_path, "")
     try:
         await asyncio.to_thread(wait, lambda: "waiting for the topic to exist" in service.log.read_text(), "it says so")
@@ -160,158 +150,9 @@ async def test_a_log_that_does_not_begin_at_0_needs_a_decision(
     assert model["events"] == 4
 
 
-def test_produce_reads_json_lines_gzip_and_standard_input(kafka: Server, topic: str, tmp_path: Path) -> None:
-    asyncio.run(create_topic(kafka, topic))
-    events = [event({"a": i}, i % 2) for i in range(1200)]
-    plain, zipped = tmp_path / "e.jsonl", tmp_path / "e.jsonl.gz"
-    plain.write_bytes(b"\n".join(events))
-    zipped.write_bytes(gzip.compress(b"\n\n".join(events) + b"\n"))
-    command = ["produce", "-t", topic, "-b", kafka.address]
-    for done in (
-        perceptron(*command, str(plain), cwd=tmp_path),
-        perceptron(*command, str(zipped), cwd=tmp_path),
-        perceptron(*command, "-", stdin=zipped.read_bytes(), cwd=tmp_path),
-        perceptron(*command, "-", stdin=plain.read_bytes(), cwd=tmp_path),
-    ):
-        assert (done.returncode, done.stderr) == (0, f"1200 events sent to {topic}\n")
-    assert [r.value for r in asyncio.run(read_all(kafka, topic))] == events * 4
-
-
-CSV_SETTINGS = '[model]\nfeatures = "positional"\ndimension = 2\n'
-
-
-@pytest.mark.parametrize(
-    ("text", "settings", "label", "part"),
-    [
-        ('{"features":{"a":1},"label":1}\n\n{"features":{"a":x},"label":1}\n', "", None, "line 3: not-json"),
-        ('{"features":{"a":1}}\n', "", None, "line 1: missing-field: 'label' is missing (0 events before it sent)"),
-        (
-            "a,b,y\n1,2,1\n1,two,0\n",
-            "",
-            "y",
-            "line 3: column 'b': expected a number, got 'two' (1 event before it sent)",
-        ),
-        ("a,b,y\n1,inf,1\n", "", "y", "line 2: column 'b': expected a finite number"),
-        ("a,b,y\n1,2\n", "", "y", "line 2: 2 cells, the header has 3"),
-        ("a,b,y\n1,2,maybe\n", "", "y", "line 2: unknown-label"),
-        ("a,b,y\n1,2,1\n", "", "z", "line 1: there is no column 'z'; the columns are a, b, y"),
-        ("a,a,y\n1,2,1\n", "", "y", "line 1: two columns have the same name"),
-        ("", "", "y", "line 1: there is no column 'y'; the columns are none"),
-        ("a,b,c,y\n1,2,3,1\n", CSV_SETTINGS, "y", "3 feature columns, the model's dimension is 2"),
-        ("a,b,y\n1,,1\n", CSV_SETTINGS, "y", "line 2: column 'b': expected a number, got ''"),
-    ],
-)
-def test_produce_names_the_bad_line(
-    kafka: Server, tmp_path: Path, text: str, settings: str, label: str | None, part: str
-) -> None:
-    asyncio.run(_ensure(kafka, "bad-lines"))
-    file, config = tmp_path / "file", tmp_path / "s.toml"
-    file.write_text(text)
-    config.write_text(settings)
-    more = ["--label", label] if label else []
-    done = perceptron("-c", str(config), "produce", str(file), "-t", "bad-lines", "-b", kafka.address, *more)
-    assert done.returncode == 1
-    assert part in one_line(done.stderr)
-
-
-async def _ensure(kafka: Server, topic: str) -> None:
-    from service.streaming.brokers import create_topics
-
-    await create_topics(kafka.address, [topic])
-
-
-def test_a_corrupt_gzip_is_one_line(kafka: Server, topic: str, tmp_path: Path) -> None:
-    asyncio.run(create_topic(kafka, topic))
-    packed = bytearray(gzip.compress(b"\n".join(event({"a": i}, 1) for i in range(100))))
-    packed[10] ^= 0xFF
-    for name, data in (("bad.gz", bytes(packed)), ("short.gz", gzip.compress(b"x" * 100)[:-10])):
-        (tmp_path / name).write_bytes(data)
-        done = perceptron("produce", name, "-t", topic, "-b", kafka.address, cwd=tmp_path)
-        assert done.returncode == 1
-        assert f"{name}, after line 0" in one_line(done.stderr)
-
-
-def test_ctrl_c_ends_produce_although_its_input_stays_open(kafka: Server, topic: str, tmp_path: Path) -> None:
-    asyncio.run(create_topic(kafka, topic))
-    # As from a terminal: where the tests run in the background, SIGINT comes to them ignored.
-    start = "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from service.cli import main; main()"
-    command = [sys.executable, "-c", start, "produce", "-", "-t", topic, "-b", kafka.address]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=clean_environment(),
-        cwd=tmp_path,
-    ) as process:
-        assert process.stdin
-        assert process.stderr
-        try:
-            process.stdin.write(event({"a": 1}, 1) + b"\n")
-            process.stdin.flush()
-            wait(lambda: asyncio.run(read_all(kafka, topic)), "the event is there although the input goes on")
-            process.send_signal(signal.SIGINT)
-            assert process.wait(10) == 130
-            assert b"Traceback" not in process.stderr.read()
-        finally:
-            process.kill()
-
-
-def test_produce_says_when_the_topic_or_kafka_is_not_there(kafka: Server, topic: str, tmp_path: Path) -> None:
-    raw = event({}, 1)
-    done = perceptron("produce", "-", "-t", topic, "-b", kafka.address, stdin=raw, cwd=tmp_path)
-    assert done.returncode == 2
-    assert f"topic {topic} does not exist" in one_line(done.stderr)
-    done = perceptron("produce", "-", "-t", topic, "-b", NOWHERE, stdin=raw, cwd=tmp_path)
-    assert done.returncode == 3
-    assert f"Kafka at {NOWHERE}: Connection refused" in one_line(done.stderr)
-
-
-def test_produce_shows_progress_on_a_terminal(kafka: Server, topic: str, tmp_path: Path) -> None:
-    asyncio.run(create_topic(kafka, topic))
-    file = tmp_path / "e.jsonl"
-    file.write_bytes(b"\n".join(event({"a": i}, 1) for i in range(3000)))
-    parent, child = pty.openpty()
-    command = [sys.executable, "-m", "service", "produce", str(file), "-t", topic, "-b", kafka.address]
-    process = subprocess.Popen(command, stderr=child, env=clean_environment(TERM="xterm"))
-    os.close(child)
-    shown = b""
-    try:
-        while part := os.read(parent, 4096):
-            shown += part
-    except OSError:  # the terminal's end: the process has closed it
-        pass
-    os.close(parent)
-    assert process.wait() == 0
-    assert b"3000 events" in shown
-    assert b"100%" in shown
-
-
-def test_inspect_shows_a_snapshot(run: Run, kafka: Server, redis: Server, topic: str, tmp_path: Path) -> None:
-    url = f"redis://{redis.address}/0"
-    none = perceptron("inspect", "-t", topic, "--redis", url, cwd=tmp_path)
-    assert none.returncode == 1
-    assert f"model {topic} has no snapshot in Redis" in one_line(none.stderr)
-    service = run().up()
-    raw = b"\n".join(event({"a": 1, "[red]b": -i}, i % 2) for i in range(50))
-    assert perceptron("produce", "-", "-t", topic, "-b", kafka.address, stdin=raw, cwd=tmp_path).returncode == 0
-    model = service.wait_for(50)
-    done = perceptron("inspect", "-t", topic, "--redis", url, cwd=tmp_path)
-    assert done.returncode == 0
-    for part in (topic, "0 to 50", f"{model['mistakes']} (", model["state_digest"], "[red]b"):
-        assert part in done.stdout, done.stdout
-    import json
-
-    shown = json.loads(perceptron("inspect", "-t", topic, "--redis", url, "--json", cwd=tmp_path).stdout)
-    assert shown["state_digest"] == model["state_digest"]
-    assert shown["bias"] == service.weights()["bias"]
-    assert {w["name"] for w in shown["largest_weights"]} == {"a", "[red]b"}
-
-
 def test_a_replica_follows_and_serves_without_kafka(
     run: Run, kafka: Server, redis: Server, topic: str, tmp_path: Path
 ) -> None:
-    from tests.conftest import Running
-
     learner = run().up()
     replica = Running(topic, NOWHERE, redis.address, tmp_path, "", "--no-learn").up()
     try:
@@ -347,8 +188,6 @@ def test_a_dead_task_ends_the_process(kafka: Server, topic: str, tmp_path: Path)
 
 
 def test_logs_are_json_when_asked(run: Run) -> None:
-    import json
-
     service = run('log = "json"\n').up()
     assert service.stop(signal.SIGTERM) == 0
     lines = [json.loads(line) for line in service.log.read_text().splitlines()]

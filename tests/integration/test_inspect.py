@@ -13,7 +13,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from tests.conftest import Run, create_topic, delete_topic, event, perceptron, trim, wait
+from tests.conftest import Run, create_topic, delete_topic, event, one_line, perceptron, trim, wait
 
 NOWHERE = "127.0.0.1:1"
 NAMES = ["up", "down", "[red]b", "escape\x1b[31m", "long name " * 20, "none"]
@@ -31,6 +31,25 @@ async def _learned(run: Run, kafka: Server, producer: AIOKafkaProducer, topic: s
     about = {**service.model(), "versions": versions}
     service.kill()
     return about
+
+
+def test_inspect_shows_a_snapshot(run: Run, kafka: Server, redis: Server, topic: str, tmp_path: Path) -> None:
+    url = f"redis://{redis.address}/0"
+    none = perceptron("inspect", "-t", topic, "--redis", url, cwd=tmp_path)
+    assert none.returncode == 1
+    assert f"model {topic} has no snapshot in Redis" in one_line(none.stderr)
+    service = run().up()
+    raw = b"\n".join(event({"a": 1, "[red]b": -i}, i % 2) for i in range(50))
+    assert perceptron("produce", "-", "-t", topic, "-b", kafka.address, stdin=raw, cwd=tmp_path).returncode == 0
+    model = service.wait_for(50)
+    done = perceptron("inspect", "-t", topic, "--redis", url, cwd=tmp_path)
+    assert done.returncode == 0
+    for part in (topic, "0 to 50", f"{model['mistakes']} (", model["state_digest"], "[red]b"):
+        assert part in done.stdout, done.stdout
+    shown = json.loads(perceptron("inspect", "-t", topic, "--redis", url, "--json", cwd=tmp_path).stdout)
+    assert shown["state_digest"] == model["state_digest"]
+    assert shown["bias"] == service.weights()["bias"]
+    assert {w["name"] for w in shown["largest_weights"]} == {"a", "[red]b"}
 
 
 async def test_everything_is_shown_and_fits_80_columns(

@@ -3,6 +3,8 @@
 import asyncio
 import gzip
 import json
+import os
+import pty
 import signal
 import statistics
 import subprocess
@@ -18,7 +20,8 @@ import pytest
 from sklearn.datasets import load_svmlight_file
 
 from service.embedded.servers import Server
-from tests.conftest import clean_environment, create_topic, event, perceptron, read_all, wait
+from service.streaming.brokers import create_topics
+from tests.conftest import clean_environment, create_topic, event, one_line, perceptron, read_all, wait
 
 NOWHERE = "127.0.0.1:1"
 
@@ -34,6 +37,114 @@ def producing(*arguments: str, cwd: Path) -> Iterator["subprocess.Popen[bytes]"]
             yield process
         finally:
             process.kill()
+
+
+def test_produce_reads_json_lines_gzip_and_standard_input(kafka: Server, topic: str, tmp_path: Path) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    events = [event({"a": i}, i % 2) for i in range(1200)]
+    plain, zipped = tmp_path / "e.jsonl", tmp_path / "e.jsonl.gz"
+    plain.write_bytes(b"\n".join(events))
+    zipped.write_bytes(gzip.compress(b"\n\n".join(events) + b"\n"))
+    command = ["produce", "-t", topic, "-b", kafka.address]
+    for done in (
+        perceptron(*command, str(plain), cwd=tmp_path),
+        perceptron(*command, str(zipped), cwd=tmp_path),
+        perceptron(*command, "-", stdin=zipped.read_bytes(), cwd=tmp_path),
+        perceptron(*command, "-", stdin=plain.read_bytes(), cwd=tmp_path),
+    ):
+        assert (done.returncode, done.stderr) == (0, f"1200 events sent to {topic}\n")
+    assert [r.value for r in asyncio.run(read_all(kafka, topic))] == events * 4
+
+
+CSV_SETTINGS = '[model]\nfeatures = "positional"\ndimension = 2\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "label", "part"),
+    [
+        ('{"features":{"a":1},"label":1}\n\n{"features":{"a":x},"label":1}\n', "", None, "line 3: not-json"),
+        ('{"features":{"a":1}}\n', "", None, "line 1: missing-field: 'label' is missing (0 events before it sent)"),
+        (
+            "a,b,y\n1,2,1\n1,two,0\n",
+            "",
+            "y",
+            "line 3: column 'b': expected a number, got 'two' (1 event before it sent)",
+        ),
+        ("a,b,y\n1,inf,1\n", "", "y", "line 2: column 'b': expected a finite number"),
+        ("a,b,y\n1,2\n", "", "y", "line 2: 2 cells, the header has 3"),
+        ("a,b,y\n1,2,maybe\n", "", "y", "line 2: unknown-label"),
+        ("a,b,y\n1,2,1\n", "", "z", "line 1: there is no column 'z'; the columns are a, b, y"),
+        ("a,a,y\n1,2,1\n", "", "y", "line 1: two columns have the same name"),
+        ("", "", "y", "line 1: there is no column 'y'; the columns are none"),
+        ("a,b,c,y\n1,2,3,1\n", CSV_SETTINGS, "y", "3 feature columns, the model's dimension is 2"),
+        ("a,b,y\n1,,1\n", CSV_SETTINGS, "y", "line 2: column 'b': expected a number, got ''"),
+    ],
+)
+def test_produce_names_the_bad_line(
+    kafka: Server, tmp_path: Path, text: str, settings: str, label: str | None, part: str
+) -> None:
+    asyncio.run(create_topics(kafka.address, ["bad-lines"]))
+    file, config = tmp_path / "file", tmp_path / "s.toml"
+    file.write_text(text)
+    config.write_text(settings)
+    more = ["--label", label] if label else []
+    done = perceptron("-c", str(config), "produce", str(file), "-t", "bad-lines", "-b", kafka.address, *more)
+    assert done.returncode == 1
+    assert part in one_line(done.stderr)
+
+
+def test_a_corrupt_gzip_is_one_line(kafka: Server, topic: str, tmp_path: Path) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    packed = bytearray(gzip.compress(b"\n".join(event({"a": i}, 1) for i in range(100))))
+    packed[10] ^= 0xFF
+    for name, data in (("bad.gz", bytes(packed)), ("short.gz", gzip.compress(b"x" * 100)[:-10])):
+        (tmp_path / name).write_bytes(data)
+        done = perceptron("produce", name, "-t", topic, "-b", kafka.address, cwd=tmp_path)
+        assert done.returncode == 1
+        assert f"{name}, after line 0" in one_line(done.stderr)
+
+
+def test_ctrl_c_ends_produce_although_its_input_stays_open(kafka: Server, topic: str, tmp_path: Path) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    with producing("-t", topic, "-b", kafka.address, cwd=tmp_path) as process:
+        assert process.stdin
+        assert process.stderr
+        process.stdin.write(event({"a": 1}, 1) + b"\n")
+        process.stdin.flush()
+        wait(lambda: asyncio.run(read_all(kafka, topic)), "the event is there although the input goes on")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_produce_says_when_the_topic_or_kafka_is_not_there(kafka: Server, topic: str, tmp_path: Path) -> None:
+    raw = event({}, 1)
+    done = perceptron("produce", "-", "-t", topic, "-b", kafka.address, stdin=raw, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"topic {topic} does not exist" in one_line(done.stderr)
+    done = perceptron("produce", "-", "-t", topic, "-b", NOWHERE, stdin=raw, cwd=tmp_path)
+    assert done.returncode == 3
+    assert f"Kafka at {NOWHERE}: Connection refused" in one_line(done.stderr)
+
+
+def test_produce_shows_progress_on_a_terminal(kafka: Server, topic: str, tmp_path: Path) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    file = tmp_path / "e.jsonl"
+    file.write_bytes(b"\n".join(event({"a": i}, 1) for i in range(3000)))
+    parent, child = pty.openpty()
+    command = [sys.executable, "-m", "service", "produce", str(file), "-t", topic, "-b", kafka.address]
+    process = subprocess.Popen(command, stderr=child, env=clean_environment(TERM="xterm"))
+    os.close(child)
+    shown = b""
+    try:
+        while part := os.read(parent, 4096):
+            shown += part
+    except OSError:  # the terminal's end: the process has closed it
+        pass
+    os.close(parent)
+    assert process.wait() == 0
+    assert b"3000 events" in shown
+    assert b"100%" in shown
 
 
 def test_svmlight_is_learned_as_it_was_written(kafka: Server, topic: str, tmp_path: Path) -> None:

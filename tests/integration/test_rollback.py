@@ -1,103 +1,35 @@
-"""Back to a kept version, with and without a hole, under a running learner; and `verify`, which finds what is wrong."""
+"""Back to a kept version, with and without a hole, under a running learner."""
 
 import asyncio
 import json
-import random
 import signal
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from redis.asyncio import Redis
 
 from service.embedded.servers import Server
 from service.errors import DataError, SnapshotDamaged
-from service.learning.identity import Identity
-from service.learning.learner import DEFAULT, Learner
+from service.learning.learner import DEFAULT
 from service.snapshots.head import Fingerprint, Position, Source
-from service.snapshots.keeper import Keeper, Refused, Saved
+from service.snapshots.keeper import Refused, Saved
 from service.snapshots.rollback import TRIES, current_head, kept_snapshot, roll_back
 from service.snapshots.store import RedisStore, key
 from service.streaming.learn import fingerprint
-from tests.conftest import Run, Running, create_topic, delete_topic, event, perceptron, read_all, trim, wait
-from tests.integration.test_snapshots import FakeClock, here
+from tests.conftest import Run, Running, perceptron, read_all, trim, wait
+from tests.integration.kept import (
+    KEEPING,
+    Tool,
+    here,
+    keeper,
+    kept,
+    learn_and_keep,
+    middle,
+    saved_thrice,
+    send,
+    some_events,
+)
 from tests.oracle import Fold, same
-
-KEEPING = "[snapshots]\nkeep_every = 0.2\n"
-RNG = random.Random(11)
-
-
-def some_events(count: int) -> list[bytes]:
-    return [
-        event({f"n{RNG.randrange(40)}": round(RNG.gauss(0, 1), 3) for _ in range(3)}, RNG.choice([0, 1]))
-        for _ in range(count)
-    ]
-
-
-class Tool:
-    """The command on this test's topic."""
-
-    def __init__(self, topic: str, kafka: Server, redis: Server, cwd: Path) -> None:
-        self._where = ("-t", topic, "-b", kafka.address, "--redis", f"redis://{redis.address}/0")
-        self._cwd = cwd
-
-    async def __call__(self, command: str, *flags: str, settings: Path | None = None) -> Any:
-        before = ("-c", str(settings)) if settings else ()
-        return await asyncio.to_thread(perceptron, *before, command, *self._where, *flags, cwd=self._cwd)
-
-    async def back(self, version: int, *flags: str) -> str:
-        done = await self("rollback", "--to", str(version), "--yes", *flags)
-        assert done.returncode == 0, done.stderr
-        return str(done.stdout)
-
-    async def verify(self, code: int = 0, settings: Path | None = None) -> Any:
-        """What it found; None where it says why it cannot."""
-        done = await self("verify", "--json", settings=settings)
-        assert done.returncode == code, done.stdout + done.stderr
-        return json.loads(done.stdout) if code in {0, 4} else None
-
-    async def refused(self, code: int, *command: str) -> str:
-        done = await self(*command)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done
-        return str(done.stderr)
-
-
-@pytest.fixture
-def tool(topic: str, kafka: Server, redis: Server, tmp_path: Path) -> Tool:
-    return Tool(topic, kafka, redis, tmp_path)
-
-
-@pytest.fixture
-async def store(redis: Server) -> AsyncIterator[RedisStore]:
-    found = RedisStore(f"redis://{redis.address}/0")
-    yield found
-    await found.close()
-
-
-async def send(producer: AIOKafkaProducer, topic: str, events: list[bytes]) -> None:
-    for raw in events:
-        await producer.send(topic, raw, partition=0)
-    await producer.flush()
-
-
-def kept(service: Running) -> list[Any]:
-    answer = service.http.get(f"/v1/models/{service.topic}/versions").raise_for_status()
-    return list(answer.json()["versions"])
-
-
-async def learn_and_keep(service: Running, producer: AIOKafkaProducer, events: list[bytes], step: int = 100) -> Any:
-    """Send the events in steps, each kept as a version; return those."""
-    for i in range(0, len(events), step):
-        await send(producer, service.topic, events[i : i + step])
-        await asyncio.to_thread(service.wait_for, i + step)
-    return await asyncio.to_thread(kept, service)
-
-
-def middle(versions: list[Any], most: int) -> Any:
-    """The newest kept version that has learned something, but no more than so many records."""
-    return [v for v in versions if 0 < v["next"]["0"] <= most][-1]
 
 
 def counters(service: Running) -> dict[str, float]:
@@ -187,23 +119,6 @@ async def test_what_a_hole_leaves_out_is_never_learned(
     print(f"\n{shown.stdout}")
 
 
-def keeper(store: Any, model: str, clock: FakeClock, **more: Any) -> Keeper:
-    return Keeper(model, store, clock, here, keep_every=10.0, **more)
-
-
-async def saved_thrice(store: RedisStore, topic: str) -> tuple[Keeper, Learner, FakeClock, list[bytes]]:
-    """A model of three versions, of which the second is kept."""
-    clock, events = FakeClock(), some_events(30)
-    ours = keeper(store, topic, clock)
-    learner = Learner(Identity())
-    learner.begin({0: 0})
-    for i in (0, 10, 20):
-        learner.apply(0, i, events[i : i + 10])
-        assert isinstance(await ours.save(learner, {0: Fingerprint(i + 9, 7, i)}, Source("c")), Saved)
-        clock.seconds += 1
-    return ours, learner, clock, events
-
-
 async def test_a_zombie_cannot_undo_it(store: RedisStore, topic: str) -> None:
     """Whoever goes on from what was current before is refused: the parent's, and one at the restored version itself."""
     ours, learner, clock, events = await saved_thrice(store, topic)
@@ -285,91 +200,7 @@ async def test_a_model_that_moves_on_meanwhile(store: RedisStore, topic: str) ->
         await roll_back(store, version, {}, clock.time())
 
 
-def something_learned(service: Running) -> None:
-    wait(lambda: service.model()["events"] > 0, "something is learned")
-
-
-async def test_verify_after_kills_and_with_bad_records_and_gaps(
-    run: Run, tool: Tool, kafka: Server, topic: str
-) -> None:
-    await create_topic(kafka, topic)
-    client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"tx-{topic}")
-    await client.start()
-    events, rejected = some_events(600), 0
-    service = await asyncio.to_thread(run(KEEPING).up)
-    for i in range(0, 600, 50):
-        async with client.transaction():
-            for raw in events[i : i + 50]:
-                await client.send(topic, raw)
-            await client.send(topic, b"no event")
-            rejected += 1
-        if i % 150 == 100:
-            await asyncio.to_thread(something_learned, service)
-            service.kill()
-            service = await asyncio.to_thread(run(KEEPING).up)
-    await client.stop()
-    model = await asyncio.to_thread(service.wait_for, 600 + 2 * rejected)
-    same(Fold().fold(events), model, service.weights())
-    found = await tool.verify()
-    assert (found["equal"], found["state_digest"]) == (True, model["state_digest"])
-    assert found["replayed_state_digest"] == model["state_digest"]
-    assert (found["replayed_events"], found["offsets_without_record"]) == (600, rejected)
-    assert found["replayed_records"] == 600 + rejected
-
-
-async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
-    run: Run, tool: Tool, kafka: Server, producer: AIOKafkaProducer, topic: str
-) -> None:
-    """By the recorded order, also across kills, a rollback with holes, and where nothing was ever kept."""
-    await create_topic(kafka, topic, 8)
-    sent: dict[int, list[bytes]] = {p: [] for p in range(8)}
-
-    async def more(service: Running, count: int) -> Any:
-        for i, raw in enumerate(some_events(count)):
-            partition = RNG.randrange(8)
-            sending = await producer.send(topic, raw, partition=partition)
-            if i % 20 == 0:
-                await sending
-            sent[partition].append(raw)
-        await producer.flush()
-        ends = {str(p): len(part) for p, part in sent.items()}
-        return await asyncio.to_thread(
-            wait, lambda: (m := service.model())["next"] == ends and m["ahead"] == 0 and m, "all eight are learned"
-        )
-
-    service = await asyncio.to_thread(run("[snapshots]\nkeep = 0").up)
-    await more(service, 400)
-    assert ((found := await tool.verify())["from_version"], found["replayed_events"]) == (None, 400)
-    service.kill()
-    service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 1\n").up)
-    for _ in range(3):
-        model = await more(service, 500)
-        service.kill()
-        service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 1\n").up)
-    found = await tool.verify()
-    assert (found["order"], found["equal"], found["state_digest"]) == ("arrival", True, model["state_digest"])
-    assert found["from_version"] == (await asyncio.to_thread(kept, service))[-1]["version"]
-    versions = await asyncio.to_thread(kept, service)
-    version = versions[len(versions) // 2]
-    at = version["next"]
-    await tool.back(version["version"], "--resume-at", f"3:{at['3'] + 2},5:{at['5'] + 1}")
-    ends = {str(p): len(part) for p, part in sent.items()}
-    holes = {p: [[0, at[p]], [at[p] + skipped, ends[p]]] for p, skipped in (("3", 2), ("5", 1))}
-
-    def learned_again() -> bool:
-        model = service.model()
-        covered = {p: holes.get(p, [[0, end]]) for p, end in ends.items()}
-        return bool(model["covered"] == covered and model["ahead"] == 0)
-
-    await asyncio.to_thread(wait, learned_again, "all but the holes")
-    await more(service, 100)
-    assert service.model()["events"] == sum(map(len, sent.values())) - 3
-    found = await tool.verify()
-    assert found["from_version"] > version["version"]
-    assert [len(found["covered"][p]) for p in "0123"] == [1, 1, 1, 2]
-
-
-async def test_a_damaged_snapshot_is_left_behind(store: RedisStore, redis: Server, topic: str) -> None:
+async def test_a_damaged_snapshot_is_left_behind(store: RedisStore, raw: Any, topic: str) -> None:
     """Of the current one only the head is read: that it cannot be served is a reason to go back."""
     ours, learner, clock, _ = await saved_thrice(store, topic)
     learner.apply(0, 30, some_events(20))
@@ -377,11 +208,9 @@ async def test_a_damaged_snapshot_is_left_behind(store: RedisStore, redis: Serve
     found = await current_head(store, topic)
     assert found
     version = await kept_snapshot(store, *found, 2, here, DEFAULT)
-    raw: Any = Redis.from_url(f"redis://{redis.address}/0")
     only_here = set(found[0].refs) - set(version.head.refs)
     assert only_here
     await raw.hdel(key(topic), *(f"b:{ref}" for ref in only_here))
-    await raw.aclose()
     with pytest.raises(SnapshotDamaged):
         await ours.restore()
     await roll_back(store, version, {}, clock.time())
@@ -390,91 +219,15 @@ async def test_a_damaged_snapshot_is_left_behind(store: RedisStore, redis: Serve
     assert restored.next == {0: 20}
 
 
-async def test_what_another_fold_learned_is_not_compared(store: RedisStore, tool: Tool, topic: str) -> None:
-    learner = Learner(Identity(fold=99))
-    learner.begin({0: 0})
-    assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, Source("c")), Saved)
-    assert "(fold 99, here 1): verify it with that release" in await tool.refused(1, "verify")
-
-
-async def store_altered(store: RedisStore, topic: str, change: Any) -> None:
-    """Save a state that is consistent in all its digests, and wrong."""
-    altering = Keeper(topic, store, FakeClock(), here)
-    learner = await altering.restore()
-    assert learner
-    change(learner)
-    assert altering.head
-    assert isinstance(await altering.save(learner, {}, altering.head.source), Saved)
-
-
-async def test_verify_finds_what_digests_cannot(
-    run: Run, tool: Tool, store: RedisStore, producer: AIOKafkaProducer, kafka: Server, topic: str
-) -> None:
-    service = await asyncio.to_thread(run(KEEPING).up)
-    await learn_and_keep(service, producer, some_events(200))
-    assert await asyncio.to_thread(service.stop) == 0
-    await tool.verify()
-
-    def a_weight(learner: Learner) -> None:
-        learner._w[3] += 2.0**-40
-
-    def a_count(learner: Learner) -> None:
-        learner.counts.mistakes += 1
-
-    await store_altered(store, topic, a_weight)
-    found = await tool.verify(4)
-    assert found["equal"] is False
-    assert found["differences"][0].startswith("w: 1 of ")
-    shown = await tool("verify")
-    print(f"\n{shown.stdout}")
-    assert (shown.returncode, "DIFFERENT" in shown.stdout, shown.stderr) == (4, True, "")
-    await store_altered(store, topic, a_count)
-    assert "mistakes: " in (await tool.verify(4))["differences"][0]
-    # The kept versions are as they were: back to one of them, and all is well after the same records.
-    found_head = await current_head(store, topic)
-    assert found_head
-    await tool.back(next(k.version for k in found_head[0].kept))
-    await tool.verify()
-    again = await asyncio.to_thread(run(KEEPING).up)
-    await asyncio.to_thread(again.wait_for, 200)
-    await tool.verify()
-    assert await asyncio.to_thread(again.stop) == 0
-    # Records that are gone, or were others.
-    await trim(kafka, topic, 7)
-    assert "partition 0 begins at 7, so the records from 0 to 7, which were learned, are gone" in await tool.refused(
-        1, "verify"
-    )
-    await delete_topic(kafka, topic)
-    await create_topic(kafka, topic)
-    assert "partition 0 ends at 0, but the model has learned up to 200" in await tool.refused(1, "verify")
-    await send(producer, topic, some_events(200))
-    assert "is not the one that was learned, so the topic was recreated" in await tool.refused(1, "verify")
-    await delete_topic(kafka, topic)
-    assert f"has no topic {topic}" in await tool.refused(1, "verify")
-
-
-async def test_verify_begins_with_the_given_weights(
-    run: Run, tool: Tool, producer: AIOKafkaProducer, topic: str, tmp_path: Path
-) -> None:
-    """They are a setting: a snapshot has only what became of them."""
-    for name, weight in (("start", 0.25), ("other", 0.5)):
-        names = {"coef": [weight, -1.5], "intercept": 0.5, "names": ["n1", "n2"]}
-        (tmp_path / f"{name}.json").write_text(json.dumps(names))
-    settings = f'[model]\nstart = "{tmp_path}/start.json"\n'
-    service = await asyncio.to_thread(run(settings).up)
-    await send(producer, topic, some_events(100))
-    await asyncio.to_thread(service.wait_for, 100)
-    right, wrong = tmp_path / "right.toml", tmp_path / "wrong.toml"
-    right.write_text(settings)
-    wrong.write_text(settings.replace("start.json", "other.json"))
-    assert (await tool.verify(settings=right))["replayed_events"] == 100
-    done = await tool("verify", settings=wrong)
-    assert (done.returncode, "the setting start has others: set it to their file" in done.stderr) == (2, True)
-    assert "the setting start has none" in await tool.refused(2, "verify")
-
-
 async def test_what_cannot_be_gone_back_to_is_said_in_one_line(
-    run: Run, tool: Tool, store: RedisStore, producer: AIOKafkaProducer, kafka: Server, redis: Server, topic: str
+    run: Run,
+    tool: Tool,
+    store: RedisStore,
+    producer: AIOKafkaProducer,
+    kafka: Server,
+    redis: Server,
+    raw: Any,
+    topic: str,
 ) -> None:
     assert "has no snapshot in Redis" in await tool.refused(1, "rollback", "--to", "2", "--yes")
     assert "has no snapshot in Redis" in await tool.refused(1, "verify")
@@ -513,7 +266,6 @@ async def test_what_cannot_be_gone_back_to_is_said_in_one_line(
     assert (await tool("rollback", "--yes")).returncode == 2
     assert (await tool("rollback", "--to", "x", "--yes")).returncode == 2
     # Damage: a blob that is its own, then its head.
-    raw: Any = Redis.from_url(f"redis://{redis.address}/0")
     good = await raw.hget(key(topic), f"v:{number}")
     about = json.loads(good)
     others = ", ".join(str(n) for n in numbers if n != number)
@@ -531,7 +283,6 @@ async def test_what_cannot_be_gone_back_to_is_said_in_one_line(
     await raw.hdel(key(topic), f"v:{number}")
     assert "is damaged (its head is missing)" in await refused(1, "--to", str(number), "--yes")
     await raw.hset(key(topic), f"v:{number}", good)
-    await raw.aclose()
     assert await store.digest(topic) == digest, "nothing was written by any of these"
     # A trimmed log: what is left out has to be said.
     await trim(kafka, topic, 350)

@@ -1,13 +1,9 @@
 """Saving and restoring against real servers: who is refused, what is found out, what is swept."""
 
-import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
-from service.embedded.servers import Server
 from service.errors import ConfigurationError, DependencyError, SnapshotDamaged
 from service.learning.identity import Identity
 from service.learning.learner import DEFAULT, Learner
@@ -16,43 +12,9 @@ from service.snapshots.head import Fingerprint
 from service.snapshots.keeper import Keeper, Refused, Saved, fetch
 from service.snapshots.store import RedisStore, key
 from tests.conftest import both_stores, event
+from tests.integration.kept import FakeClock, here
 
 pytestmark = both_stores
-
-
-class FakeClock:
-    """Time that a test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def now(self) -> float:
-        return self.seconds
-
-    def time(self) -> float:
-        return 1_700_000_000 + self.seconds
-
-    async def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
-        await asyncio.sleep(0)
-
-
-async def here(function: Any, *arguments: Any) -> Any:
-    return function(*arguments)
-
-
-@pytest.fixture
-async def store(redis: Server) -> AsyncIterator[RedisStore]:
-    found = RedisStore(f"redis://{redis.address}/0")
-    yield found
-    await found.close()
-
-
-@pytest.fixture
-async def raw(redis: Server) -> AsyncIterator[Any]:
-    client = Redis.from_url(f"redis://{redis.address}/0")
-    yield client
-    await client.aclose()
 
 
 def keeper(store: Any, model: str, clock: FakeClock | None = None, **more: Any) -> Keeper:

@@ -1,0 +1,31 @@
+"""What integration tests share: the store, the bytes in it, and the commands on this test's topic."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from service.embedded.servers import Server
+from service.snapshots.store import RedisStore
+from tests.integration.kept import Tool
+
+
+@pytest.fixture
+async def store(redis: Server) -> AsyncIterator[RedisStore]:
+    found = RedisStore(f"redis://{redis.address}/0")
+    yield found
+    await found.close()
+
+
+@pytest.fixture
+async def raw(redis: Server) -> AsyncIterator[Any]:
+    client = Redis.from_url(f"redis://{redis.address}/0")
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+def tool(topic: str, kafka: Server, redis: Server, tmp_path: Path) -> Tool:
+    return Tool(topic, kafka, redis, tmp_path)

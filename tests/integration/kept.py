@@ -1,0 +1,119 @@
+"""Models with kept versions, in a store and under a running service; the commands that go back and verify."""
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+
+from service.embedded.servers import Server
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.snapshots.head import Fingerprint, Source
+from service.snapshots.keeper import Keeper, Saved
+from service.snapshots.store import RedisStore
+from tests.conftest import Running, event, perceptron
+
+KEEPING = "[snapshots]\nkeep_every = 0.2\n"
+
+
+RNG = random.Random(11)
+
+
+class FakeClock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def time(self) -> float:
+        return 1_700_000_000 + self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        await asyncio.sleep(0)
+
+
+async def here(function: Any, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def some_events(count: int) -> list[bytes]:
+    return [
+        event({f"n{RNG.randrange(40)}": round(RNG.gauss(0, 1), 3) for _ in range(3)}, RNG.choice([0, 1]))
+        for _ in range(count)
+    ]
+
+
+def keeper(store: Any, model: str, clock: FakeClock, **more: Any) -> Keeper:
+    return Keeper(model, store, clock, here, keep_every=10.0, **more)
+
+
+async def saved_thrice(store: RedisStore, topic: str) -> tuple[Keeper, Learner, FakeClock, list[bytes]]:
+    """A model of three versions, of which the second is kept."""
+    clock, events = FakeClock(), some_events(30)
+    ours = keeper(store, topic, clock)
+    learner = Learner(Identity())
+    learner.begin({0: 0})
+    for i in (0, 10, 20):
+        learner.apply(0, i, events[i : i + 10])
+        assert isinstance(await ours.save(learner, {0: Fingerprint(i + 9, 7, i)}, Source("c")), Saved)
+        clock.seconds += 1
+    return ours, learner, clock, events
+
+
+async def send(producer: AIOKafkaProducer, topic: str, events: list[bytes]) -> None:
+    for raw in events:
+        await producer.send(topic, raw, partition=0)
+    await producer.flush()
+
+
+def kept(service: Running) -> list[Any]:
+    answer = service.http.get(f"/v1/models/{service.topic}/versions").raise_for_status()
+    return list(answer.json()["versions"])
+
+
+async def learn_and_keep(service: Running, producer: AIOKafkaProducer, events: list[bytes], step: int = 100) -> Any:
+    """Send the events in steps, each kept as a version; return those."""
+    for i in range(0, len(events), step):
+        await send(producer, service.topic, events[i : i + step])
+        await asyncio.to_thread(service.wait_for, i + step)
+    return await asyncio.to_thread(kept, service)
+
+
+def middle(versions: list[Any], most: int) -> Any:
+    """The newest kept version that has learned something, but no more than so many records."""
+    return [v for v in versions if 0 < v["next"]["0"] <= most][-1]
+
+
+class Tool:
+    """The command on this test's topic."""
+
+    def __init__(self, topic: str, kafka: Server, redis: Server, cwd: Path) -> None:
+        self._where = ("-t", topic, "-b", kafka.address, "--redis", f"redis://{redis.address}/0")
+        self._cwd = cwd
+
+    async def __call__(self, command: str, *flags: str, settings: Path | None = None) -> Any:
+        before = ("-c", str(settings)) if settings else ()
+        return await asyncio.to_thread(perceptron, *before, command, *self._where, *flags, cwd=self._cwd)
+
+    async def back(self, version: int, *flags: str) -> str:
+        done = await self("rollback", "--to", str(version), "--yes", *flags)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    async def verify(self, code: int = 0, settings: Path | None = None) -> Any:
+        """What it found; None where it says why it cannot."""
+        done = await self("verify", "--json", settings=settings)
+        assert done.returncode == code, done.stdout + done.stderr
+        return json.loads(done.stdout) if code in {0, 4} else None
+
+    async def refused(self, code: int, *command: str) -> str:
+        done = await self(*command)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done
+        return str(done.stderr)

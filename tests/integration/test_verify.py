@@ -1,0 +1,197 @@
+"""`perceptron verify`: what was learned is learned again from Kafka, and compared; it finds what digests cannot."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+
+from service.embedded.servers import Server
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.snapshots.head import Source
+from service.snapshots.keeper import Keeper, Saved
+from service.snapshots.rollback import current_head
+from service.snapshots.store import RedisStore
+from tests.conftest import Run, Running, create_topic, delete_topic, trim, wait
+from tests.integration.kept import (
+    KEEPING,
+    RNG,
+    FakeClock,
+    Tool,
+    here,
+    keeper,
+    kept,
+    learn_and_keep,
+    send,
+    some_events,
+)
+from tests.oracle import Fold, same
+
+
+def something_learned(service: Running) -> None:
+    wait(lambda: service.model()["events"] > 0, "something is learned")
+
+
+async def test_verify_after_kills_and_with_bad_records_and_gaps(
+    run: Run, tool: Tool, kafka: Server, topic: str
+) -> None:
+    await create_topic(kafka, topic)
+    client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"tx-{topic}")
+    await client.start()
+    events, rejected = some_events(600), 0
+    service = await asyncio.to_thread(run(KEEPING).up)
+    for i in range(0, 600, 50):
+        async with client.transaction():
+            for raw in events[i : i + 50]:
+                await client.send(topic, raw)
+            await client.send(topic, b"no event")
+            rejected += 1
+        if i % 150 == 100:
+            await asyncio.to_thread(something_learned, service)
+            service.kill()
+            service = await asyncio.to_thread(run(KEEPING).up)
+    await client.stop()
+    model = await asyncio.to_thread(service.wait_for, 600 + 2 * rejected)
+    same(Fold().fold(events), model, service.weights())
+    found = await tool.verify()
+    assert (found["equal"], found["state_digest"]) == (True, model["state_digest"])
+    assert found["replayed_state_digest"] == model["state_digest"]
+    assert (found["replayed_events"], found["offsets_without_record"]) == (600, rejected)
+    assert found["replayed_records"] == 600 + rejected
+
+
+async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
+    run: Run, tool: Tool, kafka: Server, producer: AIOKafkaProducer, topic: str
+) -> None:
+    """By the recorded order, also across kills, a rollback with holes, and where nothing was ever kept."""
+    await create_topic(kafka, topic, 8)
+    sent: dict[int, list[bytes]] = {p: [] for p in range(8)}
+
+    async def more(service: Running, count: int) -> Any:
+        for i, raw in enumerate(some_events(count)):
+            partition = RNG.randrange(8)
+            sending = await producer.send(topic, raw, partition=partition)
+            if i % 20 == 0:
+                await sending
+            sent[partition].append(raw)
+        await producer.flush()
+        ends = {str(p): len(part) for p, part in sent.items()}
+        return await asyncio.to_thread(
+            wait, lambda: (m := service.model())["next"] == ends and m["ahead"] == 0 and m, "all eight are learned"
+        )
+
+    service = await asyncio.to_thread(run("[snapshots]\nkeep = 0").up)
+    await more(service, 400)
+    assert ((found := await tool.verify())["from_version"], found["replayed_events"]) == (None, 400)
+    service.kill()
+    service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 1\n").up)
+    for _ in range(3):
+        model = await more(service, 500)
+        service.kill()
+        service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 1\n").up)
+    found = await tool.verify()
+    assert (found["order"], found["equal"], found["state_digest"]) == ("arrival", True, model["state_digest"])
+    assert found["from_version"] == (await asyncio.to_thread(kept, service))[-1]["version"]
+    versions = await asyncio.to_thread(kept, service)
+    version = versions[len(versions) // 2]
+    at = version["next"]
+    await tool.back(version["version"], "--resume-at", f"3:{at['3'] + 2},5:{at['5'] + 1}")
+    ends = {str(p): len(part) for p, part in sent.items()}
+    holes = {p: [[0, at[p]], [at[p] + skipped, ends[p]]] for p, skipped in (("3", 2), ("5", 1))}
+
+    def learned_again() -> bool:
+        model = service.model()
+        covered = {p: holes.get(p, [[0, end]]) for p, end in ends.items()}
+        return bool(model["covered"] == covered and model["ahead"] == 0)
+
+    await asyncio.to_thread(wait, learned_again, "all but the holes")
+    await more(service, 100)
+    assert service.model()["events"] == sum(map(len, sent.values())) - 3
+    found = await tool.verify()
+    assert found["from_version"] > version["version"]
+    assert [len(found["covered"][p]) for p in "0123"] == [1, 1, 1, 2]
+
+
+async def test_what_another_fold_learned_is_not_compared(store: RedisStore, tool: Tool, topic: str) -> None:
+    learner = Learner(Identity(fold=99))
+    learner.begin({0: 0})
+    assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, Source("c")), Saved)
+    assert "(fold 99, here 1): verify it with that release" in await tool.refused(1, "verify")
+
+
+async def store_altered(store: RedisStore, topic: str, change: Any) -> None:
+    """Save a state that is consistent in all its digests, and wrong."""
+    altering = Keeper(topic, store, FakeClock(), here)
+    learner = await altering.restore()
+    assert learner
+    change(learner)
+    assert altering.head
+    assert isinstance(await altering.save(learner, {}, altering.head.source), Saved)
+
+
+async def test_verify_finds_what_digests_cannot(
+    run: Run, tool: Tool, store: RedisStore, producer: AIOKafkaProducer, kafka: Server, topic: str
+) -> None:
+    service = await asyncio.to_thread(run(KEEPING).up)
+    await learn_and_keep(service, producer, some_events(200))
+    assert await asyncio.to_thread(service.stop) == 0
+    await tool.verify()
+
+    def a_weight(learner: Learner) -> None:
+        learner._w[3] += 2.0**-40
+
+    def a_count(learner: Learner) -> None:
+        learner.counts.mistakes += 1
+
+    await store_altered(store, topic, a_weight)
+    found = await tool.verify(4)
+    assert found["equal"] is False
+    assert found["differences"][0].startswith("w: 1 of ")
+    shown = await tool("verify")
+    print(f"\n{shown.stdout}")
+    assert (shown.returncode, "DIFFERENT" in shown.stdout, shown.stderr) == (4, True, "")
+    await store_altered(store, topic, a_count)
+    assert "mistakes: " in (await tool.verify(4))["differences"][0]
+    # The kept versions are as they were: back to one of them, and all is well after the same records.
+    found_head = await current_head(store, topic)
+    assert found_head
+    await tool.back(next(k.version for k in found_head[0].kept))
+    await tool.verify()
+    again = await asyncio.to_thread(run(KEEPING).up)
+    await asyncio.to_thread(again.wait_for, 200)
+    await tool.verify()
+    assert await asyncio.to_thread(again.stop) == 0
+    # Records that are gone, or were others.
+    await trim(kafka, topic, 7)
+    assert "partition 0 begins at 7, so the records from 0 to 7, which were learned, are gone" in await tool.refused(
+        1, "verify"
+    )
+    await delete_topic(kafka, topic)
+    await create_topic(kafka, topic)
+    assert "partition 0 ends at 0, but the model has learned up to 200" in await tool.refused(1, "verify")
+    await send(producer, topic, some_events(200))
+    assert "is not the one that was learned, so the topic was recreated" in await tool.refused(1, "verify")
+    await delete_topic(kafka, topic)
+    assert f"has no topic {topic}" in await tool.refused(1, "verify")
+
+
+async def test_verify_begins_with_the_given_weights(
+    run: Run, tool: Tool, producer: AIOKafkaProducer, topic: str, tmp_path: Path
+) -> None:
+    """They are a setting: a snapshot has only what became of them."""
+    for name, weight in (("start", 0.25), ("other", 0.5)):
+        names = {"coef": [weight, -1.5], "intercept": 0.5, "names": ["n1", "n2"]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(names))
+    settings = f'[model]\nstart = "{tmp_path}/start.json"\n'
+    service = await asyncio.to_thread(run(settings).up)
+    await send(producer, topic, some_events(100))
+    await asyncio.to_thread(service.wait_for, 100)
+    right, wrong = tmp_path / "right.toml", tmp_path / "wrong.toml"
+    right.write_text(settings)
+    wrong.write_text(settings.replace("start.json", "other.json"))
+    assert (await tool.verify(settings=right))["replayed_events"] == 100
+    done = await tool("verify", settings=wrong)
+    assert (done.returncode, "the setting start has others: set it to their file" in done.stderr) == (2, True)
+    assert "the setting start has none" in await tool.refused(2, "verify")
