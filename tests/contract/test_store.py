@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Protocol
 
 import pytest
@@ -10,11 +10,12 @@ from redis.asyncio import Redis
 
 from service.embedded.servers import Server
 from service.errors import DependencyError
+from service.learning.learner import DEFAULT
 from service.snapshots import head as heads
-from service.snapshots.keeper import Saved
+from service.snapshots.keeper import fetch
 from service.snapshots.store import RedisStore, Store, key
+from tests import saving
 from tests.conftest import both_stores
-from tests.integration.test_snapshots import Losing, fresh, keeper, learn
 from tests.simulation.world import SimulatedStore, World
 
 
@@ -208,20 +209,57 @@ async def a_keeper_that_lost_a_reply_finds_out(store: Store, raw: Raw, m: str) -
     """A save that may or may not have been accepted is neither refused nor lost."""
     for call in ("put", "commit"):
         for carried_out in (True, False):
-            first = keeper(store, m)
-            learner = await first.restore() or fresh()
-            assert isinstance(await first.save(learner, {}, heads.Source("cluster")), Saved)
-            learn(learner, "a")
-            first._store = Losing(store, call, carried_out)  # type: ignore[arg-type]
+            ours = saving.keeper(store, m)
+            learner = await ours.restore() or saving.fresh()
+            version = (await saving.save(ours, learner)).head.version
+            saving.learn(learner, "a")
+            ours._store = saving.Losing(store, call, carried_out)
             with pytest.raises(DependencyError):
-                await first.save(learner, {}, heads.Source("cluster"))
-            learn(learner, "b")
-            assert isinstance(await first.save(learner, {}, heads.Source("cluster")), Saved)
-            restored = await keeper(store, m).restore()
+                await saving.save(ours, learner)
+            saving.learn(learner, "b")
+            assert await ours.current()
+            accepted = carried_out and call == "commit"
+            assert (await saving.save(ours, learner)).head.version == version + (2 if accepted else 1)
+            restored = await saving.keeper(store, m).restore()
             assert restored is not None
             assert restored.counts.events == learner.counts.events
             assert restored.runs == learner.runs
             assert heads.content(restored).state_digest == heads.content(learner).state_digest
+
+
+async def a_keeper_uploads_again_what_vanished(store: Store, raw: Raw, m: str) -> None:
+    """Blobs that the store had, and that the next head refers to beside its own."""
+    ours, learner = saving.keeper(store, m), saving.fresh()
+    saving.learn(learner, *(f"n{i}" for i in range(9000)))
+    before = await saving.save(ours, learner)
+    for ref in before.head.refs:
+        await raw.put(f"b:{ref}", None)
+    saving.learn(learner, "n0")
+    after = await saving.save(ours, learner)
+    assert set(after.head.refs) & set(before.head.refs)
+    assert await saving.keeper(store, m).restore() is not None
+
+
+async def a_reader_that_is_overtaken_looks_again(store: Store, raw: Raw, m: str) -> None:  # noqa: ARG001
+    """Between its look at the head and its look at the blobs two saves came, and swept them."""
+    ours, learner = saving.keeper(store, m), saving.fresh()
+    saving.learn(learner, "a")
+    await saving.save(ours, learner)
+    asked: list[str] = []
+
+    class Overtaken:
+        head = staticmethod(store.head)
+
+        async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
+            asked.append(model)
+            for name in ("b", "c") if len(asked) == 1 else ():
+                saving.learn(learner, name)
+                await saving.save(ours, learner)
+            return await store.blobs(model, digests)
+
+    snapshot = await fetch(Overtaken(), m, saving.here, DEFAULT)  # type: ignore[arg-type]
+    assert snapshot is not None
+    assert (snapshot.head.version, len(asked)) == (3, 2)
 
 
 STATEMENTS = (
@@ -236,6 +274,8 @@ STATEMENTS = (
     a_kept_head_that_is_damaged_stops_the_sweeping,
     half_a_head_is_none,
     a_keeper_that_lost_a_reply_finds_out,
+    a_keeper_uploads_again_what_vanished,
+    a_reader_that_is_overtaken_looks_again,
 )
 Statement = Callable[[Store, Raw, str], Awaitable[None]]
 

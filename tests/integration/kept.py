@@ -9,38 +9,17 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.snapshots.head import Fingerprint, Source
 from service.snapshots.keeper import Keeper, Saved
 from service.snapshots.store import RedisStore
 from tests.conftest import Running, event, perceptron
+from tests.saving import FakeClock, fresh, keeper
 
 KEEPING = "[snapshots]\nkeep_every = 0.2\n"
 
 
 RNG = random.Random(11)
-
-
-class FakeClock:
-    """Time that a test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def now(self) -> float:
-        return self.seconds
-
-    def time(self) -> float:
-        return 1_700_000_000 + self.seconds
-
-    async def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
-        await asyncio.sleep(0)
-
-
-async def here(function: Any, *arguments: Any) -> Any:
-    return function(*arguments)
 
 
 def some_events(count: int) -> list[bytes]:
@@ -50,16 +29,10 @@ def some_events(count: int) -> list[bytes]:
     ]
 
 
-def keeper(store: Any, model: str, clock: FakeClock, **more: Any) -> Keeper:
-    return Keeper(model, store, clock, here, keep_every=10.0, **more)
-
-
 async def saved_thrice(store: RedisStore, topic: str) -> tuple[Keeper, Learner, FakeClock, list[bytes]]:
     """A model of three versions, of which the second is kept."""
     clock, events = FakeClock(), some_events(30)
-    ours = keeper(store, topic, clock)
-    learner = Learner(Identity())
-    learner.begin({0: 0})
+    ours, learner = keeper(store, topic, clock), fresh()
     for i in (0, 10, 20):
         learner.apply(0, i, events[i : i + 10])
         assert isinstance(await ours.save(learner, {0: Fingerprint(i + 9, 7, i)}, Source("c")), Saved)

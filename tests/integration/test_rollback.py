@@ -20,8 +20,6 @@ from tests.conftest import Run, Running, perceptron, read_all, trim, wait
 from tests.integration.kept import (
     KEEPING,
     Tool,
-    here,
-    keeper,
     kept,
     learn_and_keep,
     middle,
@@ -30,6 +28,7 @@ from tests.integration.kept import (
     some_events,
 )
 from tests.oracle import Fold, same
+from tests.saving import here, keeper
 
 
 def counters(service: Running) -> dict[str, float]:

@@ -4,38 +4,16 @@ from typing import Any
 
 import pytest
 
-from service.errors import ConfigurationError, DependencyError, SnapshotDamaged
-from service.learning.identity import Identity
-from service.learning.learner import DEFAULT, Learner
+from service.errors import ConfigurationError, SnapshotDamaged
+from service.learning.learner import DEFAULT
 from service.snapshots import head as heads
 from service.snapshots.head import Fingerprint
-from service.snapshots.keeper import Keeper, Refused, Saved, fetch
+from service.snapshots.keeper import Refused, fetch
 from service.snapshots.store import RedisStore, key
 from tests.conftest import both_stores, event
-from tests.integration.kept import FakeClock, here
+from tests.saving import FakeClock, fresh, here, keeper, learn, save
 
 pytestmark = both_stores
-
-
-def keeper(store: Any, model: str, clock: FakeClock | None = None, **more: Any) -> Keeper:
-    return Keeper(model, store, clock or FakeClock(), here, **more)
-
-
-def fresh() -> Learner:
-    learner = Learner(Identity())
-    learner.begin({0: 0})
-    return learner
-
-
-def learn(learner: Learner, *names: str) -> None:
-    raws = [event({name: 1.5}, 1) for name in names]
-    learner.apply(0, learner.next[0], raws)
-
-
-async def save(k: Keeper, learner: Learner) -> Saved:
-    saved = await k.save(learner, {0: Fingerprint(learner.next[0] - 1, 7, 9)}, heads.Source("cluster"))
-    assert isinstance(saved, Saved)
-    return saved
 
 
 async def test_what_is_saved_is_restored(store: RedisStore, topic: str) -> None:
@@ -71,57 +49,6 @@ async def test_a_zombie_is_refused_and_drops_nothing_of_ours(store: RedisStore, 
     snapshot = await fetch(store, topic, here, DEFAULT)
     assert snapshot is not None
     assert snapshot.learner.columns.names == ["a"]
-
-
-class Losing:
-    """A store whose chosen call loses its reply, after it was carried out or before."""
-
-    def __init__(self, store: RedisStore, call: str, carried_out: bool) -> None:
-        self._store, self._call, self._carried_out = store, call, carried_out
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-        if name != self._call:
-            return method
-
-        async def lost(*arguments: Any) -> None:
-            self._call = ""
-            if self._carried_out:
-                await method(*arguments)
-            raise DependencyError("the reply was lost")
-
-        return lost
-
-
-@pytest.mark.parametrize("call", ["put", "commit"])
-@pytest.mark.parametrize("carried_out", [True, False])
-async def test_a_lost_reply_is_found_out(store: RedisStore, topic: str, call: str, carried_out: bool) -> None:
-    """After doubt, the next save asks first: accepted or not, nothing is lost and nobody is refused."""
-    first, learner = keeper(store, topic), fresh()
-    await save(first, learner)
-    learn(learner, "a")
-    first._store = Losing(store, call, carried_out)
-    with pytest.raises(DependencyError):
-        await first.save(learner, {}, heads.Source("cluster"))
-    learn(learner, "b")
-    assert await first.current()
-    saved = await save(first, learner)
-    assert saved.head.version == (3 if carried_out and call == "commit" else 2)
-    assert saved.head.counts.events == 2
-    restored = await keeper(store, topic).restore()
-    assert restored is not None
-    assert heads.content(restored).state_digest == heads.content(learner).state_digest
-
-
-async def test_blobs_that_vanish_are_uploaded_again(store: RedisStore, raw: Any, topic: str) -> None:
-    first, learner = keeper(store, topic), fresh()
-    learn(learner, *(f"n{i}" for i in range(9000)))
-    saved = await save(first, learner)
-    await raw.hdel(key(topic), *(f"b:{ref}" for ref in saved.head.refs))
-    learn(learner, "n0")
-    again = await save(first, learner)
-    assert set(again.head.refs) & set(saved.head.refs)
-    assert await keeper(store, topic).restore() is not None
 
 
 async def test_what_nothing_refers_to_is_swept_and_kept_versions_stay(store: RedisStore, raw: Any, topic: str) -> None:

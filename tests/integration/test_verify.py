@@ -18,16 +18,14 @@ from tests.conftest import Run, Running, create_topic, delete_topic, trim, wait
 from tests.integration.kept import (
     KEEPING,
     RNG,
-    FakeClock,
     Tool,
-    here,
-    keeper,
     kept,
     learn_and_keep,
     send,
     some_events,
 )
 from tests.oracle import Fold, same
+from tests.saving import FakeClock, here, keeper
 
 
 def something_learned(service: Running) -> None:

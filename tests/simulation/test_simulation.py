@@ -7,11 +7,8 @@ from collections import Counter
 
 import pytest
 
-from service.learning.identity import Identity
-from tests.simulation.judge import Judge
 from tests.simulation.mutants import HERE, MUTANTS, Mutant, tried
-from tests.simulation.run import Process, Simulation
-from tests.simulation.world import Topic, World
+from tests.simulation.run import Simulation
 
 SEEDS = 300
 FOUND = (371, 2821)
@@ -48,39 +45,6 @@ def test_nothing_is_lost_and_nothing_learned_twice() -> None:
     ):  # fmt: skip
         assert counts[what] >= least, f"{what}: {counts[what]}"
     assert counts["excused"] < SEEDS / 2, "most runs must end with everything learned"
-
-
-def test_a_partition_that_the_group_has_not_heard_of_is_waited_for() -> None:
-    """The head covers two and the assignment has one: no reason to stop, and the next one has both."""
-    world = World(1)
-    world.faulty, world.topic = False, Topic(world.rng, 2)
-    world.topics = [world.topic]
-    judge = Judge(world)
-    world.accepted = judge.accepted
-    process = Process(world, judge, "p1", Identity(), {"keep": 0})
-
-    def learned(steps: int) -> bool:
-        for _ in range(steps):
-            assert process.at is not None
-            if process.at.ready():
-                process.at = process.coroutine.send(None)
-            else:
-                world.now += 0.1
-        ends = {p: part.end for p, part in enumerate(world.topic.partitions)}
-        return judge.known[world.redis.state["digest"].decode()].next == ends
-
-    for _ in range(10):
-        world.topic.produce()
-    process.log.assign()
-    assert learned(500)
-    world.topic.produce()
-    process.log.assign()
-    process.log.partitions = [0]
-    assert not learned(500)
-    assert process.tell.reason is None
-    process.log.assign()
-    assert learned(500)
-    process.coroutine.close()
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "7"])

@@ -1,0 +1,74 @@
+"""A keeper, a learner, and a clock that a test moves."""
+
+import asyncio
+from typing import Any
+
+from service.errors import DependencyError
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.snapshots import head as heads
+from service.snapshots.head import Fingerprint
+from service.snapshots.keeper import Keeper, Saved
+from tests.conftest import event
+
+
+class FakeClock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def time(self) -> float:
+        return 1_700_000_000 + self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        await asyncio.sleep(0)
+
+
+async def here(function: Any, *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def keeper(store: Any, model: str, clock: FakeClock | None = None, **more: Any) -> Keeper:
+    return Keeper(model, store, clock or FakeClock(), here, **more)
+
+
+def fresh() -> Learner:
+    learner = Learner(Identity())
+    learner.begin({0: 0})
+    return learner
+
+
+def learn(learner: Learner, *names: str) -> None:
+    raws = [event({name: 1.5}, 1) for name in names]
+    learner.apply(0, learner.next[0], raws)
+
+
+async def save(k: Keeper, learner: Learner) -> Saved:
+    saved = await k.save(learner, {0: Fingerprint(learner.next[0] - 1, 7, 9)}, heads.Source("cluster"))
+    assert isinstance(saved, Saved)
+    return saved
+
+
+class Losing:
+    """A store whose chosen call loses its reply, after it was carried out or before."""
+
+    def __init__(self, store: Any, call: str, carried_out: bool) -> None:
+        self._store, self._call, self._carried_out = store, call, carried_out
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if name != self._call:
+            return method
+
+        async def lost(*arguments: Any) -> None:
+            self._call = ""
+            if self._carried_out:
+                await method(*arguments)
+            raise DependencyError("the reply was lost")
+
+        return lost

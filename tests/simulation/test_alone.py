@@ -1,0 +1,144 @@
+"""One process in a world without faults but one: histories so rare that few seeds have them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pytest
+
+from service.errors import LogLost
+from service.learning.identity import Identity
+from tests.simulation.judge import Judge
+from tests.simulation.run import Process
+from tests.simulation.world import Record, Topic, World
+
+
+class Alone:
+    """A process that is stepped until something holds; a head that is not the fold of its records is a Violation."""
+
+    def __init__(self, partitions: int) -> None:
+        self.world = World(1)
+        self.world.faulty = False
+        self.world.topics = []
+        self.judge = Judge(self.world)
+        self.world.accepted = self.judge.accepted
+        self.recreate(partitions)
+        self.started: list[Process] = []
+        self.process = self.start()
+
+    def start(self) -> Process:
+        """A process takes the place of the one before."""
+        self.process = Process(self.world, self.judge, f"p{len(self.started)}", Identity(), {"keep": 0})
+        self.started.append(self.process)
+        return self.process
+
+    def recreate(self, partitions: int = 1) -> None:
+        """The topic is another one, and empty."""
+        self.world.topic = Topic(self.world.rng, partitions)
+        self.world.topics.append(self.world.topic)
+
+    def produce(self, times: int) -> None:
+        for _ in range(times):
+            self.world.topic.produce()
+
+    def until(self, holds: Callable[[], object], steps: int = 500) -> bool:
+        for _ in range(steps):
+            if holds():
+                return True
+            assert self.process.at is not None
+            if self.process.at.ready():
+                self.process.at = self.process.coroutine.send(None)
+            else:
+                self.world.now += 0.1
+        return False
+
+    def saved(self) -> bool:
+        """Whether the current head covers the log."""
+        ends = {p: part.end for p, part in enumerate(self.world.topic.partitions)}
+        digest = self.world.redis.state.get("digest", b"").decode()
+        return bool(digest) and self.judge.known[digest].next == ends
+
+
+@pytest.fixture
+def alone(request: pytest.FixtureRequest) -> Iterator[Alone]:
+    found = Alone(getattr(request, "param", 1))
+    yield found
+    for process in found.started:
+        process.coroutine.close()
+
+
+@pytest.mark.parametrize("alone", [2], indirect=True)
+def test_a_partition_that_the_group_has_not_heard_of_is_waited_for(alone: Alone) -> None:
+    """The head covers two and the assignment has one: no reason to stop, and the next one has both."""
+    alone.produce(10)
+    log = alone.process.log
+    log.assign()
+    assert alone.until(alone.saved)
+    alone.produce(1)
+    log.assign()
+    log.partitions = [0]
+    assert not alone.until(alone.saved)
+    assert alone.process.tell.reason is None
+    log.assign()
+    assert alone.until(alone.saved)
+
+
+def test_a_hole_is_fetched_again_after_each_seek(alone: Alone) -> None:
+    """A fetch was cut short, and before the next one the topic was given anew: its first fetch is cut there too."""
+    alone.produce(3)
+    log, cut = alone.process.log, list[int]()
+    log.assign()
+    assert alone.until(alone.saved)
+    poll, wanted, part = log.poll, 1, alone.world.topic.partitions[0]
+    alone.produce(3)
+
+    async def all_but_the_first() -> Mapping[int, Sequence[Record]]:
+        polled = await poll()
+        if not polled or len(cut) == wanted:
+            return polled
+        cut.append(polled[0][0].offset)
+        log.seek({0: part.end})
+        return {0: [record for offset, record in part.records.items() if offset > cut[-1]]}
+
+    log.poll = all_but_the_first  # type: ignore[method-assign, assignment]
+    assert alone.until(lambda: cut and alone.process.at and alone.process.at.at == "poll")
+    log.assign()
+    assert alone.until(lambda: log.held)
+    wanted = 2
+    assert alone.until(alone.saved)
+    assert cut == [cut[0]] * 2
+
+
+def test_another_topic_without_the_last_record_is_not_gone_on_with(alone: Alone) -> None:
+    """Its offsets fit, and the record that would tell was deleted: in the same topic that is retention."""
+    alone.produce(3)
+    alone.process.log.assign()
+    assert alone.until(alone.saved)
+    end = alone.world.topic.partitions[0].end
+    alone.recreate()
+    while (part := alone.world.topic.partitions[0]).end < end + 5:
+        alone.produce(1)
+    part.begin = end
+    process = alone.start()
+    process.log.assign()
+    assert alone.until(lambda: process.tell.reason)
+    assert isinstance(process.tell.reason, LogLost)
+    assert "created again since it was learned" in str(process.tell.reason)
+
+
+def test_what_was_learned_of_another_topic_is_dropped_at_a_rebalance(alone: Alone) -> None:
+    """A dead letter was refused, so nothing of it was saved and no head tells. The new topic is learned from 0."""
+    log, learning = alone.process.log, alone.process.learning
+    log.assign()
+    assert alone.until(alone.saved)
+    alone.world.refusing = True
+    part = alone.world.topic.partitions[0]
+    while all(record.good for record in part.records.values()):
+        alone.produce(1)
+    assert alone.until(lambda: learning._learner and learning._learner.next == {0: part.end})
+    assert not alone.saved()
+    alone.recreate()
+    while alone.world.topic.partitions[0].end <= part.end:
+        alone.produce(1)
+    log.assign()
+    assert alone.until(lambda: learning._learner is None)
+    alone.world.refusing = False
+    assert alone.until(alone.saved)
