@@ -124,7 +124,7 @@ MUTANTS = (
 )  # fmt: skip
 
 
-def tried(mutant: Mutant, seeds: int = SEEDS) -> str:
+def tried(mutant: Mutant) -> str:
     """The first seed that notices and what it says, or the test; '' where none does."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
@@ -135,7 +135,7 @@ def tried(mutant: Mutant, seeds: int = SEEDS) -> str:
         text = source.read_text()
         assert text.count(mutant.old) == 1, f"{mutant.name}: its text stands {text.count(mutant.old)} times"
         source.write_text(text.replace(mutant.old, mutant.new))
-        command = ["pytest", mutant.test] if mutant.test else ["tests.simulation", f"0:{seeds}"]
+        command = ["pytest", mutant.test] if mutant.test else ["tests.simulation", f"0:{SEEDS}"]
         # Not compiled: these few events take less time than the compiler.
         done = subprocess.run(
             [sys.executable, "-m", *command], cwd=copy, env={"NUMBA_DISABLE_JIT": "1"},
