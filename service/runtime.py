@@ -122,6 +122,7 @@ class Service:
         )
         host, port = listening.getsockname()[:2]
         self._log.info("listening", url=f"http://{host}:{port}", release=__version__)
+        failed: PerceptronError | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(server.serve(sockets=[listening]))
@@ -138,10 +139,12 @@ class Service:
                     task.cancel()
                 server.should_exit = True
         except* PerceptronError as errors:
-            raise _first(errors) from None
+            failed = _first(errors)  # raised here it would come out as a group, before Python 3.11.4
         finally:
             await self._kafka.close()
             await self._store.close()
+        if failed is not None:
+            raise failed
         self._log.info("stopped")
         return self._signal
 
