@@ -332,6 +332,8 @@ class Trial:
         letters: dict[bytes, set[bytes | None]] = {}
         for letter in found:
             letters.setdefault(letter.key, set()).add(letter.value)
+        # State that was dropped answers until a follower has fetched the newest snapshot.
+        wait(lambda: not any(service.model()["ahead"] for service in self.live), "accepted heads alone answer")
         models = [(service.model(), service.weights()) for service in self.live]
         judge, accepted = Seen(self.topic, self.logs, letters).judge(self._watcher.seen)
         last = judge.known[accepted[-1]]
