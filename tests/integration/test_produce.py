@@ -241,13 +241,16 @@ def test_ctrl_c_ends_a_slow_pace_at_once_and_says_what_was_sent(kafka: Server, t
 def test_a_kafka_that_hangs_is_given_up(kafka: Server, topic: str, tmp_path: Path, ending: str) -> None:
     """Ctrl-C ends it within seconds; without, it says after half a minute that Kafka does not answer."""
     asyncio.run(create_topic(kafka, topic))
-    with producing("-t", topic, "-b", kafka.address, cwd=tmp_path) as process:
+    where = ["-t", topic, "-b", kafka.address]
+    with producing(*where, cwd=tmp_path) as process:
         assert process.stdin
         assert process.stderr
         assert kafka.process
         process.stdin.write(event({"a": 0}, 1) + b"\n")
         process.stdin.flush()
         wait(lambda: asyncio.run(read_all(kafka, topic)), "the first event is there")
+        # Somebody may see it before its sender has heard of it: not any more when a later one was acknowledged.
+        assert perceptron("produce", "-", *where, stdin=event({"a": 0}, 1), cwd=tmp_path).returncode == 0
         kafka.process.send_signal(signal.SIGSTOP)
         try:
             process.stdin.write(event({"a": 1}, 1) + b"\n")
