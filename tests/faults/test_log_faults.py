@@ -96,7 +96,7 @@ def test_topic_recreated(trial: Trial) -> None:
 def test_topic_recreated_behind_its_back(trial: Trial) -> None:
     """While the broker could not be reached; the new log is longer than what was learned of the old one."""
     trial.begin(rate=2000)
-    trial.settle(40)
+    trial.settle()
     trial.read_log()
     trial.kafka_proxy.hang()
     recreate(trial, trial.saved() + 2000)
@@ -162,6 +162,17 @@ def flip(path: Path, at: int) -> None:
         file.write(bytes([byte ^ 1]))
 
 
+def mended(trial: Trial, service: Running, at: int) -> None:
+    """One way out that the stop names: the byte is put right, and a fresh process goes on."""
+    flip(segment(trial), at)
+    trial.hide(service)
+    assert service.stop() == 0
+    trial.again(service)
+    trial.go_on()
+    trial.progress(1000)
+    trial.finish()
+
+
 def test_flipped_byte(trial: Trial) -> None:
     """The checksum says so: it stops at that batch, what is before it is saved, other topics and predictions go on."""
     other = f"{trial.topic}-other"
@@ -195,21 +206,14 @@ def test_flipped_byte(trial: Trial) -> None:
     wait(lambda: service.model(other)["next"]["0"] == 10, "the other topic is learned")
     trial.outage(1)
     trial.judged(read=False)
-    # One way out that it names: the log is mended, and a fresh process goes on.
-    flip(segment(trial), (begins + ends) // 2)
-    trial.hide(service)
-    assert service.stop() == 0
-    trial.again(service)
-    trial.go_on()
-    trial.progress(1000)
-    trial.finish()
+    mended(trial, service, (begins + ends) // 2)
 
 
 @everything
 def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
     """A process that starts cannot compare the last record learned: it stops, and says which it is."""
     trial.begin(rate=2000)
-    trial.settle(40)
+    trial.settle()
     trial.read_log()
     service, last = trial.live[0], trial.saved() - 1
     trial.kill(service)
@@ -219,20 +223,14 @@ def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
     stopped(service, f"the record at offset {last} of partition 0 cannot be read", "CRC",
             f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
     trial.judged(read=False)
-    flip(segment(trial), (damaged[2] + damaged[3]) // 2)
-    trial.hide(service)
-    assert service.stop() == 0
-    trial.again(service)
-    trial.go_on()
-    trial.progress(1000)
-    trial.finish()
+    mended(trial, service, (damaged[2] + damaged[3]) // 2)
 
 
 @everything
 def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
     """The broker cuts its log there when it starts again, behind what was learned: it stops, says so, reset decides."""
     trial.begin(rate=2000)
-    trial.settle(40)
+    trial.settle()
     found = batches(segment(trial).read_bytes())
     first, _, begins, ends = found[len(found) // 2]
     trial.kafka.kill()

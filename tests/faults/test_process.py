@@ -26,7 +26,7 @@ def test_killed_at_random(trial: Trial) -> None:
         learner = trial.learning()
         trial.kill(learner)
         trial.again(learner)
-    trial.finish(60)
+    trial.finish()
     total = sum(part.end for part in trial.logs[-1].partitions)
     least = min(b - a for a, b in zip([0, *progress], progress, strict=False))
     assert least >= 0.005 * total, (least, total)
@@ -62,7 +62,7 @@ def test_ended_at_a_point_of_a_save(trial: Trial, point: str, number: signal.Sig
     trial.again(service)
     trial.ask()
     trial.progress(1000)
-    trial.finish(60)
+    trial.finish()
 
 
 def test_sigterm_in_a_revocation(trial: Trial) -> None:
@@ -78,7 +78,7 @@ def test_sigterm_in_a_revocation(trial: Trial) -> None:
     trial.up(second)
     trial.ask()
     trial.progress(500)
-    trial.finish(60)
+    trial.finish()
 
 
 @pytest.mark.parametrize("how", ["stopped", pytest.param("blocked", marks=everything)])
@@ -108,7 +108,7 @@ def test_a_learner_that_hangs_is_replaced_and_refused(trial: Trial, how: str) ->
             hung.process.send_signal(signal.SIGCONT)
         trial.up(hung)
         trial.says(hung, "state dropped", BLOCK_SECONDS + 30)
-    trial.finish(60, repeated(2, 1))
+    trial.finish(repeated(2, 1))
     refused = sum(service.log.read_text().count("cause=refused") for service in trial.services)
     assert refused, "no save was refused: those that hung found out without having learned anything"
 
@@ -124,4 +124,4 @@ def test_the_wall_clock_jumps(trial: Trial) -> None:
         service.process.send_signal(signal.SIGUSR2)
         trial.says(service, f"is off by {shift} s")
     trial.progress(1000)
-    trial.finish(60)
+    trial.finish()

@@ -75,7 +75,7 @@ def test_its_file_is_cut_short(trial: Trial) -> None:
     """Bytes are missing at the end of its AOF: an older head is current, so the owner drops its state and rewinds."""
     trial.begin()
     for part in (0.0, 0.3, 0.6):
-        trial.settle(40)
+        trial.settle()
         before, dropped = current(trial), said(trial, DROPPED)
         with away(trial) as folder:
             cut_off(folder, part)
@@ -83,7 +83,7 @@ def test_its_file_is_cut_short(trial: Trial) -> None:
         heard(trial, DROPPED, dropped + 1, "the owner rewinds")
         trial.progress(100)
         assert current(trial) != before
-    trial.finish(dropped=3)
+    trial.finish(3)
 
 
 @pytest.mark.parametrize("trial", ["redis-server", pytest.param("valkey", marks=everything)], indirect=True)
@@ -97,7 +97,7 @@ def test_an_old_copy_is_restored(trial: Trial) -> None:
         with away(trial) as folder:
             put_back(copy, folder)
         heard(trial, DROPPED, dropped + 1, "the owner rewinds")
-    trial.finish(dropped=repeated(10, 2))
+    trial.finish(repeated(10, 2))
     assert said(trial, EMPTIED) == 0
 
 
@@ -142,13 +142,13 @@ def test_emptied(trial: Trial) -> None:
     trial.begin()
     for turn in range(1, repeated(20, 4) + 1):
         if turn % 4 > 1:
-            trial.settle(40)
+            trial.settle()
         with client(trial) as redis:
             _ = redis.flushall() if turn % 2 else redis.delete(key(trial.topic))
         heard(trial, EMPTIED, turn, "it begins again")
         trial.go_on()
         trial.progress(100)
-    judge = trial.finish(dropped=repeated(20, 4))
+    judge = trial.finish(repeated(20, 4))
     assert sum(judged.version == 1 for judged in judge.known.values()) == repeated(20, 4) + 1
 
 
@@ -175,7 +175,7 @@ def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
     Also where settings say where a new model begins: one that was lost is learned again from 0 or not at all.
     """
     trial.begin("--start-at", "earliest")
-    trial.settle(40)
+    trial.settle()
     (service,) = trial.services
     last = service.model()["version"]
     asyncio.run(trim(trial.kafka, trial.topic, 300))
@@ -314,5 +314,5 @@ def test_one_after_another(trial: Trial, seed: int) -> None:
         trial.redis_proxy.heal()
         if rng.random() < 0.7:
             trial.progress(rng.choice([1, 200]))
-    trial.finish(dropped=5)
+    trial.finish(5)
     print(f"{len(told)} faults")

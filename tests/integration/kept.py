@@ -17,8 +17,6 @@ from tests.conftest import Running, event, perceptron
 from tests.saving import FakeClock, fresh, keeper
 
 KEEPING = "[snapshots]\nkeep_every = 0.2\n"
-
-
 RNG = random.Random(11)
 
 

@@ -155,6 +155,12 @@ class Judge:
                         return f"no dead letter of {p}:{offset} was acknowledged"
         return ""
 
+    def whole(self) -> bool:
+        """Whether the current head covers the log."""
+        digest = self._world.redis.state.get("digest", b"").decode()
+        ends = {p: part.end for p, part in enumerate(self._world.topics[-1].partitions)}
+        return bool(digest) and self.known[digest].next == ends
+
     def letters(self) -> None:
         """No dead letter is of a record that was learned, or of none."""
         for key, values in self._world.letters.items():

@@ -318,10 +318,8 @@ class Simulation:
         self.last.log.assign()
 
     def learned(self) -> bool:
-        """Whether the current head covers the log."""
-        digest = self.world.redis.state.get("digest", b"").decode()
-        ends = {p: part.end for p, part in enumerate(self.world.topic.partitions)}
-        return bool(digest) and self.judge.known[digest].next == ends and self.last.tell.reason is None
+        """Whether the current head covers the log, and nobody stopped."""
+        return self.judge.whole() and self.last.tell.reason is None
 
     def excused(self) -> bool:
         """Whether the process stopped for a reason, which must be a good one."""

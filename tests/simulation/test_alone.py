@@ -50,12 +50,6 @@ class Alone:
                 self.world.now += 0.1
         return False
 
-    def saved(self) -> bool:
-        """Whether the current head covers the log."""
-        ends = {p: part.end for p, part in enumerate(self.world.topic.partitions)}
-        digest = self.world.redis.state.get("digest", b"").decode()
-        return bool(digest) and self.judge.known[digest].next == ends
-
 
 @pytest.fixture
 def alone(request: pytest.FixtureRequest) -> Iterator[Alone]:
@@ -71,14 +65,14 @@ def test_a_partition_that_the_group_has_not_heard_of_is_waited_for(alone: Alone)
     alone.produce(10)
     log = alone.process.log
     log.assign()
-    assert alone.until(alone.saved)
+    assert alone.until(alone.judge.whole)
     alone.produce(1)
     log.assign()
     log.partitions = [0]
-    assert not alone.until(alone.saved)
+    assert not alone.until(alone.judge.whole)
     assert alone.process.tell.reason is None
     log.assign()
-    assert alone.until(alone.saved)
+    assert alone.until(alone.judge.whole)
 
 
 def test_a_hole_is_fetched_again_after_each_seek(alone: Alone) -> None:
@@ -86,7 +80,7 @@ def test_a_hole_is_fetched_again_after_each_seek(alone: Alone) -> None:
     alone.produce(3)
     log, cut = alone.process.log, list[int]()
     log.assign()
-    assert alone.until(alone.saved)
+    assert alone.until(alone.judge.whole)
     poll, wanted, part = log.poll, 1, alone.world.topic.partitions[0]
     alone.produce(3)
 
@@ -103,7 +97,7 @@ def test_a_hole_is_fetched_again_after_each_seek(alone: Alone) -> None:
     log.assign()
     assert alone.until(lambda: log.held)
     wanted = 2
-    assert alone.until(alone.saved)
+    assert alone.until(alone.judge.whole)
     assert cut == [cut[0]] * 2
 
 
@@ -111,7 +105,7 @@ def test_another_topic_without_the_last_record_is_not_gone_on_with(alone: Alone)
     """Its offsets fit, and the record that would tell was deleted: in the same topic that is retention."""
     alone.produce(3)
     alone.process.log.assign()
-    assert alone.until(alone.saved)
+    assert alone.until(alone.judge.whole)
     end = alone.world.topic.partitions[0].end
     alone.recreate()
     while (part := alone.world.topic.partitions[0]).end < end + 5:
@@ -128,17 +122,17 @@ def test_what_was_learned_of_another_topic_is_dropped_at_a_rebalance(alone: Alon
     """A dead letter was refused, so nothing of it was saved and no head tells. The new topic is learned from 0."""
     log, learning = alone.process.log, alone.process.learning
     log.assign()
-    assert alone.until(alone.saved)
+    assert alone.until(alone.judge.whole)
     alone.world.refusing = True
     part = alone.world.topic.partitions[0]
     while all(record.good for record in part.records.values()):
         alone.produce(1)
     assert alone.until(lambda: learning._learner and learning._learner.next == {0: part.end})
-    assert not alone.saved()
+    assert not alone.judge.whole()
     alone.recreate()
     while alone.world.topic.partitions[0].end <= part.end:
         alone.produce(1)
     log.assign()
     assert alone.until(lambda: learning._learner is None)
     alone.world.refusing = False
-    assert alone.until(alone.saved)
+    assert alone.until(alone.judge.whole)
