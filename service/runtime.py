@@ -99,6 +99,8 @@ class Service:
         """
         http = self._settings.http
         listening = _bind(http.host, http.port)
+        for warning in self._settings.ignored:
+            self._log.warning(warning)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping, number)
@@ -326,7 +328,6 @@ def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
 
 def run(settings: Settings) -> int:
     """Run one process to its end; returns the exit code."""
-    if not settings.topics and not settings.units:
-        raise ConfigurationError('topics: name at least one, with -t TOPIC or topics = ["…"] in perceptron.toml')
+    settings.check_work()
     number = uvloop.run(Service(settings).run())
     return 130 if number == signal.SIGINT else 0

@@ -30,16 +30,25 @@ from service.errors import ConfigurationError
 from service.model_settings import ModelSettings, Section
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
-_ADDRESS = r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}"
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
+_OF_KUBERNETES = re.compile("PERCEPTRON_(SERVICE_|PORT_[0-9])")
+"""Variables that it gives every pod beside a Service named perceptron; another has an address for its value."""
 
 
 class KafkaSettings(Section):
     """`[kafka]`: where events come from."""
 
-    bootstrap_servers: str = Field("localhost:9092", pattern=rf"^{_ADDRESS}(,{_ADDRESS})*$")
+    bootstrap_servers: str = "localhost:9092"
     group_id: str = Field("perceptron", min_length=1)
     session_timeout: float = Field(10.0, ge=6.0, le=300.0, description="seconds until a silent member is replaced")
     watchdog: float = Field(60.0, ge=1.0, description="seconds without a record, though there are more, until we end")
+
+    @field_validator("bootstrap_servers", mode="after")
+    @classmethod
+    def _addresses(cls, servers: str) -> str:
+        if not all(map(_ADDRESS.fullmatch, servers.split(","))):
+            raise ValueError("expected HOST:PORT, or several with commas between them")
+        return servers
 
 
 class RedisSettings(Section):
@@ -170,6 +179,25 @@ class Settings(BaseSettings):
     def units(self) -> list[str]:
         """Models that are given, not learned: threshold units, which need no topic."""
         return [name for name, model in self.models.items() if model.rule == "threshold-unit"]
+
+    def check_work(self) -> None:
+        """Raise ConfigurationError where there is nothing to learn and nothing to serve."""
+        if not self.topics and not self.units:
+            raise ConfigurationError('topics: name at least one, with -t TOPIC or topics = ["…"] in perceptron.toml')
+
+    @property
+    def ignored(self) -> list[str]:
+        """A line for each thing that is set and changes nothing: most often a misspelt name."""
+        used = {*self.units, *self.topics, *(_matching(self.models, topic) for topic in self.topics)}
+        unused = [f"models.{name}: no topic uses it" for name in self.models if name not in used]
+        known = {"CONFIG", *(name.upper() for name in type(self).model_fields)}
+        return unused + [
+            f"environment {name}: there is no such setting"
+            for name, value in sorted(os.environ.items())
+            if name.upper().startswith("PERCEPTRON_")
+            and name.upper().removeprefix("PERCEPTRON_").split("__")[0] not in known
+            and not (_OF_KUBERNETES.match(name) or "://" in value)
+        ]
 
     def wanted(self, topic: str) -> bool:
         """Whether a pattern asks for this topic. Kafka's own topics and dead letters are nobody's events."""

@@ -80,8 +80,15 @@ def check(settings: Settings) -> int:
 
 
 async def _check(settings: Settings) -> list[PerceptronError]:
-    typer.echo(f"ok    settings: {len(settings.topics)} topic{'s' * (len(settings.topics) != 1)}")
     found: list[PerceptronError] = []
+    try:
+        settings.check_work()
+        typer.echo(f"ok    settings: {len(settings.topics)} topic{'s' * (len(settings.topics) != 1)}")
+    except PerceptronError as error:
+        found.append(error)
+        typer.echo(f"fail  {error}")
+    for warning in settings.ignored:
+        typer.echo(f"warn  {warning}")
     store = RedisStore(settings.redis.url)
     try:
         warnings = await store.check()

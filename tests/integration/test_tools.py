@@ -48,7 +48,8 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
     assert done.returncode == 3
     assert "Connection refused" in done.stderr
 
-    assert perceptron("healthcheck", "--url", url, cwd=tmp_path).stdout == "alive\n"
+    bare = url.removeprefix("http://")
+    assert perceptron("healthcheck", "--url", bare, cwd=tmp_path).stdout == "alive\n"
     ready = perceptron("healthcheck", "--ready", cwd=tmp_path, env={"PERCEPTRON_HTTP__PORT": str(service.port)})
     assert (ready.returncode, ready.stdout) == (0, "ready\n")
     dead = perceptron("healthcheck", cwd=tmp_path, env={"PERCEPTRON_HTTP__PORT": str(free_port())})
