@@ -12,6 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError
 
 from service.errors import DataError, DependencyError, PerceptronError, os_cause
+from service.streaming.internals import BatchTooLarge
 
 ANSWER_SECONDS = 5.0
 SILENCE_SECONDS = 30.0
@@ -30,6 +31,8 @@ async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
         raise DependencyError(f"Kafka at {bootstrap}: no answer in time", "kafka") from error
     except KafkaConnectionError as error:
         raise DependencyError(f"Kafka at {bootstrap}: {await _why_not(bootstrap)}", "kafka") from error
+    except BatchTooLarge as error:
+        raise DataError(f"{error}, so it is not read") from error
     except (KafkaError, OSError, ValueError) as error:
         # ValueError: an address that does not resolve
         raise DependencyError(f"Kafka at {bootstrap}: {str(error) or type(error).__name__}", "kafka") from error
@@ -37,6 +40,12 @@ async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
 
 def unreadable(topic: str, partition: int, offset: int | None, error: Exception) -> DataError:
     """What to say of a record that the client cannot read, however often it is fetched."""
+    if isinstance(error, BatchTooLarge):
+        resume = f"{partition}:{error.to}"
+        return DataError(
+            f"{error}, so it is not read: raise that, or leave the batch out with `perceptron rollback -t {topic} --to "
+            f"VERSION --resume-at {resume} --yes`, or `perceptron reset -t {topic} --yes` and --start-at {resume}"
+        )
     return DataError(
         f"topic {topic}: the record at offset {offset} of partition {partition} cannot be read ({error}): mend the "
         f"log, or leave the whole of its batch out with `perceptron rollback -t {topic} --to VERSION --resume-at "
