@@ -9,6 +9,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError
 
 from service.errors import DataError, DependencyError, PerceptronError, os_cause
@@ -92,6 +93,14 @@ async def create_topics(bootstrap: str, topics: Sequence[str], partitions: int =
                 for _, code, *rest in answer.topic_errors:
                     if code not in (0, TopicAlreadyExistsError.errno):
                         raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
+
+
+async def largest_batch(bootstrap: str, topic: str) -> int | None:
+    """The bytes of the largest batch that a topic takes, or None where we may not know."""
+    wanted = ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": None, "segment.bytes": None})
+    async with admin(bootstrap) as client:
+        [answer] = await client.describe_configs([wanted])
+    return min((int(value) for _, value, *_ in answer.resources[0][-1]), default=None)
 
 
 @asynccontextmanager

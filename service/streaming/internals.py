@@ -124,9 +124,7 @@ def _fenced(name: str, unpack: Callable[[bytes, int], bytes | bytearray]) -> Cal
         try:
             unpacked = unpack(packed, most)
         except _TooLargeError:
-            raise _TooLargeError(
-                f"unpacks to more than {most:,} bytes (kafka.max_batch_bytes, which can be raised)"
-            ) from None
+            raise _TooLargeError(f"unpacks to more than {most:,} bytes, as kafka.max_batch_bytes allows") from None
         except (cramjam.DecompressionError, zlib.error, EOFError, OSError, ValueError) as error:
             raise CorruptRecordException(f"its {name} data is damaged: {error}") from error
         _unpacked.spent += len(unpacked)
@@ -206,22 +204,23 @@ DECODERS: dict[str, Callable[[bytes], bytes | bytearray]] = {
 }
 
 
+PLACES: list[tuple[Any, str]] = [
+    (module, f"{name}_decode")
+    for module in (default_records, legacy_records, c_default_records, c_legacy_records)
+    for name in DECODERS
+    if name != "zstd" or "legacy" not in module.__name__
+] + [(fetcher, "PartitionRecords"), (fetcher, "FetchResult")]
+"""Where the client looks for what the fence replaces."""
+
+
 def _put_up() -> None:
-    """Put our own in the places where the client looks; raises ImportError where it has others than we know."""
-    places: list[tuple[Any, str, Any, Any]] = [
-        (module, f"{name}_decode", getattr(codec, f"{name}_decode"), ours)
-        for module in (default_records, legacy_records, c_default_records, c_legacy_records)
-        for name, ours in DECODERS.items()
-        if name != "zstd" or "legacy" not in module.__name__
-    ]
-    places += [
-        (fetcher, "PartitionRecords", _PartitionRecords.__base__, _PartitionRecords),
-        (fetcher, "FetchResult", _FetchResult.__base__, _FetchResult),
-    ]
-    for module, name, theirs, ours in places:
+    """Put our own there; raises ImportError where the client has others than we know."""
+    own = {"PartitionRecords": _PartitionRecords, "FetchResult": _FetchResult}
+    for module, name in PLACES:
+        theirs = own[name].__base__ if name in own else getattr(codec, name)
         if getattr(module, name, None) is not theirs:
             raise ImportError(f"aiokafka {__version__}: {module.__name__}.{name} is not what streaming/internals knows")
-        setattr(module, name, ours)
+        setattr(module, name, own.get(name) or DECODERS[name.removesuffix("_decode")])
 
 
 _put_up()
