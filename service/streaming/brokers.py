@@ -44,8 +44,8 @@ def unreadable(topic: str, partition: int, offset: int | None, error: Exception)
     if isinstance(error, BatchTooLarge):
         resume = f"{partition}:{error.to}"
         return DataError(
-            f"{error}, so it is not read: raise that, or leave the batch out with `perceptron rollback -t {topic} --to "
-            f"VERSION --resume-at {resume} --yes`, or `perceptron reset -t {topic} --yes` and --start-at {resume}"
+            f"{error}, so it is not read: leave it out with `perceptron rollback -t {topic} --to VERSION --resume-at "
+            f"{resume} --yes`, or `perceptron reset -t {topic} --yes` and --start-at {resume}"
         )
     return DataError(
         f"topic {topic}: the record at offset {offset} of partition {partition} cannot be read ({error}): mend the "

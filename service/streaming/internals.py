@@ -124,7 +124,7 @@ def _fenced(name: str, unpack: Callable[[bytes, int], bytes | bytearray]) -> Cal
         try:
             unpacked = unpack(packed, most)
         except _TooLargeError:
-            raise _TooLargeError(f"unpacks to more than {most:,} bytes, as kafka.max_batch_bytes allows") from None
+            raise _TooLargeError(f"unpacks to more than {most:,} bytes (kafka.max_batch_bytes can be raised)") from None
         except (cramjam.DecompressionError, zlib.error, EOFError, OSError, ValueError) as error:
             raise CorruptRecordException(f"its {name} data is damaged: {error}") from error
         _unpacked.spent += len(unpacked)
@@ -132,7 +132,7 @@ def _fenced(name: str, unpack: Callable[[bytes, int], bytes | bytearray]) -> Cal
             from service.streaming.headers import most_headers
 
             if most_headers(unpacked, 2 * MOST_HEADERS) > MOST_HEADERS:
-                raise _TooLargeError(f"has a record of more than {MOST_HEADERS:,} headers, which is the most")
+                raise _TooLargeError(f"has a record of more than {MOST_HEADERS:,} headers")
         return unpacked
 
     return decode
