@@ -29,6 +29,7 @@ from service.settings import Settings, parse_start_at
 from service.snapshots import head as heads
 from service.snapshots.keeper import Keeper
 from service.snapshots.store import RedisStore
+from service.streaming.headers import most_headers
 from service.streaming.learn import Learning, identity_changed
 from service.streaming.log import Kafka
 
@@ -312,7 +313,8 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _warm_up() -> None:
-    """Compile the kernel before the first event and the first scrape wait for it."""
+    """Compile what is compiled before the first event and the first scrape wait for it."""
+    most_headers(b"\0", 0)
     learner = Learner(Identity(features="positional", dimension=1))
     learner.begin({0: 0})
     learner.apply(0, 0, [b'{"features":[1],"label":1}'])

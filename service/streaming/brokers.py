@@ -9,9 +9,11 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError
 
 from service.errors import DataError, DependencyError, PerceptronError, os_cause
+from service.streaming.internals import BatchTooLarge
 
 ANSWER_SECONDS = 5.0
 SILENCE_SECONDS = 30.0
@@ -30,6 +32,8 @@ async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
         raise DependencyError(f"Kafka at {bootstrap}: no answer in time", "kafka") from error
     except KafkaConnectionError as error:
         raise DependencyError(f"Kafka at {bootstrap}: {await _why_not(bootstrap)}", "kafka") from error
+    except BatchTooLarge as error:
+        raise DataError(f"{error}, so it is not read") from error
     except (KafkaError, OSError, ValueError) as error:
         # ValueError: an address that does not resolve
         raise DependencyError(f"Kafka at {bootstrap}: {str(error) or type(error).__name__}", "kafka") from error
@@ -37,6 +41,12 @@ async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
 
 def unreadable(topic: str, partition: int, offset: int | None, error: Exception) -> DataError:
     """What to say of a record that the client cannot read, however often it is fetched."""
+    if isinstance(error, BatchTooLarge):
+        resume = f"{partition}:{error.to}"
+        return DataError(
+            f"{error}, so it is not read: leave it out with `perceptron rollback -t {topic} --to VERSION --resume-at "
+            f"{resume} --yes`, or `perceptron reset -t {topic} --yes` and --start-at {resume}"
+        )
     return DataError(
         f"topic {topic}: the record at offset {offset} of partition {partition} cannot be read ({error}): mend the "
         f"log, or leave the whole of its batch out with `perceptron rollback -t {topic} --to VERSION --resume-at "
@@ -83,6 +93,14 @@ async def create_topics(bootstrap: str, topics: Sequence[str], partitions: int =
                 for _, code, *rest in answer.topic_errors:
                     if code not in (0, TopicAlreadyExistsError.errno):
                         raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
+
+
+async def largest_batch(bootstrap: str, topic: str) -> int | None:
+    """The bytes of the largest batch that a topic takes, or None where we may not know."""
+    wanted = ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": None, "segment.bytes": None})
+    async with admin(bootstrap) as client:
+        [answer] = await client.describe_configs([wanted])
+    return min((int(value) for _, value, *_ in answer.resources[0][-1]), default=None)
 
 
 @asynccontextmanager
