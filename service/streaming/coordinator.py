@@ -15,7 +15,7 @@ from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 
 from service.errors import DependencyError
 from service.streaming.assignor import whole_topics
-from service.streaming.brokers import admin
+from service.streaming.brokers import ANSWER_SECONDS, admin
 
 PROBE_SECONDS = 3.0
 RETRY_SECONDS = 0.2
@@ -34,7 +34,7 @@ class Coordinator(NamedTuple):
 
 async def coordinator(bootstrap: str, group: str, session_timeout: float) -> Coordinator:
     """Find a group's coordinator, and ask of it what a member asks; raises DependencyError with the likely cause."""
-    where, deadline = f"Kafka at {bootstrap}: group {group} cannot be joined", time.monotonic() + PROBE_SECONDS
+    where, deadline = f"Kafka at {bootstrap}: group {group} cannot be joined", time.monotonic() + ANSWER_SECONDS
     async with admin(bootstrap) as client:
         while True:
             try:
@@ -80,11 +80,9 @@ async def _no_coordinator(client: AIOKafkaAdminClient) -> tuple[str, bool]:
     offsets = (await client.describe_topics([OFFSETS]))[0]
     if partitions := offsets["partitions"]:
         without = sum(partition["leader"] == -1 for partition in partitions)
-        return f"{without} of {len(partitions)} partitions of {OFFSETS} have no leader", False
-    factor = 0
-    for answer in await client.describe_configs(
-        [ConfigResource(ConfigResourceType.BROKER, str(brokers[0]), {FACTOR: ""})]
-    ):
+        return f"no coordinator; {without} of {len(partitions)} partitions of {OFFSETS} have no leader", False
+    factor, asked = 0, [ConfigResource(ConfigResourceType.BROKER, str(broker), {FACTOR: ""}) for broker in brokers[:1]]
+    for answer in await client.describe_configs(asked):
         for _, _, _, _, entries in answer.resources:  # none where we may not ask
             factor = max([factor, *(int(value) for name, value, *_ in entries if name == FACTOR)])
     if factor > len(brokers):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from service.streaming.log import TopicLog
 
 LOOK_SECONDS = 1.0
-OUTSIDE_SECONDS = 4.0
+OUTSIDE_SECONDS = 3.0
 """So long a process may be outside its group, to join or to find the coordinator, before it is asked why."""
 
 

@@ -99,7 +99,9 @@ def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str,
             assert time.monotonic() - started < SAID_SECONDS
             assert (checked.returncode, f"fail  {why}\n" in checked.stdout) == (3, True), checked
             assert service.log.read_text().count("cannot be joined") == 1
+            started = time.monotonic()
             assert service.stop() == 0
+            print(f"ended after {time.monotonic() - started:.1f} s")
             assert "Traceback" not in service.log.read_text()
         finally:
             service.kill()
