@@ -15,6 +15,7 @@ from service.cli_options import (
     Bootstrap,
     Config,
     Format,
+    Group,
     LabelColumn,
     Output,
     Reason,
@@ -61,7 +62,7 @@ def run(
     ctx: typer.Context,
     topics: Topics = None,
     bootstrap: Bootstrap = None,
-    group: Annotated[str | None, typer.Option("-g", "--group", help="Consumer group.")] = None,
+    group: Group = None,
     redis: RedisUrl = None,
     host: Annotated[str | None, typer.Option(help="Address to serve on.")] = None,
     port: Annotated[int | None, typer.Option("-p", "--port", help="Port to serve on; 0 takes a free one.")] = None,
@@ -211,9 +212,13 @@ def config(ctx: typer.Context, topics: Topics = None, json: AsJson = False) -> N
 
 
 @app.command()
-def check(ctx: typer.Context, topics: Topics = None, bootstrap: Bootstrap = None, redis: RedisUrl = None) -> None:
-    """Check settings, Redis, Kafka and topics: a line each."""
-    settings = settings_of(ctx, topics=topics, kafka__bootstrap_servers=bootstrap, redis__url=redis)
+def check(
+    ctx: typer.Context, topics: Topics = None, bootstrap: Bootstrap = None, group: Group = None, redis: RedisUrl = None
+) -> None:
+    """Check settings, Redis, Kafka, its group and topics: a line each."""
+    settings = settings_of(
+        ctx, topics=topics, kafka__bootstrap_servers=bootstrap, kafka__group_id=group, redis__url=redis
+    )
     from service.tools.look import check as look
 
     raise typer.Exit(look(settings))

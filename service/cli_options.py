@@ -36,6 +36,7 @@ Topic = Annotated[
     ),
 ]
 Bootstrap = Annotated[str | None, typer.Option("-b", "--bootstrap-servers", metavar="HOST:PORT", help="Kafka.")]
+Group = Annotated[str | None, typer.Option("-g", "--group", help="Consumer group.")]
 RedisUrl = Annotated[
     str | None, typer.Option("--redis", metavar="URL", help="Redis, such as redis://localhost:6379/0.")
 ]

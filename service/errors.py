@@ -60,7 +60,7 @@ class DependencyError(PerceptronError):
 
 
 class Stuck(PerceptronError):
-    """Kafka answers and has more records, but for a long time none came: the client hangs."""
+    """Kafka answers, but for long the client brought none of its records, or none of its answers: the client hangs."""
 
 
 class Rejected(PerceptronError):

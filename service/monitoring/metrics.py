@@ -141,7 +141,7 @@ class _Models(Collector):
         yield GaugeMetricFamily("perceptron_ready", "Whether every model can answer.", value=float(self._ready()))
         since = GaugeMetricFamily(
             "perceptron_missing_since_timestamp_seconds",
-            "Since when Kafka or Redis does not answer; 0 while it does.",
+            "Since when Redis, Kafka or its group's coordinator does not answer; 0 while it does.",
             labels=["dependency"],
         )
         for dependency, seconds in self._missing().items():

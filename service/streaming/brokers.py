@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from service.errors import DataError, DependencyError, PerceptronError, os_cause
 from service.streaming.internals import BatchTooLarge
 
 ANSWER_SECONDS = 5.0
+FRESH_SECONDS = 4.0
 SILENCE_SECONDS = 30.0
 """A topic that is read whole and brings nothing for so long is given up."""
 
@@ -81,6 +82,31 @@ async def admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
             yield client
         finally:
             await client.close()
+
+
+async def answers(bootstrap: str) -> None:
+    """Raises DependencyError where no broker answers a fresh connection."""
+    async with kafka_errors(bootstrap), asyncio.timeout(FRESH_SECONDS), admin(bootstrap):
+        pass
+
+
+async def answered_afresh(bootstrap: str, topics: Mapping[str, Sequence[TopicPartition]]) -> set[str]:
+    """Those of these topics of whose ends a client hears that is made for it."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, request_timeout_ms=int(FRESH_SECONDS * 1000))
+
+    async def ask(partitions: Sequence[TopicPartition]) -> None:
+        async with asyncio.timeout(FRESH_SECONDS):
+            await consumer.end_offsets(partitions)
+
+    try:
+        async with kafka_errors(bootstrap), asyncio.timeout(2 * FRESH_SECONDS):
+            await consumer.start()
+            heard = await asyncio.gather(*map(ask, topics.values()), return_exceptions=True)
+        return {topic for topic, error in zip(topics, heard, strict=True) if error is None}
+    except DependencyError:
+        return set()
+    finally:
+        await consumer.stop()
 
 
 async def create_topics(bootstrap: str, topics: Sequence[str], partitions: int = 1) -> None:

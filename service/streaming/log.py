@@ -25,11 +25,11 @@ from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.interfaces import Record
 from service.streaming.outbox import Outbox, letter_producer
 from service.streaming.topic_id import topic_id
+from service.streaming.watch import Watch
 
 POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
 POLL_SECONDS = 0.2
 CLOSE_SECONDS = 1.0
-LAG_SECONDS = 1.0
 METADATA_SECONDS = 10
 """So often it is asked for new partitions, and for new topics where a pattern names them."""
 POLLING_SECONDS = 15.0
@@ -55,17 +55,21 @@ class Kafka(ConsumerRebalanceListener):
         self.bootstrap, self.cluster, self.watchdog = bootstrap, "", watchdog
         self.logs = {topic: TopicLog(self, topic) for topic in topics}
         self.stopping = False
-        self.missing_since = 0.0
-        """Since when it does not answer (seconds since 1970); 0 while it does."""
         self.consumer: AIOKafkaConsumer | None = None
         self.producer: AIOKafkaProducer | None = None
         self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
         self._wanted, self._listed = wanted, frozenset(topics)
         self._to_commit: dict[TopicPartition, int] = {}
+        self._watch = Watch(bootstrap, group, say, session_timeout, watchdog)
+
+    @property
+    def missing_since(self) -> float:
+        """Since when it does not answer (seconds since 1970); 0 while it does."""
+        return self._watch.missing_since
 
     async def connect(self) -> None:
         """Connect, without joining the group yet; raises DependencyError."""
-        self.missing_since = self.missing_since or time.time()
+        self._watch.missing_since = self.missing_since or time.time()
         async with admin(self.bootstrap) as client:
             self.cluster = (await client.describe_cluster())["cluster_id"]
         session = int(self._session_timeout * 1000)
@@ -91,7 +95,7 @@ class Kafka(ConsumerRebalanceListener):
                 await consumer.stop()
                 await producer.stop()
                 raise
-        self.consumer, self.producer, self.missing_since = consumer, producer, 0.0
+        self.consumer, self.producer, self._watch.missing_since = consumer, producer, 0.0
 
     async def run(self, found: Callable[[str], None]) -> None:
         """Join the group with the topics that exist, as they come to exist; commit; write dead letters.
@@ -101,7 +105,7 @@ class Kafka(ConsumerRebalanceListener):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._subscribe(tasks, found))
             tasks.create_task(self._commit_and_check())
-            tasks.create_task(self._measure_lag())
+            tasks.create_task(self._watch.run(self.consumer, self.logs))
             for log in self.logs.values():
                 tasks.create_task(log.outbox.write(self.producer))
 
@@ -160,6 +164,7 @@ class Kafka(ConsumerRebalanceListener):
 
     async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
         """Wait until the loops have saved and let go; a save that comes later is refused if it matters."""
+        self._watch.joined = False
         logs = [self.logs[topic] for topic in {tp.topic for tp in revoked}]
         for log in logs:
             log.assign([])
@@ -169,7 +174,8 @@ class Kafka(ConsumerRebalanceListener):
                     await log.released.wait()
 
     async def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
-        """Record what is ours now."""
+        """Record what is ours now, be it nothing."""
+        self._watch.joined = True
         for topic, log in self.logs.items():
             log.assign(sorted(tp for tp in assigned if tp.topic == topic))
 
@@ -186,24 +192,6 @@ class Kafka(ConsumerRebalanceListener):
                 # A group member whose coordination has died would wait for ever; the process must not.
                 async with kafka_errors(f"{self.bootstrap}, group {self._group}"):
                     self.consumer._coordinator.check_errors()
-
-    async def _measure_lag(self) -> None:
-        """On a timer of its own: a figure that the poll keeps would freeze with it."""
-        while True:
-            # Side by side: one topic that was deleted must not make the others' figures late.
-            looks = await asyncio.gather(*(log.look() for log in self.logs.values()), return_exceptions=True)
-            for found in looks:
-                if isinstance(found, BaseException) and not isinstance(found, DependencyError):
-                    raise found
-            errors = [found for found in looks if isinstance(found, DependencyError)]
-            if errors and len(errors) == len(looks):
-                if not self.missing_since:
-                    self.missing_since = time.time()
-                    self._say(str(errors[0]))
-            elif self.missing_since:
-                self._say("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
-                self.missing_since = 0.0
-            await asyncio.sleep(LAG_SECONDS)
 
     async def _commit(self) -> None:
         offsets, self._to_commit = self._to_commit, {}
@@ -230,6 +218,11 @@ class TopicLog:
         self._moved = self._polled = time.monotonic()
         self.ends: dict[int, int] = {}
         self.outbox = Outbox(topic_of(topic), kafka.bootstrap)
+
+    @property
+    def assigned(self) -> Sequence[TopicPartition]:
+        """What the group gave us of the topic: all of its partitions, or none."""
+        return self._partitions
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         """The group gave us these partitions, all of the topic or none."""
