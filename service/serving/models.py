@@ -1,6 +1,6 @@
 """The models that this process answers for: the one it learns, live; any other from its newest snapshot."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from service.errors import DependencyError, SnapshotDamaged
@@ -9,7 +9,7 @@ from service.snapshots import head as heads
 from service.snapshots.blobs import digest
 from service.snapshots.head import Head
 from service.snapshots.keeper import Clock, Offload, Snapshot, fetch
-from service.snapshots.store import Store
+from service.snapshots.store import Looking, Store
 
 POLL_SECONDS = 0.1
 MEND_SECONDS = 5.0
@@ -40,21 +40,30 @@ class Model:
         self._options = options
         self._followed: Snapshot | None = None
         self._damaged, self._again = "", 0.0
+        self.looked: str | None = None
+        """The digest of the store's head when that was last looked at; None where it could not be told."""
+        self._busy = False
 
-    async def follow(self, store: Store, clock: Clock, offload: Offload, *, tell: Any) -> None:
-        """While somebody else learns the model, swap in each snapshot soon after it was accepted.
+    def behind(self) -> bool:
+        """Whether a snapshot of somebody else's is to be fetched: the last look found not the one that answers."""
+        if self.learning_here:
+            self._followed = None
+            return False
+        answers = self.answering and not self.answering.ahead and self.answering.digest == self.looked
+        return not (answers or self.looked == "" or self._busy)
+
+    async def catch_up(self, store: Store, clock: Clock, offload: Offload, tell: Any) -> None:
+        """Swap in the newest snapshot.
 
         `tell` hears `unavailable(error)`, `followed(head)` and `damaged(error)`; the model that answers stays.
         """
-        while True:
-            if self.learning_here:
-                self._followed = None
-            else:
-                try:
-                    await self._refresh(store, offload, tell, clock.now())
-                except DependencyError as error:
-                    tell.unavailable(error)
-            await clock.sleep(POLL_SECONDS)
+        self._busy = True
+        try:
+            await self._refresh(store, offload, tell, clock.now())
+        except DependencyError as error:
+            tell.unavailable(error)
+        finally:
+            self._busy = False
 
     async def _refresh(self, store: Store, offload: Offload, tell: Any, now: float) -> None:
         digest = await store.digest(self.name)
@@ -102,6 +111,33 @@ class Models:
     def ready(self) -> bool:
         """Whether every listed model can answer, and any at all. A topic just found must not take us out of service."""
         return all(model.answering for model in self.listed) and any(model.answering for model in self)
+
+    async def follow(
+        self,
+        store: Looking,
+        clock: Clock,
+        offload: Offload,
+        tell: Mapping[str, Any],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        """Swap in each snapshot of somebody else's soon after it was accepted, by one look for all who have a `tell`.
+
+        A model that is large, or damaged, holds up no other: each catches up as a task of its own, which `spawn` makes.
+        """
+        while True:
+            followed = [model for model in self if model.name in tell]
+            try:
+                looks = await store.digests([model.name for model in followed]) if followed else []
+            except DependencyError as error:
+                for model in followed:
+                    model.looked = None
+                    if not model.learning_here:
+                        tell[model.name].unavailable(error)
+            else:
+                for model, model.looked in zip(followed, looks, strict=True):
+                    if model.behind():
+                        spawn(model.catch_up(store, clock, offload, tell[model.name]))
+            await clock.sleep(POLL_SECONDS)
 
 
 def given(name: str, learner: Learner, now: float) -> Model:
