@@ -218,6 +218,7 @@ class Service:
         )
         start_at = parse_start_at(settings.start_at)
         log, known = self._kafka.logs[model.name], lambda: model.answering is not None
+        model.wake = log.wake
         return Learning(log, keeper, self._clock, tell, own.identity(), start_at, known, lambda: model.looked)
 
     async def _check_identities(self) -> None:

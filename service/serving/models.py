@@ -12,6 +12,7 @@ from service.snapshots.keeper import Clock, Offload, Snapshot, fetch
 from service.snapshots.store import Looking, Store
 
 POLL_SECONDS = 0.1
+OWN_SECONDS = 1.0
 MEND_SECONDS = 5.0
 """A damaged snapshot is tried again so often: somebody may put back what is missing."""
 
@@ -42,28 +43,31 @@ class Model:
         self._damaged, self._again = "", 0.0
         self.looked: str | None = None
         """The digest of the store's head when that was last looked at; None where it could not be told."""
-        self._busy = False
+        self.wake: Callable[[], object] = lambda: None
+        """What makes its learner, where that is here and has nothing to do, look whether it still may."""
+        self._catching_up = False
 
-    def behind(self) -> bool:
-        """Whether a snapshot of somebody else's is to be fetched: the last look found not the one that answers."""
+    def found(self, digest: str | None) -> bool:
+        """Take down what a look at the store found; whether it is to be followed up: that is not what answers."""
+        before, self.looked = self.looked, None if self._catching_up else digest
         if self.learning_here:
             self._followed = None
-            return False
-        answers = self.answering and not self.answering.ahead and self.answering.digest == self.looked
-        return not (answers or self.looked == "" or self._busy)
+        if self._catching_up or self.looked == "" == before:
+            return False  # it is followed up, or was: there is nothing, or nothing any more
+        return not self.answering or bool(self.answering.ahead) or self.answering.digest != digest
 
     async def catch_up(self, store: Store, clock: Clock, offload: Offload, tell: Any) -> None:
         """Swap in the newest snapshot.
 
         `tell` hears `unavailable(error)`, `followed(head)` and `damaged(error)`; the model that answers stays.
         """
-        self._busy = True
+        self._catching_up = True
         try:
             await self._refresh(store, offload, tell, clock.now())
         except DependencyError as error:
             tell.unavailable(error)
         finally:
-            self._busy = False
+            self._catching_up = False
 
     async def _refresh(self, store: Store, offload: Offload, tell: Any, now: float) -> None:
         digest = await store.digest(self.name)
@@ -124,18 +128,26 @@ class Models:
 
         A model that is large, or damaged, holds up no other: each catches up as a task of its own, which `spawn` makes.
         """
+        own = 0.0
         while True:
-            followed = [model for model in self if model.name in tell]
+            # Who learns a model knows how it stands, unless it was reset.
+            if all_ := clock.now() >= own:
+                own = clock.now() + OWN_SECONDS
+            wanted = [model for model in self if model.name in tell and (all_ or not model.learning_here)]
             try:
-                looks = await store.digests([model.name for model in followed]) if followed else []
+                looks = await store.digests([model.name for model in wanted]) if wanted else []
             except DependencyError as error:
-                for model in followed:
+                for model in wanted:
                     model.looked = None
                     if not model.learning_here:
                         tell[model.name].unavailable(error)
             else:
-                for model, model.looked in zip(followed, looks, strict=True):
-                    if model.behind():
+                for model, digest in zip(wanted, looks, strict=True):
+                    if not model.found(digest):
+                        continue
+                    if model.learning_here:
+                        model.wake()
+                    else:
                         spawn(model.catch_up(store, clock, offload, tell[model.name]))
             await clock.sleep(POLL_SECONDS)
 

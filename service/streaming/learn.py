@@ -98,7 +98,7 @@ class Learning:
         reason: DataError | None = None
         try:
             while self._log.held and self._learner is not None:
-                polled = await self._log.poll()
+                polled = await self._log.poll(not self._keeper.ahead(learner))
                 for partition, records in polled.items():
                     await self._take(learner, partition, records)
                 if self._log.held and self._learner is not None:
