@@ -173,8 +173,7 @@ class Service:
             observers: dict[str, ModelObserver] = {}
 
             def follow(model: Model) -> None:
-                tell = observers[model.name] = ModelObserver(model, self._metrics, self._log)
-                following.create_task(model.follow(self._store, self._clock, asyncio.to_thread, tell=tell))
+                observers[model.name] = ModelObserver(model, self._metrics, self._log)
 
             def learn(model: Model) -> None:
                 self._learners.append(tasks.create_task(self._learning(model, observers[model.name]).run()))
@@ -188,6 +187,8 @@ class Service:
 
             for model in self._models.listed:
                 follow(model)
+            spawn = following.create_task
+            spawn(self._models.follow(self._store, self._clock, asyncio.to_thread, observers, spawn))
             if settings.learn:
                 await self._insist(self._kafka.connect)
                 for model in self._models.listed:
@@ -220,7 +221,8 @@ class Service:
         )
         start_at = parse_start_at(settings.start_at)
         log, known = self._kafka.logs[model.name], lambda: model.answering is not None
-        return Learning(log, keeper, self._clock, tell, own.identity(), start_at, known)
+        model.wake = log.wake
+        return Learning(log, keeper, self._clock, tell, own.identity(), start_at, known, lambda: model.looked)
 
     async def _check_identities(self) -> None:
         """Refuse settings under which a stored model's events would mean something else."""

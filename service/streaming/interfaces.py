@@ -50,8 +50,8 @@ class Log(Protocol):
     def seek(self, offsets: Mapping[int, int]) -> None:
         """Go on from these offsets."""
 
-    async def poll(self) -> Mapping[int, Sequence[Record]]:
-        """Records by partition, in order, none after a short while.
+    async def poll(self, idle: bool = False) -> Mapping[int, Sequence[Record]]:
+        """Records by partition, in order, none after a short while; a longer one, if `idle`: nothing else is to do.
 
         Raises DependencyError where the log has no such offset; `bounds` say why. A topic that was created again and
         has it is read on as if it were the old one: `source` says so.

@@ -46,10 +46,14 @@ class Learning:
         identity: Identity,
         start_at: StartAt = None,
         known: Callable[[], bool] = lambda: False,
+        looked: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`known` says whether the model was there before, though we have not learned it: a standby followed it."""
+        """`known` says whether the model was there before, though we have not learned it: a standby followed it.
+
+        `looked` is the digest of the store's head as this process last saw it, or None where it did not look.
+        """
         self._log, self._keeper, self._clock, self._tell = log, keeper, clock, tell
-        self._identity, self._start_at, self._known = identity, start_at, known
+        self._identity, self._start_at, self._known, self._looked = identity, start_at, known, looked
         self._learner: Learner | None = None
         self._last: dict[int, Record] = {}
         self._refetched: dict[int, int] = {}
@@ -94,7 +98,7 @@ class Learning:
         reason: DataError | None = None
         try:
             while self._log.held and self._learner is not None:
-                polled = await self._log.poll()
+                polled = await self._log.poll(not self._keeper.ahead(learner))
                 for partition, records in polled.items():
                     await self._take(learner, partition, records)
                 if self._log.held and self._learner is not None:
@@ -117,7 +121,8 @@ class Learning:
         """While nothing comes, look whether our head is still current: the model may have been reset."""
         self._confirmed = self._clock.now()
         try:
-            if not await self._keeper.current():
+            # A look may be of before our last save: it can only say that all is well.
+            if self._looked() != self._keeper.digest and not await self._keeper.current():
                 self._learner = None
                 self._tell.rewound("replaced")
             self._tell.answered()

@@ -22,13 +22,14 @@ from service.snapshots.head import Source
 from service.streaming.assignor import whole_topics
 from service.streaming.brokers import ANSWER_SECONDS, admin, bounds, create_topics, kafka_errors, unreadable
 from service.streaming.dead_letters import DeadLetter, topic_of
+from service.streaming.ends import Ends
 from service.streaming.interfaces import Record
 from service.streaming.outbox import Outbox, letter_producer
 from service.streaming.topic_id import topic_id
 from service.streaming.watch import Watch
 
 POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
-POLL_SECONDS = 0.2
+POLL_SECONDS, IDLE_SECONDS = 0.2, 4.0
 CLOSE_SECONDS = 1.0
 METADATA_SECONDS = 10
 """So often it is asked for new partitions, and for new topics where a pattern names them."""
@@ -61,6 +62,7 @@ class Kafka(ConsumerRebalanceListener):
         self._wanted, self._listed = wanted, frozenset(topics)
         self._to_commit: dict[TopicPartition, int] = {}
         self._watch = Watch(bootstrap, group, say, session_timeout, watchdog)
+        self.ends = Ends(lambda wanted: self.consumer.end_offsets(wanted))  # type: ignore[union-attr]  # noqa: PLW0108
 
     @property
     def missing_since(self) -> float:
@@ -213,6 +215,7 @@ class TopicLog:
         # An assignment is numbered, so that one that comes after a revocation does not look like the one before.
         self._assignment = self._acquired = 0
         self._changed = asyncio.Event()
+        self._polling: Any = None
         self._at: dict[int, int] = {}
         self._unreadable, self._turn = False, 0
         self._moved = self._polled = time.monotonic()
@@ -233,6 +236,8 @@ class TopicLog:
     def wake(self) -> None:
         """Let whoever waits look again."""
         self._changed.set()
+        with contextlib.suppress(AttributeError, RuntimeError):  # nobody polls
+            self._polling.reschedule(0)
 
     async def acquire(self) -> bool:
         """See interfaces.Log."""
@@ -312,20 +317,19 @@ class TopicLog:
                     self._consumer.seek(tp, offsets[tp.partition])
         self._note(offsets)
 
-    async def poll(self) -> dict[int, Sequence[Record]]:
+    async def poll(self, idle: bool = False) -> dict[int, Sequence[Record]]:
         """See interfaces.Log."""
         if not self.held:
             return {}
         self._polled = time.monotonic()
         partitions, most = self._partitions, POLL_RECORDS
+        seconds = min(IDLE_SECONDS, self._kafka.watchdog / 4) if idle else POLL_SECONDS
         if self._unreadable:  # somewhere among what comes next: record by record, a partition at a time
-            partitions, most = [self._partitions[self._turn % len(self._partitions)]], 1
+            partitions, most, seconds = [self._partitions[self._turn % len(self._partitions)]], 1, POLL_SECONDS
             self._turn += 1
         try:
-            async with asyncio.timeout(5 * POLL_SECONDS):
-                records = await self._consumer.getmany(
-                    *partitions, timeout_ms=int(POLL_SECONDS * 1000), max_records=most
-                )
+            async with asyncio.timeout(seconds + 4 * POLL_SECONDS) as self._polling:
+                records = await self._consumer.getmany(*partitions, timeout_ms=int(seconds * 1000), max_records=most)
         except (TimeoutError, NoOffsetForPartitionError):
             return {}
         except (CorruptRecordException, UnicodeDecodeError) as error:
@@ -365,7 +369,7 @@ class TopicLog:
         partitions, watched = self._partitions, False
         try:
             async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
-                ends = await self._consumer.end_offsets(partitions) if partitions else {}
+                ends = await self._kafka.ends.of(partitions)
             self.ends = {tp.partition: end for tp, end in ends.items()}
             behind = any(end > self._at.get(partition, end) for partition, end in self.ends.items())
             watched = (

@@ -87,7 +87,7 @@ class SimulatedLog:
         self._at.update({p: o for p, o in offsets.items() if p in self.partitions})
         self._sought.update(offsets)
 
-    async def poll(self) -> dict[int, Sequence[Record]]:
+    async def poll(self, idle: bool = False) -> dict[int, Sequence[Record]]:  # noqa: ARG002 - time has no weight here
         if not self.held:
             return {}
         at, partitions, rng = self._at, list(self.partitions), self._world.rng

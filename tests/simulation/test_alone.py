@@ -84,8 +84,8 @@ def test_a_hole_is_fetched_again_after_each_seek(alone: Alone) -> None:
     poll, wanted, part = log.poll, 1, alone.world.topic.partitions[0]
     alone.produce(3)
 
-    async def all_but_the_first() -> Mapping[int, Sequence[Record]]:
-        polled = await poll()
+    async def all_but_the_first(idle: bool) -> Mapping[int, Sequence[Record]]:
+        polled = await poll(idle)
         if not polled or len(cut) == wanted:
             return polled
         cut.append(polled[0][0].offset)

@@ -202,6 +202,7 @@ class SimulatedStore:
     def __init__(self, world: World, name: str, cut: Callable[[], list[tuple[int, int, int]]] = list) -> None:
         """`cut` says which runs the head that is being saved puts down for its kept version."""
         self._world, self._name, self._cut = world, name, cut
+        self.missing_since = 0.0
 
     async def _ask(self, what: str, command: Callable[[], Any]) -> Any:
         world = self._world
