@@ -6,7 +6,9 @@ PerceptronError
 ├── DataError             the log or the store holds something that must not be learned or served
 │   ├── OutOfOrder        records do not go on where the model stopped
 │   ├── LogLost           the log no longer has the next record
-│   └── SnapshotDamaged   a stored snapshot does not match its own digests
+│   ├── AnotherCluster    the stored model was learned from another Kafka cluster
+│   ├── SnapshotDamaged   a stored snapshot does not match its own digests
+│   └── SnapshotNewer     a stored snapshot is whole, and has what this release does not know
 ├── DependencyError       Kafka or Redis did not answer, or refused
 ├── Stuck                 ours or a client library's: there is work and nothing moves; a fresh process goes on
 └── Rejected              one event or request that breaks the format (never ends a process)
@@ -45,8 +47,16 @@ class LogLost(DataError):
     """The log begins after, or ends before, the next record to learn."""
 
 
+class AnotherCluster(DataError):
+    """The stored model was learned from another Kafka cluster, so that it may be somebody else's."""
+
+
 class SnapshotDamaged(DataError):
     """A head or blob in the store is missing or does not match its digest."""
+
+
+class SnapshotNewer(DataError):
+    """A head in the store matches its digest and has what this release does not know: a newer one wrote it."""
 
 
 class DependencyError(PerceptronError):

@@ -7,6 +7,7 @@ Tasks live in one TaskGroup: a task that dies ends the process, which never goes
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import socket
 import time
@@ -17,7 +18,14 @@ import uvicorn
 import uvloop
 
 from service import __version__
-from service.errors import ConfigurationError, DependencyError, PerceptronError, SnapshotDamaged, os_cause
+from service.errors import (
+    ConfigurationError,
+    DependencyError,
+    PerceptronError,
+    SnapshotDamaged,
+    SnapshotNewer,
+    os_cause,
+)
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.logs import set_up
@@ -25,13 +33,16 @@ from service.monitoring.metrics import Durable, Metrics, Now
 from service.observer import ModelObserver
 from service.serving.app import Limits, create_app
 from service.serving.models import Model, Models, given
-from service.settings import Settings, parse_start_at
-from service.snapshots import head as heads
+from service.settings import Settings, is_topic, parse_start_at
+from service.snapshots.codec import readable
+from service.snapshots.head import Source, Writer
 from service.snapshots.keeper import Keeper
-from service.snapshots.store import RedisStore
+from service.snapshots.store import MODELS, RedisStore
+from service.streaming.brokers import cluster_id
 from service.streaming.headers import most_headers
-from service.streaming.learn import Learning, identity_changed
+from service.streaming.learn import Learning
 from service.streaming.log import Kafka
+from service.streaming.recognise import identity_changed
 
 T = TypeVar("T")
 
@@ -199,11 +210,22 @@ class Service:
 
     async def _find_stored(self, found: Callable[[str], None]) -> None:
         """As a replica, which needs no Kafka: the models that patterns ask for, as the store comes to have them."""
+        said: set[str] = set()
+
+        def say(what: str) -> None:
+            if what not in said:
+                said.add(what)
+                self._log.error(what)
+
         while True:
-            with contextlib.suppress(DependencyError):  # said by those who follow
-                for name in filter(self._settings.wanted, await self._store.models()):
-                    if self._models.get(name) is None:
+            try:
+                for name in await self._store.models():
+                    if not is_topic(name):
+                        say(f"Redis at {self._store.address} has in the set {MODELS} what is no model's name: {name}")
+                    elif self._settings.wanted(name) and self._models.get(name) is None:
                         found(name)
+            except DependencyError as error:
+                say(str(error))
             await asyncio.sleep(FIND_SECONDS)
 
     def _learning(self, model: Model, tell: ModelObserver) -> Learning:
@@ -218,6 +240,7 @@ class Service:
             start=own.start_weights(),
             keep_every=settings.snapshots.keep_every,
             keep=settings.snapshots.keep,
+            writer=Writer(settings.kafka.group_id, f"{socket.gethostname()}:{os.getpid()}"),
         )
         start_at = parse_start_at(settings.start_at)
         log, known = self._kafka.logs[model.name], lambda: model.answering is not None
@@ -227,13 +250,14 @@ class Service:
     async def _check_identities(self) -> None:
         """Refuse settings under which a stored model's events would mean something else."""
         for model in self._models.listed:
-            found = await self._store.head(model.name)
-            if found is not None:
-                try:
-                    stored = heads.decode(found[1], found[0]).identity
-                except SnapshotDamaged:
-                    continue  # of one model: said where it is restored
-                if differences := self._settings.of(model.name).identity().differences(stored):
+            try:
+                found = await self._store.head(model.name)
+                stored = readable(model.name, *found) if found else None
+            except (SnapshotDamaged, SnapshotNewer):
+                continue  # of one model: said where it is restored
+            if stored and (differences := self._settings.of(model.name).identity().differences(stored.identity)):
+                here = Source(await cluster_id(self._settings.kafka.bootstrap_servers))
+                if not stored.source.elsewhere(here):  # which is said where it is restored
                     raise identity_changed(model.name, differences)
 
     async def _insist(self, connect: Callable[[], Awaitable[T]]) -> T:

@@ -89,6 +89,11 @@ class SnapshotSettings(Section):
     keep: int = Field(12, ge=0)
 
 
+def is_topic(name: str) -> bool:
+    """Whether a topic, and so a model, can have this name."""
+    return bool(_TOPIC.fullmatch(name)) and name not in {".", ".."}
+
+
 def _matching(patterns: Iterable[str], topic: str) -> str | None:
     """The first of these names that is a pattern, and finds the topic."""
     for pattern in patterns:
@@ -131,7 +136,7 @@ class Settings(BaseSettings):
                     re.compile(topic)
                 except re.error as error:
                     raise ValueError(f"'{topic}' is no regular expression: {error}") from None
-            elif not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+            elif not is_topic(topic):
                 raise ValueError(
                     f"'{topic}' is no topic name (letters, digits, '.', '_' and '-', at most 236) and no pattern, "
                     "which begins with '^'"
@@ -202,7 +207,7 @@ class Settings(BaseSettings):
 
     def wanted(self, topic: str) -> bool:
         """Whether a pattern asks for this topic. Kafka's own topics and dead letters are nobody's events."""
-        aside = topic.startswith("__") or topic.endswith(".dead-letters") or not _TOPIC.fullmatch(topic)
+        aside = topic.startswith("__") or topic.endswith(".dead-letters") or not is_topic(topic)
         return not aside and _matching(self.patterns, topic) is not None
 
     def of(self, model: str) -> ModelSettings:

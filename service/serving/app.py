@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import DependencyError, Rejected
+from service.errors import DependencyError, Rejected, SnapshotDamaged
 from service.learning.learner import Learner
 from service.learning.recent import QUANTILES
 from service.monitoring.metrics import Metrics
@@ -34,7 +34,7 @@ from service.serving.schemas import (
     request_body,
     responses,
 )
-from service.snapshots import head as heads
+from service.snapshots import codec
 from service.snapshots.head import Head
 from service.snapshots.store import RedisStore
 
@@ -78,7 +78,7 @@ def create_app(
     def answering(name: str) -> tuple[Model, Answering]:
         found = model(name)
         if found.answering is None:
-            raise Problem(503, "the model has no snapshot yet")
+            raise Problem(503, found.why_not)
         return found, found.answering
 
     @app.post(
@@ -141,12 +141,16 @@ def create_app(
         a = answering(name)[1]
         try:
             found = await store.kept(name, [v.version for v in a.head.kept])
-        except DependencyError:
-            raise Problem(503, "the snapshot store does not answer") from None
-        return _json({"versions": [describe_version(*v) for v in heads.kept(a.head, a.digest, found)]})
+        except (DependencyError, SnapshotDamaged) as error:
+            raise _unread(error) from None
+        return _json({"versions": [describe_version(*v) for v in codec.kept(a.head, a.digest, found)]})
 
     _operations(app, metrics, ready)
     return app
+
+
+def _unread(error: DependencyError | SnapshotDamaged) -> Problem:
+    return Problem(503, str(error) if isinstance(error, SnapshotDamaged) else "the snapshot store does not answer")
 
 
 def _operations(app: FastAPI, metrics: Metrics, ready: Callable[[], bool]) -> None:
@@ -204,7 +208,7 @@ def describe(model: Model, a: Answering) -> dict[str, Any]:
         "state_digest": head.state_digest,
         "saved_at": _iso(head.saved_at),
         "learning_here": model.learning_here,
-        "stopped": model.stopped,
+        "stopped": model.stopped or model.unusable,
     }
 
 

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from service.errors import DependencyError, SnapshotDamaged
 from service.learning.learner import DEFAULT, Learner, Options
 from service.learning.start import Weights
-from service.snapshots import blobs, head
-from service.snapshots.head import Fingerprint, Head, Kept, Position, Source, Stored
+from service.snapshots import blobs, codec, head
+from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, Source, Stored, Writer
 from service.snapshots.store import Store
 
 SHARE = 50
@@ -87,18 +87,11 @@ async def fetch(
     """The newest snapshot of a model, verified; None where there is none.
 
     With the one fetched `before`, only blobs that it lacks are read, and its learner is brought up to date. Raises
-    SnapshotDamaged when a blob of the current head is missing or differs from its digest.
+    SnapshotDamaged when the current head, or a blob of it, is missing or differs from its digest, and SnapshotNewer.
     """
     found = await store.head(model)
     while found is not None:
-        digest, data = found
-        try:
-            current = head.decode(data, digest)
-        except SnapshotDamaged as error:
-            raise SnapshotDamaged(
-                f"model {model}: {error}: give Redis back a copy of its data, or begin anew with `perceptron reset -t "
-                f"{model} --yes`"
-            ) from error
+        digest, current = found[0], codec.readable(model, *found)
         wanted = head.needed(current, before.stored if before else head.NOTHING)
         parts = await store.blobs(model, wanted)
         missing = [d for d in wanted if d not in parts]
@@ -135,7 +128,11 @@ def verified(
             raise SnapshotDamaged(
                 f"model {current.model}: blob {digest[:12]} of version {current.version} does not match its digest"
             )
-    return head.take_up(current, parts, options, (before.learner, before.stored) if before else None)
+    try:
+        return head.take_up(current, parts, options, (before.learner, before.stored) if before else None)
+    except (ValueError, IndexError) as error:
+        # Its bytes are those that were written, and not by a learner.
+        raise SnapshotDamaged(f"model {current.model}: version {current.version} makes no sense: {error}") from error
 
 
 class Keeper:
@@ -152,8 +149,10 @@ class Keeper:
         start: Weights | None = None,
         keep_every: float = 300.0,
         keep: int = 12,
+        writer: Writer = NOBODY,
     ) -> None:
-        self.model, self.options, self.start = model, options, start
+        """`writer` is what heads say of us."""
+        self.model, self.options, self.start, self.writer = model, options, start, writer
         self._store, self._clock, self._offload = store, clock, offload
         self._keep_every, self._keep = keep_every, keep
         self.head: Head | None = None
@@ -233,7 +232,7 @@ class Keeper:
         for before in (stored, head.NOTHING):
             content: head.Content = await self._offload(head.content, learner, before)
             new, evict = self._compose(learner, content, fingerprints, source, keep)
-            data = head.encode(new)
+            data = codec.encode(new)
             digest = blobs.digest(data)
             # From here on the head may be accepted although we hear nothing of it.
             self._doubtful = _Doubt(new, digest, content.stored, learner, cut)
@@ -305,6 +304,7 @@ class Keeper:
             state_digest=content.state_digest,
             order="log" if len(learner.covered) == 1 else "arrival",
             source=source,
+            writer=self.writer,
             next=positions,
             covered=head.covered_as_json(learner),
             counts=deepcopy(learner.counts),

@@ -109,6 +109,12 @@ async def answered_afresh(bootstrap: str, topics: Mapping[str, Sequence[TopicPar
         await consumer.stop()
 
 
+async def cluster_id(bootstrap: str) -> str:
+    """The cluster's id; "" where it has none."""
+    async with admin(bootstrap) as client:
+        return str((await client.describe_cluster())["cluster_id"] or "")
+
+
 async def create_topics(bootstrap: str, topics: Sequence[str], partitions: int = 1) -> None:
     """Create topics with the broker's default replication; those that exist are left alone."""
     async with admin(bootstrap) as client:

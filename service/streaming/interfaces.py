@@ -5,7 +5,7 @@ from typing import Protocol
 
 from service.errors import DependencyError
 from service.learning.learner import Learner
-from service.snapshots.head import Head, Source
+from service.snapshots.head import Head, Source, Writer
 from service.snapshots.keeper import Saved
 from service.streaming.dead_letters import DeadLetter
 
@@ -84,6 +84,9 @@ class Observer(Protocol):
 
     def rewound(self, cause: str) -> None:
         """State was dropped, to be restored from the current head."""
+
+    def outsider(self, writer: Writer) -> None:
+        """The head that took the place of ours was written by somebody outside our group."""
 
     def passed_over(self, partition: int, start: int, to: int) -> None:
         """Offsets without a record were accepted."""

@@ -20,7 +20,7 @@ from aiokafka.errors import CorruptRecordException, KafkaError, NoOffsetForParti
 from service.errors import DependencyError, Stuck
 from service.snapshots.head import Source
 from service.streaming.assignor import whole_topics
-from service.streaming.brokers import ANSWER_SECONDS, admin, bounds, create_topics, kafka_errors, unreadable
+from service.streaming.brokers import ANSWER_SECONDS, bounds, cluster_id, create_topics, kafka_errors, unreadable
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.ends import Ends
 from service.streaming.interfaces import Record
@@ -72,8 +72,7 @@ class Kafka(ConsumerRebalanceListener):
     async def connect(self) -> None:
         """Connect, without joining the group yet; raises DependencyError."""
         self._watch.missing_since = self.missing_since or time.time()
-        async with admin(self.bootstrap) as client:
-            self.cluster = (await client.describe_cluster())["cluster_id"]
+        self.cluster = await cluster_id(self.bootstrap)
         session = int(self._session_timeout * 1000)
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.bootstrap,
