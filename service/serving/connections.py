@@ -83,7 +83,7 @@ class Connections:
                 if excess <= 0:
                     break
                 excess -= size
-                longest.end("unread")
+                longest.end("unread-bytes")
 
     def unread(self, connection: "Connection", unread: bool) -> None:
         """Its client does not read, or does again."""
