@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn, cast
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.serving import problems
@@ -196,7 +196,7 @@ class Connection(HttpToolsProtocol):
     # From the parser
 
     def on_message_begin(self) -> None:  # noqa: D102
-        self._went_on, self._head_bytes = True, 1
+        self._went_on, self._head_bytes = True, 1  # not 0: a head is under way
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop("pipelined", 503, "too many requests at a time on this connection")
         super().on_message_begin()
@@ -253,11 +253,11 @@ class Connection(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """uvicorn with these connections, and without its signal handlers: it would end before the last save."""
 
-    def __init__(self, app: FastAPI, connections: Connections, stop_seconds: int) -> None:
+    def __init__(self, app: ASGIApp, connections: Connections, stop_seconds: int) -> None:
         """`stop_seconds` are for requests in flight, after `should_exit`."""
         super().__init__(
             uvicorn.Config(
-                app,
+                cast(Any, app),
                 http=cast(Any, functools.partial(Connection, connections)),
                 ws="none",
                 log_config=None,

