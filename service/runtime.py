@@ -14,7 +14,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
-import uvicorn
 import uvloop
 
 from service import __version__
@@ -32,6 +31,7 @@ from service.monitoring.logs import set_up
 from service.monitoring.metrics import Durable, Metrics, Now
 from service.observer import ModelObserver
 from service.serving.app import Limits, create_app
+from service.serving.connections import ConnectionLimits, Connections, Server
 from service.serving.models import Model, Models, given
 from service.settings import Settings, is_topic, parse_start_at
 from service.snapshots.codec import readable
@@ -52,6 +52,8 @@ STOP_SECONDS = 4.0
 ANSWER_SECONDS = 2
 """For the last saves, then for requests in flight. With leaving the group it all stays within ten seconds."""
 LONGEST_PAUSE = 5.0
+DESCRIPTORS, MODEL_DESCRIPTORS = 64, 8
+"""Not for HTTP connections: the process needs them itself, and each model for Kafka and Redis. A request may too."""
 FIND_SECONDS = 2.0
 
 
@@ -116,24 +118,21 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping, number)
-        server = _Server(
-            uvicorn.Config(
-                create_app(
-                    self._models,
-                    self._metrics,
-                    lambda: self.ready,
-                    self._stop.is_set,
-                    self._store,
-                    Limits(http.max_body_bytes, http.max_instances, http.body_timeout, http.max_in_flight),
-                    version=__version__,
-                ),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                timeout_graceful_shutdown=ANSWER_SECONDS,
-            )
+        app = create_app(
+            self._models,
+            self._metrics,
+            lambda: self.ready,
+            self._stop.is_set,
+            self._store,
+            Limits(http.max_body_bytes, http.max_instances, http.body_timeout, http.max_in_flight),
+            version=__version__,
         )
+        connections = Connections(
+            ConnectionLimits(http.max_connections, http.header_timeout, http.answer_timeout),
+            lambda cause: self._metrics.ended.labels(cause).inc(),
+            lambda: DESCRIPTORS + http.max_in_flight + MODEL_DESCRIPTORS * len(list(self._models)),
+        )
+        server = Server(app, connections, ANSWER_SECONDS)
         host, port = listening.getsockname()[:2]
         self._log.info("listening", url=f"http://{host}:{port}", release=__version__)
         failed: PerceptronError | None = None
@@ -316,15 +315,6 @@ class Service:
                 margins=learner.recent.margins if ours else None,
                 lag=self._kafka.logs[model.name].lag(learner.next) if ours else {},
             )
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: it would end before the last save."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the process."""
-        yield
 
 
 def _bind(host: str, port: int) -> socket.socket:

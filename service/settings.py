@@ -79,7 +79,10 @@ class HttpSettings(Section):
     max_body_bytes: int = Field(16 << 20, ge=1)
     max_instances: int = Field(10_000, ge=1)
     max_in_flight: int = Field(100, ge=1)
+    max_connections: int = Field(1000, ge=1, description="fewer where the limit of descriptors is too low for them")
+    header_timeout: float = Field(10.0, gt=0, description="seconds for a request's headers to arrive")
     body_timeout: float = Field(10.0, gt=0, description="seconds for a request's body to arrive")
+    answer_timeout: float = Field(30.0, gt=0, description="seconds for an answer to be read")
 
 
 class SnapshotSettings(Section):

@@ -81,6 +81,7 @@ class Metrics:
         self.snapshot_bytes = counter("snapshot_bytes", "Bytes written to the store.", "model")
         self.rewinds = counter("rewinds", "Times that state was dropped and restored.", "model", "cause")
         self.dead_letters = counter("dead_letters", "Records set aside by this process.", "model")
+        self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", "cause")
         self.requests = Histogram(
             "perceptron_http_request_duration_seconds",
             "Requests, by route template.",
