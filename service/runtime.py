@@ -5,7 +5,6 @@ Tasks live in one TaskGroup: a task that dies ends the process, which never goes
 """
 
 import asyncio
-import contextlib
 import gc
 import os
 import signal

@@ -11,6 +11,7 @@ hundred kilobytes of the log can be gigabytes in memory. Importing this puts the
 import asyncio
 import gzip
 import io
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,8 +21,6 @@ from aiokafka import TopicPartition, __version__, codec
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record import default_records, legacy_records
-from aiokafka.record._crecords import default_records as c_default_records
-from aiokafka.record._crecords import legacy_records as c_legacy_records
 
 MAX_BATCH_BYTES = 16 << 20
 """Measured: 2 to 25 ms to unpack, gzip up to 90."""
@@ -204,9 +203,11 @@ DECODERS: dict[str, Callable[[bytes], bytes | bytearray]] = {
 }
 
 
+_PARSERS = (default_records, legacy_records)
+_COMPILED = (sys.modules[c.__module__] for c in (default_records.DefaultRecordBatch, legacy_records.LegacyRecordBatch))
 PLACES: list[tuple[Any, str]] = [
     (module, f"{name}_decode")
-    for module in (default_records, legacy_records, c_default_records, c_legacy_records)
+    for module in dict.fromkeys([*_PARSERS, *_COMPILED])
     for name in DECODERS
     if name != "zstd" or "legacy" not in module.__name__
 ] + [(fetcher, "PartitionRecords"), (fetcher, "FetchResult")]
