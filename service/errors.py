@@ -6,6 +6,7 @@ PerceptronError
 ├── DataError             the log or the store holds something that must not be learned or served
 │   ├── OutOfOrder        records do not go on where the model stopped
 │   ├── LogLost           the log no longer has the next record
+│   │   └── LogGap        its batches do not follow on each other, and nothing explains that
 │   └── SnapshotDamaged   a stored snapshot does not match its own digests
 ├── DependencyError       Kafka or Redis did not answer, or refused
 ├── Stuck                 ours or a client library's: there is work and nothing moves; a fresh process goes on
@@ -43,6 +44,10 @@ class OutOfOrder(DataError):
 
 class LogLost(DataError):
     """The log begins after, or ends before, the next record to learn."""
+
+
+class LogGap(LogLost):
+    """Offsets are missing, or stand twice, that no marker, aborted transaction or compaction explains."""
 
 
 class SnapshotDamaged(DataError):

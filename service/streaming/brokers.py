@@ -9,11 +9,14 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
 
-from service.errors import DataError, DependencyError, PerceptronError, os_cause
+from service.errors import DataError, DependencyError, LogGap, PerceptronError, os_cause
+from service.streaming.batches import Hole, check_offsets
 
 ANSWER_SECONDS = 5.0
+POLICY = "cleanup.policy"
 SILENCE_SECONDS = 30.0
 """A topic that is read whole and brings nothing for so long is given up."""
 
@@ -35,9 +38,9 @@ async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
         raise DependencyError(f"Kafka at {bootstrap}: {str(error) or type(error).__name__}", "kafka") from error
 
 
-def unreadable(topic: str, partition: int, offset: int | None, error: Exception) -> DataError:
+def unreadable(topic: str, partition: int, offset: int | None, error: Exception | str) -> DataError:
     """What to say of a record that the client cannot read, however often it is fetched."""
-    return DataError(
+    return (LogGap if isinstance(error, Hole) else DataError)(
         f"topic {topic}: the record at offset {offset} of partition {partition} cannot be read ({error}): mend the "
         f"log, or leave the whole of its batch out with `perceptron rollback -t {topic} --to VERSION --resume-at "
         f"{partition}:OFFSET --yes`, or `perceptron reset -t {topic} --yes` and --start-at {partition}:OFFSET"
@@ -85,6 +88,15 @@ async def create_topics(bootstrap: str, topics: Sequence[str], partitions: int =
                         raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
 
 
+async def compacted(client: AIOKafkaAdminClient, topic: str) -> bool:
+    """Whether records of this topic may be missing because a later one has the same key; raises KafkaError."""
+    [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {POLICY: None})])
+    code, _, _, _, entries = answer.resources[0]
+    if code:
+        raise for_code(code)(f"whether topic {topic} is compacted cannot be asked")
+    return any(name == POLICY and "compact" in value for name, value, *_ in entries)
+
+
 @asynccontextmanager
 async def reader(
     bootstrap: str, topic: str, missing: PerceptronError
@@ -95,8 +107,12 @@ async def reader(
     """
     async with admin(bootstrap) as client:
         described = (await client.describe_topics([topic]))[0]
-    if described["error_code"]:
-        raise missing
+        if described["error_code"]:
+            raise missing
+        try:
+            gaps = {topic} if await compacted(client, topic) else ()
+        except TopicAuthorizationFailedError:  # a tool that only reads need not be told
+            gaps = {topic}
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
         auto_offset_reset="earliest",
@@ -106,6 +122,7 @@ async def reader(
     async with kafka_errors(bootstrap):
         try:
             await consumer.start()
+            check_offsets(consumer, gaps)
             yield consumer, [TopicPartition(topic, p) for p in sorted(d["partition"] for d in described["partitions"])]
         finally:
             await consumer.stop()
