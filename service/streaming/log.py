@@ -20,7 +20,7 @@ from aiokafka.errors import CorruptRecordException, KafkaError, NoOffsetForParti
 from service.errors import DataError, DependencyError, Stuck
 from service.snapshots.head import Source
 from service.streaming.assignor import whole_topics
-from service.streaming.batches import Hole, check_offsets, nothing_there
+from service.streaming.batches import Clients, Hole, Known, check_offsets
 from service.streaming.brokers import ANSWER_SECONDS, admin, bounds, compacted, create_topics, kafka_errors, unreadable
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.interfaces import Record
@@ -62,6 +62,7 @@ class Kafka(ConsumerRebalanceListener):
         self.producer: AIOKafkaProducer | None = None
         self.compacted: set[str] = set()
         """Topics whose log was found to have gaps, as compaction makes them."""
+        self.known: Known = {}
         self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
         self._wanted, self._listed = wanted, frozenset(topics)
         self._to_commit: dict[TopicPartition, int] = {}
@@ -94,7 +95,7 @@ class Kafka(ConsumerRebalanceListener):
                 await consumer.stop()
                 await producer.stop()
                 raise
-        check_offsets(consumer, self.compacted)
+        check_offsets(consumer, self.compacted, self.known)
         self.consumer, self.producer, self.missing_since = consumer, producer, 0.0
 
     async def run(self, found: Callable[[str], None]) -> None:
@@ -255,6 +256,8 @@ class TopicLog:
                 self._acquired = self._assignment
                 self._unreadable, self._damaged = False, None
                 self._kafka.compacted.discard(self.topic)
+                for tp in self._partitions:
+                    self._kafka.known.pop(tp, None)
                 self.released.clear()
                 return True
             self._changed.clear()
@@ -273,6 +276,10 @@ class TopicLog:
     @property
     def _consumer(self) -> Any:
         return self._kafka.consumer
+
+    @property
+    def _clients(self) -> Clients:
+        return Clients(self._consumer, self._kafka.producer)
 
     async def source(self) -> Source:
         """See interfaces.Log."""
@@ -372,13 +379,21 @@ class TopicLog:
             raise self._damaged
 
     async def _explained(self, error: Exception) -> bool:
-        """Whether this is what compaction leaves; then it is no error in this topic any more. Raises DependencyError."""
-        if not isinstance(error, Hole) or not error.compactable:
+        """Whether this hole is none: compaction made it, or the batch is in its place. Raises DependencyError."""
+        if not isinstance(error, Hole):
             return False
-        async with admin(self._kafka.bootstrap) as client:
-            if await compacted(client, self.topic):
-                self._kafka.compacted.add(self.topic)
-        return self.topic in self._kafka.compacted
+        kafka, wrong = self._kafka, error.wrong
+        async with kafka_errors(kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
+            if error.wrong == "unsure":
+                wrong = await self._clients.misplaced(error)
+            if wrong == "missing":
+                async with admin(kafka.bootstrap) as client:
+                    if await compacted(client, self.topic):
+                        kafka.compacted.add(self.topic)
+                        wrong = ""
+        if not wrong:
+            kafka.known[error.tp] = error.first, error.following
+        return not wrong
 
     def _note(self, offsets: Mapping[int, int]) -> None:
         """Where the next poll goes on, for the watchdog."""
@@ -419,7 +434,7 @@ class TopicLog:
         tp, at, why = TopicPartition(self.topic, partition), self._at[partition], ""
         with contextlib.suppress(DependencyError):
             async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
-                why = await nothing_there(self._consumer, self._kafka.producer, tp, at)
+                why = await self._clients.nothing_there(tp, at)
         if why:
             self._damaged = unreadable(self.topic, partition, at, why)
         else:

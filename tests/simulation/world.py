@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import random
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from service.errors import DependencyError
@@ -53,6 +53,29 @@ class Partition:
     def __init__(self) -> None:
         self.records: dict[int, Record] = {}
         self.begin = self.end = 0
+        self.flipped: tuple[int, int, int] | None = None
+        """From which offset to before which a batch goes, and where it says that it begins."""
+
+    def batches(self, at: int, compacted: bool) -> Iterator[tuple[int, int, list[Record]]]:
+        """What the log gives for an offset and all that follows: first and next offset of each batch, its records.
+
+        It looks for the first batch that ends behind the offset, as it stands there. A batch without records is a
+        marker, or what was aborted; where the log is compacted there is none.
+        """
+        start, to, says = self.flipped or (self.end, self.end, 0)
+        offset = 0
+        while offset < self.end:
+            if offset == start:
+                found = [self.records[o] for o in range(start, to) if o in self.records]
+                if at < says + to - start:
+                    at = -1  # from here on everything
+                    yield says, says + to - start, [r._replace(offset=r.offset - start + says) for r in found]
+                offset = to
+            else:
+                if at <= offset and (offset in self.records or not compacted):
+                    at = -1
+                    yield offset, offset + 1, [self.records[offset]] if offset in self.records else []
+                offset += 1
 
 
 class Topic:
@@ -61,6 +84,7 @@ class Topic:
     def __init__(self, rng: random.Random, partitions: int) -> None:
         self._rng = rng
         self.partitions = [Partition() for _ in range(partitions)]
+        self.compacted = False
 
     def grow(self) -> None:
         """Add a partition."""
