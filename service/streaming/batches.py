@@ -1,7 +1,7 @@
 """What the first bytes of a batch say, which no checksum covers: its offsets and its length.
 
-The client library believes them: of a batch whose offsets lie before what was read, or after what follows it, it drops
-records and says nothing; at a length that does not fit the broker stops, and so does everybody. Here they are looked at.
+The client library believes them: where the offsets of a batch lie before what was read, or after what follows it, it
+drops records and says nothing; at a length that does not fit the broker stops, and so does everybody.
 """
 
 from collections import OrderedDict
@@ -134,7 +134,9 @@ class Clients(NamedTuple):
         if there is not None and there != (hole.first, hole.following):
             return "impossible"
         before = await self._offsets(hole.tp, hole.first - 1) if there else None
-        return "missing" if before and before[1] != hole.first else ""
+        if before is None or before[1] == hole.first:
+            return ""
+        return "missing" if before == there else "impossible"
 
     async def nothing_there(self, tp: TopicPartition, offset: int) -> str:
         """Why the broker has no batch to give from this offset on, though its log goes on; "" where it may have one."""

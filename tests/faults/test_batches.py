@@ -12,10 +12,9 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
 from service.streaming.dead_letters import topic_of
-from tests.conftest import Run, Running, create_topic, event, wait
+from tests.conftest import Running, create_topic, event, one_line, perceptron, wait
 from tests.faults.conftest import repeated
 from tests.faults.test_log_faults import batches
-from tests.oracle import Fold, same
 
 RECORDS = 10
 """Of a batch."""
@@ -61,46 +60,72 @@ def service(kafka: Server, redis: Server, topic: str, tmp_path: Path) -> Iterato
             one.kill()
 
 
-BASES = {"276": (6, 0), "4": (7, 4), "16": (7, 2), "28": (7, 3), "21": (7, 0), "beyond": (2, 0), "negative": (0, 7)}
+BASES = {
+    "276": (6, 0), "4": (7, 4), "16": (7, 2), "28": (7, 3), "21": (7, 0), "beyond": (2, 0), "negative": (0, 7)
+}  # fmt: skip
 """Byte and bit of the batch that begins at 20, by where it says then that it begins."""
+MISPLACED = "at (19|20) the log, which ends at 450, goes on with a batch of "
+LENGTHS = {"longer": (1, 4), "much-longer": (0, 6), "negative": (0, 7), "shorter": (2, 0)}
+"""The same of its length."""
+
+
+async def written(client: AIOKafkaProducer, kafka: Server, topic: str, batches: int, policy: str = "delete") -> None:
+    """A topic of so many batches, and its dead letters'."""
+    await create_topic(kafka, topic, cleanup_policy=policy)
+    await create_topic(kafka, topic_of(topic))
+    await send(client, topic, range(batches))
+
+
+def learned(running: Running, topic: str, records: int) -> None:
+    wait(lambda: running.model(topic)["next"]["0"] == records, "the healthy one is learned")
+
+
+def stopped(running: Running, topic: str, words: str) -> None:
+    """It stops there alone, before the damage, and what was before it is saved."""
+    assert running.process.poll() is None, running.log.read_text()
+    wait(lambda: running.model(topic)["stopped"] and not running.model(topic)["ahead"], "it stops and saves")
+    model = running.model(topic)
+    print(f"\n{model['stopped']}")
+    assert re.search(
+        rf"topic {topic}: the record at offset (19|20) of partition 0 cannot be read \({words}", model["stopped"]
+    )
+    assert f"`perceptron reset -t {topic} --yes`" in model["stopped"]
+    assert (model["covered"], model["events"]) == ({"0": [[0, 20]]}, 20)
 
 
 async def test_a_flipped_base_offset_stops_learning_before_it(
     service: Any, kafka: Server, redis: Server, topic: str
 ) -> None:
-    """Wherever the batch says that it is: what is before it is learned and saved, nothing else, and the stop says so."""
-    policies = ("delete", "compact")
-    topics = {f"{topic}-{policy}-{name}": where for policy in policies for name, where in BASES.items()}
+    """Wherever the batch says that it is, and for a fresh process too, which begins with a fetch of its own there."""
+    topics = {f"{topic}-{kind}-{name}": where for kind in ("delete", "compact") for name, where in BASES.items()}
     healthy = f"{topic}-healthy"
     client = AIOKafkaProducer(bootstrap_servers=kafka.address)
     await client.start()
     try:
-        for name in (healthy, *topics):
-            await create_topic(kafka, name, cleanup_policy="compact" if "compact" in name else "delete")
-            await create_topic(kafka, topic_of(name))
-            await send(client, name, range(45))
+        await written(client, kafka, healthy, 45)
+        for name, where in topics.items():
+            await written(client, kafka, name, 45, "compact" if "compact" in name else "delete")
+            damage(kafka, name, 2, *where)
     finally:
         await client.stop()
-    for name, where in topics.items():
-        damage(kafka, name, 2, *where)
-    running = await asyncio.to_thread(service(healthy, *topics).up)
-    await asyncio.to_thread(wait, lambda: running.model(healthy)["next"]["0"] == 450, "the healthy one is learned")
-    for name in topics:
-        model = await asyncio.to_thread(
-            wait, lambda name=name: (m := running.model(name))["stopped"] and not m["ahead"] and m, "it stops and saves"
-        )
-        print(f"\n{model['stopped']}")
-        assert (
-            f"topic {name}: the record at offset 20 of partition 0 cannot be read (at 20 the log, which ends at 450, goes on with a batch of "
-            in model["stopped"]
-        )  # noqa: E501
-        assert (model["covered"], model["events"]) == ({"0": [[0, 20]]}, 20)
-        assert running.metrics()[f'perceptron_unexplained_gaps_total{{model="{name}"}}'] == 1
-    assert running.model(healthy)["stopped"] is None
-
-
-LENGTHS = {"longer": (1, 4), "much-longer": (0, 6), "negative": (0, 7), "shorter": (2, 0)}
-"""Byte and bit of the length of the batch that begins at 20."""
+    running = service(healthy, *topics)
+    for fresh in (False, True):
+        if fresh:
+            assert await asyncio.to_thread(running.stop) == 0
+            running.start(running.command)
+        await asyncio.to_thread(running.up)
+        await asyncio.to_thread(learned, running, healthy, 450)
+        for name in topics:
+            await asyncio.to_thread(
+                stopped, running, name, "at 20 the log, which ends at 450, goes on with a batch of "
+            )
+            assert running.metrics()[f'perceptron_unexplained_gaps_total{{model="{name}"}}'] == 1
+        assert running.model(healthy)["stopped"] is None
+    damage(kafka, healthy, 2, *BASES["4"])
+    done = perceptron("verify", "-t", healthy, "-b", kafka.address, "--redis", f"redis://{redis.address}/0")
+    print(done.stderr)
+    assert done.returncode == 1
+    assert re.search(f"{MISPLACED}4 to 13", one_line(done.stderr))
 
 
 async def test_a_damaged_length_stops_its_topic_alone(service: Any, kafka: Server, topic: str) -> None:
@@ -111,9 +136,7 @@ async def test_a_damaged_length_stops_its_topic_alone(service: Any, kafka: Serve
     await client.start()
     try:
         for name in (*healthy, *topics):
-            await create_topic(kafka, name)
-            await create_topic(kafka, topic_of(name))
-            await send(client, name, range(5))
+            await written(client, kafka, name, 5)
         for name, (byte, bit) in topics.items():
             damage(kafka, name, 2, 8 + byte, bit)
         running = await asyncio.to_thread(service(*healthy, *topics, watchdog=3.0).up)
@@ -128,21 +151,14 @@ async def test_a_damaged_length_stops_its_topic_alone(service: Any, kafka: Serve
                 answered += 1
                 await send(client, name, range(sent, sent + 1))
             sent += 1
-        for name in healthy:
-            await asyncio.to_thread(wait, lambda name=name: running.model(name)["next"]["0"] == sent * RECORDS, "all")
+        print(f"{answered} predictions answered in {time.monotonic() - began:.1f} s")
+        for fresh in range(repeated(2, 1)):  # the second at the offset where the one before stopped
+            if fresh:
+                assert await asyncio.to_thread(running.stop) == 0
+                await asyncio.to_thread(running.start(running.command).up)
+            for name in topics:
+                await asyncio.to_thread(stopped, running, name, "")
+            for name in healthy:
+                await asyncio.to_thread(learned, running, name, sent * RECORDS)
     finally:
         await client.stop()
-    print(f"{answered} predictions answered in {time.monotonic() - began:.1f} s")
-    # The second is a fresh process, at the offset where the one before stopped.
-    for fresh in range(repeated(2, 1)):
-        if fresh:
-            assert await asyncio.to_thread(running.stop) == 0
-            await asyncio.to_thread(running.start(running.command).up)
-        for name in topics:
-            await asyncio.to_thread(wait, lambda name=name: running.model(name)["stopped"], "it stops")
-            model = running.model(name)
-            print(f"\n{model['stopped']}")
-            assert re.search(rf"topic {name}: the record at offset (19|20) of partition 0 cannot be", model["stopped"])
-            assert f"perceptron reset -t {name} --yes" in model["stopped"]
-            assert (model["covered"], model["events"], model["ahead"]) == ({"0": [[0, 20]]}, 20, 0)
-    assert all(running.model(name)["learning_here"] for name in healthy)

@@ -121,15 +121,15 @@ class SimulatedLog:
         part, found = topic.partitions[partition], list[Record]()
 
         def has(offset: int) -> tuple[int, int]:
-            return next(part.batches(offset, topic.compacted))[:2]
+            return part.batches(offset, topic.compacted)[0][:2]
 
         def sure(*batch: int) -> bool:
             if batch[0] < part.begin:
                 return True
-            follows = batch[0] <= part.begin or topic.compacted or has(batch[0] - 1)[1] == batch[0]
-            return has(batch[0]) == batch and follows
+            before = has(batch[0] - 1) if batch[0] > part.begin else (0, batch[0])
+            return has(batch[0]) == batch and (before[1] == batch[0] or (topic.compacted and before == batch))
 
-        batches = [*part.batches(at, topic.compacted)]
+        batches = part.batches(at, topic.compacted)
         if part.flipped and at < part.end and not batches:
             raise LogGap(f"the log has nothing from offset {at} of partition {partition} on")  # so the watchdog finds
         offsets = Offsets(at, part.end, compacted=topic.compacted, sure=sure)

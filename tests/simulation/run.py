@@ -294,7 +294,7 @@ class Simulation:
             says = start ^ 1 << self.flips.choice((0, 1, 2, 3, 4, 5, 8, 40))
             after = min((o for o in part.records if o >= to), default=part.end)
             # In what compaction left, a batch is told only by what it is moved over.
-            if not topic.compacted or start < says and after < says + to - start:
+            if not topic.compacted or (start < says and after < says + to - start):
                 part.flipped = start, to, says
                 self._note(f"base offset flipped: {topic.partitions.index(part)}:{part.flipped}")
 

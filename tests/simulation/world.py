@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import random
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from service.errors import DependencyError
@@ -56,26 +56,25 @@ class Partition:
         self.flipped: tuple[int, int, int] | None = None
         """From which offset to before which a batch goes, and where it says that it begins."""
 
-    def batches(self, at: int, compacted: bool) -> Iterator[tuple[int, int, list[Record]]]:
+    def batches(self, at: int, compacted: bool) -> list[tuple[int, int, list[Record]]]:
         """What the log gives for an offset and all that follows: first and next offset of each batch, its records.
 
-        It looks for the first batch that ends behind the offset, as it stands there. A batch without records is a
-        marker, or what was aborted; where the log is compacted there is none.
+        It goes by where batches begin, as they stand there, to the one that has the offset, or is the first beyond it.
+        A batch without records is a marker, or what was aborted; where the log is compacted there is none.
         """
         start, to, says = self.flipped or (self.end, self.end, 0)
-        offset = 0
-        while offset < self.end:
-            if offset == start:
-                found = [self.records[o] for o in range(start, to) if o in self.records]
-                if at < says + to - start:
-                    at = -1  # from here on everything
-                    yield says, says + to - start, [r._replace(offset=r.offset - start + says) for r in found]
-                offset = to
-            else:
-                if at <= offset and (offset in self.records or not compacted):
-                    at = -1
-                    yield offset, offset + 1, [self.records[offset]] if offset in self.records else []
-                offset += 1
+        found = [
+            (offset, offset + 1, [self.records[offset]] if offset in self.records else [])
+            for offset in range(self.end)
+            if not start <= offset < to and (offset in self.records or not compacted)
+        ]
+        if self.flipped:
+            moved = [self.records[o]._replace(offset=o - start + says) for o in range(start, to) if o in self.records]
+            found.insert(sum(first < start for first, _, _ in found), (says, says + to - start, moved))
+        for i, (first, _, _) in enumerate(found):
+            if first >= at:
+                return found[i - 1 :] if i and first > at and found[i - 1][1] > at else found[i:]
+        return found[-1:] if found and found[-1][1] > at else []
 
 
 class Topic:
