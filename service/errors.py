@@ -6,6 +6,7 @@ PerceptronError
 ├── DataError             the log or the store holds something that must not be learned or served
 │   ├── OutOfOrder        records do not go on where the model stopped
 │   ├── LogLost           the log no longer has the next record
+│   │   └── LogGap        its batches do not follow on each other, and nothing explains that
 │   ├── AnotherCluster    the stored model was learned from another Kafka cluster
 │   ├── SnapshotDamaged   a stored snapshot does not match its own digests
 │   └── SnapshotNewer     a stored snapshot is whole, and has what this release does not know
@@ -45,6 +46,10 @@ class OutOfOrder(DataError):
 
 class LogLost(DataError):
     """The log begins after, or ends before, the next record to learn."""
+
+
+class LogGap(LogLost):
+    """Offsets are missing, or stand twice, that no marker, aborted transaction or compaction explains."""
 
 
 class AnotherCluster(DataError):

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from service.errors import DataError, DependencyError
+from service.errors import DataError, DependencyError, LogGap
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics
 from service.serving.models import Answering, Model
@@ -32,6 +32,7 @@ class ModelObserver:
             metrics.snapshots.labels(model.name, result)
         for cause in REWINDS:
             metrics.rewinds.labels(model.name, cause)
+        metrics.gaps.labels(model.name)
         self._gaps_said = False
         self._outsiders: set[str] = set()
 
@@ -137,6 +138,8 @@ class ModelObserver:
         """See streaming.interfaces.Observer."""
         if self._model.stopped != str(error):  # one that is looked at again is said once
             self._log.error("learning stopped", reason=str(error))
+            if isinstance(error, LogGap):
+                self._metrics.gaps.labels(self._model.name).inc()
         self._model.stopped = str(error)
 
     def followed(self, head: Head) -> None:

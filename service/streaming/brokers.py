@@ -10,9 +10,16 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
 
-from service.errors import DataError, DependencyError, PerceptronError, os_cause
+from service.errors import DataError, DependencyError, LogGap, PerceptronError, os_cause
+from service.streaming.batches import Hole, check_offsets
 from service.streaming.internals import BatchTooLarge
 
 ANSWER_SECONDS = 5.0
@@ -40,7 +47,7 @@ async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
         raise DependencyError(f"Kafka at {bootstrap}: {str(error) or type(error).__name__}", "kafka") from error
 
 
-def unreadable(topic: str, partition: int, offset: int | None, error: Exception) -> DataError:
+def unreadable(topic: str, partition: int, offset: int | None, error: Exception | str) -> DataError:
     """What to say of a record that the client cannot read, however often it is fetched."""
     if isinstance(error, BatchTooLarge):
         resume = f"{partition}:{error.to}"
@@ -48,7 +55,7 @@ def unreadable(topic: str, partition: int, offset: int | None, error: Exception)
             f"{error}, so it is not read: leave it out with `perceptron rollback -t {topic} --to VERSION --resume-at "
             f"{resume} --yes`, or `perceptron reset -t {topic} --yes` and --start-at {resume}"
         )
-    return DataError(
+    return (LogGap if isinstance(error, Hole) else DataError)(
         f"topic {topic}: the record at offset {offset} of partition {partition} cannot be read ({error}): mend the "
         f"log, or leave the whole of its batch out with `perceptron rollback -t {topic} --to VERSION --resume-at "
         f"{partition}:OFFSET --yes`, or `perceptron reset -t {topic} --yes` and --start-at {partition}:OFFSET"
@@ -127,12 +134,24 @@ async def create_topics(bootstrap: str, topics: Sequence[str], partitions: int =
                         raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
 
 
-async def largest_batch(bootstrap: str, topic: str) -> int | None:
-    """The bytes of the largest batch that a topic takes, or None where we may not know."""
-    wanted = ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": None, "segment.bytes": None})
+async def largest_batch(bootstrap: str, topic: str) -> int:
+    """The bytes of the largest batch that a topic takes; raises DependencyError, as where we may not know."""
     async with admin(bootstrap) as client:
-        [answer] = await client.describe_configs([wanted])
-    return min((int(value) for _, value, *_ in answer.resources[0][-1]), default=None)
+        return min(map(int, (await _settings(client, topic, "max.message.bytes", "segment.bytes")).values()))
+
+
+async def compacted(client: AIOKafkaAdminClient, topic: str) -> bool:
+    """Whether records of this topic may be missing because a later one has the same key; raises KafkaError."""
+    [policy] = (await _settings(client, topic, "cleanup.policy")).values()
+    return "compact" in policy
+
+
+async def _settings(client: AIOKafkaAdminClient, topic: str, *names: str) -> dict[str, str]:
+    [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(names))])
+    code, _, _, _, entries = answer.resources[0]
+    if code:
+        raise for_code(code)(f"the settings of topic {topic} cannot be asked")
+    return {name: value for name, value, *_ in entries}
 
 
 @asynccontextmanager
@@ -145,8 +164,12 @@ async def reader(
     """
     async with admin(bootstrap) as client:
         described = (await client.describe_topics([topic]))[0]
-    if described["error_code"]:
-        raise missing
+        if described["error_code"]:
+            raise missing
+        try:
+            gaps = {topic} if await compacted(client, topic) else ()
+        except TopicAuthorizationFailedError:  # a tool that only reads need not be told
+            gaps = {topic}
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
         auto_offset_reset="earliest",
@@ -156,6 +179,7 @@ async def reader(
     async with kafka_errors(bootstrap):
         try:
             await consumer.start()
+            check_offsets(consumer, gaps)
             yield consumer, [TopicPartition(topic, p) for p in sorted(d["partition"] for d in described["partitions"])]
         finally:
             await consumer.stop()

@@ -106,7 +106,7 @@ class Outbox:
     async def _ask(self) -> None:
         """Ask for the topic's limit, where the broker tells it."""
         with contextlib.suppress(DependencyError):
-            limit = min(MOST_BYTES, await largest_batch(self._bootstrap, self._topic) or self._limit)
+            limit = min(MOST_BYTES, await largest_batch(self._bootstrap, self._topic))
             if limit != self._limit:
                 self._limit = self._taken = limit
                 self._alone = limit < BATCH_BYTES

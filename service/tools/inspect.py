@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from service.errors import DataError, DependencyError
+from service.learning.learner import Learner
 from service.serving.app import describe, describe_version
 from service.serving.models import Model
 from service.settings import Settings
@@ -65,6 +67,7 @@ async def _about(settings: Settings, name: str, bound: bool) -> dict[str, Any]:
     return {
         **describe(Model(name), answering),
         **hindsight,
+        "offsets_without_record": _empty(answering.learner),
         "lag": lag,
         "lag_reason": reason,
         "versions": [describe_version(*v) for v in codec.kept(answering.head, answering.digest, kept)],
@@ -73,6 +76,12 @@ async def _about(settings: Settings, name: str, bound: bool) -> dict[str, Any]:
             {"name": columns.name_of(c), "weight": float(w[c])} for c in answering.learner.largest(TOP)
         ],
     }
+
+
+def _empty(learner: Learner) -> int:
+    """Covered offsets that held no record: those of markers and of aborted or compacted records."""
+    covered = sum(to - start for ranges in learner.covered.values() for start, to in ranges)
+    return covered - learner.counts.events - sum(learner.counts.rejected.values())
 
 
 async def _lag(bootstrap: str, topic: str, following: Mapping[int, int]) -> dict[str, int]:
@@ -111,6 +120,7 @@ def _facts(about: dict[str, Any]) -> Table:
         "loss": "-" if about["loss"] is None else f"{about['loss']:g} (mean perceptron loss of recent events)",
         "margins": ", ".join(f"{q} quantile {v:g}" for q, v in (margins or {}).items()) or "-",
         "rejected": ", ".join(f"{k} {v:,}" for k, v in sorted(about["rejected"].items())) or "none",
+        "gaps": _gaps(about),
         "columns": f"{about['columns']:,}",
         "squared norm": f"{about['squared_norm']:g}" + (f" of at most {limit:g}" if limit is not None else ""),
         "state digest": about["state_digest"],
@@ -120,6 +130,18 @@ def _facts(about: dict[str, Any]) -> Table:
     for key, value in rows.items():
         table.add_row(Text(key, "bold"), Text(str(value)))
     return table
+
+
+def _gaps(about: dict[str, Any]) -> str:
+    """Offsets that were not learned, between those that were."""
+    empty = about["offsets_without_record"]
+    holes = [
+        f"partition {p}: {a:,} to {b:,} left out"
+        for p, ranges in about["covered"].items()
+        for (_, a), (b, _) in pairwise(ranges)
+    ]
+    said = [f"{empty:,} offsets hold no record, perceptron verify says which"] if empty else []
+    return "; ".join([*said, *holes]) or "none"
 
 
 def _hindsight(about: dict[str, Any]) -> dict[str, str]:

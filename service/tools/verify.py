@@ -31,6 +31,9 @@ from service.tools.models import none_stored
 
 SLICE = 1000
 TRIES = 5
+GAPS = 100
+"""Of so many it is said where they are."""
+LISTED = 10
 UNWATCHED = Options(bound=False)
 """The bound's sums are no part of the state."""
 DIFFERENT = 4
@@ -47,8 +50,14 @@ class Replayed(NamedTuple):
     """What was read again: records, offsets that held none, and why it could not be learned to the end, if so."""
 
     records: int
-    gaps: int
+    gaps: list[tuple[int, int, int]]
+    """Partition, first offset, and the one behind the last."""
     diverged: str | None
+
+    @property
+    def empty(self) -> int:
+        """Offsets that held no record."""
+        return sum(to - start for _, start, to in self.gaps)
 
 
 def verify_model(settings: Settings, name: str, as_json: bool) -> int:
@@ -76,7 +85,7 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
     if not equal and replayed.gaps and _records(learner) < _records(snapshot.learner) and not replayed.diverged:
         raise DataError(
             f"topic {name} holds {_records(learner):,} of the {_records(snapshot.learner):,} records that were "
-            f"learned: {replayed.gaps:,} covered offsets are empty, as where a log is compacted"
+            f"learned: {replayed.empty:,} covered offsets are empty, as where a log is compacted"
         )
     return {
         "model": name,
@@ -87,7 +96,8 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
         "replayed_records": replayed.records,
         "replayed_events": learner.counts.events - before,
         "events": head.counts.events,
-        "offsets_without_record": replayed.gaps,
+        "offsets_without_record": replayed.empty,
+        "gaps": replayed.gaps[:GAPS],
         "state_digest": head.state_digest,
         "replayed_state_digest": digest,
         "equal": equal,
@@ -166,7 +176,13 @@ async def _replay(bootstrap: str, topic: str, snapshot: Snapshot, learner: Learn
     """Learn the covered records again; raises LogLost where they are not all there, and DependencyError."""
     steps = _steps(snapshot, learner)
     known = {int(p): position.fingerprint for p, position in snapshot.head.next.items()}
-    records = gaps = 0
+    records, gaps = 0, list[tuple[int, int, int]]()
+
+    def pass_over(partition: int, to: int) -> None:
+        if to > learner.next[partition]:
+            gaps.append((partition, learner.next[partition], to))
+            learner.pass_over(partition, to)
+
     async with reader(bootstrap, topic, LogLost(f"Kafka at {bootstrap} has no topic {topic}")) as (consumer, there):
         _check_log(topic, steps, await bounds(consumer, there))
         wanted = {partition for partition, _, _ in steps}
@@ -182,14 +198,12 @@ async def _replay(bootstrap: str, topic: str, snapshot: Snapshot, learner: Learn
                             "one that was learned, so the topic was recreated"
                         )
                 for run in _slices(part):
-                    gaps += run[0].offset - learner.next[partition]
-                    learner.pass_over(partition, run[0].offset)
+                    pass_over(partition, run[0].offset)
                     outcome = learner.apply(partition, run[0].offset, [record.value for record in run])
                     records += outcome.consumed
                     if outcome.diverged:
                         return Replayed(records, gaps, outcome.diverged)
-            gaps += to - learner.next[partition]
-            learner.pass_over(partition, to)
+            pass_over(partition, to)
     return Replayed(records, gaps, None)
 
 
@@ -278,7 +292,7 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
 
 def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
     begun = "the first record" if about["from_version"] is None else f"kept version {about['from_version']:,}"
-    gaps = about["offsets_without_record"]
+    empty, gaps = about["offsets_without_record"], about["gaps"]
     ranges = [(p, ", ".join(f"{a:,} to {b:,}" for a, b in part)) for p, part in about["covered"].items()]
     return [
         ("model", f"{about['model']}, version {about['version']:,}, {about['events']:,} events"),
@@ -286,8 +300,10 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
         (
             "replayed",
             f"{about['replayed_records']:,} records, {about['replayed_events']:,} of them events, from {begun} on"
-            + (f"; {gaps:,} offsets hold no record" if gaps else ""),
+            + (f"; {empty:,} offsets hold no record" if empty else ""),
         ),
+        *(("gap", f"partition {p}: {a:,} to {b:,}") for p, a, b in gaps[:LISTED]),
+        *([("", "and more: --json has them")] if len(gaps) > LISTED else []),
         ("stored", about["state_digest"]),
         ("replay", about["replayed_state_digest"]),
         ("result", "equal, bit for bit" if about["equal"] else "DIFFERENT"),

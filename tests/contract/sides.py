@@ -19,6 +19,7 @@ from service.streaming.dead_letters import topic_of
 from service.streaming.interfaces import Log
 from service.streaming.log import Kafka
 from tests.conftest import DEADLINE, create_topic, read_all, trim
+from tests.faults.test_log_faults import batches
 from tests.simulation.log import SimulatedLog
 from tests.simulation.world import Partition, Record, Topic, World
 
@@ -71,6 +72,9 @@ class Side(Protocol):
 
     async def gap(self) -> int:
         """Offsets of partition 0 that hold no record, at its end; says how many."""
+
+    async def flip(self, offset: int) -> None:
+        """A bit of partition 0's batch that begins there: it says that it begins 256 later."""
 
     async def trim(self, offset: int) -> None:
         """Partition 0."""
@@ -156,6 +160,9 @@ class OfSimulation:
     async def gap(self) -> int:
         self._partition(0).end += 3
         return 3
+
+    async def flip(self, offset: int) -> None:
+        self._partition(0).flipped = offset, offset + 1, offset ^ 256
 
     async def trim(self, offset: int) -> None:
         self._partition(0).begin = offset
@@ -246,6 +253,13 @@ class OfKafka:
 
         await until(marked, "the marker")
         return 3
+
+    async def flip(self, offset: int) -> None:
+        [path] = Path(self._server._log).parent.glob(f"kafka/{self._topic}-0/*.log")
+        [at] = [begins for first, _, begins, _ in batches(path.read_bytes()) if first == offset]
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write((offset ^ 256).to_bytes(8))
 
     async def trim(self, offset: int) -> None:
         await trim(self._server, self._topic, offset)

@@ -9,7 +9,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from service.errors import DependencyError
+from service.errors import DependencyError, LogGap
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.interfaces import Log
 from tests.contract.sides import SESSION_SECONDS, Content, OfSimulation, Seen, Side, of_kafka, plain, until
@@ -190,6 +190,22 @@ async def a_poll_where_the_log_has_no_such_offset_raises(side: Side) -> None:
     assert await polled(side.log, p0=2) == {0: records[4:]}
 
 
+async def a_batch_that_is_not_in_its_place_is_an_error_after_what_is_before_it(side: Side) -> None:
+    """Also where its offsets come to be some that the log has, and from within what is before it."""
+    before = await side.produce(0, plain(20))
+    await side.produce(0, plain(10))
+    await side.flip(20)
+    await side.produce(0, plain(400))
+    assert await side.log.acquire()
+    for start in (0, 7, 20):
+        found: list[int] = []
+        side.log.seek({0: start, 1: 0})
+        with pytest.raises(LogGap):  # noqa: PT012 - whatever came before it
+            while True:
+                found += [record.offset for record in (await side.log.poll()).get(0, ())]
+        assert found == [record.offset for record in before[start:]]
+
+
 async def what_was_taken_away_is_not_held_until_it_is_acquired_again(side: Side) -> None:
     log = side.log
     assert not log.held
@@ -351,6 +367,7 @@ STATEMENTS = (
     positions_are_behind_offsets_that_hold_no_record,
     a_record_is_read_where_it_stands_and_none_where_none_is,
     a_poll_where_the_log_has_no_such_offset_raises,
+    a_batch_that_is_not_in_its_place_is_an_error_after_what_is_before_it,
     what_was_taken_away_is_not_held_until_it_is_acquired_again,
     a_stop_ends_the_wait_and_the_holding,
     a_broker_that_is_silent_is_an_error_and_then_forgotten,

@@ -58,6 +58,14 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
     assert found["replayed_state_digest"] == model["state_digest"]
     assert (found["replayed_events"], found["offsets_without_record"]) == (600, rejected)
     assert found["replayed_records"] == 600 + rejected
+    markers = [[0, end, end + 1] for end in range(51, 52 * rejected, 52)]
+    assert found["gaps"] == markers
+    said = (await tool("verify")).stdout
+    assert "gap       partition 0: 51 to 52\n" in said
+    assert said.count("gap  ") == 10
+    shown = (await tool("inspect")).stdout
+    assert f"{rejected} offsets hold no record" in " ".join(shown.split())
+    assert json.loads((await tool("inspect", "--json")).stdout)["offsets_without_record"] == rejected
 
 
 async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from service.errors import DependencyError
+from service.errors import DependencyError, LogGap
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter
+from service.streaming.offsets import Offsets
 from tests.simulation.world import Record, Step, Topic, World
 
 
@@ -83,11 +84,13 @@ class SimulatedLog:
 
     async def read(self, partition: int, offset: int) -> Record | None:
         at = self._at
-        part = (await self._ask("read")).partitions[partition]
+        topic = await self._ask("read")
+        part = topic.partitions[partition]
         if not self.held or not part.begin <= offset < part.end:
             return None
+        found = self._fetched(topic, partition, offset)[:1]
         at[partition] = offset + 1
-        return part.records.get(offset)
+        return found[0] if found and found[0].offset == offset else None
 
     def seek(self, offsets: Mapping[int, int]) -> None:
         self._at.update({p: o for p, o in offsets.items() if p in self.partitions})
@@ -106,7 +109,7 @@ class SimulatedLog:
                 continue
             if not part.begin <= at[p] <= part.end:
                 raise DependencyError("offset out of range", "kafka")
-            found = [part.records[o] for o in range(at[p], part.end) if o in part.records][: rng.randint(1, 7)]
+            found = self._fetched(topic, p, at[p])[: rng.randint(1, 7)]
             at[p] = found[-1].offset + 1 if found else part.end
             if p not in self._sought and len(found) > 1 and self._world.chance(0.3):
                 self._world.count("fetch cut")
@@ -118,6 +121,33 @@ class SimulatedLog:
         if not polled:
             self._world.now += 0.2
         return polled
+
+    def _fetched(self, topic: Topic, partition: int, at: int) -> list[Record]:
+        """Records as the client takes them from what the log says: those before where it stands it drops."""
+        part, found = topic.partitions[partition], list[Record]()
+
+        def has(offset: int) -> tuple[int, int]:
+            return part.batches(offset, topic.compacted)[0][:2]
+
+        def sure(*batch: int) -> bool:
+            if batch[0] < part.begin:
+                return True
+            before = has(batch[0] - 1) if batch[0] > part.begin else (0, batch[0])
+            return has(batch[0]) == batch and (before[1] == batch[0] or (topic.compacted and before == batch))
+
+        batches = part.batches(at, topic.compacted)
+        if part.flipped and at < part.end and not batches:
+            raise LogGap(f"the log has nothing from offset {at} of partition {partition} on")  # so the watchdog finds
+        offsets = Offsets(at, part.end, compacted=topic.compacted, sure=sure)
+        for i, (first, following, records) in enumerate(batches):
+            then = batches[i + 1][0] if i + 1 < len(batches) else None
+            if wrong := offsets.wrong(first, following, then):
+                if found:
+                    return found
+                raise LogGap(f"offset {at} of partition {partition} is {wrong}: the log goes on with {first}")
+            found += [record for record in records if record.offset >= at]
+            at = following
+        return found
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         if self.held and not self._elsewhere:

@@ -12,6 +12,7 @@ HERE = Path(__file__).parents[2]
 LEARN, KEEPER, EVENTS = "service/streaming/learn.py", "service/snapshots/keeper.py", "service/learning/events.py"
 RECOGNISE, CODEC = "service/streaming/recognise.py", "service/snapshots/codec.py"
 BLOBS, HEAD, STORE = "service/snapshots/blobs.py", "service/snapshots/head.py", "tests/simulation/world.py"
+OFFSETS = "service/streaming/offsets.py"
 SEEDS = 300
 CONTRACT = "tests/contract/test_store.py::test_of_the_simulator"
 ALONE = "tests/simulation/test_alone.py"
@@ -155,6 +156,17 @@ MUTANTS = (
         "a hole fetched again is remembered over a seek", LEARN,
         "                self._refetched.clear()", "                pass",
         f"{ALONE}::test_a_hole_is_fetched_again_after_each_seek",
+    ),
+    Mutant("a hole in a log that is not compacted", OFFSETS, "if not self._compacted:", "if False:"),
+    Mutant("a batch that goes back", OFFSETS, "if not self.at < following <= self._end:", "if following > self._end:"),
+    Mutant(
+        "a batch beyond the log's end", OFFSETS, "< following <= self._end:", "< following:",
+        "tests/unit/test_offsets.py::test_what_may_follow_on_19_in_a_log_that_ends_at_50[45-55-None-impossible-impossible]",
+    ),
+    Mutant("a batch over others", OFFSETS, "if then is not None and then < following:", "if False:"),
+    Mutant(
+        "a batch that a fetch begins within is believed", OFFSETS,
+        "if first < self.at and not self._sure(first, following):", "if False:",
     ),
     Mutant("names of rejected events stay", EVENTS, "            self._columns.truncate(count)\n", ""),
     Mutant(

@@ -1,6 +1,7 @@
 """The scheduler: one seed's run, from the first start to the end of the log, with faults in between."""
 
 import contextlib
+import random
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -154,6 +155,10 @@ class Simulation:
         self.paces: dict[str, float] = {}
         self.reader = Reader(self.world)
         self.started = 0
+        # Numbers of their own, so that what is not flipped goes as it would without.
+        self.flips = random.Random(f"flips of {seed}")
+        self.world.topic.compacted = self.flips.random() < 0.2
+        self.flipping = self.flips.choice((0.0, 0.0, 0.002))
         wanted: list[tuple[Callable[[], None], float]] = [
             (self.spawn, 1.0), (self.crash, 1.0), (self.stop, 0.3), (self.assign, 3.0), (self.revoke, 2.0),
             (self.roll_back, 0.7), (self.empty, 0.15), (self.late, 2.0), (self.world_produces, 5.0), (self.trim, 0.1),
@@ -177,6 +182,8 @@ class Simulation:
                 self.spawn()
                 self.processes[0].log.assign()
                 for _ in range(rng.randint(300, 3000)):
+                    if self.flips.random() < self.flipping:
+                        self.flip()
                     if rng.random() < self.often:
                         fault = rng.choices([f for f, _ in self.faults], [w for _, w in self.faults])[0]
                         fault()
@@ -328,6 +335,20 @@ class Simulation:
             part.begin = self.world.rng.choice(offsets)
             self._note(f"trim: partition {self.world.topic.partitions.index(part)} to {part.begin}")
 
+    def flip(self) -> None:
+        """A bit of a batch's base offset, which no checksum covers; the batch holds a record."""
+        topic = self.world.topic
+        part = self.flips.choice(topic.partitions)
+        start = self.flips.choice([o for o in part.records if o >= part.begin] or [-1])
+        if start >= 0 and part.flipped is None:
+            to = min(part.end, start + self.flips.randint(1, 5))
+            says = start ^ 1 << self.flips.choice((0, 1, 2, 3, 4, 5, 8, 40))
+            after = min((o for o in part.records if o >= to), default=part.end)
+            # In what compaction left, a batch is told only by what it is moved over.
+            if not topic.compacted or (start < says and after < says + to - start):
+                part.flipped = start, to, says
+                self._note(f"base offset flipped: {topic.partitions.index(part)}:{part.flipped}")
+
     def recreate(self) -> None:
         world = self.world
         world.topic = Topic(world.rng, len(world.topic.partitions))
@@ -388,6 +409,12 @@ class Simulation:
             head = self.judge.known[digest]
             starts = [head.next.get(p, 0) for p in range(len(bounds))]
             lost = any(not begin <= o <= end for o, (begin, end) in zip(starts, bounds, strict=True))
+            # A batch that is misplaced stops learning before it, or a start that looks for the last record in it.
+            for p, part in enumerate(world.topic.partitions):
+                if part.flipped:
+                    start, to, says = part.flipped
+                    behind = starts[p] > max(to, says + to - start)
+                    lost |= not behind and part.records.keys().isdisjoint(range(starts[p], start))
             good = lost or head.source["topic_id"] != str(world.topics.index(world.topic))
         elif isinstance(reason, AnotherCluster) and digest:
             good = self.judge.known[digest].source["cluster"] == "elsewhere"

@@ -54,6 +54,28 @@ class Partition:
     def __init__(self) -> None:
         self.records: dict[int, Record] = {}
         self.begin = self.end = 0
+        self.flipped: tuple[int, int, int] | None = None
+        """From which offset to before which a batch goes, and where it says that it begins."""
+
+    def batches(self, at: int, compacted: bool) -> list[tuple[int, int, list[Record]]]:
+        """What the log gives for an offset and all that follows: first and next offset of each batch, its records.
+
+        It goes by where batches begin, as they stand there, to the one that has the offset, or is the first beyond it.
+        A batch without records is a marker, or what was aborted; where the log is compacted there is none.
+        """
+        start, to, says = self.flipped or (self.end, self.end, 0)
+        found = [
+            (offset, offset + 1, [self.records[offset]] if offset in self.records else [])
+            for offset in range(self.end)
+            if not start <= offset < to and (offset in self.records or not compacted)
+        ]
+        if self.flipped:
+            moved = [self.records[o]._replace(offset=o - start + says) for o in range(start, to) if o in self.records]
+            found.insert(sum(first < start for first, _, _ in found), (says, says + to - start, moved))
+        for i, (first, _, _) in enumerate(found):
+            if first >= at:
+                return found[i - 1 :] if i and first > at and found[i - 1][1] > at else found[i:]
+        return found[-1:] if found and found[-1][1] > at else []
 
 
 class Topic:
@@ -62,6 +84,7 @@ class Topic:
     def __init__(self, rng: random.Random, partitions: int) -> None:
         self._rng = rng
         self.partitions = [Partition() for _ in range(partitions)]
+        self.compacted = False
 
     def grow(self) -> None:
         """Add a partition."""

@@ -1,0 +1,37 @@
+"""Which offsets may follow on which in a log: a batch says its own, and no checksum covers what it says."""
+
+from collections.abc import Callable
+from typing import Literal
+
+Wrong = Literal["", "unsure", "missing", "impossible"]
+
+
+class Offsets:
+    """Those of one fetch from the offset `at`, of a log that ends before `end`.
+
+    Batches of control records and of aborted transactions have their offsets like any other: but for compaction,
+    nothing is missing between two batches, and nothing ever goes back.
+    """
+
+    def __init__(self, at: int, end: int, *, compacted: bool, sure: Callable[[int, int], bool]) -> None:
+        """`sure` says whether a batch of these offsets is the one that the log has for the first of them."""
+        self.at, self._end, self._compacted, self._sure = at, end, compacted, sure
+
+    def wrong(self, first: int, following: int, then: int | None) -> Wrong:
+        """Go on behind a batch of the offsets `first` to before `following`, unless something is wrong with it.
+
+        `then` is where the next batch of the fetch begins. Missing are offsets that compaction may have taken, in a
+        topic that is not `compacted`. Unsure is a batch that begins before `at`, as where a fetch begins within it.
+        Impossible is what has nothing new, or goes beyond the end, or over what follows.
+        """
+        if not self.at < following <= self._end:
+            return "impossible"
+        if first < self.at and not self._sure(first, following):
+            return "unsure"
+        if first > self.at:
+            if then is not None and then < following:
+                return "impossible"
+            if not self._compacted:
+                return "missing"
+        self.at = following
+        return ""

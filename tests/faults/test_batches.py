@@ -1,0 +1,164 @@
+"""Flipped bits in the first twelve bytes of a batch, its base offset and its length, which no checksum covers."""
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from service.embedded.servers import Server
+from service.streaming.dead_letters import topic_of
+from tests.conftest import Running, create_topic, event, one_line, perceptron, wait
+from tests.faults.conftest import repeated
+from tests.faults.test_log_faults import batches
+
+RECORDS = 10
+"""Of a batch."""
+
+
+def events(batch: int) -> list[bytes]:
+    return [event({f"n{i % 3}": float(batch + i)}, i % 2) for i in range(RECORDS)]
+
+
+async def send(client: AIOKafkaProducer, topic: str, numbers: range) -> None:
+    """A batch for each of these numbers, in the topic's only partition."""
+    for number in numbers:
+        batch = client.create_batch()
+        for i, raw in enumerate(events(number)):
+            assert batch.append(key=b"%d-%d" % (number, i), value=raw, timestamp=None)
+        await (await client.send_batch(batch, topic, partition=0))
+
+
+def damage(kafka: Server, topic: str, batch: int, byte: int, bit: int) -> None:
+    """One bit of this batch's first bytes is another one, in the broker's own file."""
+    [path] = Path(kafka._log).parent.glob(f"kafka/{topic}-0/*.log")
+    data = path.read_bytes()
+    at = batches(data)[batch][2] + byte
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([data[at] ^ 1 << bit]))
+
+
+@pytest.fixture
+def service(kafka: Server, redis: Server, topic: str, tmp_path: Path) -> Iterator[Any]:
+    """Start a service on several topics; it is killed at the end."""
+    started: list[Running] = []
+
+    def start(*topics: str, watchdog: float = 60.0) -> Running:
+        started.append(Running("", kafka.address, redis.address, tmp_path, "", "-g", f"g-{topic}", topics=topics,
+                               watchdog=watchdog))  # fmt: skip
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.http.close()
+        if one.process.poll() is None:
+            one.kill()
+
+
+BASES = {
+    "276": (6, 0), "4": (7, 4), "16": (7, 2), "28": (7, 3), "21": (7, 0), "beyond": (2, 0), "negative": (0, 7)
+}  # fmt: skip
+"""Byte and bit of the batch that begins at 20, by where it says then that it begins."""
+MISPLACED = "at (19|20) the log, which ends at 450, goes on with a batch of "
+LENGTHS = {"longer": (1, 4), "much-longer": (0, 6), "negative": (0, 7), "shorter": (2, 0)}
+"""The same of its length."""
+
+
+async def written(client: AIOKafkaProducer, kafka: Server, topic: str, batches: int, policy: str = "delete") -> None:
+    """A topic of so many batches, and its dead letters'."""
+    await create_topic(kafka, topic, cleanup_policy=policy)
+    await create_topic(kafka, topic_of(topic))
+    await send(client, topic, range(batches))
+
+
+def learned(running: Running, topic: str, records: int) -> None:
+    wait(lambda: running.model(topic)["next"]["0"] == records, "the healthy one is learned")
+
+
+def stopped(running: Running, topic: str, words: str) -> None:
+    """It stops there alone, before the damage, and what was before it is saved."""
+    assert running.process.poll() is None, running.log.read_text()
+    wait(lambda: running.model(topic)["stopped"] and not running.model(topic)["ahead"], "it stops and saves")
+    model = running.model(topic)
+    print(f"\n{model['stopped']}")
+    assert re.search(
+        rf"topic {topic}: the record at offset (19|20) of partition 0 cannot be read \({words}", model["stopped"]
+    )
+    assert f"`perceptron reset -t {topic} --yes`" in model["stopped"]
+    assert (model["covered"], model["events"]) == ({"0": [[0, 20]]}, 20)
+
+
+async def test_a_flipped_base_offset_stops_learning_before_it(
+    service: Any, kafka: Server, redis: Server, topic: str
+) -> None:
+    """Wherever the batch says that it is, and for a fresh process too, which begins with a fetch of its own there."""
+    topics = {f"{topic}-{kind}-{name}": where for kind in ("delete", "compact") for name, where in BASES.items()}
+    healthy = f"{topic}-healthy"
+    client = AIOKafkaProducer(bootstrap_servers=kafka.address)
+    await client.start()
+    try:
+        await written(client, kafka, healthy, 45)
+        for name, where in topics.items():
+            await written(client, kafka, name, 45, "compact" if "compact" in name else "delete")
+            damage(kafka, name, 2, *where)
+    finally:
+        await client.stop()
+    running = service(healthy, *topics)
+    for fresh in (False, True):
+        if fresh:
+            assert await asyncio.to_thread(running.stop) == 0
+            running.start(running.command)
+        await asyncio.to_thread(running.up)
+        await asyncio.to_thread(learned, running, healthy, 450)
+        for name in topics:
+            await asyncio.to_thread(
+                stopped, running, name, "at 20 the log, which ends at 450, goes on with a batch of "
+            )
+            assert running.metrics()[f'perceptron_unexplained_gaps_total{{model="{name}"}}'] == 1
+        assert running.model(healthy)["stopped"] is None
+    damage(kafka, healthy, 2, *BASES["4"])
+    done = perceptron("verify", "-t", healthy, "-b", kafka.address, "--redis", f"redis://{redis.address}/0")
+    print(done.stderr)
+    assert done.returncode == 1
+    assert re.search(f"{MISPLACED}4 to 13", one_line(done.stderr))
+
+
+async def test_a_damaged_length_stops_its_topic_alone(service: Any, kafka: Server, topic: str) -> None:
+    """The broker has nothing to give from there on, for ever: no process ends of it, nobody else is held up."""
+    topics = {f"{topic}-{name}": where for name, where in LENGTHS.items()}
+    healthy = [f"{topic}-healthy-{i}" for i in range(2)]
+    client = AIOKafkaProducer(bootstrap_servers=kafka.address)
+    await client.start()
+    try:
+        for name in (*healthy, *topics):
+            await written(client, kafka, name, 5)
+        for name, (byte, bit) in topics.items():
+            damage(kafka, name, 2, 8 + byte, bit)
+        running = await asyncio.to_thread(service(*healthy, *topics, watchdog=3.0).up)
+        waiting, sent, answered, began = set(topics), 5, 0, time.monotonic()
+        while waiting or answered < 200:
+            assert running.process.poll() is None, running.log.read_text()
+            assert time.monotonic() < began + 60, waiting
+            waiting = {name for name in waiting if not running.model(name)["stopped"]}
+            for name in healthy:
+                answer = running.http.post(f"/v1/models/{name}/predict", json={"features": {"n1": 1}})
+                assert answer.status_code == 200
+                answered += 1
+                await send(client, name, range(sent, sent + 1))
+            sent += 1
+        print(f"{answered} predictions answered in {time.monotonic() - began:.1f} s")
+        for fresh in range(repeated(2, 1)):  # the second at the offset where the one before stopped
+            if fresh:
+                assert await asyncio.to_thread(running.stop) == 0
+                await asyncio.to_thread(running.start(running.command).up)
+            for name in topics:
+                await asyncio.to_thread(stopped, running, name, "")
+            for name in healthy:
+                await asyncio.to_thread(learned, running, name, sent * RECORDS)
+    finally:
+        await client.stop()
