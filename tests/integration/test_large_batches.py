@@ -119,5 +119,5 @@ async def test_many_batches_within_the_limit_are_not_in_memory_together(run: Run
     left = memory(service) - before
     print(f"memory {before} MiB, at most {grown} more, {left} more now; slowest answer {slowest * 1000:.0f} ms")
     assert service.model()["events"] == 1 + TIMES
-    assert grown < 250
+    assert grown < 300
     assert slowest < 2
