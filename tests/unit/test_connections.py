@@ -1,6 +1,7 @@
 """Connections: uvicorn is the one they lean on, and which of them end when they are too many."""
 
 import asyncio
+import contextlib
 import hashlib
 import inspect
 import socket
@@ -17,34 +18,43 @@ def test_uvicorn_is_the_one_that_connections_lean_on() -> None:
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "ea814cf42e50628d"
 
 
-async def test_one_more_is_refused_only_where_all_are_being_answered() -> None:
-    begun, gate = asyncio.Event(), asyncio.Event()
+async def test_one_more_ends_an_idle_one_then_one_that_is_waited_for_and_is_refused_where_all_are_answered() -> None:
+    begun, gate, causes = asyncio.Semaphore(0), asyncio.Event(), list[str]()
 
     async def app(_scope: Any, receive: Any, send: Any) -> None:
-        await receive()
-        begun.set()
+        while (await receive()).get("more_body"):
+            pass
+        begun.release()
         await gate.wait()
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    causes: list[str] = []
-    server = Server(app, Connections(ConnectionLimits(connections=1), causes.append, lambda: 0), 2)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
+    server = Server(app, Connections(ConnectionLimits(connections=2), causes.append, lambda: 0), 2)
+    async with contextlib.AsyncExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         serving = asyncio.create_task(server.serve(sockets=[listening]))
-        idle, first = await asyncio.open_connection("127.0.0.1", port)
-        asked, asking = await asyncio.open_connection("127.0.0.1", port)
-        assert await idle.read() == b"", "it made room"
-        asking.write(b"GET / HTTP/1.1\r\n\r\n")
-        await begun.wait()
-        refused, third = await asyncio.open_connection("127.0.0.1", port)
-        said = await refused.read()
+
+        async def client(text: bytes = b"") -> asyncio.StreamReader:
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            stack.callback(writer.close)
+            writer.write(text)
+            return reader
+
+        slow = await client(b"POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\n{")
+        idle = await client()
+        first = await client(b"GET / HTTP/1.1\r\n\r\n")
+        assert await idle.read() == b""
+        await begun.acquire()
+        second = await client(b"GET / HTTP/1.1\r\n\r\n")
+        assert await slow.read() == b""
+        for _ in range(2):  # the slow one's, which is gone, and this one's
+            await begun.acquire()
+        said = await (await client()).read()
         assert said.startswith(b"HTTP/1.1 503 ")
         assert b"too many connections at a time" in said
+        assert causes == ["too-many"] * 3
         gate.set()
-        assert (await asked.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204 ")
-        assert causes == ["too-many"] * 2
-        for writer in (first, asking, third):
-            writer.close()
+        for asked in (first, second):
+            assert (await asked.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204 ")
         server.should_exit = True
         await serving
