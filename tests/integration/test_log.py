@@ -414,9 +414,7 @@ async def test_another_clusters_model_is_never_gone_on_with(
         try:
             await asyncio.to_thread(other.up)
             for name, events in ((topic, 5), (empty, 0), (same, 5), (settings, 5)):
-                said = await asyncio.to_thread(
-                    wait, lambda name=name: other.model(name)["stopped"], "it does not learn"
-                )
+                said = await asyncio.to_thread(wait, partial(stopped, other, name), "it does not learn")
                 assert said.startswith(f"model {name} was learned from Kafka cluster ")
                 assert other.model(name)["events"] == events
                 assert not any(word in said for word in ("reset", "rollback", "recreated", "trimmed"))
