@@ -414,7 +414,7 @@ async def test_another_clusters_model_is_never_gone_on_with(
         try:
             await asyncio.to_thread(other.up)
             for name, events in ((topic, 5), (empty, 0), (same, 5), (settings, 5)):
-                said = await asyncio.to_thread(wait, partial(_stopped, other, name), "it does not learn")
+                said = await asyncio.to_thread(wait, partial(stopped, other, name), "it does not learn")
                 assert said.startswith(f"model {name} was learned from Kafka cluster ")
                 assert other.model(name)["events"] == events
                 assert not any(word in said for word in ("reset", "rollback", "recreated", "trimmed"))
@@ -430,7 +430,3 @@ async def test_another_clusters_model_is_never_gone_on_with(
         assert (back.model()["events"], back.model()["stopped"]) == (5, None)
         back.kill()
         back.http.close()
-
-
-def _stopped(service: Running, topic: str) -> Any:
-    return service.model(topic)["stopped"]
