@@ -53,7 +53,8 @@ class Log(Protocol):
     async def poll(self, idle: bool = False) -> Mapping[int, Sequence[Record]]:
         """Records by partition, in order, none after a short while; a longer one, if `idle`: nothing else is to do.
 
-        Raises DependencyError where the log has no such offset; `bounds` say why. A topic that was created again and
+        Raises DependencyError where the log has no such offset; `bounds` say why. Raises LogGap where offsets are
+        missing or misplaced, once what is before them was given; compacted ones are not missing. A topic that was created again and
         has it is read on as if it were the old one: `source` says so.
         """
 

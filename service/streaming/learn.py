@@ -4,7 +4,8 @@
 2. Restore the current head; where there is none, begin a model and save its first head before its first event.
 3. Seek to where the head stops.
 4. Poll. Apply records in slices, a turn of the event loop between them; publish the rejected ones as dead letters.
-   Only the record at the next offset is applied; a gap is fetched again once, then accepted or the end.
+   Only the record at the next offset is applied; a gap is fetched again once, then accepted or the end. The log
+   itself raises where markers, aborted transactions and compaction do not explain it.
 5. When due: flush the dead letters, look whether it was one topic all along, save, tell Kafka the offsets (advisory:
    nothing reads them back).
 6. Refused: somebody else went on from our head. Drop the state and go to 2.

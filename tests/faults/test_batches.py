@@ -116,9 +116,9 @@ async def test_a_flipped_base_offset_stops_learning_before_it(
         await asyncio.to_thread(running.up)
         await asyncio.to_thread(learned, running, healthy, 450)
         for name in topics:
-            await asyncio.to_thread(
-                stopped, running, name, "at 20 the log, which ends at 450, goes on with a batch of "
-            )
+            if fresh and "compact" in name:  # there what is missing before a fetch begins tells nothing
+                continue
+            await asyncio.to_thread(stopped, running, name, MISPLACED)
             assert running.metrics()[f'perceptron_unexplained_gaps_total{{model="{name}"}}'] == 1
         assert running.model(healthy)["stopped"] is None
     damage(kafka, healthy, 2, *BASES["4"])
