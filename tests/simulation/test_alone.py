@@ -136,3 +136,19 @@ def test_what_was_learned_of_another_topic_is_dropped_at_a_rebalance(alone: Alon
     assert alone.until(lambda: learning._learner is None)
     alone.world.refusing = False
     assert alone.until(alone.judge.whole)
+
+
+def test_a_look_from_before_the_last_save_drops_nothing(alone: Alone) -> None:
+    """It found another head than ours, which is no reason to learn again; one that found a reset is."""
+    process = alone.process
+    process.log.assign()
+    alone.produce(3)
+    assert alone.until(alone.judge.whole)
+    process.looked = "of before"
+    alone.world.now += 5
+    assert not alone.until(lambda: alone.world.counts.get("rewound: replaced"), 100)
+    alone.world.redis.state.clear()
+    process.looked = ""
+    alone.world.now += 5
+    assert alone.until(lambda: alone.world.counts.get("rewound: replaced"))
+    assert alone.until(alone.judge.whole)
