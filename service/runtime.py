@@ -162,7 +162,7 @@ class Service:
         gc.freeze()
         if not settings.topics:
             return
-        for warning in await self._insist(self._store.check):
+        for warning in await self._insist(lambda: self._store.check(settings.learn)):
             self._log.warning(warning)
         if settings.learn:
             await self._insist(self._check_identities)

@@ -84,7 +84,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     found: list[PerceptronError] = []
     store = RedisStore(settings.redis.url)
     try:
-        warnings = await store.check()
+        warnings = await store.check(settings.learn)
         typer.echo(f"ok    Redis at {store.address}")
         for warning in warnings:
             typer.echo(f"warn  {warning}")

@@ -18,7 +18,7 @@ from tests.simulation.judge import Judge
 from tests.simulation.log import SimulatedLog
 from tests.simulation.world import Clock, SimulatedStore, Step, Topic, Violation, World
 
-MOST_BLOCKS = 5
+MOST_BLOCKS = 3
 """Of runs since the last kept version."""
 PATIENCE = 6000
 """Steps after the last fault within which everything is learned, or somebody said why not."""
