@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import uvicorn
 import uvloop
+from aiokafka.errors import KafkaError
 
 from service import __version__
 from service.errors import ConfigurationError, DependencyError, PerceptronError, SnapshotDamaged, os_cause
@@ -31,6 +32,7 @@ from service.snapshots.keeper import Keeper
 from service.snapshots.store import RedisStore
 from service.streaming.learn import Learning, identity_changed
 from service.streaming.log import Kafka
+from service.streaming.topic_id import too_old
 
 T = TypeVar("T")
 
@@ -188,11 +190,18 @@ class Service:
             spawn(self._models.follow(self._store, self._clock, asyncio.to_thread, observers, spawn))
             if settings.learn:
                 await self._insist(self._kafka.connect)
+                await self._warn_of_age()
                 for model in self._models.listed:
                     learn(model)
                 await self._kafka.run(found)
             elif settings.patterns:
                 await self._find_stored(found)
+
+    async def _warn_of_age(self) -> None:
+        assert self._kafka.producer is not None  # noqa: S101 - it is connected
+        with contextlib.suppress(KafkaError):  # said by those who learn
+            if old := await too_old(self._kafka.producer.client):
+                self._log.warning(old)
 
     async def _find_stored(self, found: Callable[[str], None]) -> None:
         """As a replica, which needs no Kafka: the models that patterns ask for, as the store comes to have them."""

@@ -52,7 +52,7 @@ class Model:
         before, self.looked = self.looked, None if self._catching_up else digest
         if self.learning_here:
             self._followed = None
-        if self._catching_up or self.looked == "" == before:
+        if self._catching_up or (self.looked == "" == before and not self.learning_here):
             return False  # it is followed up, or was: there is nothing, or nothing any more
         return not self.answering or bool(self.answering.ahead) or self.answering.digest != digest
 

@@ -15,6 +15,7 @@ from service.settings import Settings, settings_file
 from service.snapshots.store import RedisStore
 from service.streaming.brokers import admin
 from service.streaming.dead_letters import topic_of
+from service.streaming.topic_id import too_old
 
 
 def show_config(settings: Settings, flags: set[str], as_json: bool) -> None:
@@ -98,11 +99,13 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     bootstrap = settings.kafka.bootstrap_servers
     try:
         async with admin(bootstrap) as client:
-            topics = set(await client.list_topics())
+            topics, old = set(await client.list_topics()), await too_old(client._client)
     except DependencyError as error:
         typer.echo(f"fail  {error}")
         return [*found, error]
     typer.echo(f"ok    Kafka at {bootstrap}")
+    if old:
+        typer.echo(f"warn  {old}")
     for topic in settings.topics:
         for name in (topic, topic_of(topic)):
             if name in topics:
