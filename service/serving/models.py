@@ -61,7 +61,7 @@ class Model:
         before, self.looked = self.looked, None if self._catching_up else digest
         if self.learning_here:
             self._followed = self.unusable = None
-        if self._catching_up or self.looked == "" == before:
+        if self._catching_up or (self.looked == "" == before and not self.learning_here):
             return False  # it is followed up, or was: there is nothing, or nothing any more
         answered = self.answering and not self.answering.ahead and self.answering.digest == digest
         return not answered or self.unusable is not None

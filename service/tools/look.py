@@ -16,6 +16,7 @@ from service.snapshots.store import RedisStore
 from service.streaming.brokers import admin
 from service.streaming.coordinator import coordinator
 from service.streaming.dead_letters import topic_of
+from service.streaming.topic_id import too_old
 
 
 def show_config(settings: Settings, flags: set[str], as_json: bool) -> None:
@@ -92,7 +93,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
         typer.echo(f"warn  {warning}")
     store = RedisStore(settings.redis.url)
     try:
-        warnings = await store.check()
+        warnings = await store.check(settings.learn)
         typer.echo(f"ok    Redis at {store.address}")
         for warning in warnings:
             typer.echo(f"warn  {warning}")
@@ -106,11 +107,13 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     bootstrap = settings.kafka.bootstrap_servers
     try:
         async with admin(bootstrap) as client:
-            topics = set(await client.list_topics())
+            topics, old = set(await client.list_topics()), await too_old(client._client)
     except DependencyError as error:
         typer.echo(f"fail  {error}")
         return [*found, error]
     typer.echo(f"ok    Kafka at {bootstrap}")
+    if old:
+        typer.echo(f"warn  {old}")
     group = settings.kafka.group_id
     try:
         answering = await coordinator(bootstrap, group, settings.kafka.session_timeout)

@@ -17,6 +17,7 @@ SEEDS = 300
 CONTRACT = "tests/contract/test_store.py::test_of_the_simulator"
 ALONE = "tests/simulation/test_alone.py"
 NEWER = f"{ALONE}::test_a_newer_releases_head_is_not_gone_on_with"
+PACE = "tests/unit/test_pace.py"
 
 
 class Mutant(NamedTuple):
@@ -146,6 +147,34 @@ MUTANTS = (
     Mutant(
         "missing blobs are not uploaded again", KEEPER, 'if verdict != "MISSING":', "if True:",
         f"{CONTRACT}[a_keeper_uploads_again_what_vanished]",
+    ),
+    Mutant(
+        "the wall clock says when a version is due", KEEPER, "return now - self._last_kept[1] >= self._keep_every",
+        "return self._clock.time() - last.saved_at >= self._keep_every",
+    ),
+    Mutant(
+        "a version of the future is of now", KEEPER, "now - abs(self._clock.time() - last.saved_at)",
+        "now - (self._clock.time() - last.saved_at)",
+    ),
+    Mutant("the recorded order has no bound", KEEPER, "if len(learner.runs) > MOST_RUNS:", "if False:"),
+    Mutant(
+        "a look from before the last save is believed", LEARN,
+        "if self._looked() != self._keeper.digest and not await self._keeper.current():",
+        "if self._looked() != self._keeper.digest:",
+        f"{ALONE}::test_a_look_from_before_the_last_save_drops_nothing",
+    ),
+    Mutant(
+        "nobody asks where a look found another head", LEARN,
+        "if self._looked() != self._keeper.digest and not await self._keeper.current():", "if False:",
+        f"{ALONE}::test_a_look_from_before_the_last_save_drops_nothing",
+    ),
+    Mutant(
+        "a save that waited for the store paces the next", KEEPER, "min(saved.seconds, self._cost), saved.seconds",
+        "saved.seconds, saved.seconds", f"{PACE}::test_after_the_store_hung_saves_are_as_often_as_before",
+    ),
+    Mutant(
+        "a store that answers again is waited for", KEEPER, "return (back or self._clock.now()",
+        "return (self._clock.now()", f"{PACE}::test_a_store_that_answers_again_is_saved_to_at_once",
     ),
     Mutant(
         "no second look where a blob is missing", KEEPER,

@@ -303,6 +303,7 @@ class SimulatedStore:
             if late:
                 world.redis.late.append((f"{what} of {self._name}", command))
             world.say(f"{self._name}: {what} fails{', and will come late' if late else ''}")
+            self.missing_since = world.now + 1.0
             raise DependencyError(f"{what}: no answer", "redis")
         answer = command()
         if world.chance(0.03):
@@ -316,7 +317,9 @@ class SimulatedStore:
         if world.chance(0.03):
             world.count("reply lost")
             world.say(f"{self._name}: reply to {what} lost")
+            self.missing_since = world.now + 1.0
             raise DependencyError(f"{what}: reply lost", "redis")
+        self.missing_since = 0.0
         return answer
 
     async def digest(self, model: str) -> str:
