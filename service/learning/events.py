@@ -137,6 +137,11 @@ class Decoder:
             raise Rejected("empty", "the record has no value")
         if len(raw) > self._identity.max_record_bytes:
             raise Rejected("too-large", f"{len(raw)} bytes; the limit is {self._identity.max_record_bytes}")
+        colons = raw.count(b":")
+        if colons > self._identity.max_features + len(MEMBERS):  # perhaps of far too many features
+            given = scan(raw).member("features")
+            if given is not None and given.items > self._identity.max_features:
+                self._examine(raw)
         try:
             event = self._fast(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -153,10 +158,10 @@ class Decoder:
             or n > self._identity.max_features
             or (self._listed and n != self._identity.dimension)
             or (weight is not _UNSET and not 0.0 < weight <= MAX_WEIGHT)
-            or not (raw.count(b":") == members or self._each_once(raw, n))
+            or not (colons == members or self._each_once(raw, n))
             or ((each or self._hashed) and not self._certain(features))
         ):
-            self._examine(raw)
+            self._examine(raw, features)
         assert sign is not None  # noqa: S101 - _examine refuses a label without a sign
         return event, sign
 
@@ -182,8 +187,11 @@ class Decoder:
         short = longest * 4 <= self._identity.max_name_bytes or all(name_fits(n, self._identity) for n in features)
         return short and largest <= MAX_VALUE
 
-    def _examine(self, raw: bytes) -> None:
-        """Raise Rejected with the first rule that the record breaks, in the order of the format; else nothing."""
+    def _examine(self, raw: bytes, read: Any = None) -> None:
+        """Raise Rejected with the first rule that the record breaks, in the order of the format; else nothing.
+
+        `read` are its features as msgspec has read them; where they are certain they are not read again.
+        """
         first = raw.lstrip(WHITE)[:1]
         found = look(raw) if first in (b"{", b"[") else None
         if found is None or first == b"[":
@@ -198,12 +206,13 @@ class Decoder:
         features = given.pop("features")
         outermost = _outermost(raw, features)
         check_form(kind(outermost), features.items, self._identity, "/features")
-        text = raw[features.start : features.end]
-        if features.nested >= 0:
-            # A feature that is no number is the last that matters: what it holds and what follows is not read.
-            inner = b"[]" if raw[features.nested] == ord("[") else b"{}"
-            text = raw[features.start : features.nested] + inner + (b"]" if self._listed else b"}")
-        check_items(parse(text), self._identity, "/features")
+        if read is None or features.items != len(read) or not self._certain(read):
+            text = raw[features.start : features.end]
+            if features.nested >= 0:
+                # A feature that is no number is the last that matters: what it holds and what follows is not read.
+                inner = b"[]" if raw[features.nested] == ord("[") else b"{}"
+                text = raw[features.start : features.nested] + inner + (b"]" if self._listed else b"}")
+            check_items(parse(text), self._identity, "/features")
         members = {name: _outermost(raw, member) for name, member in given.items()}
         label = members["label"]
         if not isinstance(label, bool | int | float | str):

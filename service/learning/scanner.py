@@ -116,15 +116,17 @@ def _is_json(raw: bytes) -> bool:
 def _scan(raw: bytes, found: NDArray[np.int64]) -> tuple[int, int, int]:
     depth = deepest = first = last = i = 0
     end = again = member = -1
-    listed = False
-    while i < len(raw):
+    listed, size = False, len(raw)
+    while i < size:
         c = raw[i]
         if listed and depth == 2 and found[member, _ITEMS] == 0 and c != _BRACKET_END:
             found[member, _ITEMS] = c not in (_SPACE, _TAB, _NEWLINE, _RETURN)
         if c == _QUOTE:
             first = i = i + 1
-            while i < len(raw) and raw[i] != _QUOTE:
-                i += 2 if raw[i] == _BACKSLASH else 1
+            while i < size and raw[i] != _QUOTE:
+                if raw[i] == _BACKSLASH:
+                    i += 1
+                i += 1
             last = i
         elif c in (_BRACKET, _BRACE):
             depth += 1

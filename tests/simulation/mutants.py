@@ -116,6 +116,10 @@ MUTANTS = (
         "                self._refetched.clear()", "                pass",
         f"{ALONE}::test_a_hole_is_fetched_again_after_each_seek",
     ),
+    Mutant(
+        "the rest of a slice that was cut short is left out", LEARN, "return outcome.consumed\n",
+        "return len(records)\n",
+    ),
     Mutant("names of rejected events stay", EVENTS, "            self._columns.truncate(count)\n", ""),
     Mutant(
         "known runs are looked for by name", HEAD, "runs = blobs.needed_runs(head.run_blobs, before.runs)",
