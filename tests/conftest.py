@@ -82,7 +82,7 @@ class Running:
         *flags: str,
         topics: Iterable[str] = (),
         watchdog: float = 60.0,
-        program: Sequence[str] = (os.environ.get("PROG","service"),),
+        program: Sequence[str] = ("service",),
     ) -> None:
         self.topic = topic
         self.redis_url = f"redis://{redis}/0"

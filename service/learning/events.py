@@ -30,6 +30,9 @@ REASONS = (
     "not-finite", "out-of-range", "bad-weight", "wrong-length", "too-many-features", "name-too-long", "too-large",
 )  # fmt: skip
 
+MANY = 1000
+"""An event of more features is tested by itself: to read it, and its slice, twice would take too long."""
+
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _UNSET = msgspec.UNSET
 
@@ -159,7 +162,7 @@ class Decoder:
             or (self._listed and n != self._identity.dimension)
             or (weight is not _UNSET and not 0.0 < weight <= MAX_WEIGHT)
             or not (colons == members or self._each_once(raw, n))
-            or ((each or self._hashed) and not self._certain(features))
+            or ((each or self._hashed or n > MANY) and not self._certain(features))
         ):
             self._examine(raw, features)
         assert sign is not None  # noqa: S101 - _examine refuses a label without a sign
@@ -190,7 +193,7 @@ class Decoder:
     def _examine(self, raw: bytes, read: Any = None) -> None:
         """Raise Rejected with the first rule that the record breaks, in the order of the format; else nothing.
 
-        `read` are its features as msgspec has read them; where they are certain they are not read again.
+        `read` are its features as msgspec has read them, where it has: they are not read again unless one is missing.
         """
         first = raw.lstrip(WHITE)[:1]
         found = look(raw) if first in (b"{", b"[") else None
@@ -206,7 +209,9 @@ class Decoder:
         features = given.pop("features")
         outermost = _outermost(raw, features)
         check_form(kind(outermost), features.items, self._identity, "/features")
-        if read is None or features.items != len(read) or not self._certain(read):
+        if read is not None and features.items == len(read):
+            check_items(read if self._listed else read.items(), self._identity, "/features")
+        else:
             text = raw[features.start : features.end]
             if features.nested >= 0:
                 # A feature that is no number is the last that matters: what it holds and what follows is not read.
@@ -333,7 +338,11 @@ def check_items(features: Any, identity: Identity, pointer: str) -> None:
     seen: set[str] = set()
     for i, item in enumerate(features):
         name, value = (str(i), item) if listed else item
-        if not name_fits(name, identity):
+        fits = name_fits(name, identity)
+        if fits and name not in seen and value.__class__ is float and abs(value) <= MAX_VALUE:
+            seen.add(name)
+            continue
+        if not fits:
             raise Rejected("name-too-long", f"a name is longer than {identity.max_name_bytes} bytes", pointer)
         broken = (
             ("duplicate-feature", "is given twice")

@@ -306,7 +306,7 @@ class Learning:
         if outcome.consumed:
             self._last[partition] = records[outcome.consumed - 1]
         delay = self._clock.time() - records[max(outcome.consumed, 1) - 1].timestamp / 1000
-        self._tell.learned(self._clock.now() - started, delay)
+        self._tell.learned(outcome.consumed, self._clock.now() - started, delay)
         if outcome.diverged:
             await self._save(learner)
             if self._learner is None:
