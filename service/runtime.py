@@ -342,7 +342,7 @@ def _warm_up() -> None:
     most_headers(b"\0", 0)
     learner = Learner(Identity(features="positional", dimension=1))
     learner.begin({0: 0})
-    learner.apply(0, 0, [b'{"features":[1],"label":1}'])
+    learner.apply(0, 0, [b'{"features":[1],"label":1,"more":1}'])
 
 
 def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:

@@ -6,14 +6,13 @@ signed indices cost half as much again.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from service.learning.bounds import Stretch, factor
+from service.learning.compiled import compiled
 from service.learning.events import Batch
 from service.learning.identity import Identity
 
@@ -39,15 +38,7 @@ class Learned(NamedTuple):
     """‖x‖² of each event, the bias included."""
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
-    """The function, to be compiled on first use; the result is kept for the next process where there is a place."""
-    try:
-        return njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # no folder that can be written: a read-only file system, a user without a home
-        return njit(nogil=True)(function)
-
-
-@_compiled
+@compiled
 def _learn(
     rule: int, eta: float, positive_tie: bool, binary: bool, slope: float, w: Vector, late: Vector, seen: float,
     starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector, scores: Vector, squared_norms: Vector,

@@ -5,7 +5,7 @@ what happened. State is what `snapshots.head` puts into the state digest: identi
 counts. Beside it stand observations (the recent window, the norm's limit, runs), which are kept but not state.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -223,22 +223,29 @@ class Learner:
         """Go on at `offset`, and leave out the records before it: a hole in what is covered."""
         self.covered[partition] = with_hole(self.covered[partition], offset)
 
-    def apply(self, partition: int, first: int, records: Sequence[bytes | None]) -> Outcome:
+    def apply(
+        self,
+        partition: int,
+        first: int,
+        records: Sequence[bytes | None],
+        enough: Callable[[], bool] | None = None,
+    ) -> Outcome:
         """Learn the values of the records at offsets `first`, `first` + 1, … of a partition, in order.
 
-        Raises OutOfOrder when `first` is not the partition's next offset. When the model diverges, it stops
-        before that record: `Outcome.consumed` is then smaller than the number of records.
+        Raises OutOfOrder when `first` is not the partition's next offset. `Outcome.consumed` is smaller than the number
+        of records when the model diverges, which stops it before that record, or when it was `enough`, which is asked
+        after each.
         """
         if first != self.next.get(partition):
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
         known = len(self.columns.names)
-        batch, rejects, ignored = self._decoder.decode(records)
+        batch, rejects, ignored = self._decoder.decode(records, enough)
         self._fit_arrays()
         identity = self.identity
         events, steps = self.counts.events, self.squared_steps
         learned = kernel.learn(identity, self._w, self._late, batch, events, steps, self.stretch)
         self.squared_steps = learned.squared_steps
-        consumed, diverged = len(records), None
+        consumed, diverged = len(batch.records) + len(rejects), None
         if learned.done < len(batch.labels):
             # The events from here on changed nothing; neither may their names, rejections and counts.
             consumed = batch.records[learned.done]

@@ -197,6 +197,10 @@ MUTANTS = (
         "a batch that a fetch begins within is believed", OFFSETS,
         "if first < self.at and not self._sure(first, following):", "if False:",
     ),
+    Mutant(
+        "the rest of a slice that was cut short is left out", LEARN, "return outcome.consumed\n",
+        "return len(records)\n",
+    ),
     Mutant("names of rejected events stay", EVENTS, "            self._columns.truncate(count)\n", ""),
     Mutant(
         "known runs are looked for by name", HEAD, "runs = blobs.needed_runs(head.run_blobs, before.runs)",

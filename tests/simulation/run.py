@@ -136,10 +136,11 @@ class Reader:
 
 
 @contextlib.contextmanager
-def small(slice_: int, block: int) -> Iterator[None]:
-    """Slices and blocks so small that a few records make several."""
+def small(slice_: int, block: int, seconds: float) -> Iterator[None]:
+    """Slices and blocks so small that a few records make several; in 0 seconds a slice is one record."""
     with (
         mock.patch.object(learn, "SLICE", slice_),
+        mock.patch.object(learn, "SLICE_SECONDS", seconds),
         mock.patch.object(keeper, "SHARE", 2),  # a save is due sooner
         mock.patch.object(blobs, "BLOCK_COLUMNS", block),
         mock.patch.object(blobs, "BLOCK_NAMES", block),
@@ -157,7 +158,8 @@ class Simulation:
         self.judge, rng = Judge(self.world), self.world.rng
         self.world.accepted = self.accepted
         self.keeping = {"keep": rng.choice((0, 1, 1, 3)), "keep_every": rng.choice((0.5, 2.0, 10.0))}
-        self.sizes = rng.choice((2, 3, 200)), rng.choice((2, 3, 8))
+        # Simulated time stands still in a slice: all of it is learned, or with no time at all record by record.
+        self.sizes = rng.choice((2, 3, 200)), rng.choice((2, 3, 8)), 0.0 if seed % 3 == 0 else 1.0
         self.identity = Identity(eta=rng.choice((1.0, 0.5, 0.3)))
         self.processes: list[Process] = []
         self.paces: dict[str, float] = {}
