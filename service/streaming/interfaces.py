@@ -54,8 +54,8 @@ class Log(Protocol):
         """Records by partition, in order, none after a short while.
 
         Raises DependencyError where the log has no such offset; `bounds` say why. Raises LogGap where offsets are
-        missing or misplaced, once what is before them was given; compacted ones are not missing. A topic that was created again and
-        has it is read on as if it were the old one: `source` says so.
+        missing or misplaced, once what is before them was given; compacted ones are not missing. A topic that was
+        created again and has it is read on as if it were the old one: `source` says so.
         """
 
     def commit(self, offsets: Mapping[int, int]) -> None:
