@@ -8,12 +8,14 @@ from typing import Annotated
 
 import typer
 
+from service import __version__
 from service import cli_stored as stored
 from service.cli_options import (
     AsJson,
     Bootstrap,
     Config,
     Format,
+    Group,
     LabelColumn,
     Output,
     Reason,
@@ -36,18 +38,23 @@ app = typer.Typer(
 )
 
 
+def _print_release(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     ctx: typer.Context,
     config: Config = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the release and exit.")] = False,
+    version: Annotated[  # noqa: ARG001 - its callback has all of it
+        bool,
+        # Eager: before a command is asked for.
+        typer.Option("--version", is_eager=True, callback=_print_release, help="Print the release and exit."),
+    ] = False,
 ) -> None:
     ctx.obj = config
-    if version:
-        from service import __version__
-
-        typer.echo(__version__)
-        raise typer.Exit
 
 
 @app.command()
@@ -55,7 +62,7 @@ def run(
     ctx: typer.Context,
     topics: Topics = None,
     bootstrap: Bootstrap = None,
-    group: Annotated[str | None, typer.Option("-g", "--group", help="Consumer group.")] = None,
+    group: Group = None,
     redis: RedisUrl = None,
     host: Annotated[str | None, typer.Option(help="Address to serve on.")] = None,
     port: Annotated[int | None, typer.Option("-p", "--port", help="Port to serve on; 0 takes a free one.")] = None,
@@ -205,9 +212,13 @@ def config(ctx: typer.Context, topics: Topics = None, json: AsJson = False) -> N
 
 
 @app.command()
-def check(ctx: typer.Context, topics: Topics = None, bootstrap: Bootstrap = None, redis: RedisUrl = None) -> None:
-    """Check settings, Redis, Kafka and topics: a line each."""
-    settings = settings_of(ctx, topics=topics, kafka__bootstrap_servers=bootstrap, redis__url=redis)
+def check(
+    ctx: typer.Context, topics: Topics = None, bootstrap: Bootstrap = None, group: Group = None, redis: RedisUrl = None
+) -> None:
+    """Check settings, Redis, Kafka, its group and topics: a line each."""
+    settings = settings_of(
+        ctx, topics=topics, kafka__bootstrap_servers=bootstrap, kafka__group_id=group, redis__url=redis
+    )
     from service.tools.look import check as look
 
     raise typer.Exit(look(settings))
@@ -290,9 +301,17 @@ def demo(
 def main() -> None:
     """Run the command; turn every known error into one line and its exit code."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False, prog_name="perceptron"))
     except PerceptronError as error:
         typer.echo(f"perceptron: {error}", err=True)
+        sys.exit(error.exit_code)
+    except typer.TyperException as error:
+        # Of usage; without a text it was a command without arguments, whose help is printed.
+        if said := " ".join(error.format_message().replace("Value error, ", "").split()):
+            ctx = getattr(error, "ctx", None)
+            typer.echo(
+                f"perceptron: {said.rstrip('.')}; see {ctx.command_path if ctx else 'perceptron'} --help", err=True
+            )
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -36,6 +36,7 @@ Topic = Annotated[
     ),
 ]
 Bootstrap = Annotated[str | None, typer.Option("-b", "--bootstrap-servers", metavar="HOST:PORT", help="Kafka.")]
+Group = Annotated[str | None, typer.Option("-g", "--group", help="Consumer group.")]
 RedisUrl = Annotated[
     str | None, typer.Option("--redis", metavar="URL", help="Redis, such as redis://localhost:6379/0.")
 ]
@@ -66,7 +67,12 @@ def settings_of(ctx: typer.Context, **flags: Any) -> Any:
         if value is not None and value != []:
             section, _, key = name.rpartition("__")
             (given.setdefault(section, {}) if section else given)[key] = value
-    return load(ctx.obj, given)
+    settings = load(ctx.obj, given)
+    if "max_batch_bytes" in settings.kafka.model_fields_set:
+        from service.streaming.internals import limit
+
+        limit(settings.kafka.max_batch_bytes)
+    return settings
 
 
 def one_topic(settings: Any) -> str:

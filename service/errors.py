@@ -7,7 +7,9 @@ PerceptronError
 │   ├── OutOfOrder        records do not go on where the model stopped
 │   ├── LogLost           the log no longer has the next record
 │   │   └── LogGap        its batches do not follow on each other, and nothing explains that
-│   └── SnapshotDamaged   a stored snapshot does not match its own digests
+│   ├── AnotherCluster    the stored model was learned from another Kafka cluster
+│   ├── SnapshotDamaged   a stored snapshot does not match its own digests
+│   └── SnapshotNewer     a stored snapshot is whole, and has what this release does not know
 ├── DependencyError       Kafka or Redis did not answer, or refused
 ├── Stuck                 ours or a client library's: there is work and nothing moves; a fresh process goes on
 └── Rejected              one event or request that breaks the format (never ends a process)
@@ -50,8 +52,16 @@ class LogGap(LogLost):
     """Offsets are missing, or stand twice, that no marker, aborted transaction or compaction explains."""
 
 
+class AnotherCluster(DataError):
+    """The stored model was learned from another Kafka cluster, so that it may be somebody else's."""
+
+
 class SnapshotDamaged(DataError):
     """A head or blob in the store is missing or does not match its digest."""
+
+
+class SnapshotNewer(DataError):
+    """A head in the store matches its digest and has what this release does not know: a newer one wrote it."""
 
 
 class DependencyError(PerceptronError):
@@ -65,7 +75,7 @@ class DependencyError(PerceptronError):
 
 
 class Stuck(PerceptronError):
-    """Kafka answers and has more records, but for a long time none came: the client hangs."""
+    """Kafka answers, but for long the client brought none of its records, or none of its answers: the client hangs."""
 
 
 class Rejected(PerceptronError):

@@ -3,11 +3,11 @@
 import time
 from typing import Any
 
-from service.errors import DependencyError, LogGap, PerceptronError
+from service.errors import DataError, DependencyError, LogGap
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics
 from service.serving.models import Answering, Model
-from service.snapshots.head import Head
+from service.snapshots.head import Head, Writer
 from service.snapshots.keeper import Saved
 from service.streaming.dead_letters import DeadLetter
 
@@ -34,6 +34,7 @@ class ModelObserver:
             metrics.rewinds.labels(model.name, cause)
         metrics.gaps.labels(model.name)
         self._gaps_said = False
+        self._outsiders: set[str] = set()
 
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
         """See streaming.interfaces.Observer."""
@@ -73,7 +74,21 @@ class ModelObserver:
         if cause == "refused":
             self._metrics.snapshots.labels(self._model.name, "refused").inc()
         self._metrics.rewinds.labels(self._model.name, cause).inc()
-        self._log.warning(f"state dropped: {REWINDS[cause]}", cause=cause)
+        # Once it was said who it is, the metric counts the rest.
+        say = self._log.debug if self._outsiders and cause != "recreated" else self._log.warning
+        say(f"state dropped: {REWINDS[cause]}", cause=cause)
+
+    def outsider(self, writer: Writer) -> None:
+        """See streaming.interfaces.Observer."""
+        if writer.group not in self._outsiders:
+            self._outsiders.add(writer.group)
+            self._log.error(
+                "somebody outside this consumer group saves this model too, so each undoes what the other learns (said "
+                "once a group): let one group learn it (kafka.group_id), or give the other another Redis database "
+                "(redis.url)",
+                group=writer.group,
+                process=writer.process,
+            )
 
     def passed_over(self, partition: int, start: int, to: int) -> None:
         """See streaming.interfaces.Observer."""
@@ -133,9 +148,10 @@ class ModelObserver:
         self._model.stopped = None
         self._log.debug("following", version=head.version)
 
-    def damaged(self, error: PerceptronError) -> None:
-        """The store's current snapshot cannot be used; what answers stays."""
-        self._log.error("snapshot damaged; the model that answers stays", reason=str(error))
+    def unusable(self, error: DataError) -> None:
+        """The store's current snapshot is damaged or a newer release's; what answers stays."""
+        self._recovered("redis")
+        self._log.error("snapshot not usable; the model that answers stays", reason=str(error))
 
     def _miss(self, what: str, said: str) -> None:
         if what not in self._missing:

@@ -5,32 +5,43 @@ Tasks live in one TaskGroup: a task that dies ends the process, which never goes
 """
 
 import asyncio
-import contextlib
 import gc
+import os
 import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
-import uvicorn
 import uvloop
 
 from service import __version__
-from service.errors import ConfigurationError, DependencyError, PerceptronError, SnapshotDamaged, os_cause
+from service.errors import (
+    ConfigurationError,
+    DependencyError,
+    PerceptronError,
+    SnapshotDamaged,
+    SnapshotNewer,
+    os_cause,
+)
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.logs import set_up
 from service.monitoring.metrics import Durable, Metrics, Now
 from service.observer import ModelObserver
 from service.serving.app import Limits, create_app
+from service.serving.connections import ConnectionLimits, Connections, Server
 from service.serving.models import Model, Models, given
-from service.settings import Settings, parse_start_at
-from service.snapshots import head as heads
+from service.settings import Settings, is_topic, parse_start_at
+from service.snapshots.codec import readable
+from service.snapshots.head import Source, Writer
 from service.snapshots.keeper import Keeper
-from service.snapshots.store import RedisStore
-from service.streaming.learn import Learning, identity_changed
+from service.snapshots.store import MODELS, RedisStore
+from service.streaming.brokers import cluster_id
+from service.streaming.headers import most_headers
+from service.streaming.learn import Learning
 from service.streaming.log import Kafka
+from service.streaming.recognise import identity_changed
 
 T = TypeVar("T")
 
@@ -40,6 +51,8 @@ STOP_SECONDS = 4.0
 ANSWER_SECONDS = 2
 """For the last saves, then for requests in flight. With leaving the group it all stays within ten seconds."""
 LONGEST_PAUSE = 5.0
+DESCRIPTORS, MODEL_DESCRIPTORS = 64, 8
+"""Not for HTTP connections: the process needs them itself, and each model for Kafka and Redis. A request may too."""
 FIND_SECONDS = 2.0
 
 
@@ -99,27 +112,26 @@ class Service:
         """
         http = self._settings.http
         listening = _bind(http.host, http.port)
+        for warning in self._settings.ignored:
+            self._log.warning(warning)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping, number)
-        server = _Server(
-            uvicorn.Config(
-                create_app(
-                    self._models,
-                    self._metrics,
-                    lambda: self.ready,
-                    self._stop.is_set,
-                    self._store,
-                    Limits(http.max_body_bytes, http.max_instances, http.body_timeout, http.max_in_flight),
-                    version=__version__,
-                ),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                timeout_graceful_shutdown=ANSWER_SECONDS,
-            )
+        app = create_app(
+            self._models,
+            self._metrics,
+            lambda: self.ready,
+            self._stop.is_set,
+            self._store,
+            Limits(http.max_body_bytes, http.max_instances, http.body_timeout, http.max_in_flight),
+            version=__version__,
         )
+        connections = Connections(
+            ConnectionLimits(http.max_connections, http.header_timeout, http.answer_timeout),
+            lambda cause: self._metrics.ended.labels(cause).inc(),
+            lambda: DESCRIPTORS + http.max_in_flight + MODEL_DESCRIPTORS * len(list(self._models)),
+        )
+        server = Server(app, connections, ANSWER_SECONDS)
         host, port = listening.getsockname()[:2]
         self._log.info("listening", url=f"http://{host}:{port}", release=__version__)
         failed: PerceptronError | None = None
@@ -170,8 +182,7 @@ class Service:
             observers: dict[str, ModelObserver] = {}
 
             def follow(model: Model) -> None:
-                tell = observers[model.name] = ModelObserver(model, self._metrics, self._log)
-                following.create_task(model.follow(self._store, self._clock, asyncio.to_thread, tell=tell))
+                observers[model.name] = ModelObserver(model, self._metrics, self._log)
 
             def learn(model: Model) -> None:
                 self._learners.append(tasks.create_task(self._learning(model, observers[model.name]).run()))
@@ -185,6 +196,8 @@ class Service:
 
             for model in self._models.listed:
                 follow(model)
+            spawn = following.create_task
+            spawn(self._models.follow(self._store, self._clock, asyncio.to_thread, observers, spawn))
             if settings.learn:
                 await self._insist(self._kafka.connect)
                 for model in self._models.listed:
@@ -195,11 +208,22 @@ class Service:
 
     async def _find_stored(self, found: Callable[[str], None]) -> None:
         """As a replica, which needs no Kafka: the models that patterns ask for, as the store comes to have them."""
+        said: set[str] = set()
+
+        def say(what: str) -> None:
+            if what not in said:
+                said.add(what)
+                self._log.error(what)
+
         while True:
-            with contextlib.suppress(DependencyError):  # said by those who follow
-                for name in filter(self._settings.wanted, await self._store.models()):
-                    if self._models.get(name) is None:
+            try:
+                for name in await self._store.models():
+                    if not is_topic(name):
+                        say(f"Redis at {self._store.address} has in the set {MODELS} what is no model's name: {name}")
+                    elif self._settings.wanted(name) and self._models.get(name) is None:
                         found(name)
+            except DependencyError as error:
+                say(str(error))
             await asyncio.sleep(FIND_SECONDS)
 
     def _learning(self, model: Model, tell: ModelObserver) -> Learning:
@@ -214,21 +238,24 @@ class Service:
             start=own.start_weights(),
             keep_every=settings.snapshots.keep_every,
             keep=settings.snapshots.keep,
+            writer=Writer(settings.kafka.group_id, f"{socket.gethostname()}:{os.getpid()}"),
         )
         start_at = parse_start_at(settings.start_at)
         log, known = self._kafka.logs[model.name], lambda: model.answering is not None
-        return Learning(log, keeper, self._clock, tell, own.identity(), start_at, known)
+        model.wake = log.wake
+        return Learning(log, keeper, self._clock, tell, own.identity(), start_at, known, lambda: model.looked)
 
     async def _check_identities(self) -> None:
         """Refuse settings under which a stored model's events would mean something else."""
         for model in self._models.listed:
-            found = await self._store.head(model.name)
-            if found is not None:
-                try:
-                    stored = heads.decode(found[1], found[0]).identity
-                except SnapshotDamaged:
-                    continue  # of one model: said where it is restored
-                if differences := self._settings.of(model.name).identity().differences(stored):
+            try:
+                found = await self._store.head(model.name)
+                stored = readable(model.name, *found) if found else None
+            except (SnapshotDamaged, SnapshotNewer):
+                continue  # of one model: said where it is restored
+            if stored and (differences := self._settings.of(model.name).identity().differences(stored.identity)):
+                here = Source(await cluster_id(self._settings.kafka.bootstrap_servers))
+                if not stored.source.elsewhere(here):  # which is said where it is restored
                     raise identity_changed(model.name, differences)
 
     async def _insist(self, connect: Callable[[], Awaitable[T]]) -> T:
@@ -289,15 +316,6 @@ class Service:
             )
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: it would end before the last save."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the process."""
-        yield
-
-
 def _bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -310,7 +328,8 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _warm_up() -> None:
-    """Compile the kernel before the first event and the first scrape wait for it."""
+    """Compile what is compiled before the first event and the first scrape wait for it."""
+    most_headers(b"\0", 0)
     learner = Learner(Identity(features="positional", dimension=1))
     learner.begin({0: 0})
     learner.apply(0, 0, [b'{"features":[1],"label":1}'])
@@ -326,7 +345,6 @@ def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
 
 def run(settings: Settings) -> int:
     """Run one process to its end; returns the exit code."""
-    if not settings.topics and not settings.units:
-        raise ConfigurationError('topics: name at least one, with -t TOPIC or topics = ["…"] in perceptron.toml')
+    settings.check_work()
     number = uvloop.run(Service(settings).run())
     return 130 if number == signal.SIGINT else 0

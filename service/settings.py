@@ -30,16 +30,26 @@ from service.errors import ConfigurationError
 from service.model_settings import ModelSettings, Section
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
-_ADDRESS = r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}"
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
+_OF_KUBERNETES = re.compile("PERCEPTRON_(SERVICE_|PORT_[0-9])")
+"""Variables that it gives every pod beside a Service named perceptron; another has an address for its value."""
 
 
 class KafkaSettings(Section):
     """`[kafka]`: where events come from."""
 
-    bootstrap_servers: str = Field("localhost:9092", pattern=rf"^{_ADDRESS}(,{_ADDRESS})*$")
+    bootstrap_servers: str = "localhost:9092"
     group_id: str = Field("perceptron", min_length=1)
     session_timeout: float = Field(10.0, ge=6.0, le=300.0, description="seconds until a silent member is replaced")
     watchdog: float = Field(60.0, ge=1.0, description="seconds without a record, though there are more, until we end")
+    max_batch_bytes: int = Field(16 << 20, ge=1 << 16, description="a batch that is unpacked to more stops its topic")
+
+    @field_validator("bootstrap_servers", mode="after")
+    @classmethod
+    def _addresses(cls, servers: str) -> str:
+        if not all(map(_ADDRESS.fullmatch, servers.split(","))):
+            raise ValueError("expected HOST:PORT, or several with commas between them")
+        return servers
 
 
 class RedisSettings(Section):
@@ -69,7 +79,10 @@ class HttpSettings(Section):
     max_body_bytes: int = Field(16 << 20, ge=1)
     max_instances: int = Field(10_000, ge=1)
     max_in_flight: int = Field(100, ge=1)
+    max_connections: int = Field(1000, ge=1, description="fewer where the limit of descriptors is too low for them")
+    header_timeout: float = Field(10.0, gt=0, description="seconds for a request's headers to arrive")
     body_timeout: float = Field(10.0, gt=0, description="seconds for a request's body to arrive")
+    answer_timeout: float = Field(30.0, gt=0, description="seconds for an answer to be read")
 
 
 class SnapshotSettings(Section):
@@ -77,6 +90,11 @@ class SnapshotSettings(Section):
 
     keep_every: float = Field(300.0, gt=0)
     keep: int = Field(12, ge=0)
+
+
+def is_topic(name: str) -> bool:
+    """Whether a topic, and so a model, can have this name."""
+    return bool(_TOPIC.fullmatch(name)) and name not in {".", ".."}
 
 
 def _matching(patterns: Iterable[str], topic: str) -> str | None:
@@ -121,7 +139,7 @@ class Settings(BaseSettings):
                     re.compile(topic)
                 except re.error as error:
                     raise ValueError(f"'{topic}' is no regular expression: {error}") from None
-            elif not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+            elif not is_topic(topic):
                 raise ValueError(
                     f"'{topic}' is no topic name (letters, digits, '.', '_' and '-', at most 236) and no pattern, "
                     "which begins with '^'"
@@ -171,9 +189,28 @@ class Settings(BaseSettings):
         """Models that are given, not learned: threshold units, which need no topic."""
         return [name for name, model in self.models.items() if model.rule == "threshold-unit"]
 
+    def check_work(self) -> None:
+        """Raise ConfigurationError where there is nothing to learn and nothing to serve."""
+        if not self.topics and not self.units:
+            raise ConfigurationError('topics: name at least one, with -t TOPIC or topics = ["…"] in perceptron.toml')
+
+    @property
+    def ignored(self) -> list[str]:
+        """A line for each thing that is set and changes nothing: most often a misspelt name."""
+        used = {*self.units, *self.topics, *(_matching(self.models, topic) for topic in self.topics)}
+        unused = [f"models.{name}: no topic uses it" for name in self.models if name not in used]
+        known = {"CONFIG", *(name.upper() for name in type(self).model_fields)}
+        return unused + [
+            f"environment {name}: there is no such setting"
+            for name, value in sorted(os.environ.items())
+            if name.upper().startswith("PERCEPTRON_")
+            and name.upper().removeprefix("PERCEPTRON_").split("__")[0] not in known
+            and not (_OF_KUBERNETES.match(name) or "://" in value)
+        ]
+
     def wanted(self, topic: str) -> bool:
         """Whether a pattern asks for this topic. Kafka's own topics and dead letters are nobody's events."""
-        aside = topic.startswith("__") or topic.endswith(".dead-letters") or not _TOPIC.fullmatch(topic)
+        aside = topic.startswith("__") or topic.endswith(".dead-letters") or not is_topic(topic)
         return not aside and _matching(self.patterns, topic) is not None
 
     def of(self, model: str) -> ModelSettings:

@@ -19,7 +19,7 @@ from service.learning.columns import columns_for
 from service.learning.identity import MISTAKE_DRIVEN, Identity
 from service.learning.learner import DEFAULT, Learner, Options
 from service.learning.start import RANDOM, Weights, initial
-from service.snapshots import blobs
+from service.snapshots import blobs, codec
 from service.snapshots import head as heads
 from service.snapshots.head import Head
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL
@@ -114,8 +114,8 @@ def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
         run_blobs=content.stored.runs, kept=[], columns=len(learner.columns),
         arrays=content.arrays, reference=content.reference, names=content.stored.names.blobs,
     )  # fmt: skip
-    data = heads.encode(head)
-    return heads.take_up(heads.decode(data, blobs.digest(data)), content.blobs, options)[1]()
+    data = codec.encode(head)
+    return heads.take_up(codec.decode(data, blobs.digest(data)), content.blobs, options)[1]()
 
 
 def by_name(learner: Learner) -> dict[str, float]:

@@ -172,7 +172,7 @@ class _Show:
         progress = Progress(*columns, console=self._console, auto_refresh=False)
         task = progress.add_task("", total=events)
         begun = time.monotonic()
-        printed = 0.0
+        printed, said = 0.0, ""
         try:
             with Live(console=self._console, refresh_per_second=10, transient=True) as live:
                 while time.monotonic() < begun + events / RATE + LEARN_SECONDS:
@@ -186,9 +186,10 @@ class _Show:
                     self._narrate(learner, state, events)
                     progress.update(task, completed=state["events"])
                     live.update(Group(_table(state), progress))
-                    if not self._console.is_terminal and time.monotonic() - printed > 1.0:
-                        printed = time.monotonic()
-                        self._console.print(f"        {_line(state)}", highlight=False)
+                    line = _line(state)
+                    if not self._console.is_terminal and time.monotonic() - printed > 1.0 and line != said:
+                        printed, said = time.monotonic(), line
+                        self._console.print(f"        {line}", highlight=False)
                     if state["events"] >= events and not state["ahead"]:
                         return state
                     await asyncio.sleep(0.1)

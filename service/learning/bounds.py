@@ -117,7 +117,7 @@ def factor(identity: Identity) -> float:
     return 2.0 if identity.rule == "error-correction" and identity.outputs != "binary" else 1.0
 
 
-class Sums(msgspec.Struct):
+class Sums(msgspec.Struct, forbid_unknown_fields=True):
     """A stretch's sums, as a snapshot keeps them. Lengths are those of z."""
 
     reference: str

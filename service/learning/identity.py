@@ -21,7 +21,7 @@ MISTAKE_DRIVEN = ("perceptron", "error-correction", "half-step")
 Label = bool | int | float | str
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
     """Rule, features, labels and acceptance limits of one model. Plain JSON values only."""
 
     fold: int = FOLD
@@ -44,6 +44,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     max_features: int = 10_000
     max_name_bytes: int = 256
     max_columns: int | None = 1 << 20
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The names of what a learner stores."""
+        return ("w", "late") if self.average else ("w",)
 
     def differences(self, stored: "Identity") -> list[str]:
         """One `name: stored -> ours` for each member that differs."""

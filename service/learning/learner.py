@@ -36,7 +36,7 @@ def with_hole(ranges: Sequence[tuple[int, int]], offset: int) -> list[tuple[int,
     return [*held, (offset, offset)]
 
 
-class Counts(msgspec.Struct):
+class Counts(msgspec.Struct, forbid_unknown_fields=True):
     """What a model counted since its first event. `confusion[truth][prediction]`, 0 negative and 1 positive."""
 
     confusion: list[list[int]] = msgspec.field(default_factory=lambda: [[0, 0], [0, 0]])
@@ -136,8 +136,8 @@ class Learner:
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """What is to be stored, by name: w, and where the average is kept what makes it of w (see the kernel)."""
-        late = {"late": self._late[: len(self.columns)]} if self.identity.average else {}
-        return {"w": self.weights, **late}
+        every = {"w": self.weights, "late": self._late[: len(self.columns)]}
+        return {name: every[name] for name in self.identity.arrays}
 
     @property
     def squared_norm(self) -> float:

@@ -82,6 +82,7 @@ class Metrics:
         self.rewinds = counter("rewinds", "Times that state was dropped and restored.", "model", "cause")
         self.gaps = counter("unexplained_gaps", "Stops where the log's batches do not follow on each other.", "model")
         self.dead_letters = counter("dead_letters", "Records set aside by this process.", "model")
+        self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", "cause")
         self.requests = Histogram(
             "perceptron_http_request_duration_seconds",
             "Requests, by route template.",
@@ -142,7 +143,7 @@ class _Models(Collector):
         yield GaugeMetricFamily("perceptron_ready", "Whether every model can answer.", value=float(self._ready()))
         since = GaugeMetricFamily(
             "perceptron_missing_since_timestamp_seconds",
-            "Since when Kafka or Redis does not answer; 0 while it does.",
+            "Since when Redis, Kafka or its group's coordinator does not answer; 0 while it does.",
             labels=["dependency"],
         )
         for dependency, seconds in self._missing().items():

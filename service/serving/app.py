@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
@@ -12,14 +11,13 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import PlainTextResponse, Response
 from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import DependencyError, Rejected
+from service.errors import DependencyError, Rejected, SnapshotDamaged
 from service.learning.learner import Learner
 from service.learning.recent import QUANTILES
 from service.monitoring.metrics import Metrics
 from service.serving import predict, problems
+from service.serving.edge import Edge, InFlight
 from service.serving.models import Answering, Model, Models
 from service.serving.problems import Problem
 from service.serving.schemas import (
@@ -34,7 +32,7 @@ from service.serving.schemas import (
     request_body,
     responses,
 )
-from service.snapshots import head as heads
+from service.snapshots import codec
 from service.snapshots.head import Head
 from service.snapshots.store import RedisStore
 
@@ -67,18 +65,18 @@ def create_app(
     # FastAPI's own /docs loads its page from elsewhere, and is blank where there is no network.
     app = FastAPIOffline(title="Perceptron Service", version=version, redoc_url=None, redirect_slashes=False)
     problems.install(app)
-    app.add_middleware(_Edge, metrics=metrics, stopping=stopping, in_flight=limits.in_flight)
+    in_flight = InFlight(limits.in_flight, limits.body_bytes, limits.body_seconds)
+    app.add_middleware(Edge, metrics=metrics, stopping=stopping, in_flight=in_flight)
 
     def model(name: str) -> Model:
-        found = models.get(name)
-        if found is None:
+        if (found := models.get(name)) is None:
             raise Problem(404, "there is no model of this name; GET /v1/models lists them")
         return found
 
     def answering(name: str) -> tuple[Model, Answering]:
         found = model(name)
         if found.answering is None:
-            raise Problem(503, "the model has no snapshot yet")
+            raise Problem(503, found.why_not)
         return found, found.answering
 
     @app.post(
@@ -89,7 +87,7 @@ def create_app(
     async def predict_one_or_many(name: str, request: Request, explain: bool = False) -> Response:
         """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes."""
         found, a = answering(name)
-        body = await _body(request, limits)
+        body = await in_flight.read(request)
         try:
             reading = (body, a.learner.identity, limits.instances)
             # A large body is read beside the loop, so that others are answered meanwhile.
@@ -136,17 +134,22 @@ def create_app(
         return _json({"bias": float(w[0]), "weights": rows, "next": following})
 
     @app.get("/v1/models/{name}/versions", responses=responses(Versions, 404, 503))
-    async def versions(name: str) -> Response:
+    async def versions(name: str, request: Request) -> Response:
         """The versions kept for rollback, oldest first."""
         a = answering(name)[1]
+        in_flight.take(request)
         try:
             found = await store.kept(name, [v.version for v in a.head.kept])
-        except DependencyError:
-            raise Problem(503, "the snapshot store does not answer") from None
-        return _json({"versions": [describe_version(*v) for v in heads.kept(a.head, a.digest, found)]})
+        except (DependencyError, SnapshotDamaged) as error:
+            raise _unread(error) from None
+        return _json({"versions": [describe_version(*v) for v in codec.kept(a.head, a.digest, found)]})
 
     _operations(app, metrics, ready)
     return app
+
+
+def _unread(error: DependencyError | SnapshotDamaged) -> Problem:
+    return Problem(503, str(error) if isinstance(error, SnapshotDamaged) else "the snapshot store does not answer")
 
 
 def _operations(app: FastAPI, metrics: Metrics, ready: Callable[[], bool]) -> None:
@@ -204,7 +207,7 @@ def describe(model: Model, a: Answering) -> dict[str, Any]:
         "state_digest": head.state_digest,
         "saved_at": _iso(head.saved_at),
         "learning_here": model.learning_here,
-        "stopped": model.stopped,
+        "stopped": model.stopped or model.unusable,
     }
 
 
@@ -273,63 +276,3 @@ def _json(value: Any) -> Response:
 
 def _shown(label: bool | int | float | str) -> str:
     return label if isinstance(label, str) else msgspec.json.encode(label).decode()
-
-
-async def _body(request: Request, limits: Limits) -> bytes:
-    """The request's body, counted as it streams in."""
-    media = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
-    if media != "application/json" and not media.endswith("+json"):
-        raise Problem(415, "send the body as JSON, with the header content-type: application/json")
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(limits.body_seconds):
-            async for part in request.stream():
-                size += len(part)
-                if size > limits.body_bytes:
-                    raise Problem(413, f"the body is larger than {limits.body_bytes} bytes")
-                parts.append(part)
-    except ClientDisconnect:
-        # Nobody reads this answer, but it is counted, and no defect of ours.
-        raise Problem(400, "the connection ended before the body did") from None
-    except TimeoutError:
-        raise Problem(408, f"the body did not arrive within {limits.body_seconds:g} seconds") from None
-    return b"".join(parts)
-
-
-class _Edge:
-    """Times each request under its route's template; refuses what is too many; lets connections end at a stop."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics, stopping: Callable[[], bool], in_flight: int) -> None:
-        self._app, self._metrics, self._stopping = app, metrics, stopping
-        self._free = in_flight
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        started, code = time.perf_counter(), "500"
-
-        async def sending(message: Message) -> None:
-            nonlocal code
-            if message["type"] == "http.response.start":
-                code = str(message["status"])
-                if self._stopping():
-                    # A client that keeps its connection would send its next request into a closed one.
-                    message["headers"] = [*message["headers"], (b"connection", b"close")]
-            await send(message)
-
-        # Probes and scrapes are few, and matter most when there are too many others.
-        counted = scope["path"].startswith("/v1/")
-        self._free -= counted
-        try:
-            if self._free < 0 and counted:
-                busy = problems.response(503, "too many requests at a time", headers={"retry-after": "1"})
-                await busy(scope, receive, sending)
-            else:
-                await self._app(scope, receive, sending)
-        finally:
-            self._free += counted
-            route = scope.get("route")
-            template = getattr(route, "path", "unknown")
-            method = scope["method"] if template != "unknown" else "any"
-            seconds = time.perf_counter() - started
-            self._metrics.requests.labels(template, method, code).observe(seconds)

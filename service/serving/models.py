@@ -1,17 +1,19 @@
 """The models that this process answers for: the one it learns, live; any other from its newest snapshot."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from service.errors import DependencyError, SnapshotDamaged
+from service.errors import DependencyError, SnapshotDamaged, SnapshotNewer
 from service.learning.learner import DEFAULT, Learner, Options
+from service.snapshots import codec
 from service.snapshots import head as heads
 from service.snapshots.blobs import digest
 from service.snapshots.head import Head
 from service.snapshots.keeper import Clock, Offload, Snapshot, fetch
-from service.snapshots.store import Store
+from service.snapshots.store import Looking, Store
 
 POLL_SECONDS = 0.1
+OWN_SECONDS = 1.0
 MEND_SECONDS = 5.0
 """A damaged snapshot is tried again so often: somebody may put back what is missing."""
 
@@ -39,43 +41,61 @@ class Model:
         self.stopped: str | None = None
         self._options = options
         self._followed: Snapshot | None = None
-        self._damaged, self._again = "", 0.0
+        self.unusable: str | None = None
+        """Why the newest snapshot cannot answer: it is damaged, or a newer release's."""
+        self._failed, self._again = "", 0.0
+        self.looked: str | None = None
+        """The digest of the store's head when that was last looked at; None where it could not be told."""
+        self.wake: Callable[[], object] = lambda: None
+        """What makes its learner, where that is here and has nothing to do, look whether it still may."""
+        self._catching_up = False
 
-    async def follow(self, store: Store, clock: Clock, offload: Offload, *, tell: Any) -> None:
-        """While somebody else learns the model, swap in each snapshot soon after it was accepted.
+    @property
+    def why_not(self) -> str:
+        """Why it does not answer, while it does not."""
+        why = self.stopped or self.unusable
+        return f"the model cannot answer: {why}" if why else "the model has no snapshot yet"
 
-        `tell` hears `unavailable(error)`, `followed(head)` and `damaged(error)`; the model that answers stays.
+    def found(self, digest: str | None) -> bool:
+        """Take down what a look at the store found; whether it is to be followed up: that is not what answers."""
+        before, self.looked = self.looked, None if self._catching_up else digest
+        if self.learning_here:
+            self._followed = self.unusable = None
+        if self._catching_up or self.looked == "" == before:
+            return False  # it is followed up, or was: there is nothing, or nothing any more
+        answered = self.answering and not self.answering.ahead and self.answering.digest == digest
+        return not answered or self.unusable is not None
+
+    async def catch_up(self, store: Store, clock: Clock, offload: Offload, tell: Any) -> None:
+        """Swap in the newest snapshot.
+
+        `tell` hears `unavailable(error)`, `followed(head)` and `unusable(error)`; the model that answers stays.
         """
-        while True:
-            if self.learning_here:
-                self._followed = None
-            else:
-                try:
-                    await self._refresh(store, offload, tell, clock.now())
-                except DependencyError as error:
-                    tell.unavailable(error)
-            await clock.sleep(POLL_SECONDS)
+        self._catching_up = True
+        try:
+            await self._refresh(store, offload, tell, clock.now())
+        except DependencyError as error:
+            tell.unavailable(error)
+        except (SnapshotDamaged, SnapshotNewer) as error:
+            if self.unusable != str(error):
+                tell.unusable(error)
+            self.unusable, self._again = str(error), clock.now() + MEND_SECONDS
+        finally:
+            self._catching_up = False
 
     async def _refresh(self, store: Store, offload: Offload, tell: Any, now: float) -> None:
         digest = await store.digest(self.name)
-        if (
-            not digest
-            or (digest == self._damaged and now < self._again)
-            or (self.answering and digest == self.answering.digest and not self.answering.ahead)
-        ):
+        if digest == self._failed and now < self._again:
             return
-        try:
+        if digest and not (self.answering and digest == self.answering.digest and not self.answering.ahead):
+            self._failed = digest
             snapshot = await fetch(store, self.name, offload, self._options, self._followed)
-        except SnapshotDamaged as error:
-            if digest != self._damaged:
-                tell.damaged(error)
-            self._damaged, self._again = digest, now + MEND_SECONDS
-            return
-        self._followed = snapshot
-        if snapshot is not None and not self.learning_here:
-            if self.answering is None or digest != self.answering.digest:
-                tell.followed(snapshot.head)
-            self.answering = Answering(snapshot.learner, snapshot.head, snapshot.digest)
+            self._followed = snapshot
+            if snapshot is not None and not self.learning_here:
+                if self.answering is None or digest != self.answering.digest:
+                    tell.followed(snapshot.head)
+                self.answering = Answering(snapshot.learner, snapshot.head, snapshot.digest)
+        self._failed, self.unusable = "", None
 
 
 class Models:
@@ -103,6 +123,41 @@ class Models:
         """Whether every listed model can answer, and any at all. A topic just found must not take us out of service."""
         return all(model.answering for model in self.listed) and any(model.answering for model in self)
 
+    async def follow(
+        self,
+        store: Looking,
+        clock: Clock,
+        offload: Offload,
+        tell: Mapping[str, Any],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        """Swap in each snapshot of somebody else's soon after it was accepted, by one look for all who have a `tell`.
+
+        A model that is large, or damaged, holds up no other: each catches up as a task of its own, which `spawn` makes.
+        """
+        own = 0.0
+        while True:
+            # Who learns a model knows how it stands, unless it was reset.
+            if all_ := clock.now() >= own:
+                own = clock.now() + OWN_SECONDS
+            wanted = [model for model in self if model.name in tell and (all_ or not model.learning_here)]
+            try:
+                looks = await store.digests([model.name for model in wanted]) if wanted else []
+            except DependencyError as error:
+                for model in wanted:
+                    model.looked = None
+                    if not model.learning_here:
+                        tell[model.name].unavailable(error)
+            else:
+                for model, digest in zip(wanted, looks, strict=True):
+                    if not model.found(digest):
+                        continue
+                    if model.learning_here:
+                        model.wake()
+                    else:
+                        spawn(model.catch_up(store, clock, offload, tell[model.name]))
+            await clock.sleep(POLL_SECONDS)
+
 
 def given(name: str, learner: Learner, now: float) -> Model:
     """A model that is never learned, a threshold unit: it answers as it is, from no snapshot."""
@@ -128,5 +183,5 @@ def given(name: str, learner: Learner, now: float) -> Model:
         reference=None,
         names=content.stored.names.blobs,
     )
-    model.answering = Answering(learner, head, digest(heads.encode(head)))
+    model.answering = Answering(learner, head, digest(codec.encode(head)))
     return model

@@ -41,7 +41,8 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Problem)
     async def _problem(_request: Request, problem: Problem) -> JSONResponse:
-        return response(problem.status, str(problem), problem.errors)
+        retry = {"retry-after": "1"} if problem.status == 503 else None
+        return response(problem.status, str(problem), problem.errors, retry)
 
     @app.exception_handler(RequestValidationError)
     async def _parameter(_request: Request, invalid: RequestValidationError) -> JSONResponse:

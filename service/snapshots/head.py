@@ -1,11 +1,11 @@
-"""The head of a snapshot: small JSON that names everything the state consists of, with its codec and digests.
+"""The head of a snapshot: small JSON that names everything the state consists of, with its digests.
 
 `state_digest` is the SHA-256 of the canonical state: sorted JSON of identity, covered ranges, counts, and the
 digests of names and arrays in fixed cuts. What depends on a clock or on how the state was reached (version,
 times, runs, windows) is beside it. A head is named by the SHA-256 of its own bytes, parent included.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Literal, NamedTuple
 
@@ -24,7 +24,7 @@ from service.snapshots.blobs import Laid, LaidNames
 SCHEMA = 1
 
 
-class Fingerprint(msgspec.Struct, frozen=True):
+class Fingerprint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The last record applied of a partition, so that a recreated topic is recognised."""
 
     offset: int
@@ -33,37 +33,49 @@ class Fingerprint(msgspec.Struct, frozen=True):
     """Of the key's bytes, then the value's."""
 
 
-class Position(msgspec.Struct, frozen=True):
+class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a partition goes on."""
 
     offset: int
     fingerprint: Fingerprint | None = None
 
 
-class Source(msgspec.Struct, frozen=True):
+class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where records come from: another topic may have the same name."""
 
     cluster: str = ""
     topic_id: str = ""
     """Empty where Kafka gives no ids."""
 
-    def unlike(self, now: "Source") -> str:
-        """What tells that this is another topic than the one `now`, in words; '' where nothing does."""
-        if self.cluster != now.cluster:
-            return f"the model was learned from Kafka cluster {self.cluster}, this is {now.cluster}"
-        if self.topic_id and now.topic_id and self.topic_id != now.topic_id:
-            return "the topic was created again since it was learned"
-        return ""
+    def elsewhere(self, now: "Source") -> bool:
+        """Whether this is another cluster than the one `now`."""
+        return bool(self.cluster and now.cluster and self.cluster != now.cluster)
+
+    def recreated(self, now: "Source") -> bool:
+        """Whether this is another topic than the one `now`."""
+        return bool(self.topic_id and now.topic_id and self.topic_id != now.topic_id)
 
 
-class Array(msgspec.Struct, frozen=True):
+class Writer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who wrote a head. Empty in one that a command wrote, or a release that did not say."""
+
+    group: str = ""
+    """The consumer group."""
+    process: str = ""
+    """HOST:PID."""
+
+
+NOBODY = Writer()
+
+
+class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An array as base blobs, and deltas to be laid over them in order."""
 
     base: list[str]
     deltas: list[str] = []
 
 
-class Observations(msgspec.Struct, frozen=True):
+class Observations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Kept with the state, not part of it."""
 
     squared_steps: float
@@ -76,7 +88,7 @@ class Observations(msgspec.Struct, frozen=True):
     """Of the mistake bound; its reference array is in `reference`."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A version kept for rollback."""
 
     version: int
@@ -85,8 +97,11 @@ class Kept(msgspec.Struct, frozen=True):
     """Of its head; '' in that head itself, which cannot hold its own."""
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module's first lines. `saved_at` is seconds since 1970; partitions are decimal strings."""
+class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """See the module's first lines. `saved_at` is seconds since 1970; partitions are decimal strings.
+
+    A member that is added has a default, so that older heads can be read; and older releases refuse a head that has it.
+    """
 
     schema: int = SCHEMA
     model: str
@@ -97,6 +112,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     state_digest: str
     order: Literal["log", "arrival"]
     source: Source
+    writer: Writer = NOBODY
     next: dict[str, Position]
     covered: dict[str, list[tuple[int, int]]]
     counts: Counts
@@ -152,34 +168,6 @@ def _named(laid: Laid) -> Array:
     return Array(laid.base, [d for d, _ in laid.deltas])
 
 
-_decoder = msgspec.json.Decoder(Head)
-
-
-def encode(head: Head) -> bytes:
-    """A head's bytes; their SHA-256 names it."""
-    return msgspec.json.encode(head)
-
-
-def decode(data: bytes, digest: str) -> Head:
-    """The head with this digest; raises SnapshotDamaged when the bytes are not those."""
-    if blobs.digest(data) != digest:
-        raise SnapshotDamaged(f"the head's bytes do not match their digest {digest[:12]}")
-    try:
-        head = _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SnapshotDamaged(f"head {digest[:12]} does not decode: {error}") from error
-    if head.schema != SCHEMA:
-        raise SnapshotDamaged(f"head {digest[:12]} has schema {head.schema}; this release reads {SCHEMA}")
-    return head
-
-
-def kept(head: Head, digest: str, found: Iterable[bytes]) -> list[tuple[str, Head]]:
-    """The kept versions of this head, each under its digest, out of their stored bytes; anything else is left out."""
-    digests = {k.digest or digest for k in head.kept}
-    named = ((blobs.digest(data), data) for data in found)
-    return [(name, decode(data, name)) for name, data in named if name in digests]
-
-
 def restored(
     version: Head, stored: Stored, current: Head, digest: str, resume_at: Mapping[int, int], now: float
 ) -> Head:
@@ -203,6 +191,7 @@ def restored(
         state_digest=_digest_of(version.identity, covered, version.counts, version.columns, stored),
         order="log" if len(covered) == 1 else "arrival",
         source=current.source,
+        writer=NOBODY,
         next={p: Position(ranges[-1][1], prints.get(p)) for p, ranges in covered.items()},
         covered=covered,
         # Runs are since the last kept version. Of the versions kept now, the last may be of the history that is left
@@ -296,6 +285,8 @@ def take_up(
     heavy part and changes nothing; what it returns finishes the work, quickly, in one step of whoever shares it.
     """
     learner, stored = before or (Learner(head.identity, options=options), NOTHING)
+    if {p: at.offset for p, at in head.next.items()} != {p: ranges[-1][1] for p, ranges in head.covered.items()}:
+        raise SnapshotDamaged(f"version {head.version}: it goes on elsewhere than where its covered records end")
     if head.identity != learner.identity:
         raise SnapshotDamaged("the identity is not that of the snapshot before")
     arrays = {

@@ -18,14 +18,16 @@ from msgspec.structs import replace
 from service.errors import DependencyError, SnapshotDamaged
 from service.learning.learner import DEFAULT, Learner, Options
 from service.learning.start import Weights
-from service.snapshots import blobs, head
-from service.snapshots.head import Fingerprint, Head, Kept, Position, Source, Stored
+from service.snapshots import blobs, codec, head
+from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, Source, Stored, Writer
 from service.snapshots.store import Store
 
 SHARE = 50
 """A save is followed by a pause of this many times its cost, within the two bounds below."""
 SHORTEST, LONGEST = 0.1, 10.0
 BYTES_PER_SECOND = 8 << 20
+MOST_RUNS = 128 * blobs.BLOCK_RUNS
+"""Runs since the last kept version (2.6 MB in the store), beyond which a version is kept though none is due."""
 
 
 class Clock(Protocol):
@@ -85,18 +87,11 @@ async def fetch(
     """The newest snapshot of a model, verified; None where there is none.
 
     With the one fetched `before`, only blobs that it lacks are read, and its learner is brought up to date. Raises
-    SnapshotDamaged when a blob of the current head is missing or differs from its digest.
+    SnapshotDamaged when the current head, or a blob of it, is missing or differs from its digest, and SnapshotNewer.
     """
     found = await store.head(model)
     while found is not None:
-        digest, data = found
-        try:
-            current = head.decode(data, digest)
-        except SnapshotDamaged as error:
-            raise SnapshotDamaged(
-                f"model {model}: {error}: give Redis back a copy of its data, or begin anew with `perceptron reset -t "
-                f"{model} --yes`"
-            ) from error
+        digest, current = found[0], codec.readable(model, *found)
         wanted = head.needed(current, before.stored if before else head.NOTHING)
         parts = await store.blobs(model, wanted)
         missing = [d for d in wanted if d not in parts]
@@ -133,7 +128,11 @@ def verified(
             raise SnapshotDamaged(
                 f"model {current.model}: blob {digest[:12]} of version {current.version} does not match its digest"
             )
-    return head.take_up(current, parts, options, (before.learner, before.stored) if before else None)
+    try:
+        return head.take_up(current, parts, options, (before.learner, before.stored) if before else None)
+    except (ValueError, IndexError) as error:
+        # Its bytes are those that were written, and not by a learner.
+        raise SnapshotDamaged(f"model {current.model}: version {current.version} makes no sense: {error}") from error
 
 
 class Keeper:
@@ -150,8 +149,10 @@ class Keeper:
         start: Weights | None = None,
         keep_every: float = 300.0,
         keep: int = 12,
+        writer: Writer = NOBODY,
     ) -> None:
-        self.model, self.options, self.start = model, options, start
+        """`writer` is what heads say of us."""
+        self.model, self.options, self.start, self.writer = model, options, start, writer
         self._store, self._clock, self._offload = store, clock, offload
         self._keep_every, self._keep = keep_every, keep
         self.head: Head | None = None
@@ -159,7 +160,10 @@ class Keeper:
         self._stored = head.NOTHING
         self._doubtful: _Doubt | None = None
         self._next_save = 0.0
-        self._failures = 0
+        self._cost = 0.0
+        self._failures, self._missed = 0, False
+        self._last_kept = 0, 0.0
+        """The last kept version, and when it was kept, on the clock that never goes back."""
 
     async def restore(self) -> Learner | None:
         """The learner of the current head, which the next save goes on from; None where there is no head."""
@@ -187,8 +191,9 @@ class Keeper:
         }
 
     def due(self, learner: Learner) -> bool:
-        """Whether it is time to save."""
-        return self._clock.now() >= self._next_save and self.ahead(learner)
+        """Whether it is time to save: also as soon as a store that was missing answers whoever asks it meanwhile."""
+        back = self._missed and not self._store.missing_since
+        return (back or self._clock.now() >= self._next_save) and self.ahead(learner)
 
     async def save(self, learner: Learner, fingerprints: Mapping[int, Fingerprint], source: Source) -> Saved | Refused:
         """Save the learner's state as the child of the head it goes on from.
@@ -197,22 +202,24 @@ class Keeper:
         """
         started = self._clock.now()
         saved = await self._save(learner, fingerprints, source, started)
-        self._failures = 0
+        self._failures, self._missed = 0, False
         if isinstance(saved, Saved):
-            pause = max(min(max(SHARE * saved.seconds, SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
+            # One that waited for a store that hung says nothing of what the next will cost.
+            cost, self._cost = min(saved.seconds, self._cost), saved.seconds
+            pause = max(min(max(SHARE * cost, SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
             self._next_save = self._clock.now() + pause
         return saved
 
     def postpone(self) -> None:
         """Put off the next save after one that failed, longer each time."""
-        self._failures += 1
+        self._failures, self._missed = self._failures + 1, bool(self._store.missing_since)
         self._next_save = self._clock.now() + min(LONGEST, SHORTEST * 2**self._failures)
 
     async def _save(
         self, learner: Learner, fingerprints: Mapping[int, Fingerprint], source: Source, started: float
     ) -> Saved | Refused:
         await self._settle()
-        keep = self._keeping()
+        keep = self._keeping(learner)
         cut: list[tuple[int, int, int]] = []
         stored = self._stored
         if keep:
@@ -225,7 +232,7 @@ class Keeper:
         for before in (stored, head.NOTHING):
             content: head.Content = await self._offload(head.content, learner, before)
             new, evict = self._compose(learner, content, fingerprints, source, keep)
-            data = head.encode(new)
+            data = codec.encode(new)
             digest = blobs.digest(data)
             # From here on the head may be accepted although we hear nothing of it.
             self._doubtful = _Doubt(new, digest, content.stored, learner, cut)
@@ -247,12 +254,23 @@ class Keeper:
         written = len(data) + sum(map(len, content.blobs.values()))
         return Saved(new, digest, written, self._clock.now() - started)
 
-    def _keeping(self) -> bool:
+    def _most_kept(self, learner: Learner) -> int:
+        """Of several partitions the order is recorded since a kept version, so that there is one, whatever is set."""
+        return max(self._keep, int(len(learner.covered) > 1))
+
+    def _keeping(self, learner: Learner) -> bool:
         """Whether the next head is to be kept for rollback."""
-        if self.head is None or not self._keep or len(self.head.kept) > self._keep:
+        if self.head is None or len(self.head.kept) > self._most_kept(learner):
             return False  # each save lets one of too many go
-        last = self.head.kept[-1].saved_at if self.head.kept else 0.0
-        return self._clock.time() - last >= self._keep_every
+        if len(learner.runs) > MOST_RUNS:
+            return True
+        if not self._keep or not self.head.kept:
+            return bool(self._keep)
+        last, now = self.head.kept[-1], self._clock.now()
+        if last.version != self._last_kept[0]:
+            # The wall clock alone tells its age. One of the future was kept while that was wrong.
+            self._last_kept = last.version, now - abs(self._clock.time() - last.saved_at)
+        return now - self._last_kept[1] >= self._keep_every
 
     def _compose(
         self,
@@ -269,7 +287,7 @@ class Keeper:
         evict = ""
         if keep:
             kept.append(Kept(version, now))
-        if len(kept) > self._keep:
+        if len(kept) > self._most_kept(learner):
             evict = str(kept.pop(0).version)
         # A partition in which nothing was learned since keeps the parent's fingerprint.
         known = {p: position.fingerprint for p, position in before.next.items()} if before else {}
@@ -286,6 +304,7 @@ class Keeper:
             state_digest=content.state_digest,
             order="log" if len(learner.covered) == 1 else "arrival",
             source=source,
+            writer=self.writer,
             next=positions,
             covered=head.covered_as_json(learner),
             counts=deepcopy(learner.counts),

@@ -7,9 +7,9 @@ behind undo it: its parent would be current again. As a child, it refuses every 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from service.errors import DataError, SnapshotDamaged
+from service.errors import DataError, SnapshotDamaged, SnapshotNewer
 from service.learning.learner import Options
-from service.snapshots import blobs, head
+from service.snapshots import blobs, codec, head
 from service.snapshots.head import Head
 from service.snapshots.keeper import Offload, Snapshot, verified
 from service.snapshots.store import Store
@@ -37,7 +37,7 @@ async def kept_snapshot(
         found = await store.kept(current.model, [version])
         if not found:
             raise SnapshotDamaged("its head is missing")
-        kept = head.decode(found[0], wanted)
+        kept = codec.decode(found[0], wanted)
         needed = head.needed(kept)
         parts = await store.blobs(current.model, needed)
         if missing := [d for d in needed if d not in parts]:
@@ -46,6 +46,8 @@ async def kept_snapshot(
     except SnapshotDamaged as error:
         detail = str(error).removeprefix(f"{name}: ")
         raise DataError(f"{name}: kept version {version} is damaged ({detail}): others are {listed(others)}") from error
+    except SnapshotNewer as error:
+        raise SnapshotNewer(f"{name}: kept version {version}: {error}") from error
     return Snapshot(kept, wanted, finish(), stored)
 
 
@@ -57,12 +59,7 @@ def listed(versions: Sequence[int]) -> str:
 async def current_head(store: Store, model: str) -> tuple[Head, str] | None:
     """The current head and its digest, without its blobs: they may be damaged, which is a reason to go back."""
     found = await store.head(model)
-    if found is None:
-        return None
-    try:
-        return head.decode(found[1], found[0]), found[0]
-    except SnapshotDamaged as error:
-        raise SnapshotDamaged(f"model {model}: {error}") from error
+    return (codec.readable(model, *found), found[0]) if found else None
 
 
 async def roll_back(store: Store, kept: Snapshot, resume_at: Mapping[int, int], now: float) -> Head:
@@ -73,7 +70,7 @@ async def roll_back(store: Store, kept: Snapshot, resume_at: Mapping[int, int], 
         if found is None or not any((k.digest or found[1]) == kept.digest for k in found[0].kept):
             raise DataError(f"model {model} does not keep version {version} any more: it moved on meanwhile")
         new = head.restored(kept.head, kept.stored, *found, resume_at, now)
-        data = head.encode(new)
+        data = codec.encode(new)
         # Its blobs are those of the kept version, which the store holds for as long as it keeps that.
         verdict = await store.commit(model, found[1], blobs.digest(data), data, new.refs, str(new.version), "")
         if verdict == "OK":

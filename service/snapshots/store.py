@@ -6,36 +6,58 @@ perceptron:models   the set of model names
 """
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any, Literal, Protocol, cast
 from urllib.parse import urlsplit
 
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from service.errors import ConfigurationError, DependencyError, os_cause
+from service.snapshots.codec import damaged
 
 MODELS = "perceptron:models"
 MAX_COMMAND = 1 << 20
 """Bytes of blobs in one command: a larger write holds the event loop longer than a slice of learning."""
 
+CONNECTIONS = 16
+"""Of a process, however many models it has: who finds none free waits for one."""
+
+LOOK = """
+local found = {}
+for i, key in ipairs(KEYS) do
+  found[i] = redis.pcall('HGET', key, 'digest') or (redis.call('EXISTS', key) == 0 and '')
+end
+return found
+"""
+"""One command for any number of models: a pipeline of as many HGETs costs six times as much, ten times a second."""
+PLAIN = re.compile(r"[A-Za-z0-9._-]+")
+
 Verdict = Literal["OK", "CONFLICT", "MISSING"]
 
 
 class Store(Protocol):
-    """What the keeper needs. Every method raises DependencyError when the store cannot be reached."""
+    """What the keeper needs.
+
+    Every method raises DependencyError when the store cannot be reached, and SnapshotDamaged where it holds something
+    else under the model's key.
+    """
+
+    missing_since: float
+    """Since when it does not answer (seconds since 1970); 0 while it does."""
 
     async def digest(self, model: str) -> str:
-        """The digest of the current head, or ''."""
+        """The digest of the current head, or ''; as `head`, where there is none."""
 
     async def head(self, model: str) -> tuple[str, bytes] | None:
-        """Digest and bytes of the current head, of one moment."""
+        """Digest and bytes of the current head, of one moment. Raises SnapshotDamaged where one of them is missing."""
 
     async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
         """The blobs that are there, by digest."""
@@ -49,9 +71,22 @@ class Store(Protocol):
         """Make `head` the current one if `parent` is; see commit.lua."""
 
 
+class Looking(Store, Protocol):
+    """A store that is looked at for many models in one command."""
+
+    async def digests(self, models: Sequence[str]) -> list[str | None]:
+        """Each model's `digest`, all of one moment; None where something else is under its key."""
+
+
 def key(model: str) -> str:
     """The Redis key of a model."""
     return f"perceptron:{{{model}}}"
+
+
+def _text(raw: bytes) -> str:
+    """A digest, or the name of a model, out of the store; of what is neither, its bytes, to be shown."""
+    text = raw.decode(errors="replace")
+    return text if PLAIN.fullmatch(text) else repr(raw)
 
 
 def redacted(url: str) -> str:
@@ -67,20 +102,24 @@ class RedisStore:
 
     def __init__(self, url: str, timeout: float = 3.0) -> None:
         self.missing_since = 0.0
-        """Since when it does not answer (seconds since 1970); 0 while it does."""
         try:
             self.address = redacted(url)
-            # Typed as Any: its stubs answer str or bytes, and without decode_responses it is bytes.
-            self._redis: Any = Redis.from_url(
+            pool: Any = BlockingConnectionPool.from_url(
                 url,
+                max_connections=CONNECTIONS,
+                timeout=timeout,
                 socket_timeout=timeout,
                 socket_connect_timeout=timeout,
+                protocol=2,  # which every server and proxy speaks; nothing here needs more
                 # A command may run twice; every command here may.
                 retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
             )
+            # Typed as Any: its stubs answer str or bytes, and without decode_responses it is bytes.
+            self._redis: Any = Redis.from_pool(pool)
         except ValueError as error:
             raise ConfigurationError(f"redis.url: {error}") from None
         self._commit = self._redis.register_script(files(__package__).joinpath("commit.lua").read_text())
+        self._look = self._redis.register_script(LOOK)
 
     async def check(self) -> list[str]:
         """Refuse a Redis that would lose snapshots (ConfigurationError); return warnings, a line each."""
@@ -98,19 +137,32 @@ class RedisStore:
 
     async def digest(self, model: str) -> str:
         """See Store.digest."""
+        async with self._asking(model):
+            if found := await self._redis.hget(key(model), "digest"):
+                return _text(found)
+        head = await self.head(model)
+        return head[0] if head else ""
+
+    async def digests(self, models: Sequence[str]) -> list[str | None]:
+        """See Looking.digests."""
         async with self._asking():
-            return (await self._redis.hget(key(model), "digest") or b"").decode()
+            found = await self._look(keys=[key(model) for model in models])
+        return [digest.decode() if isinstance(digest, bytes) and digest.isascii() else None for digest in found]
 
     async def head(self, model: str) -> tuple[str, bytes] | None:
         """See Store.head."""
-        async with self._asking():
+        async with self._asking(model):
             digest, head = await self._redis.hmget(key(model), ["digest", "head"])
-        return (digest.decode(), head) if digest and head else None
+        if bool(digest) != bool(head):
+            raise damaged(
+                model, f"Redis has its {'digest' if digest else 'head'} and no {'head' if digest else 'digest'}"
+            )
+        return (_text(digest), head) if digest else None
 
     async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
         """See Store.blobs."""
         wanted, found = list(digests), dict[str, bytes]()
-        async with self._asking():
+        async with self._asking(model):
             for i in range(0, len(wanted), 16):
                 part = wanted[i : i + 16]
                 answer = await self._redis.hmget(key(model), [f"b:{d}" for d in part])
@@ -120,7 +172,7 @@ class RedisStore:
     async def put(self, model: str, blobs: Mapping[str, bytes]) -> None:
         """See Store.put."""
         part: dict[str, bytes] = {}
-        async with self._asking():
+        async with self._asking(model):
             for digest, blob in blobs.items():
                 if part and sum(map(len, part.values())) + len(blob) > MAX_COMMAND:
                     await self._redis.hset(key(model), mapping=part)
@@ -133,9 +185,10 @@ class RedisStore:
         self, model: str, parent: str, digest: str, head: bytes, refs: Iterable[str], keep: str, evict: str
     ) -> Verdict:
         """See Store.commit."""
-        async with self._asking():
-            if not parent:
+        if not parent:
+            async with self._asking():
                 await self._redis.sadd(MODELS, model)
+        async with self._asking(model):
             answer = await self._commit(keys=[key(model)], args=[parent, digest, head, keep, evict, *refs])
         return cast(Verdict, answer.decode())
 
@@ -144,34 +197,51 @@ class RedisStore:
         fields = [f"v:{version}" for version in versions]
         if not fields:
             return []
-        async with self._asking():
+        async with self._asking(model):
             return [data for data in await self._redis.hmget(key(model), fields) if data is not None]
 
     async def models(self) -> list[str]:
-        """The names of all models that have a snapshot."""
+        """The names of all models that have a snapshot; what is there and is no name, as `_text` shows it."""
         async with self._asking():
-            return sorted(name.decode() for name in await self._redis.smembers(MODELS))
+            return sorted(map(_text, await self._redis.smembers(MODELS)))
+
+    async def there(self, model: str) -> bool:
+        """Whether Redis holds anything under the model's key."""
+        async with self._asking():
+            return bool(await self._redis.exists(key(model)))
 
     async def delete(self, model: str) -> bool:
         """Forget a model: head, kept versions, blobs. True when there was one."""
         async with self._asking():
+            there = bool(await self._redis.delete(key(model)))
             await self._redis.srem(MODELS, model)
-            return bool(await self._redis.delete(key(model)))
+            return there
 
     async def close(self) -> None:
         """Close all connections."""
         await self._redis.aclose()
 
     @asynccontextmanager
-    async def _asking(self) -> AsyncIterator[None]:
+    async def _asking(self, model: str = "") -> AsyncIterator[None]:
+        """Errors become ours; those of a key that holds something else are of this model, or of the set of models."""
         try:
             yield
         except (RedisError, OSError) as error:
-            self.missing_since = self.missing_since or time.time()
+            if "WRONGTYPE" in str(error):
+                self.missing_since = 0.0  # it answered
+                if model:
+                    raise damaged(model, f"what Redis holds under {key(model)} is no hash") from error
+                raise DependencyError(
+                    f"Redis at {self.address}: what it holds under {MODELS} is no set, so no new model can be begun: "
+                    "rename or delete that key",
+                    "redis",
+                ) from error
+            if not isinstance(error, ResponseError):  # which is an answer
+                self.missing_since = self.missing_since or time.time()
             # The client wraps "Connection refused" in words of its own.
             cause = error.__context__ if isinstance(error.__context__, OSError) else error
             reason = os_cause(cause) if isinstance(cause, OSError) else str(error)
-            if isinstance(error, TimeoutError | RedisTimeoutError):
+            if isinstance(cause, TimeoutError | RedisTimeoutError):
                 reason = "no answer in time"
             raise DependencyError(f"Redis at {self.address}: {reason or type(error).__name__}", "redis") from error
         self.missing_since = 0.0

@@ -73,6 +73,8 @@ class _Batches:
     def __init__(self, tp: TopicPartition, batches: Any, end: int, offsets: Offsets, known: Known) -> None:
         self._tp, self._batches, self._end, self._offsets, self._known = tp, batches, end, offsets, known
         self._ahead = self._another()
+        self.last: Any = None
+        """The batch that was taken last."""
 
     def _another(self) -> Any:
         try:
@@ -86,7 +88,8 @@ class _Batches:
 
     def next_batch(self) -> Any:
         """The next batch; raises Hole, and CorruptRecordException."""
-        batch, self._ahead = self._ahead, self._another()
+        batch = self.last = self._ahead
+        self._ahead = self._another()
         if isinstance(batch, CorruptRecordException):
             raise batch
         if batch.producer_id is None:  # of a format before the one of Kafka 0.11: it may have one offset for several

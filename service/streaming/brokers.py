@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,9 +20,10 @@ from aiokafka.errors import (
 
 from service.errors import DataError, DependencyError, LogGap, PerceptronError, os_cause
 from service.streaming.batches import Hole, check_offsets
+from service.streaming.internals import BatchTooLarge
 
 ANSWER_SECONDS = 5.0
-POLICY = "cleanup.policy"
+FRESH_SECONDS = 4.0
 SILENCE_SECONDS = 30.0
 """A topic that is read whole and brings nothing for so long is given up."""
 
@@ -39,6 +40,8 @@ async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
         raise DependencyError(f"Kafka at {bootstrap}: no answer in time", "kafka") from error
     except KafkaConnectionError as error:
         raise DependencyError(f"Kafka at {bootstrap}: {await _why_not(bootstrap)}", "kafka") from error
+    except BatchTooLarge as error:
+        raise DataError(f"{error}, so it is not read") from error
     except (KafkaError, OSError, ValueError) as error:
         # ValueError: an address that does not resolve
         raise DependencyError(f"Kafka at {bootstrap}: {str(error) or type(error).__name__}", "kafka") from error
@@ -46,6 +49,12 @@ async def kafka_errors(bootstrap: str) -> AsyncIterator[None]:
 
 def unreadable(topic: str, partition: int, offset: int | None, error: Exception | str) -> DataError:
     """What to say of a record that the client cannot read, however often it is fetched."""
+    if isinstance(error, BatchTooLarge):
+        resume = f"{partition}:{error.to}"
+        return DataError(
+            f"{error}, so it is not read: leave it out with `perceptron rollback -t {topic} --to VERSION --resume-at "
+            f"{resume} --yes`, or `perceptron reset -t {topic} --yes` and --start-at {resume}"
+        )
     return (LogGap if isinstance(error, Hole) else DataError)(
         f"topic {topic}: the record at offset {offset} of partition {partition} cannot be read ({error}): mend the "
         f"log, or leave the whole of its batch out with `perceptron rollback -t {topic} --to VERSION --resume-at "
@@ -82,6 +91,37 @@ async def admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
             await client.close()
 
 
+async def answers(bootstrap: str) -> None:
+    """Raises DependencyError where no broker answers a fresh connection."""
+    async with kafka_errors(bootstrap), asyncio.timeout(FRESH_SECONDS), admin(bootstrap):
+        pass
+
+
+async def answered_afresh(bootstrap: str, topics: Mapping[str, Sequence[TopicPartition]]) -> set[str]:
+    """Those of these topics of whose ends a client hears that is made for it."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, request_timeout_ms=int(FRESH_SECONDS * 1000))
+
+    async def ask(partitions: Sequence[TopicPartition]) -> None:
+        async with asyncio.timeout(FRESH_SECONDS):
+            await consumer.end_offsets(partitions)
+
+    try:
+        async with kafka_errors(bootstrap), asyncio.timeout(2 * FRESH_SECONDS):
+            await consumer.start()
+            heard = await asyncio.gather(*map(ask, topics.values()), return_exceptions=True)
+        return {topic for topic, error in zip(topics, heard, strict=True) if error is None}
+    except DependencyError:
+        return set()
+    finally:
+        await consumer.stop()
+
+
+async def cluster_id(bootstrap: str) -> str:
+    """The cluster's id; "" where it has none."""
+    async with admin(bootstrap) as client:
+        return str((await client.describe_cluster())["cluster_id"] or "")
+
+
 async def create_topics(bootstrap: str, topics: Sequence[str], partitions: int = 1) -> None:
     """Create topics with the broker's default replication; those that exist are left alone."""
     async with admin(bootstrap) as client:
@@ -94,13 +134,24 @@ async def create_topics(bootstrap: str, topics: Sequence[str], partitions: int =
                         raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
 
 
+async def largest_batch(bootstrap: str, topic: str) -> int:
+    """The bytes of the largest batch that a topic takes; raises DependencyError, as where we may not know."""
+    async with admin(bootstrap) as client:
+        return min(map(int, (await _settings(client, topic, "max.message.bytes", "segment.bytes")).values()))
+
+
 async def compacted(client: AIOKafkaAdminClient, topic: str) -> bool:
     """Whether records of this topic may be missing because a later one has the same key; raises KafkaError."""
-    [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {POLICY: None})])
+    [policy] = (await _settings(client, topic, "cleanup.policy")).values()
+    return "compact" in policy
+
+
+async def _settings(client: AIOKafkaAdminClient, topic: str, *names: str) -> dict[str, str]:
+    [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(names))])
     code, _, _, _, entries = answer.resources[0]
     if code:
-        raise for_code(code)(f"whether topic {topic} is compacted cannot be asked")
-    return any(name == POLICY and "compact" in value for name, value, *_ in entries)
+        raise for_code(code)(f"the settings of topic {topic} cannot be asked")
+    return {name: value for name, value, *_ in entries}
 
 
 @asynccontextmanager

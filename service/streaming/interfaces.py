@@ -5,7 +5,7 @@ from typing import Protocol
 
 from service.errors import DependencyError
 from service.learning.learner import Learner
-from service.snapshots.head import Head, Source
+from service.snapshots.head import Head, Source, Writer
 from service.snapshots.keeper import Saved
 from service.streaming.dead_letters import DeadLetter
 
@@ -50,8 +50,8 @@ class Log(Protocol):
     def seek(self, offsets: Mapping[int, int]) -> None:
         """Go on from these offsets."""
 
-    async def poll(self) -> Mapping[int, Sequence[Record]]:
-        """Records by partition, in order, none after a short while.
+    async def poll(self, idle: bool = False) -> Mapping[int, Sequence[Record]]:
+        """Records by partition, in order, none after a short while; a longer one, if `idle`: nothing else is to do.
 
         Raises DependencyError where the log has no such offset; `bounds` say why. Raises LogGap where offsets are
         missing or misplaced, once what is before them was given; compacted ones are not missing. A topic that was
@@ -85,6 +85,9 @@ class Observer(Protocol):
 
     def rewound(self, cause: str) -> None:
         """State was dropped, to be restored from the current head."""
+
+    def outsider(self, writer: Writer) -> None:
+        """The head that took the place of ours was written by somebody outside our group."""
 
     def passed_over(self, partition: int, start: int, to: int) -> None:
         """Offsets without a record were accepted."""

@@ -15,16 +15,23 @@ Only `Log`, the keeper's `Store` and `Clock` are awaited, so that one test can d
 interleaving. What happened is told to an `Observer`; nothing here logs, counts or serves.
 """
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from service.errors import ConfigurationError, DataError, DependencyError, IdentityChanged, LogLost
+from service.errors import (
+    ConfigurationError,
+    DataError,
+    DependencyError,
+    LogLost,
+    SnapshotDamaged,
+    SnapshotNewer,
+)
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.snapshots.head import Fingerprint, Source
+from service.snapshots.head import Source
 from service.snapshots.keeper import Clock, Keeper, Refused
 from service.streaming.dead_letters import dead_letter
 from service.streaming.interfaces import Log, Observer, Record
+from service.streaming.recognise import fingerprint, may_go_on
 
 SLICE = 200
 """Records learned before the event loop turns: predictions wait for at most one slice."""
@@ -47,14 +54,18 @@ class Learning:
         identity: Identity,
         start_at: StartAt = None,
         known: Callable[[], bool] = lambda: False,
+        looked: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`known` says whether the model was there before, though we have not learned it: a standby followed it."""
+        """`known` says whether the model was there before, though we have not learned it: a standby followed it.
+
+        `looked` is the digest of the store's head as this process last saw it, or None where it did not look.
+        """
         self._log, self._keeper, self._clock, self._tell = log, keeper, clock, tell
-        self._identity, self._start_at, self._known = identity, start_at, known
+        self._identity, self._start_at, self._known, self._looked = identity, start_at, known, looked
         self._learner: Learner | None = None
         self._last: dict[int, Record] = {}
         self._refetched: dict[int, int] = {}
-        self._began = False
+        self._began = self._displaced = False
         self._confirmed = 0.0
         self._source = Source()
         """Of what our state was learned from, or is to go on with."""
@@ -68,22 +79,25 @@ class Learning:
             except (DataError, ConfigurationError) as error:
                 self._learner = None
                 self._tell.stopped(error)
-                await self._decision()
+                await self._decision(error)
             finally:
                 self._tell.resigned()
                 self._log.release()
 
-    async def _decision(self) -> None:
-        """Wait until the topic is lost, or the stored model is another one: reset, rolled back, or never restored.
+    async def _decision(self, reason: Exception) -> None:
+        """Wait until the topic is lost, or the stored model is another one: reset, rolled back.
 
-        One that is damaged was not restored, so it is looked at again, a little later: somebody may put it right.
+        One that is damaged, or a newer release's, is looked at again a little later: somebody may put it right.
         """
+        unread = isinstance(reason, SnapshotDamaged | SnapshotNewer)
         self._tell.resigned()
         while self._log.held:
             await self._clock.sleep(1.0)
             try:
-                if await self._keeper.stored_digest() != self._keeper.digest:
+                if unread or await self._keeper.stored_digest() != self._keeper.digest:
                     return
+            except SnapshotDamaged:
+                return  # another reason now
             except DependencyError as error:
                 self._tell.unavailable(error)
 
@@ -95,7 +109,7 @@ class Learning:
         reason: DataError | None = None
         try:
             while self._log.held and self._learner is not None:
-                polled = await self._log.poll()
+                polled = await self._log.poll(not self._keeper.ahead(learner))
                 for partition, records in polled.items():
                     await self._take(learner, partition, records)
                 if self._log.held and self._learner is not None:
@@ -118,9 +132,9 @@ class Learning:
         """While nothing comes, look whether our head is still current: the model may have been reset."""
         self._confirmed = self._clock.now()
         try:
-            if not await self._keeper.current():
-                self._learner = None
-                self._tell.rewound("replaced")
+            # A look may be of before our last save: it can only say that all is well.
+            if self._looked() != self._keeper.digest and not await self._keeper.current():
+                self._dropped("replaced")
             self._tell.answered()
         except DependencyError as error:
             self._tell.unavailable(error)  # learning goes on without it
@@ -136,6 +150,7 @@ class Learning:
                     self._learner = None
                     self._last.clear()
                     self._learner = await self._keeper.restore()
+                self._say_who()
                 learner = await self._check(self._learner)
                 if learner is None or not self._log.held:
                     continue
@@ -151,6 +166,18 @@ class Learning:
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
         return None
+
+    def _dropped(self, cause: str) -> None:
+        """Somebody else's head is current."""
+        self._learner, self._displaced = None, True
+        self._tell.rewound(cause)
+
+    def _say_who(self) -> None:
+        """The group gives a topic to one member: who took our place and is not in it never stops doing so."""
+        head, ours = self._keeper.head, self._keeper.writer.group
+        if self._displaced and head is not None and head.writer.group not in ("", ours):
+            self._tell.outsider(head.writer)
+        self._displaced = False
 
     async def _check(self, learner: Learner | None) -> Learner | None:
         """The learner, if log and settings still fit; a new one, its first head saved; None if refused or lost."""
@@ -169,58 +196,13 @@ class Learning:
                 return None
             self._tell.saved(saved)
             return learner
-        differences = self._identity.differences(learner.identity)
-        if differences:
-            raise identity_changed(self._log.topic, differences)
-        another = self._keeper.head and self._keeper.head.source.unlike(self._source)
-        for partition, offset in sorted(learner.next.items()):
-            if partition not in bounds and not another:
-                # No topic loses partitions: whoever assigns them has not heard of one that was added.
-                raise DependencyError(
-                    f"topic {self._log.topic}: partition {partition}, which was learned, is not given to us yet",
-                    "kafka",
-                )
-            begin, end = bounds.get(partition, (0, 0))
-            if not begin <= offset <= end:
-                raise LogLost(
-                    f"topic {self._log.topic}: partition {partition} holds offsets {begin} to {end}, but the snapshot "
-                    f"goes on at {offset}: the log was trimmed or the topic recreated. `perceptron reset -t "
-                    f"{self._log.topic} --yes` forgets the model, so that it begins anew"
-                )
-        await self._recognise()
+        head = self._keeper.head
+        assert head is not None  # noqa: S101 - a learner that was there is a head's
+        await may_go_on(self._log, head, self._identity, self._source, learner.next, bounds, self._tell)
         # A partition that was added: all of its records are newer than the model.
         added = {p: found for p, found in bounds.items() if p not in learner.next}
         learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
         return learner
-
-    async def _recognise(self) -> None:
-        """Check that the log is the one that was learned: the last record of each partition is still that record.
-
-        Where compaction or retention took the record, it cannot be checked, which is said; unless the topic's id is
-        another. One that was created again and has the record was given back what it had.
-        """
-        head = self._keeper.head
-        if head is None:
-            return
-        unlike = head.source.unlike(self._source)
-        for name, position in head.next.items():
-            partition, known = int(name), position.fingerprint
-            learned = any(start < to for start, to in head.covered[name])
-            record = await self._log.read(partition, known.offset) if known else None
-            if record is None and unlike and learned:
-                raise LogLost(
-                    f"topic {self._log.topic}: {unlike}, and of partition {partition} it has no record to compare with "
-                    f"the last one learned{f', at offset {known.offset}' if known else ''}: give it back its records, "
-                    f"or begin anew with `perceptron reset -t {self._log.topic} --yes`"
-                )
-            if known and record is None:
-                self._tell.unrecognised(partition, known.offset)
-            elif known and record and fingerprint(record) != known:
-                raise LogLost(
-                    f"topic {self._log.topic}: the record at offset {known.offset} of partition {partition} is not the "
-                    f"one that was learned, so the topic was recreated: give it back its records, or begin anew with "
-                    f"`perceptron reset -t {self._log.topic} --yes`"
-                )
 
     def _starts(self, bounds: Mapping[int, tuple[int, int]], start_at: StartAt) -> dict[int, int]:
         """Where a new model, or a new partition of one, begins."""
@@ -329,17 +311,10 @@ class Learning:
             self._tell.save_failed(error)
             return
         if isinstance(saved, Refused):
-            self._learner = None
-            self._tell.rewound("refused")
+            self._dropped("refused")
             return
         self._tell.saved(saved)
         self._log.commit(learner.next)
-
-
-def fingerprint(record: Record) -> Fingerprint:
-    """What a record is recognised by."""
-    crc = zlib.crc32(record.value or b"", zlib.crc32(record.key or b""))
-    return Fingerprint(record.offset, record.timestamp, crc)
 
 
 def contiguous(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
@@ -352,11 +327,3 @@ def contiguous(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
         if i == len(records) or records[i].offset != records[i - 1].offset + 1:
             yield records[start:i]
             start = i
-
-
-def identity_changed(model: str, differences: Sequence[str]) -> IdentityChanged:
-    """The refusal of a stored model under other settings: what differs, and the two ways out."""
-    return IdentityChanged(
-        f"model {model} was learned under other settings ({'; '.join(differences)}): "
-        f"restore them, or forget the model with `perceptron reset -t {model} --yes`"
-    )

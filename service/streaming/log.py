@@ -21,16 +21,26 @@ from service.errors import DataError, DependencyError, Stuck
 from service.snapshots.head import Source
 from service.streaming.assignor import whole_topics
 from service.streaming.batches import Clients, Hole, Known, check_offsets
-from service.streaming.brokers import ANSWER_SECONDS, admin, bounds, compacted, create_topics, kafka_errors, unreadable
+from service.streaming.brokers import (
+    ANSWER_SECONDS,
+    admin,
+    bounds,
+    cluster_id,
+    compacted,
+    create_topics,
+    kafka_errors,
+    unreadable,
+)
 from service.streaming.dead_letters import DeadLetter, topic_of
+from service.streaming.ends import Ends
 from service.streaming.interfaces import Record
 from service.streaming.outbox import Outbox, letter_producer
 from service.streaming.topic_id import topic_id
+from service.streaming.watch import Watch
 
 POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
-POLL_SECONDS = 0.2
+POLL_SECONDS, IDLE_SECONDS = 0.2, 4.0
 CLOSE_SECONDS = 1.0
-LAG_SECONDS = 1.0
 METADATA_SECONDS = 10
 """So often it is asked for new partitions, and for new topics where a pattern names them."""
 POLLING_SECONDS = 15.0
@@ -56,8 +66,6 @@ class Kafka(ConsumerRebalanceListener):
         self.bootstrap, self.cluster, self.watchdog = bootstrap, "", watchdog
         self.logs = {topic: TopicLog(self, topic) for topic in topics}
         self.stopping = False
-        self.missing_since = 0.0
-        """Since when it does not answer (seconds since 1970); 0 while it does."""
         self.consumer: AIOKafkaConsumer | None = None
         self.producer: AIOKafkaProducer | None = None
         self.compacted: set[str] = set()
@@ -66,12 +74,18 @@ class Kafka(ConsumerRebalanceListener):
         self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
         self._wanted, self._listed = wanted, frozenset(topics)
         self._to_commit: dict[TopicPartition, int] = {}
+        self._watch = Watch(bootstrap, group, say, session_timeout, watchdog)
+        self.ends = Ends(lambda wanted: self.consumer.end_offsets(wanted))  # type: ignore[union-attr]  # noqa: PLW0108
+
+    @property
+    def missing_since(self) -> float:
+        """Since when it does not answer (seconds since 1970); 0 while it does."""
+        return self._watch.missing_since
 
     async def connect(self) -> None:
         """Connect, without joining the group yet; raises DependencyError."""
-        self.missing_since = self.missing_since or time.time()
-        async with admin(self.bootstrap) as client:
-            self.cluster = (await client.describe_cluster())["cluster_id"]
+        self._watch.missing_since = self.missing_since or time.time()
+        self.cluster = await cluster_id(self.bootstrap)
         session = int(self._session_timeout * 1000)
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self.bootstrap,
@@ -96,7 +110,7 @@ class Kafka(ConsumerRebalanceListener):
                 await producer.stop()
                 raise
         check_offsets(consumer, self.compacted, self.known)
-        self.consumer, self.producer, self.missing_since = consumer, producer, 0.0
+        self.consumer, self.producer, self._watch.missing_since = consumer, producer, 0.0
 
     async def run(self, found: Callable[[str], None]) -> None:
         """Join the group with the topics that exist, as they come to exist; commit; write dead letters.
@@ -106,7 +120,7 @@ class Kafka(ConsumerRebalanceListener):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._subscribe(tasks, found))
             tasks.create_task(self._commit_and_check())
-            tasks.create_task(self._measure_lag())
+            tasks.create_task(self._watch.run(self.consumer, self.logs))
             for log in self.logs.values():
                 tasks.create_task(log.outbox.write(self.producer))
 
@@ -165,6 +179,7 @@ class Kafka(ConsumerRebalanceListener):
 
     async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
         """Wait until the loops have saved and let go; a save that comes later is refused if it matters."""
+        self._watch.joined = False
         logs = [self.logs[topic] for topic in {tp.topic for tp in revoked}]
         for log in logs:
             log.assign([])
@@ -174,7 +189,8 @@ class Kafka(ConsumerRebalanceListener):
                     await log.released.wait()
 
     async def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
-        """Record what is ours now."""
+        """Record what is ours now, be it nothing."""
+        self._watch.joined = True
         for topic, log in self.logs.items():
             log.assign(sorted(tp for tp in assigned if tp.topic == topic))
 
@@ -191,24 +207,6 @@ class Kafka(ConsumerRebalanceListener):
                 # A group member whose coordination has died would wait for ever; the process must not.
                 async with kafka_errors(f"{self.bootstrap}, group {self._group}"):
                     self.consumer._coordinator.check_errors()
-
-    async def _measure_lag(self) -> None:
-        """On a timer of its own: a figure that the poll keeps would freeze with it."""
-        while True:
-            # Side by side: one topic that was deleted must not make the others' figures late.
-            looks = await asyncio.gather(*(log.look() for log in self.logs.values()), return_exceptions=True)
-            for found in looks:
-                if isinstance(found, BaseException) and not isinstance(found, DependencyError):
-                    raise found
-            errors = [found for found in looks if isinstance(found, DependencyError)]
-            if errors and len(errors) == len(looks):
-                if not self.missing_since:
-                    self.missing_since = time.time()
-                    self._say(str(errors[0]))
-            elif self.missing_since:
-                self._say("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
-                self.missing_since = 0.0
-            await asyncio.sleep(LAG_SECONDS)
 
     async def _commit(self) -> None:
         offsets, self._to_commit = self._to_commit, {}
@@ -230,6 +228,7 @@ class TopicLog:
         # An assignment is numbered, so that one that comes after a revocation does not look like the one before.
         self._assignment = self._acquired = 0
         self._changed = asyncio.Event()
+        self._polling: Any = None
         self._at: dict[int, int] = {}
         self._unreadable, self._turn = False, 0
         self._polled = time.monotonic()
@@ -238,6 +237,11 @@ class TopicLog:
         self._damaged: DataError | None = None
         self.ends: dict[int, int] = {}
         self.outbox = Outbox(topic_of(topic), kafka.bootstrap)
+
+    @property
+    def assigned(self) -> Sequence[TopicPartition]:
+        """What the group gave us of the topic: all of its partitions, or none."""
+        return self._partitions
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         """The group gave us these partitions, all of the topic or none."""
@@ -248,6 +252,8 @@ class TopicLog:
     def wake(self) -> None:
         """Let whoever waits look again."""
         self._changed.set()
+        with contextlib.suppress(AttributeError, RuntimeError):  # nobody polls
+            self._polling.reschedule(0)
 
     async def acquire(self) -> bool:
         """See interfaces.Log."""
@@ -337,20 +343,19 @@ class TopicLog:
                     self._consumer.resume(tp)
         self._note(offsets)
 
-    async def poll(self) -> dict[int, Sequence[Record]]:
+    async def poll(self, idle: bool = False) -> dict[int, Sequence[Record]]:
         """See interfaces.Log."""
         if not self.held:
             return {}
         self._ask()
         partitions, most = self._partitions, POLL_RECORDS
+        seconds = min(IDLE_SECONDS, self._kafka.watchdog / 4) if idle else POLL_SECONDS
         if self._unreadable:  # somewhere among what comes next: record by record, a partition at a time
-            partitions, most = [self._partitions[self._turn % len(self._partitions)]], 1
+            partitions, most, seconds = [self._partitions[self._turn % len(self._partitions)]], 1, POLL_SECONDS
             self._turn += 1
         try:
-            async with asyncio.timeout(5 * POLL_SECONDS):
-                records = await self._consumer.getmany(
-                    *partitions, timeout_ms=int(POLL_SECONDS * 1000), max_records=most
-                )
+            async with asyncio.timeout(seconds + 4 * POLL_SECONDS) as self._polling:
+                records = await self._consumer.getmany(*partitions, timeout_ms=int(seconds * 1000), max_records=most)
         except (TimeoutError, NoOffsetForPartitionError):
             return {}
         except (CorruptRecordException, UnicodeDecodeError) as error:
@@ -417,7 +422,7 @@ class TopicLog:
         partitions, watched = self._partitions, set[int]()
         try:
             async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
-                ends = await self._consumer.end_offsets(partitions) if partitions else {}
+                ends = await self._kafka.ends.of(partitions)
             self.ends = {tp.partition: end for tp, end in ends.items()}
             asked = time.monotonic() - self._polled < min(POLLING_SECONDS, self._kafka.watchdog)
             if self.held and asked and not self._damaged:

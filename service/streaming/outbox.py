@@ -5,14 +5,19 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from service.errors import DependencyError
-from service.streaming.dead_letters import DeadLetter
+from service.streaming.brokers import largest_batch
+from service.streaming.dead_letters import DeadLetter, cut, wire_size
 
 BATCH = 500
+BATCH_BYTES = 16_384
+"""The client puts letters into batches of so much, and larger ones into one each."""
+USUAL_BYTES = 1_048_588
+"""Kafka's own limit of a topic, until it is asked for."""
 MOST_BYTES = 64 << 20
-"""Of letters that cannot be written; beyond it learning waits too."""
+"""Of one letter; and of letters that cannot be written: beyond it learning waits too."""
 FLUSH_SECONDS = 2.0
 RETRY_SECONDS = 1.0
 
@@ -23,26 +28,29 @@ def letter_producer(bootstrap: str) -> AIOKafkaProducer:
     Not idempotent: such a client goes on counting behind a batch that the broker refused, and the broker, which did
     not count that, takes nothing from it any more. A letter that is written twice has the same key.
     """
-    return AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")
+    return AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", max_request_size=MOST_BYTES)
 
 
 class Outbox:
-    """Letters on their way to one dead-letter topic, in order."""
+    """Letters on their way to one dead-letter topic, in order, each cut to what the topic takes."""
 
     def __init__(self, topic: str, bootstrap: str) -> None:
         self._topic, self._bootstrap = topic, bootstrap
-        self._letters: list[DeadLetter] = []
+        self._letters: list[tuple[DeadLetter, int]] = []  # with their size on the wire
         self._bytes = 0
         self._waiting, self._written = asyncio.Event(), asyncio.Event()
         self._written.set()
         self._error = ""
+        # The topic's limit, and what it takes where it refused less; then letters are sent one by one.
+        self._limit = self._taken = USUAL_BYTES
+        self._alone = False
 
     async def put(self, letter: DeadLetter, wanted: Callable[[], bool]) -> None:
         """Take a letter; waits while very many are under way and this is still `wanted`."""
-        self._letters.append(letter)
+        self._letters.append((letter, wire_size(letter)))
         self._written.clear()
         self._waiting.set()
-        self._bytes += _size(letter)
+        self._bytes += _memory(self._letters[-1])
         while self._bytes > MOST_BYTES and wanted():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -64,33 +72,53 @@ class Outbox:
         """Write letters as they come, for as long as the process runs."""
         while True:
             await self._waiting.wait()
-            part, sent, error = self._letters[:BATCH], list[Awaitable[object]](), ""
+            part, sent, error = self._letters[: 1 if self._alone else BATCH], list[Awaitable[object]](), ""
+            if any(size > self._limit for _, size in part):
+                await self._ask()
             try:
-                for letter in part:
-                    sent.append(
-                        await producer.send(self._topic, value=letter.value, key=letter.key, headers=letter.headers)
-                    )
+                for letter, size in part:
+                    fits = letter if size <= self._taken else cut(letter, self._taken)
+                    sent.append(await producer.send(self._topic, value=fits.value, key=fits.key, headers=fits.headers))
             except (KafkaError, OSError) as refusal:
                 error = str(refusal) or type(refusal).__name__
-            left = part[len(sent) :]
-            for letter, answer in zip(part, await asyncio.gather(*sent, return_exceptions=True), strict=False):
+            left, refused = part[len(sent) :], 0
+            for waiting, answer in zip(part, await asyncio.gather(*sent, return_exceptions=True), strict=False):
                 if isinstance(answer, KafkaError | OSError):
                     # Only these again: one that is always refused is no reason to write the others as often.
-                    left.append(letter)
+                    left.append(waiting)
                     error = str(answer) or type(answer).__name__
+                    if isinstance(answer, MessageSizeTooLargeError | RecordListTooLargeError):
+                        refused = max(refused, min(waiting[1], self._taken))
                 elif isinstance(answer, BaseException):
                     raise answer
             self._letters[: len(part)] = left
-            self._bytes += sum(map(_size, left)) - sum(map(_size, part))
+            self._bytes += sum(map(_memory, left)) - sum(map(_memory, part))
             self._error = error
+            if refused:
+                await self._refused(refused)
+                self._error = f"{error}: it takes batches of {self._limit:,} bytes"
             if left:
                 await asyncio.sleep(RETRY_SECONDS)
             if not self._letters:
                 self._waiting.clear()
                 self._written.set()
 
+    async def _ask(self) -> None:
+        """Ask for the topic's limit, where the broker tells it."""
+        with contextlib.suppress(DependencyError):
+            limit = min(MOST_BYTES, await largest_batch(self._bootstrap, self._topic))
+            if limit != self._limit:
+                self._limit = self._taken = limit
+                self._alone = limit < BATCH_BYTES
 
-def _size(letter: DeadLetter) -> int:
+    async def _refused(self, size: int) -> None:
+        """The topic does not take so much: ask again what it takes; where that is more, find out."""
+        await self._ask()
+        if size <= self._limit:
+            self._taken = (size // 2 or self._limit) if self._alone else self._taken
+            self._alone = True
+
+
+def _memory(letter: tuple[DeadLetter, int]) -> int:
     """About what a letter takes in memory, in bytes."""
-    headers = sum(len(name) + len(content or b"") for name, content in letter.headers)
-    return 1000 + len(letter.key) + len(letter.value or b"") + headers
+    return 1000 + letter[1] + 72 * len(letter[0].headers)

@@ -21,9 +21,14 @@ TIMEOUT = 30.0
 
 
 def address(settings: Settings, url: str | None) -> str:
-    """Where the service is: `url`, or what its settings say."""
+    """Where the service is: `url`, which may leave out `http://`, or what its settings say."""
+    if url:
+        full = url if "://" in url else f"http://{url}"
+        if not full.startswith(("http://", "https://")):
+            raise ConfigurationError(f"--url {url}: expected http://HOST:PORT")
+        return full.rstrip("/")
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.http.host, settings.http.host)  # noqa: S104
-    return (url or f"http://{host}:{settings.http.port}").rstrip("/")
+    return f"http://{host}:{settings.http.port}"
 
 
 def predict(settings: Settings, topic: str, file: str, url: str | None, explain: bool, as_json: bool) -> None:

@@ -15,9 +15,8 @@ from aiokafka import AIOKafkaProducer
 
 from service.errors import ConfigurationError, DataError
 from service.streaming.brokers import kafka_errors, read_whole
-from service.streaming.dead_letters import RETRIED, own_headers, topic_of
-
-CANNOT = ("truncated-from", "key-truncated-from", "headers-omitted")
+from service.streaming.dead_letters import CUT, RETRIED, own_headers, topic_of
+from service.streaming.outbox import MOST_BYTES
 
 
 class Letter(NamedTuple):
@@ -34,7 +33,8 @@ class Letter(NamedTuple):
     @property
     def cannot(self) -> str | None:
         """Why it cannot be sent again as it was, or None."""
-        return next((f"{name} {self.about[name]}" for name in CANNOT if name in self.about), None)
+        parts = [text.format(self.about[name]) for name, text in CUT.items() if name in self.about]
+        return ", ".join(parts) or None
 
 
 def show_list(bootstrap: str, topic: str, reason: str | None, limit: int, as_json: bool) -> None:
@@ -55,7 +55,7 @@ def show_one(bootstrap: str, topic: str, key: str) -> None:
     """Print one letter whole: what is known of it, then the record's value."""
     letter = _chosen(asyncio.run(_read(bootstrap, topic)), [key])[0]
     for name, value in letter.about.items():
-        typer.echo(f"{name}: {value}")
+        typer.echo(f"cut: {CUT[name].format(value)}" if name in CUT else f"{name}: {value}")
     for name, content in letter.headers:
         typer.echo(f"header {name}: {_text(content)}")
     if letter.record_key is not None:
@@ -90,7 +90,9 @@ def _chosen(letters: Iterable[Letter], keys: list[str]) -> list[Letter]:
 
 
 async def _retry(bootstrap: str, topic: str, letters: list[Letter]) -> int:
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True)
+    producer = AIOKafkaProducer(
+        bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, max_request_size=MOST_BYTES
+    )
     sent = 0
     async with kafka_errors(bootstrap):
         try:

@@ -18,7 +18,7 @@ from service.learning.learner import Learner
 from service.serving.app import describe, describe_version
 from service.serving.models import Model
 from service.settings import Settings
-from service.snapshots import head as heads
+from service.snapshots import codec
 from service.snapshots.store import RedisStore
 from service.streaming.brokers import bounds, kafka_errors, reader
 from service.tools.models import newest
@@ -70,7 +70,7 @@ async def _about(settings: Settings, name: str, bound: bool) -> dict[str, Any]:
         "offsets_without_record": _empty(answering.learner),
         "lag": lag,
         "lag_reason": reason,
-        "versions": [describe_version(*v) for v in heads.kept(answering.head, answering.digest, kept)],
+        "versions": [describe_version(*v) for v in codec.kept(answering.head, answering.digest, kept)],
         "bias": float(w[0]),
         "largest_weights": [
             {"name": columns.name_of(c), "weight": float(w[c])} for c in answering.learner.largest(TOP)

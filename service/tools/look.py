@@ -14,6 +14,7 @@ from service.errors import DependencyError, PerceptronError
 from service.settings import Settings, settings_file
 from service.snapshots.store import RedisStore
 from service.streaming.brokers import admin
+from service.streaming.coordinator import coordinator
 from service.streaming.dead_letters import topic_of
 
 
@@ -80,8 +81,15 @@ def check(settings: Settings) -> int:
 
 
 async def _check(settings: Settings) -> list[PerceptronError]:
-    typer.echo(f"ok    settings: {len(settings.topics)} topic{'s' * (len(settings.topics) != 1)}")
     found: list[PerceptronError] = []
+    try:
+        settings.check_work()
+        typer.echo(f"ok    settings: {len(settings.topics)} topic{'s' * (len(settings.topics) != 1)}")
+    except PerceptronError as error:
+        found.append(error)
+        typer.echo(f"fail  {error}")
+    for warning in settings.ignored:
+        typer.echo(f"warn  {warning}")
     store = RedisStore(settings.redis.url)
     try:
         warnings = await store.check()
@@ -103,6 +111,13 @@ async def _check(settings: Settings) -> list[PerceptronError]:
         typer.echo(f"fail  {error}")
         return [*found, error]
     typer.echo(f"ok    Kafka at {bootstrap}")
+    group = settings.kafka.group_id
+    try:
+        answering = await coordinator(bootstrap, group, settings.kafka.session_timeout)
+        typer.echo(f"ok    group {group}: broker {answering.broker} coordinates it")
+    except DependencyError as error:
+        found.append(error)
+        typer.echo(f"fail  {error}")
     for topic in settings.topics:
         for name in (topic, topic_of(topic)):
             if name in topics:

@@ -34,7 +34,7 @@ def reset_model(settings: Settings, name: str, yes: bool) -> None:
 async def _reset(settings: Settings, name: str, yes: bool) -> None:
     store = RedisStore(settings.redis.url)
     try:
-        if not await store.digest(name):
+        if not await store.there(name):
             raise DataError(f"model {name} has no snapshot in Redis at {store.address}: there is nothing to reset")
         if not yes:
             raise ConfigurationError(f"this forgets everything that model {name} has learned: say --yes to do it")

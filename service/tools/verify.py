@@ -25,7 +25,8 @@ from service.snapshots.keeper import Snapshot, fetch
 from service.snapshots.rollback import kept_snapshot
 from service.snapshots.store import RedisStore
 from service.streaming.brokers import bounds, more, reader
-from service.streaming.learn import contiguous, fingerprint
+from service.streaming.learn import contiguous
+from service.streaming.recognise import fingerprint
 from service.tools.models import none_stored
 
 SLICE = 1000

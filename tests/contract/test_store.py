@@ -9,8 +9,9 @@ import pytest
 from redis.asyncio import Redis
 
 from service.embedded.servers import Server
-from service.errors import DependencyError
+from service.errors import DependencyError, SnapshotDamaged
 from service.learning.learner import DEFAULT
+from service.snapshots import codec
 from service.snapshots import head as heads
 from service.snapshots.keeper import fetch
 from service.snapshots.store import RedisStore, Store, key
@@ -26,6 +27,9 @@ class Raw(Protocol):
 
     async def put(self, field: str, value: bytes | None) -> None: ...
 
+    async def retype(self) -> None:
+        """Something else stands under the model's key."""
+
 
 class OfRedis:
     def __init__(self, client: Any, model: str) -> None:
@@ -37,10 +41,13 @@ class OfRedis:
     async def put(self, field: str, value: bytes | None) -> None:
         await (self._client.hdel(self._key, field) if value is None else self._client.hset(self._key, field, value))
 
+    async def retype(self) -> None:
+        await self._client.set(self._key, b"x")
+
 
 class OfSimulation:
     def __init__(self, world: World) -> None:
-        self._state = world.redis.state
+        self._redis, self._state = world.redis, world.redis.state
 
     async def get(self) -> dict[str, bytes]:
         return dict(self._state)
@@ -50,6 +57,9 @@ class OfSimulation:
             self._state.pop(field, None)
         else:
             self._state[field] = value
+
+    async def retype(self) -> None:
+        self._redis.hash = False
 
 
 class Driven:
@@ -198,11 +208,47 @@ async def a_kept_head_that_is_damaged_stops_the_sweeping(store: Store, raw: Raw,
     assert f"b:{blob('garbage')[0]}" not in await raw.get()
 
 
-async def half_a_head_is_none(store: Store, raw: Raw, m: str) -> None:
-    await save(store, m, "", head(1, "a"), "a")
+async def half_a_head_is_damage(store: Store, raw: Raw, m: str) -> None:
+    """Neither half is taken for no head: a model begun anew would take its place."""
+    first = head(1, "a")
+    await save(store, m, "", first, "a")
     await raw.put("head", None)
-    assert await store.head(m) is None
-    assert await store.digest(m) == head(1, "a")[0]
+    with pytest.raises(SnapshotDamaged, match="begin anew with `perceptron reset"):
+        await store.head(m)
+    assert await store.digest(m) == first[0]
+    await raw.put("head", first[1])
+    await raw.put("digest", None)
+    for asked in (store.head, store.digest):
+        with pytest.raises(SnapshotDamaged):
+            await asked(m)
+    assert await save(store, m, "", head(1, "b"), "b") == "CONFLICT"
+    assert (await raw.get())["head"] == first[1]
+
+
+async def a_digest_that_is_none_is_no_heads(store: Store, raw: Raw, m: str) -> None:
+    """Whatever the bytes, they are read; and no head has them."""
+    first = head(1, "a")
+    await save(store, m, "", first, "a")
+    for damage in (b"\xff\xfe", b"5", b"\x1b[2J", b"[]"):
+        await raw.put("digest", damage)
+        said = await store.head(m)
+        assert said is not None
+        assert (said[1], said[0] == await store.digest(m)) == (first[1], True)
+        with pytest.raises(SnapshotDamaged, match="do not match their digest"):
+            codec.readable(m, *said)
+        assert await save(store, m, first[0], head(2, "b"), "b") == "CONFLICT"
+
+
+async def another_type_of_key_is_damage_of_this_model(store: Store, raw: Raw, m: str) -> None:
+    first = head(1, "a")
+    await save(store, m, "", first, "a")
+    await raw.retype()
+    for asked in (
+        store.digest(m), store.head(m), store.blobs(m, [blob("a")[0]]), store.put(m, dict([blob("b")])),
+        store.commit(m, first[0], *head(2, "b"), [blob("b")[0]], "", ""),
+    ):  # fmt: skip
+        with pytest.raises(SnapshotDamaged, match=" is no hash"):
+            await asked
 
 
 async def a_keeper_that_lost_a_reply_finds_out(store: Store, raw: Raw, m: str) -> None:  # noqa: ARG001
@@ -272,7 +318,9 @@ STATEMENTS = (
     a_refused_commit_sweeps_nothing,
     evicting_what_is_kept_keeps_it,
     a_kept_head_that_is_damaged_stops_the_sweeping,
-    half_a_head_is_none,
+    half_a_head_is_damage,
+    a_digest_that_is_none_is_no_heads,
+    another_type_of_key_is_damage_of_this_model,
     a_keeper_that_lost_a_reply_finds_out,
     a_keeper_uploads_again_what_vanished,
     a_reader_that_is_overtaken_looks_again,

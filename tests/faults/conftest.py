@@ -9,7 +9,7 @@ import pytest
 
 from service.embedded import servers
 from service.embedded.servers import PROPERTIES, Server, free_port
-from tests.faults.proxy import Proxy
+from tests.faults.proxy import KafkaProxy, Proxy
 from tests.faults.trial import Trial
 
 ALL = os.environ.get("FAULTS") == "all"
@@ -35,13 +35,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def kafka_proxy() -> Iterator[Proxy]:
-    with Proxy() as proxy:
+def kafka_proxy() -> Iterator[KafkaProxy]:
+    with KafkaProxy() as proxy:
         yield proxy
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory, kafka_proxy: Proxy) -> Iterator[Server]:
+def kafka(tmp_path_factory: pytest.TempPathFactory, kafka_proxy: KafkaProxy) -> Iterator[Server]:
     """Its second listener is advertised at the proxy, so that no client gets past that."""
     kafka_proxy.upstream = free_port()
     properties = (
@@ -57,7 +57,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory, kafka_proxy: Proxy) -> Itera
 
 @pytest.fixture
 def trial(
-    request: pytest.FixtureRequest, kafka: Server, kafka_proxy: Proxy, topic: str, tmp_path: Path
+    request: pytest.FixtureRequest, kafka: Server, kafka_proxy: KafkaProxy, topic: str, tmp_path: Path
 ) -> Iterator[Trial]:
     """On Redis itself, or with the parameter "valkey" on Valkey."""
     binary = None if getattr(request, "param", "") == "valkey" else shutil.which("redis-server")

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Self
 
 CHUNK = 1 << 16
 
@@ -34,7 +36,7 @@ class Proxy:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def __enter__(self) -> "Proxy":
+    def __enter__(self) -> Self:
         self._thread.start()
         assert self._listening.wait(10)
         return self
@@ -121,4 +123,45 @@ class Proxy:
             if not self.dropping:
                 writer.write(data)
                 await writer.drain()
+        raise ConnectionResetError
+
+
+class KafkaProxy(Proxy):
+    """Knows one request from another, and keeps some of them back.
+
+    As a broker does that answers in order, it passes nothing on that the client sends behind such a request.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[int, bytes] = {}
+        self._healed = asyncio.Event()
+        self._open = self._deaf = 0
+        """Connections are numbered; up to `_deaf` requests are kept back."""
+
+    def keep(self, requests: Mapping[int, bytes], *, old: bool = False) -> None:
+        """Keep back requests of these keys that hold these bytes; of `old`, only on connections that stand now."""
+        self._healed.clear()
+        self._deaf = self._open if old else sys.maxsize
+        self._kept = dict(requests)
+
+    def heal(self) -> None:
+        """What was kept back is sent on."""
+        self._kept = {}
+        self._call(self._healed.set)
+        super().heal()
+
+    async def _requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
+        self._open += 1
+        number = self._open
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                size = await reader.readexactly(4)
+                request = await reader.readexactly(int.from_bytes(size))
+                kept = self._kept.get(int.from_bytes(request[:2]))
+                if kept is not None and kept in request and number <= self._deaf:
+                    await self._healed.wait()
+                await self._passing.wait()
+                upstream.write(size + request)
+                await upstream.drain()
         raise ConnectionResetError

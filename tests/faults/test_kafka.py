@@ -7,6 +7,7 @@ import signal
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
+from tests.conftest import wait
 from tests.faults.conftest import everything, repeated
 from tests.faults.trial import Trial
 
@@ -32,8 +33,12 @@ def test_broker_killed_and_started_again(trial: Trial) -> None:
     "fault", [pytest.param("stopped", marks=everything), "hangs", pytest.param("refuses", marks=everything)]
 )
 def test_broker_away(trial: Trial, fault: str) -> None:
-    """For longer than the session timeout it is stopped, or answers nothing, or takes no connection."""
-    trial.begin(rate=500)
+    """For longer than the session timeout it is stopped, or answers nothing, or takes no connection.
+
+    Each process says so, the standby too.
+    """
+    trial.begin(rate=500, services=2)
+    missing = 'perceptron_missing_since_timestamp_seconds{dependency="kafka"}'
     broker = trial.kafka.process
     assert broker is not None
     try:
@@ -44,10 +49,12 @@ def test_broker_away(trial: Trial, fault: str) -> None:
         else:
             trial.kafka_proxy.refuse()
         trial.outage(repeated(60, 8))  # the session ends after 6 s
+        wait(lambda: all(service.metrics()[missing] for service in trial.live), "each notices")
     finally:
         broker.send_signal(signal.SIGCONT)
         trial.kafka_proxy.heal()
     trial.progress(500)
+    wait(lambda: not any(s.metrics()[missing] for s in trial.live), "each notices that it is back")
     trial.finish()
 
 

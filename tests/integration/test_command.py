@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from service import __version__
 from service.embedded import servers
 from service.embedded.servers import Server, free_port
 from tests.conftest import Run, Running, clean_environment, create_topic, event, one_line, perceptron, trim, wait
@@ -27,17 +28,52 @@ NOWHERE = "127.0.0.1:1"
         (["run", "-t", "x", "-p", "99999"], "http.port"),
         (["run", "-t", "x", "--redis", "localhost"], "redis.url"),
         (["run", "-t", "x", "--redis", "redis://localhost:99999/0"], "redis.url"),
-        (["run", "-t", "x", "-b", "localhost"], "kafka.bootstrap_servers"),
+        (["run", "-t", "x", "-b", "localhost"], "kafka.bootstrap_servers: expected HOST:PORT"),
         (["run", "-t", "x", "--start-at", "noon"], "start_at: expected earliest"),
         (["-c", "missing.toml", "run", "-t", "x"], "missing.toml: no such file"),
         (["inspect"], "topics: name one topic with -t TOPIC"),
         (["produce", "missing.jsonl", "-t", "x"], "missing.jsonl: No such file or directory"),
+        (["predict", "-", "-t", "x", "--url", "ftp://x"], "--url ftp://x: expected http://HOST:PORT"),
+        (["learn"], "No such command 'learn'; see perceptron --help"),
+        (["run", "--topics", "x"], "No such option: --topics"),
+        (["run", "-p", "http"], "see perceptron run --help"),
+        (["produce"], "Missing argument 'FILE|-'; see perceptron produce --help"),
+        (["produce", "-", "--format", "xml"], "'xml' is not one of 'jsonl', 'csv', 'svmlight'"),
+        (["dead-letters", "list", "--limit", "0"], "see perceptron dead-letters list --help"),
     ],
 )
 def test_a_bad_setting_is_one_line_and_exit_2(arguments: list[str], part: str, tmp_path: Path) -> None:
     done = perceptron(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert part in one_line(done.stderr)
+
+
+def test_version_needs_no_command(tmp_path: Path) -> None:
+    done = perceptron("--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__}\n", "")
+
+
+def test_what_is_set_in_vain_is_said(kafka: Server, redis: Server, tmp_path: Path) -> None:
+    """By `check` and `run`: a table of no topic, a misspelt variable; not what Kubernetes gives a pod."""
+    (tmp_path / "perceptron.toml").write_text('[models."^used-.*"]\neta = 2\n[models.unused]\neta = 3\n')
+    given = {"PERCEPTRON_TOPIC": "x", "PERCEPTRON_PORT": "tcp://10.0.0.1:8000", "PERCEPTRON_SERVICE_HOST": "10.0.0.1"}
+    where = ["-t", "used-1", "-b", kafka.address, "--redis", f"redis://{redis.address}/0"]
+    checked = perceptron("check", *where, cwd=tmp_path, env=given)
+    assert [line for line in checked.stdout.splitlines() if line.startswith("warn")] == [
+        "warn  models.unused: no topic uses it",
+        "warn  environment PERCEPTRON_TOPIC: there is no such setting",
+    ]
+    ran = perceptron("run", *where, "-b", NOWHERE, "--fail-fast", "-p", "0", cwd=tmp_path, env=given)
+    assert ran.returncode == 3
+    for said in ("models.unused: no topic uses it", "environment PERCEPTRON_TOPIC: there is no such setting"):
+        assert ran.stderr.count(said) == 1
+
+
+def test_check_without_a_topic_refuses_as_run_does(redis: Server, tmp_path: Path) -> None:
+    done = perceptron("check", "-b", NOWHERE, "--redis", f"redis://{redis.address}/0", cwd=tmp_path)
+    assert done.stdout.splitlines()[0].startswith("fail  topics: name at least one")
+    (tmp_path / "perceptron.toml").write_text("learn = false\n")
+    assert perceptron("check", "--redis", f"redis://{redis.address}/0", cwd=tmp_path).returncode == 2
 
 
 def test_a_port_in_use_is_one_line(kafka: Server, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> 
     assert "nothing lost, nothing learned twice" in done.stderr
     assert f"has 8,000 events, {mistakes} mistakes and the same state" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(set(lines)), "no line is printed twice"
 
 
 def test_ctrl_c_ends_the_demo_and_leaves_nothing_running(tmp_path: Path) -> None:

@@ -248,25 +248,19 @@ async def test_a_prediction_is_the_learners_score(run: Run, producer: AIOKafkaPr
     assert json.loads(service.predict({"features": {}}).text)["score"] == w[0]
 
 
-def test_too_many_and_too_slow_requests_are_refused_and_probes_are_not(run: Run, topic: str) -> None:
-    """A client that sends no body holds its place for a while only; meanwhile others hear that it is taken."""
+def test_a_body_that_does_not_arrive_takes_no_place_and_hears_when_its_time_is_over(run: Run, topic: str) -> None:
     service = run("[http]\nmax_in_flight = 1\nbody_timeout = 2.0\n").up()
     with socket.create_connection(("127.0.0.1", service.port)) as slow:
         slow.sendall(
             f"POST /v1/models/{topic}/predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
             "content-length: 10\r\n\r\n{".encode()
         )
-        refused = wait(lambda: (a := service.predict({"features": {}})).status_code == 503 and a, "the place is taken")
-        assert refused.headers["retry-after"] == "1"
-        assert refused.json()["detail"] == "too many requests at a time"
-        for path in ("/livez", "/readyz", "/metrics"):
-            assert service.http.get(path).status_code == 200
+        assert service.predict({"features": {}}).status_code == 200
         answer = ""
         while "}" not in answer:
             answer += slow.recv(4096).decode()
         assert answer.startswith("HTTP/1.1 408 ")
         assert "the body did not arrive within 2 seconds" in answer
-    assert service.predict({"features": {}}).status_code == 200
 
 
 async def test_ready_is_when_every_listed_model_can_answer(run: Run, kafka: Server, topic: str) -> None:

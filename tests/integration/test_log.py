@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -369,32 +370,63 @@ async def test_a_client_that_hangs_ends_the_process_and_an_absent_broker_does_no
             service.http.close()
 
 
-async def test_another_cluster_whose_log_cannot_be_compared_is_not_gone_on_with(
+def learned(service: Running, topic: str, events: int) -> bool:
+    model = service.model(topic)
+    return (model["events"], model["ahead"]) == (events, 0)
+
+
+def stopped(service: Running, topic: str) -> Any:
+    return service.model(topic)["stopped"]
+
+
+async def test_another_clusters_model_is_never_gone_on_with(
     kafka: Server, producer: AIOKafkaProducer, redis: Server, topic: str, tmp_path: Path
 ) -> None:
-    """The offsets fit and the last record learned is gone: of the same cluster that is retention, of another chance."""
+    """Two clusters, one Redis. The offsets fit in all: nothing was learned yet; the last record learned is gone, or is
+    there; the settings are others. What is said advises nobody to forget what is somebody else's."""
+    empty, same, settings = (f"{topic}-{kind}" for kind in ("empty", "same", "settings"))
+    topics = (empty, same, settings)
     (tmp_path / "kafka").mkdir()
     with servers.kafka(tmp_path / "kafka") as own:
         client = AIOKafkaProducer(bootstrap_servers=own.address)
         await client.start()
-        service = Running(topic, own.address, redis.address, tmp_path, "", "--create-topics")
-        await asyncio.to_thread(service.up)
-        for i in range(5):
-            await client.send_and_wait(topic, event({"a": i}, i % 2))
-        await client.stop()
+
+        def first() -> Running:
+            return Running(topic, own.address, redis.address, tmp_path, "", "--create-topics", topics=topics).up()
+
+        service = await asyncio.to_thread(first)
+        for name in (topic, same, settings):
+            for i in range(5):
+                await client.send_and_wait(name, event({"a": i}, i % 2), timestamp_ms=1000 + i)
+        for name in topics:
+            await asyncio.to_thread(wait, partial(learned, service, name, 0 if name == empty else 5), "it is saved")
         await asyncio.to_thread(service.wait_for, 5)
         assert await asyncio.to_thread(service.stop) == 0
-    await create_topic(kafka, topic)
-    for i in range(8):
-        await producer.send_and_wait(topic, event({"b": i}, i % 2))
-    await trim(kafka, topic, 5)
-    other = Running(topic, kafka.address, redis.address, tmp_path, "", "--create-topics")
-    try:
-        await asyncio.to_thread(other.up)
-        await asyncio.to_thread(wait, lambda: other.model()["stopped"], "it does not learn")
-        assert "the model was learned from Kafka cluster " in other.model()["stopped"]
-        assert other.model()["events"] == 5
-    finally:
-        other.kill()
-        other.http.close()
         service.http.close()
+        for name in (topic, *topics):
+            await create_topic(kafka, name)
+            for i in range(8):
+                what = event({"a": i} if name == same else {"b": i}, i % 2)
+                await producer.send_and_wait(name, what, timestamp_ms=1000 + i)
+        await trim(kafka, topic, 5)
+        text = f"[models.{settings}]\neta = 0.5"
+        other = Running(topic, kafka.address, redis.address, tmp_path, text, "--create-topics", topics=topics)
+        try:
+            await asyncio.to_thread(other.up)
+            for name, events in ((topic, 5), (empty, 0), (same, 5), (settings, 5)):
+                said = await asyncio.to_thread(wait, partial(stopped, other, name), "it does not learn")
+                assert said.startswith(f"model {name} was learned from Kafka cluster ")
+                assert other.model(name)["events"] == events
+                assert not any(word in said for word in ("reset", "rollback", "recreated", "trimmed"))
+            assert "reset" not in other.log.read_text()
+        finally:
+            other.kill()
+            other.http.close()
+        # Where it was learned it is gone on with.
+        await client.send_and_wait(empty, event({"a": 1}, 1))
+        await client.stop()
+        back = await asyncio.to_thread(first)
+        await asyncio.to_thread(wait, lambda: back.model(empty)["events"] == 1, "it is learned")
+        assert (back.model()["events"], back.model()["stopped"]) == (5, None)
+        back.kill()
+        back.http.close()

@@ -15,7 +15,7 @@ from service.snapshots.head import Fingerprint, Position, Source
 from service.snapshots.keeper import Refused, Saved
 from service.snapshots.rollback import TRIES, current_head, kept_snapshot, roll_back
 from service.snapshots.store import RedisStore, key
-from service.streaming.learn import fingerprint
+from service.streaming.recognise import fingerprint
 from tests.conftest import Run, Running, perceptron, read_all, trim, wait
 from tests.integration.kept import (
     KEEPING,

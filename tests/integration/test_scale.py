@@ -8,7 +8,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from redis.asyncio import Redis
 
-from service.snapshots import head as heads
+from service.snapshots import codec
 from service.snapshots.store import key
 from tests.conftest import Run, event, wait
 
@@ -83,7 +83,7 @@ async def test_a_million_columns(run: Run, producer: AIOKafkaProducer, topic: st
     # One bit of one blob.
     client: Any = Redis.from_url(replica.redis_url)
     digest, found = await client.hmget(key(topic), ["digest", "head"])
-    head = heads.decode(found, digest.decode())
+    head = codec.decode(found, digest.decode())
     blob = head.arrays["w"].base[7]
     data = bytearray(await client.hget(key(topic), f"b:{blob}"))
     data[100] ^= 1

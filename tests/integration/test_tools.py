@@ -48,7 +48,8 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
     assert done.returncode == 3
     assert "Connection refused" in done.stderr
 
-    assert perceptron("healthcheck", "--url", url, cwd=tmp_path).stdout == "alive\n"
+    bare = url.removeprefix("http://")
+    assert perceptron("healthcheck", "--url", bare, cwd=tmp_path).stdout == "alive\n"
     ready = perceptron("healthcheck", "--ready", cwd=tmp_path, env={"PERCEPTRON_HTTP__PORT": str(service.port)})
     assert (ready.returncode, ready.stdout) == (0, "ready\n")
     dead = perceptron("healthcheck", cwd=tmp_path, env={"PERCEPTRON_HTTP__PORT": str(free_port())})
@@ -77,7 +78,7 @@ def test_check_says_a_line_for_each_thing(kafka: Server, redis: Server, topic: s
     url = f"redis://{redis.address}/0"
     done = perceptron("check", "-t", topic, "-b", kafka.address, "--redis", url, cwd=tmp_path)
     assert done.returncode == 1
-    assert [line[:4] for line in done.stdout.splitlines()] == ["ok  ", "ok  ", "ok  ", "ok  ", "fail"]
+    assert [line[:4] for line in done.stdout.splitlines()] == ["ok  ", "ok  ", "ok  ", "ok  ", "ok  ", "fail"]
     assert f"topic {topic}.dead-letters does not exist" in done.stdout
     asyncio.run(create_topic(kafka, f"{topic}.dead-letters"))
     assert perceptron("check", "-t", topic, "-b", kafka.address, "--redis", url, cwd=tmp_path).returncode == 0

@@ -63,6 +63,8 @@ class Judged(NamedTuple):
     state: State
     topic: Topic | None
     """The log it was learned from, where it learned anything."""
+    source: Any
+    """As it says itself: no child has another."""
 
 
 class Judge:
@@ -97,7 +99,11 @@ class Judge:
         if missing := [k["version"] for k in said["kept"] if f"v:{k['version']}" not in redis.state]:
             raise Violation(f"kept versions {missing} are not there")
         eta = said["identity"]["eta"]
-        parent = self.known[before] if before else Judged(0, {}, State(eta), [], State(eta), None)
+        if before and before not in self.known:
+            raise Violation(f"{before[:6]} was gone on with, which no process of this release wrote")
+        parent = self.known[before] if before else Judged(0, {}, State(eta), [], State(eta), None, said["source"])
+        if said["source"] != parent.source:
+            raise Violation(f"a head of {parent.source} was gone on with in {said['source']}")
         ours = {int(p): position["offset"] for p, position in said["next"].items()}
         if said["version"] != parent.version + 1:
             raise Violation(f"version {said['version']} follows on {parent.version}")
@@ -122,7 +128,7 @@ class Judge:
             if not wrong:
                 learned = topic if state.fold.events or state.rejected else None
                 begun, since = (state, list[tuple[int, int, int]]()) if is_kept else (parent.begun, runs)
-                self.known[digest] = Judged(said["version"], ours, begun, since, state, learned)
+                self.known[digest] = Judged(said["version"], ours, begun, since, state, learned, said["source"])
                 return
         raise Violation(f"version {said['version']}: {wrong}")
 
@@ -157,9 +163,9 @@ class Judge:
 
     def whole(self) -> bool:
         """Whether the current head covers the log."""
-        digest = self._world.redis.state.get("digest", b"").decode()
+        digest = self._world.redis.current
         ends = {p: part.end for p, part in enumerate(self._world.topics[-1].partitions)}
-        return bool(digest) and self.known[digest].next == ends
+        return digest in self.known and self.known[digest].next == ends
 
     def letters(self) -> None:
         """No dead letter is of a record that was learned, or of none."""

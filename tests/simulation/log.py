@@ -14,8 +14,9 @@ class SimulatedLog:
 
     topic = "t"
 
-    def __init__(self, world: World, name: str) -> None:
-        self._world, self.name = world, name
+    def __init__(self, world: World, name: str, elsewhere: bool = False) -> None:
+        """Of another cluster, where it is `elsewhere`."""
+        self._world, self.name, self._elsewhere = world, name, elsewhere
         self.partitions: list[int] = []
         self.stopping = False
         self._assignment = self._acquired = 0
@@ -25,8 +26,9 @@ class SimulatedLog:
 
     def assign(self) -> None:
         """The group gives us the topic. The client goes on from committed offsets, where there are any."""
-        self.partitions = list(range(len(self._world.topic.partitions)))
-        self._at = {p: o for p, o in self._world.committed.items() if p in self.partitions}
+        self.partitions = list(range(len(self._topic.partitions)))
+        committed = {} if self._elsewhere else self._world.committed
+        self._at = {p: o for p, o in committed.items() if p in self.partitions}
         self._sought = set()
         self._assignment += 1
 
@@ -48,18 +50,22 @@ class SimulatedLog:
     def release(self) -> None:
         pass
 
+    @property
+    def _topic(self) -> Topic:
+        return self._world.elsewhere if self._elsewhere else self._world.topic
+
     async def _ask(self, what: str) -> Topic:
         """The topic that answers."""
         await Step(what)
         if self._world.chance(0.02):
             self._world.say(f"{self.name}: {what} fails")
             raise DependencyError(f"{what}: no answer", "kafka")
-        return self._world.topic
+        return self._topic
 
     async def source(self) -> Source:
         topic = await self._ask("source")
         await Step("source done")
-        return Source("cluster", str(self._world.topics.index(topic)))
+        return Source("elsewhere", "0") if self._elsewhere else Source("cluster", str(self._world.topics.index(topic)))
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
         partitions = self.partitions
@@ -90,7 +96,7 @@ class SimulatedLog:
         self._at.update({p: o for p, o in offsets.items() if p in self.partitions})
         self._sought.update(offsets)
 
-    async def poll(self) -> dict[int, Sequence[Record]]:
+    async def poll(self, idle: bool = False) -> dict[int, Sequence[Record]]:  # noqa: ARG002 - time has no weight here
         if not self.held:
             return {}
         at, partitions, rng = self._at, list(self.partitions), self._world.rng
@@ -144,7 +150,7 @@ class SimulatedLog:
         return found
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        if self.held:
+        if self.held and not self._elsewhere:
             self._world.committed.update(offsets)
 
     async def publish(self, letter: DeadLetter) -> None:

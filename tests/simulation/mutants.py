@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 HERE = Path(__file__).parents[2]
 LEARN, KEEPER, EVENTS = "service/streaming/learn.py", "service/snapshots/keeper.py", "service/learning/events.py"
+RECOGNISE, CODEC = "service/streaming/recognise.py", "service/snapshots/codec.py"
 BLOBS, HEAD, STORE = "service/snapshots/blobs.py", "service/snapshots/head.py", "tests/simulation/world.py"
 OFFSETS = "service/streaming/offsets.py"
 SEEDS = 300
 CONTRACT = "tests/contract/test_store.py::test_of_the_simulator"
 ALONE = "tests/simulation/test_alone.py"
+NEWER = f"{ALONE}::test_a_newer_releases_head_is_not_gone_on_with"
 
 
 class Mutant(NamedTuple):
@@ -49,13 +51,13 @@ MUTANTS = (
         "saved before the dead letters are flushed", LEARN, "            await self._log.flush()\n", "",
     ),
     Mutant("no seek on assignment", LEARN, "                self._log.seek(learner.next)\n", ""),
-    Mutant("no fingerprint check", LEARN, "elif known and record and fingerprint(record) != known:", "elif False:"),
+    Mutant("no fingerprint check", RECOGNISE, "elif known and record and fingerprint(record) != known:", "elif False:"),
     Mutant(
         "saved without a look at the topic's id", LEARN, "if await self._log.source() != self._source:", "if False:",
     ),
     Mutant(
-        "another topic without the last record is gone on with", LEARN,
-        "if record is None and unlike and learned:", "if False:",
+        "another topic without the last record is gone on with", RECOGNISE,
+        "if record is None and recreated and learned[name]:", "if False:",
         f"{ALONE}::test_another_topic_without_the_last_record_is_not_gone_on_with",
     ),
     Mutant(
@@ -63,18 +65,56 @@ MUTANTS = (
         f"{ALONE}::test_what_was_learned_of_another_topic_is_dropped_at_a_rebalance",
     ),
     Mutant(
-        "no check that the log has the next record", LEARN,
-        "in sorted(learner.next.items()):\n            if partition not", "in ():\n            if partition not",
+        "no check that the log has the next record", RECOGNISE,
+        "in sorted(following.items()):\n", "in ():\n",
     ),
     Mutant(
-        "a partition that is not assigned yet is taken for a trimmed one", LEARN,
-        "if partition not in bounds and not another:", "if False:",
+        "a partition that is not assigned yet is taken for a trimmed one", RECOGNISE,
+        "if partition not in bounds and not recreated:", "if False:",
         f"{ALONE}::test_a_partition_that_the_group_has_not_heard_of_is_waited_for",
     ),
-    Mutant("no identity check", LEARN, "        if differences:\n", "        if False:\n"),
     Mutant(
-        "a refused state is kept", LEARN, 'self._learner = None\n            self._tell.rewound("refused")',
-        'self._tell.rewound("refused")',
+        "no identity check", RECOGNISE,
+        "if differences := identity.differences(head.identity):", "if differences := []:",
+    ),
+    Mutant(
+        "a refused state is kept", LEARN, "self._learner, self._displaced = None, True\n", "self._displaced = True\n",
+    ),
+    Mutant(
+        "another cluster's head is gone on with", RECOGNISE, "if head.source.elsewhere(source):", "if False:",
+        f"{ALONE}::test_another_clusters_model_is_not_gone_on_with[3]",
+    ),
+    Mutant(
+        "another topic is gone on with where nothing was learned", RECOGNISE,
+        "if recreated and not any(learned.values()):", "if False:",
+    ),
+    Mutant(
+        "what a newer release says beside is dropped", HEAD,
+        "frozen=True, kw_only=True, forbid_unknown_fields=True", "frozen=True, kw_only=True",
+    ),
+    Mutant("a newer fold is gone on with", CODEC, "if head.identity.fold > FOLD:", "if False:", NEWER),
+    Mutant(
+        "an array that is not known is dropped", CODEC,
+        "if head.arrays.keys() != set(head.identity.arrays):", "if False:", NEWER,
+    ),
+    Mutant("a head that does not match its digest is read", CODEC, "if blobs.digest(data) != digest:", "if False:"),
+    Mutant(
+        "a head without its digest is none", STORE,
+        'if bool(redis.current) != bool(redis.state.get("head")):', "if False:",
+        f"{CONTRACT}[half_a_head_is_damage]",
+    ),
+    Mutant(
+        "damage is looked at as another decision is", LEARN,
+        "unread = isinstance(reason, SnapshotDamaged | SnapshotNewer)", "unread = False",
+        f"{ALONE}::test_what_was_damaged_and_is_given_back_is_gone_on_with",
+    ),
+    Mutant(
+        "damage while a decision is waited for ends the process", LEARN,
+        "            except SnapshotDamaged:\n                return  # another reason now\n", "",
+    ),
+    Mutant(
+        "nobody says who is outside the group", LEARN, "self._tell.outsider(head.writer)", "pass",
+        f"{ALONE}::test_two_groups_are_told_of_each_other",
     ),
     Mutant(
         "positions of another assignment believed", LEARN,

@@ -7,10 +7,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from service.errors import DependencyError, IdentityChanged, LogLost, SnapshotDamaged
+from service.errors import (
+    AnotherCluster,
+    DependencyError,
+    IdentityChanged,
+    LogLost,
+    SnapshotDamaged,
+    SnapshotNewer,
+)
 from service.learning.identity import Identity
 from service.learning.learner import DEFAULT, Learner
 from service.snapshots import blobs, keeper
+from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, fetch
 from service.streaming import learn
 from tests.simulation.judge import Judge
@@ -24,8 +32,8 @@ PATIENCE = 6000
 class Tell:
     """The observer of one process; what it hears must be so."""
 
-    def __init__(self, world: World, judge: Judge, log: SimulatedLog, identity: Identity) -> None:
-        self._world, self._judge, self._log, self._identity = world, judge, log, identity
+    def __init__(self, world: World, judge: Judge, log: SimulatedLog, identity: Identity, group: str) -> None:
+        self._world, self._judge, self._log, self._identity, self._group = world, judge, log, identity, group
         self._name, self._torn = log.name, world.torn
         self.reason: Exception | None = None
 
@@ -46,12 +54,18 @@ class Tell:
         self._world.say(f"{self._name}: stops: {type(error).__name__}: {error}")
         if "holds offsets" in str(error) and not self._log.held:
             raise Violation("stopped over the bounds of a topic that is not held")
-        if not isinstance(error, IdentityChanged | LogLost) and self._world.torn == self._torn:
+        readable = self._world.torn == self._torn and self._world.redis.intact
+        if isinstance(error, SnapshotDamaged | SnapshotNewer) and readable:
             raise Violation(f"stopped without need: {error}")
 
     def rewound(self, cause: str) -> None:
         self._world.count(f"rewound: {cause}")
         self._world.say(f"{self._name}: drops its state: {cause}")
+
+    def outsider(self, writer: Writer) -> None:
+        self._world.count("outsider")
+        if writer.group == self._group:
+            raise Violation(f"{writer} is one of us")
 
     def passed_over(self, partition: int, start: int, to: int) -> None:
         self._world.say(f"{self._name}: passes over {partition}:{start}-{to}")
@@ -70,12 +84,21 @@ async def offload(function: Any, *arguments: Any) -> Any:
 class Process:
     """A process that learns, from its start to its end."""
 
-    def __init__(self, world: World, judge: Judge, name: str, identity: Identity, keeping: dict[str, Any]) -> None:
-        self.name, self.log = name, SimulatedLog(world, name)
-        self.tell = Tell(world, judge, self.log, identity)
+    def __init__(
+        self,
+        world: World,
+        judge: Judge,
+        name: str,
+        identity: Identity,
+        keeping: dict[str, Any],
+        group: str = "ours",
+        elsewhere: bool = False,
+    ) -> None:
+        self.name, self.log, self.elsewhere = name, SimulatedLog(world, name, elsewhere), elsewhere
+        self.tell = Tell(world, judge, self.log, identity, group)
         clock = Clock(world)
         store = SimulatedStore(world, name, lambda: saver._doubtful.runs if saver._doubtful else [])
-        saver = Keeper("t", store, clock, offload, **keeping)
+        saver = Keeper("t", store, clock, offload, writer=Writer(group, name), **keeping)
         known = bool(world.redis.state) and world.rng.random() < 0.5
         self.learning = learn.Learning(self.log, saver, clock, self.tell, identity, known=lambda: known)  # type: ignore[arg-type]
         self.coroutine = self.learning.run()
@@ -83,7 +106,7 @@ class Process:
 
 
 class Reader:
-    """A process that follows the model's snapshots which it never finds damaged."""
+    """A process that follows the model's snapshots, which it never finds damaged or newer without need."""
 
     def __init__(self, world: World) -> None:
         self.name, self.world = "reader", world
@@ -98,9 +121,9 @@ class Reader:
                 before = await fetch(store, "t", offload, DEFAULT, before)
             except DependencyError:
                 pass
-            except SnapshotDamaged:
+            except (SnapshotDamaged, SnapshotNewer):
                 # A head that came back after Redis was emptied cannot be told from one that was there all along.
-                if torn == self.world.torn:
+                if torn == self.world.torn and self.world.redis.intact:
                     raise
             await clock.sleep(0.3)
 
@@ -142,6 +165,10 @@ class Simulation:
             (self.recreate, 0.07), (self.add_partition, 0.15), (self.jump, 0.3), (self.reset, 1.0),
             (self.change_pace, 1.0), (self.refuse, 0.3),
         ]  # fmt: skip
+        # Every fourth seed has these too, so that the others' histories stay what they were.
+        self.strange = seed % 4 == 2
+        if self.strange:
+            wanted += [(self.damage, 0.3), (self.newer, 0.2), (self.give_back, 1.0)]
         self.faults = [(fault, weight * rng.choice((0.0, 0.5, 1.0, 1.0, 3.0))) for fault, weight in wanted]
         self.often = rng.choice((0.02, 0.05, 0.15))
 
@@ -211,10 +238,15 @@ class Simulation:
             self.started += 1
             rng = self.world.rng
             identity = Identity(eta=0.25) if self.world.chance(0.03) else self.identity
-            process = Process(self.world, self.judge, f"p{self.started}", identity, self.keeping)
+            group = "theirs" if self.strange and rng.random() < 0.2 else "ours"
+            elsewhere = self.strange and self.world.chance(0.1)
+            process = Process(self.world, self.judge, f"p{self.started}", identity, self.keeping, group, elsewhere)
             self.processes.append(process)
             self.paces[process.name] = rng.choice((0.1, 1.0, 1.0))
             self._note(f"start: {process.name}{', other settings' if identity is not self.identity else ''}")
+            if elsewhere:
+                self._note("elsewhere")
+                self.world.elsewhere.produce()
 
     def _one(self) -> Process | None:
         return self.world.rng.choice(self.processes) if self.processes else None
@@ -253,14 +285,32 @@ class Simulation:
     def roll_back(self) -> None:
         redis, rng = self.world.redis, self.world.rng
         recent = redis.past[-rng.choice((2, 3, 5, 10, 1000)) :]
-        redis.state = dict(rng.choice(recent))
+        redis.give_back(rng.choice(recent))
         self.world.torn += 1
-        self._note(f"redis rolled back: to {redis.state.get('digest', b'nothing')[:6].decode()}")
+        self._note(f"redis rolled back: to {redis.current[:6] or 'nothing'}")
 
     def empty(self) -> None:
-        self.world.redis.state = {}
+        self.world.redis.give_back({})
         self.world.torn += 1
         self._note("redis emptied")
+
+    def damage(self) -> None:
+        if self.world.redis.state:
+            self.world.torn += 1
+            self._note(f"damage: {self.world.redis.damage(self.world.rng)}")
+
+    def newer(self) -> None:
+        redis = self.world.redis
+        if redis.current and redis.intact:
+            self.world.torn += 1
+            self._note(f"a newer release saved: {redis.write_newer(self.world.rng)}")
+
+    def give_back(self) -> None:
+        """What cannot be read is replaced by the last copy that can be."""
+        if not self.world.redis.intact:
+            self.world.redis.give_back(self.world.redis.past[-1])
+            self.world.torn += 1
+            self._note(f"given back: {self.world.redis.current[:6] or 'nothing'}")
 
     def reset(self) -> None:
         """The operator's answer to a stop."""
@@ -272,7 +322,8 @@ class Simulation:
         if redis.late:
             what, command = redis.late.pop(self.world.rng.randrange(len(redis.late)))
             self._note(f"late: {what}")
-            command()
+            with contextlib.suppress(SnapshotDamaged):
+                command()
             redis.whole()
 
     def world_produces(self) -> None:
@@ -325,11 +376,12 @@ class Simulation:
         self.world.faulty = self.world.refusing = False
         while self.world.redis.late:
             self.late()
+        self.give_back()
         for process in self.processes:
             process.log.revoke()
         self.paces = {}
         for process in self.processes[:]:
-            if process.learning._identity != self.identity or process.log.stopping:
+            if process.learning._identity != self.identity or process.log.stopping or process.elsewhere:
                 self.processes.remove(process)
                 process.coroutine.close()
         if not self.processes or self.world.rng.random() < 0.3:
@@ -347,7 +399,7 @@ class Simulation:
         reason, world = self.last.tell.reason, self.world
         if reason is None:
             return False
-        digest = world.redis.state.get("digest", b"").decode()
+        digest = world.redis.current
         if self.last.learning._keeper.digest != digest or self.last.at is None or self.last.at.at != "sleep":
             return False  # a zombie saved meanwhile: it looks again
         bounds = [(part.begin, part.end) for part in world.topic.partitions]
@@ -363,7 +415,9 @@ class Simulation:
                     start, to, says = part.flipped
                     behind = starts[p] > max(to, says + to - start)
                     lost |= not behind and part.records.keys().isdisjoint(range(starts[p], start))
-            good = lost or (head.topic is not None and head.topic is not world.topic)
+            good = lost or head.source["topic_id"] != str(world.topics.index(world.topic))
+        elif isinstance(reason, AnotherCluster) and digest:
+            good = self.judge.known[digest].source["cluster"] == "elsewhere"
         else:
             good = isinstance(reason, LogLost) and any(begin for begin, _ in bounds)
         if not good:

@@ -1,10 +1,11 @@
 """One process in a world without faults but one: histories so rare that few seeds have them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
-from service.errors import LogLost
+from service.errors import AnotherCluster, LogLost, SnapshotDamaged, SnapshotNewer
 from service.learning.identity import Identity
 from tests.simulation.judge import Judge
 from tests.simulation.run import Process
@@ -24,9 +25,9 @@ class Alone:
         self.started: list[Process] = []
         self.process = self.start()
 
-    def start(self) -> Process:
+    def start(self, **more: Any) -> Process:
         """A process takes the place of the one before."""
-        self.process = Process(self.world, self.judge, f"p{len(self.started)}", Identity(), {"keep": 0})
+        self.process = Process(self.world, self.judge, f"p{len(self.started)}", Identity(), {"keep": 0}, **more)
         self.started.append(self.process)
         return self.process
 
@@ -84,8 +85,8 @@ def test_a_hole_is_fetched_again_after_each_seek(alone: Alone) -> None:
     poll, wanted, part = log.poll, 1, alone.world.topic.partitions[0]
     alone.produce(3)
 
-    async def all_but_the_first() -> Mapping[int, Sequence[Record]]:
-        polled = await poll()
+    async def all_but_the_first(idle: bool) -> Mapping[int, Sequence[Record]]:
+        polled = await poll(idle)
         if not polled or len(cut) == wanted:
             return polled
         cut.append(polled[0][0].offset)
@@ -119,20 +120,90 @@ def test_another_topic_without_the_last_record_is_not_gone_on_with(alone: Alone)
 
 
 def test_what_was_learned_of_another_topic_is_dropped_at_a_rebalance(alone: Alone) -> None:
-    """A dead letter was refused, so nothing of it was saved and no head tells. The new topic is learned from 0."""
+    """A dead letter was refused, so the last of it was not saved. The new topic was given back what was."""
+    alone.produce(3)
     log, learning = alone.process.log, alone.process.learning
     log.assign()
     assert alone.until(alone.judge.whole)
     alone.world.refusing = True
     part = alone.world.topic.partitions[0]
-    while all(record.good for record in part.records.values()):
+    saved = part.end
+    while all(record.good for offset, record in part.records.items() if offset >= saved):
         alone.produce(1)
     assert alone.until(lambda: learning._learner and learning._learner.next == {0: part.end})
-    assert not alone.judge.whole()
     alone.recreate()
-    while alone.world.topic.partitions[0].end <= part.end:
-        alone.produce(1)
+    new = alone.world.topic.partitions[0]
+    new.records, new.end = {o: record for o, record in part.records.items() if o < saved}, saved
     log.assign()
-    assert alone.until(lambda: learning._learner is None)
-    alone.world.refusing = False
+    assert alone.until(lambda: learning._learner and learning._learner.next == {0: saved})
+    assert alone.process.tell.reason is None
+
+
+def test_another_topic_is_not_gone_on_with_where_nothing_was_learned(alone: Alone) -> None:
+    """Its offsets fit, and there is no record that would tell."""
+    alone.process.log.assign()
     assert alone.until(alone.judge.whole)
+    alone.recreate()
+    alone.produce(3)
+    process = alone.start()
+    process.log.assign()
+    assert alone.until(lambda: process.tell.reason)
+    assert "created again since the model was begun" in str(process.tell.reason)
+
+
+@pytest.mark.parametrize("learned", [0, 3])
+def test_another_clusters_model_is_not_gone_on_with(alone: Alone, learned: int) -> None:
+    """The log of that name here even has the last record learned; and nothing is said of how to forget the model."""
+    alone.produce(learned)
+    alone.process.log.assign()
+    assert alone.until(alone.judge.whole)
+    alone.world.elsewhere = alone.world.topic
+    alone.produce(1)
+    process = alone.start(elsewhere=True)
+    process.log.assign()
+    assert alone.until(lambda: process.tell.reason)
+    assert isinstance(process.tell.reason, AnotherCluster)
+    assert "reset" not in str(process.tell.reason)
+    assert alone.judge.known[alone.world.redis.current].source["cluster"] == "cluster"
+
+
+def test_what_was_damaged_and_is_given_back_is_gone_on_with(alone: Alone) -> None:
+    """The same head that the process has known: nothing else says that something has changed."""
+    alone.produce(3)
+    alone.process.log.assign()
+    assert alone.until(alone.judge.whole)
+    alone.world.redis.hash = False
+    assert alone.until(lambda: isinstance(alone.process.tell.reason, SnapshotDamaged))
+    alone.world.redis.hash = True
+    alone.produce(1)
+    assert alone.until(alone.judge.whole)
+
+
+def test_two_groups_are_told_of_each_other(alone: Alone) -> None:
+    """By turns: each is refused by a head of the other, and hears whose it is. Two of one group hear nothing."""
+    for group, heard in (("ours", 0), ("theirs", 2)):
+        before, other = alone.process, alone.start(group=group)
+        before.log.assign()
+        other.log.assign()
+        for process in (before, other) * 2:
+            alone.process = process
+            alone.produce(1)
+            assert alone.until(alone.judge.whole)
+        assert alone.world.counts.get("outsider", 0) == heard
+
+
+def test_a_newer_releases_head_is_not_gone_on_with(alone: Alone) -> None:
+    """Whatever it is that is not known, null too. Once that is gone, learning goes on by itself."""
+    alone.produce(3)
+    alone.process.log.assign()
+    assert alone.until(alone.judge.whole)
+    for _ in range(20):
+        alone.world.redis.write_newer(alone.world.rng)
+        newer = dict(alone.world.redis.state)
+        alone.produce(1)
+        assert alone.until(lambda: isinstance(alone.process.tell.reason, SnapshotNewer))
+        assert "reset" not in str(alone.process.tell.reason)
+        assert alone.world.redis.state.items() >= {k: v for k, v in newer.items() if k[:2] != "b:"}.items()
+        alone.world.redis.give_back(alone.world.redis.past[-1])
+        assert alone.until(alone.judge.whole)
+        assert alone.process.tell.reason is None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from service.errors import DependencyError
+from service.snapshots.codec import damaged
 
 NAMES = "abcdefghijklmn"
 VALUES = (0.5, -1.0, 2.0, 0.1, -0.3, 1.5)
@@ -125,18 +126,72 @@ class Redis:
         self.past: list[dict[str, bytes]] = [{}]
         self.late: list[tuple[str, Callable[[], object]]] = []
         """Commands that are to be carried out some time after their sender gave up."""
+        self.hash = True
+        """Whether it is one: something else may stand under the key."""
+        self.newer: set[str] = set()
+        """Digests of heads that have what we do not know."""
+
+    @property
+    def current(self) -> str:
+        return self.state.get("digest", b"").decode(errors="replace")
+
+    @property
+    def intact(self) -> bool:
+        """Whether the current head, if any, is whole and can be read by us."""
+        head = self.state.get("head")
+        digest = hashlib.sha256(head).hexdigest() if head is not None else ""
+        return self.hash and self.current == digest and digest not in self.newer
+
+    def _done(self) -> None:
+        if self.intact:
+            self.past.append(dict(self.state))
+
+    def damage(self, rng: random.Random) -> str:
+        """A field is not what was written there, is gone, or the whole key is of another type."""
+        kept = [field for field in self.state if field[:2] == "v:"]
+        field = rng.choice(("digest", "head", *kept[:1], ""))
+        if not field or field not in self.state:
+            self.hash = False
+            return "the key is no hash"
+        value = rng.choice((b"\xff\xfe", b"5", b"[]", self.state[field][1:], None))
+        if value is None and field[0] != "v":
+            del self.state[field]
+        else:
+            self.state[field] = value or b"{}"
+        return f"{field} is {value!r:.20}"
+
+    def write_newer(self, rng: random.Random) -> str:
+        """A newer release saves: its head says more, at one place or another."""
+        said = json.loads(self.state["head"])
+        said |= {"version": said["version"] + 1, "parent": self.current}
+        where, name, value = rng.choice((
+            (said, "later", None), (said, "schema", 2), (said["observations"], "later", 1),
+            (said["identity"], "later", None), (said["identity"], "fold", 2),
+            (said["arrays"], "later", {"base": [], "deltas": []}),
+        ))  # fmt: skip
+        where[name] = value
+        self.state["head"] = json.dumps(said).encode()
+        digest = hashlib.sha256(self.state["head"]).hexdigest()
+        self.state["digest"] = digest.encode()
+        self.newer.add(digest)
+        return name
+
+    def give_back(self, state: Mapping[str, bytes]) -> None:
+        """A copy of the data, as it was."""
+        self.state, self.hash = dict(state), True
 
     def put(self, blobs: Mapping[str, bytes]) -> None:
         self.state.update((f"b:{digest}", blob) for digest, blob in blobs.items())
-        self.past.append(dict(self.state))
+        self._done()
 
     def commit(self, parent: str, digest: str, head: bytes, wanted: Iterable[str], keep: str, evict: str) -> str:
         """As commit.lua, in its order."""
-        state = self.state
-        current = state.get("digest", b"").decode()
+        state, current = self.state, self.current
         if current == digest:
             return "OK"
         if current != parent:
+            return "CONFLICT"
+        if not current and "head" in state:
             return "CONFLICT"
         live = {f"b:{name}" for name in wanted}
         if not live <= state.keys():
@@ -156,7 +211,7 @@ class Redis:
             state.pop(f"v:{evict}", None)
         if sweep:
             self.sweep(live)
-        self.past.append(dict(state))
+        self._done()
         return "OK"
 
     def sweep(self, live: set[str]) -> None:
@@ -168,7 +223,11 @@ class Redis:
         """What must hold between any two commands: heads that are there have their blobs."""
         for field, text in self.state.items():
             if field == "head" or field[:2] == "v:":
-                for name in refs(text):
+                try:
+                    names = refs(text)
+                except (ValueError, LookupError, TypeError):
+                    continue  # damaged
+                for name in names:
                     blob = self.state.get(f"b:{name}")
                     if blob is None or hashlib.sha256(blob).hexdigest() != name:
                         raise Violation(f"blob {name[:8]} of {field} is missing or damaged")
@@ -185,7 +244,9 @@ class World:
         self.faulty, self.torn, self.refusing = True, 0, False
         self.redis = Redis()
         self.topic = Topic(self.rng, self.rng.choice((1, 1, 2, 3)))
-        self.topics = [self.topic]
+        self.elsewhere = Topic(self.rng, 1)
+        """Of the same name, on another cluster."""
+        self.topics = [self.elsewhere, self.topic]
         self.committed: dict[int, int] = {}
         self.letters: dict[bytes, set[bytes | None]] = {}
         self.history: list[str] = []
@@ -225,9 +286,16 @@ class SimulatedStore:
     def __init__(self, world: World, name: str, cut: Callable[[], list[tuple[int, int, int]]] = list) -> None:
         """`cut` says which runs the head that is being saved puts down for its kept version."""
         self._world, self._name, self._cut = world, name, cut
+        self.missing_since = 0.0
 
-    async def _ask(self, what: str, command: Callable[[], Any]) -> Any:
+    async def _ask(self, what: str, of_hash: Callable[[], Any]) -> Any:
         world = self._world
+
+        def command() -> Any:
+            if not world.redis.hash:
+                raise damaged("t", "it is no hash")
+            return of_hash()
+
         await Step(what)
         if world.chance(0.03):
             late = world.rng.random() < 0.5
@@ -251,14 +319,18 @@ class SimulatedStore:
             raise DependencyError(f"{what}: reply lost", "redis")
         return answer
 
-    async def digest(self, model: str) -> str:  # noqa: ARG002 - there is one
-        answer: str = await self._ask("digest", lambda: self._world.redis.state.get("digest", b"").decode())
+    async def digest(self, model: str) -> str:
+        answer: str = await self._ask("digest", lambda: self._world.redis.current)
+        if not answer and (found := await self.head(model)):
+            return found[0]
         return answer
 
-    async def head(self, model: str) -> tuple[str, bytes] | None:  # noqa: ARG002
+    async def head(self, model: str) -> tuple[str, bytes] | None:  # noqa: ARG002 - there is one
         def read() -> tuple[str, bytes] | None:
-            state = self._world.redis.state
-            return (state["digest"].decode(), state["head"]) if "digest" in state and "head" in state else None
+            redis = self._world.redis
+            if bool(redis.current) != bool(redis.state.get("head")):
+                raise damaged("t", "half of its head is gone")
+            return (redis.current, redis.state["head"]) if redis.current else None
 
         found: tuple[str, bytes] | None = await self._ask("head", read)
         return found
@@ -287,7 +359,8 @@ class SimulatedStore:
         world, wanted, cut = self._world, list(refs), list(self._cut())
 
         def command() -> str:
-            before = world.redis.state.get("digest", b"").decode()
+            before = world.redis.current
+            world.torn += not world.redis.intact  # which this save may mend, while somebody looks at it
             verdict = world.redis.commit(parent, digest, head, wanted, keep, evict)
             world.count(verdict)
             version = json.loads(head).get("version") if model else ""
@@ -296,7 +369,7 @@ class SimulatedStore:
             )
             if verdict == "CONFLICT" and before == digest:
                 raise Violation("a save was refused whose head is the current one")
-            if before != world.redis.state.get("digest", b"").decode():
+            if before != world.redis.current:
                 world.accepted(before, head, cut)
             return verdict
 

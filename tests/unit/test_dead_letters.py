@@ -1,6 +1,14 @@
 """A dead letter carries what is needed to find and repair its record, and always fits."""
 
-from service.streaming.dead_letters import MAX_BYTES, dead_letter
+from typing import Any
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from service.streaming.dead_letters import DeadLetter, cut, dead_letter, own_headers, wire_size
+
+USUAL = 1_048_588
 
 
 def test_a_letter_has_the_record_and_its_place() -> None:
@@ -19,25 +27,87 @@ def test_a_record_without_key_or_value() -> None:
     assert "key" not in dict(letter.headers)
 
 
-def test_a_huge_record_is_cut_and_marked() -> None:
-    letter = dead_letter("t", 0, 0, b"k" * 1000, b"v" * 2_000_000, [("h", b"x" * 1000)], "too-large", "")
-    assert letter.value is not None
-    assert len(letter.value) <= MAX_BYTES - 1000
+def on_the_wire(letter: DeadLetter) -> int:
+    """The bytes of the batch that a producer sends."""
+    builder = DefaultRecordBatchBuilder(
+        2, 0, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=16_384
+    )
+    assert builder.append(0, 1_700_000_000_000, letter.key, letter.value, list(letter.headers))
+    return len(builder.build())
+
+
+def of(**changed: Any) -> DeadLetter:
+    record = {"key": b"k", "value": b"value", "headers": [("h", b"x")], "reason": "not-json", "detail": "why"}
+    return dead_letter("t", 0, 0, **{**record, **changed})
+
+
+def test_a_huge_value_is_cut_to_the_last_byte_that_fits() -> None:
+    letter = cut(of(value=b"v" * 2_000_000, headers=[("h", b"x" * 500_000)]), USUAL)
     assert dict(letter.headers)["truncated-from"] == b"2000000"
-    assert dict(letter.headers)["h"] == b"x" * 1000
+    assert dict(letter.headers)["h"] == b"x" * 500_000
+    assert letter.value
+    assert USUAL - 30 <= on_the_wire(letter) <= USUAL
 
 
 def test_a_huge_key_is_cut_and_marked() -> None:
-    letter = dead_letter("t", 0, 0, b"k" * 2_000_000, b"v" * 10, [("h", b"x")], "not-json", "")
+    letter = cut(of(key=b"k" * 2_000_000), USUAL)
     about = dict(letter.headers)
-    assert letter.value == b"v" * 10
-    assert len(about["key"]) == 100_000
-    assert about["key-truncated-from"] == b"2000000"
-    assert "headers-omitted" not in about
+    assert (letter.value, about["h"]) == (b"value", b"x")
+    assert (len(about["key"]), about["key-truncated-from"]) == (USUAL // 10, b"2000000")
+    assert not {"headers-omitted", "truncated-from"} & set(about)
 
 
-def test_huge_headers_are_left_out_and_marked() -> None:
-    letter = dead_letter("t", 0, 0, None, b"v", [("h", b"x" * 500_000)], "not-json", "")
-    assert letter.value == b"v"
-    assert dict(letter.headers)["headers-omitted"] == b"1"
-    assert "h" not in dict(letter.headers)
+def test_very_many_empty_headers_are_left_out_and_the_value_is_there() -> None:
+    """As many as the topic takes of a record: two bytes each, and the letter's own come on top."""
+    letter = of(headers=[("", b"")] * 524_240)
+    assert on_the_wire(DeadLetter(b"k", b"value", [("", b"")] * 524_240)) <= USUAL < wire_size(letter)
+    less = cut(letter, USUAL)
+    assert (less.value, dict(less.headers)["headers-omitted"]) == (b"value", b"524240")
+    assert not own_headers(less.headers)
+
+
+texts, contents = st.text(max_size=40), st.binary(max_size=300)
+sometimes_large = contents | st.integers(0, 4000).map(bytes)
+
+
+@given(
+    st.none() | sometimes_large,
+    st.none() | sometimes_large,
+    st.lists(st.tuples(texts | st.sampled_from(["headers", "key", "truncated-from", ""]), st.none() | contents)),
+    texts,
+    st.integers(400, 6000),
+)
+def test_any_letter_fits_and_says_what_was_cut(
+    key: bytes | None, value: bytes | None, headers: Any, detail: str, limit: int
+) -> None:
+    letter = dead_letter("t" * 20, 7, 1 << 40, key, value, headers, "too-many-features", detail)
+    assume(wire_size(letter) > limit)
+    less = cut(letter, limit)
+    assert on_the_wire(less) <= wire_size(less) <= limit
+    own = own_headers(less.headers)
+    about = dict(less.headers[: len(less.headers) - len(own)])
+    assert less.key == letter.key
+    assert list(own) == ([] if "headers-omitted" in about else headers)
+    for before, after, mark in (
+        (value, less.value, "truncated-from"),
+        (key, about.get("key"), "key-truncated-from"),
+    ):
+        if mark in about:
+            assert before is not None
+            assert after is not None
+            assert (before.startswith(after), len(after) < len(before)) == (True, True)
+            assert about[mark] == str(len(before)).encode()
+        else:
+            assert after == before
+    assert about.get("headers-omitted", b"%d" % len(headers)) == b"%d" % len(headers)
+    assert detail.encode().startswith(about["detail"])
+    assert not less.value or less.value == value or limit - wire_size(less) < 10, "no more than needed"
+    assert all(about[name] == dict(letter.headers[:5])[name] for name in ("reason", "topic", "partition", "offset"))
+
+
+def test_the_least_letter_is_least_whatever_the_limit() -> None:
+    letter = of(value=b"v" * 300, key=b"k" * 300, headers=[("ü", None)], detail="d" * 300)
+    least = cut(letter, 0)
+    assert least == cut(letter, -1)
+    assert (least.value, dict(least.headers)["key"], dict(least.headers)["detail"]) == (b"", b"", b"")
+    assert on_the_wire(least) < 300

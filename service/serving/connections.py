@@ -1,0 +1,281 @@
+"""Connections: what one client may hold, and all of them together. Whatever leans on uvicorn's insides is here.
+
+A connection that is not being answered waits for its client: for the head of a request (its line and headers), for its
+body (see `edge`), or for an answer to be read. Each wait has an end, and where connections are too many, those go first
+that waited longest. No task ever waits for a client to read: an answer goes to the transport whole, and a
+connection's next request is begun when the answer before has been read.
+"""
+
+import contextlib
+import functools
+import resource
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, NoReturn, cast
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from service.serving import problems
+
+MAX_HEAD_BYTES = 64 << 10
+MAX_URL_BYTES = 32 << 10
+MAX_HEADERS = 100
+MAX_PIPELINED = 32
+"""Requests of one connection that came before their turn."""
+MAX_UNREAD_BYTES = 64 << 20
+"""Of answers that nobody has read yet."""
+LINGER_SECONDS = 1.0
+"""For a client to read why it is refused, while what it still sends is thrown away."""
+
+
+class ConnectionLimits(NamedTuple):
+    """How many connections there may be, and for how long each may keep us waiting."""
+
+    connections: int = 1000
+    header_seconds: float = 10.0
+    answer_seconds: float = 30.0
+
+
+class Connections:
+    """All connections, whoever was answered longest ago first."""
+
+    def __init__(self, limits: ConnectionLimits, ended: Callable[[str], None], needed: Callable[[], int]) -> None:
+        """`ended` hears the cause of each end that is ours; `needed` says how many descriptors to keep free."""
+        self.limits, self.ended = limits, ended
+        self._needed = needed
+        self._all: dict[Connection, None] = {}
+        self._unread: dict[Connection, None] = {}
+
+    def add(self, new: "Connection") -> None:
+        """Take it in; beyond the bound another one ends: an idle one if there is any, or one that keeps us waiting."""
+        self._all[new] = None
+        if len(self._all) <= self._most():
+            return
+        longest = next(c for c in self._all if c.idle)
+        if longest is new:
+            longest = next(c for c in self._all if c.idle or c.keeps_us_waiting)
+        if longest is new:
+            new.refuse("too-many", 503, "too many connections at a time")
+        else:
+            longest.end("too-many")
+
+    def _most(self) -> int:
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if descriptors == resource.RLIM_INFINITY:
+            return self.limits.connections
+        return min(self.limits.connections, max(descriptors // 4, descriptors - self._needed()))
+
+    def remove(self, connection: "Connection") -> None:
+        """Forget it."""
+        self._all.pop(connection, None)
+        self._unread.pop(connection, None)
+
+    def answered(self, connection: "Connection") -> None:
+        """An answer is on its way. Where too much of them is unread, those end who have not read for the longest."""
+        if connection in self._all:
+            del self._all[connection]
+            self._all[connection] = None
+        if connection in self._unread:
+            sizes = {c: c.transport.get_write_buffer_size() for c in self._unread}
+            excess = sum(sizes.values()) - MAX_UNREAD_BYTES
+            for longest, size in sizes.items():
+                if excess <= 0:
+                    break
+                excess -= size
+                longest.end("unread-bytes")
+
+    def unread(self, connection: "Connection", unread: bool) -> None:
+        """Its client does not read, or does again."""
+        if unread:
+            self._unread[connection] = None
+        else:
+            self._unread.pop(connection, None)
+
+    def sweep(self) -> None:
+        """End those whose time is over."""
+        for connection in list(self._all):
+            connection.check()
+
+
+class _Refused(Exception):
+    """Raised through the parser, which stops at it."""
+
+
+class Connection(HttpToolsProtocol):
+    """One connection: uvicorn's, and its limits."""
+
+    def __init__(self, connections: Connections, **of_uvicorn: Any) -> None:
+        super().__init__(**of_uvicorn)
+        self._others = connections
+        self._since = self.loop.time()  # when we began to wait for its client
+        self._head_bytes = 0
+        self._more = 0  # bytes since a request began or its body went on: more of a head, of a trailer
+        self._went_on = False
+        self._why: tuple[str, int, str] = ("no-request", 400, "this is no HTTP request")
+        self._refused = False
+        self._unread = False
+        self._next: tuple[RequestResponseCycle, Any] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is under way, beyond its head."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def keeps_us_waiting(self) -> bool:
+        """Whether its request waits for the client, and not for us."""
+        return not self.idle and (self.cycle.more_body or self._unread)
+
+    def end(self, cause: str) -> None:
+        """End it now, whatever is under way."""
+        self._others.ended(cause)
+        self._others.remove(self)
+        self.transport.abort()
+
+    def refuse(self, cause: str, status: int, detail: str) -> None:
+        """Say why where the client can know which request is meant, read no more, and end it."""
+        self._others.ended(cause)
+        self._refused = True
+        self.pipeline.clear()
+        self._unset_keepalive_if_required()
+        if self.idle:
+            retry = {"retry-after": "1"} if status == 503 else {}
+            problem = problems.response(status, detail, headers={"connection": "close", **retry})
+            headers = [b"%b: %b\r\n" % header for header in problem.raw_headers]
+            self.transport.write(b"".join([STATUS_LINE[status], *headers, b"\r\n", problem.body]))
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+    def check(self) -> None:
+        """End it if it has kept us waiting for too long."""
+        waited, limits = self.loop.time() - self._since, self._others.limits
+        if self._unread or self.transport.is_closing():
+            if waited > limits.answer_seconds:
+                self.end("unread")
+        elif self.idle and waited > limits.header_seconds and not self._refused:
+            if self._head_bytes or self._more:
+                detail = f"the request's headers did not arrive within {limits.header_seconds:g} seconds"
+                self.refuse("slow-headers", 408, detail)
+            else:
+                self.transport.close()
+
+    # From the transport
+
+    def connection_made(self, transport: Any) -> None:  # noqa: D102
+        super().connection_made(transport)
+        self._others.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+        super().connection_lost(exc)
+        self._others.remove(self)
+
+    def data_received(self, data: bytes) -> None:  # noqa: D102
+        if self._refused:
+            return
+        self._went_on = False
+        super().data_received(data)
+        # Of a header whose end has not come the parser tells nothing, and keeps all.
+        self._more = 0 if self._went_on else self._more + len(data)
+        if self._more > MAX_HEAD_BYTES and not self._refused:
+            self.refuse("large-headers", 431, f"the request's headers are larger than {MAX_HEAD_BYTES} bytes")
+
+    def pause_writing(self) -> None:
+        """Its client does not read. The answer under way is given to the transport all the same: see the module."""
+        self._unread, self._since = True, self.loop.time()
+        self._others.unread(self, True)
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        self._unread, self._since = False, self.loop.time()
+        self._others.unread(self, False)
+        if self._next is not None:
+            (cycle, app), self._next = self._next, None
+            self._start_asgi_task(cycle, app)
+
+    # From the parser
+
+    def on_message_begin(self) -> None:  # noqa: D102
+        self._went_on, self._head_bytes = True, 1  # not 0: a head is under way
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._stop("pipelined", 503, "too many requests at a time on this connection")
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:  # noqa: D102
+        super().on_url(url)
+        if len(self.url) > MAX_URL_BYTES:
+            self._stop("large-headers", 414, f"the request's line is longer than {MAX_URL_BYTES} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: D102
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._stop("large-headers", 431, f"the request's headers are larger than {MAX_HEAD_BYTES} bytes")
+        if len(self.headers) >= MAX_HEADERS:
+            self._stop("large-headers", 431, f"the request has more than {MAX_HEADERS} headers")
+        super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:  # noqa: D102
+        self._went_on = True
+        super().on_body(body)
+
+    def _stop(self, *why: Any) -> NoReturn:
+        self._why = why
+        raise _Refused
+
+    # From uvicorn
+
+    def on_headers_complete(self) -> None:  # noqa: D102
+        self._head_bytes = 0
+        super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self._unread:
+            self._next = cycle, app
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:  # noqa: D102
+        self._since = self.loop.time()
+        super().on_response_complete()
+        self._others.answered(self)
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser has stopped."""
+        del msg
+        self.refuse(*self._why)
+
+    def shutdown(self) -> None:
+        """At a stop: answers under way have their time, and no client has more than that."""
+        super().shutdown()
+        self.loop.call_later(0.75 * (self.config.timeout_graceful_shutdown or 0), self.transport.abort)
+
+
+class Server(uvicorn.Server):
+    """uvicorn with these connections, and without its signal handlers: it would end before the last save."""
+
+    def __init__(self, app: ASGIApp, connections: Connections, stop_seconds: int) -> None:
+        """`stop_seconds` are for requests in flight, after `should_exit`."""
+        super().__init__(
+            uvicorn.Config(
+                cast(Any, app),
+                http=cast(Any, functools.partial(Connection, connections)),
+                ws="none",
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=stop_seconds,
+            )
+        )
+        self._connections = connections
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second."""
+        if counter % 10 == 0:
+            self._connections.sweep()
+        return await super().on_tick(counter)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the process."""
+        yield

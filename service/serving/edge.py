@@ -1,0 +1,123 @@
+"""The edge of the application: requests are timed, their bodies bounded in bytes and time, and their number."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.monitoring.metrics import Metrics
+from service.serving import problems
+from service.serving.problems import Problem
+
+BODIES = 8
+"""So many of the largest may be held at a time, arriving or being answered."""
+SMALL_BODY = 64 << 10
+"""Up to here a body is never refused for what others hold: there are no more of them than connections."""
+_TAKEN = "perceptron.in_flight"
+
+
+class InFlight:
+    """Requests under way. A body that is slow to arrive takes no place: those are for requests that can be answered."""
+
+    def __init__(self, places: int, body_bytes: int, body_seconds: float) -> None:
+        self._places = places
+        self._body_bytes, self._body_seconds = body_bytes, body_seconds
+        self._arriving: dict[asyncio.Timeout, int] = {}
+        self._held = 0  # bytes of all bodies, arriving or being answered
+
+    async def read(self, request: Request) -> bytes:
+        """The request's body, counted as it streams in, and a place for the request; raises Problem."""
+        media = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+        if media != "application/json" and not media.endswith("+json"):
+            raise Problem(415, "send the body as JSON, with the header content-type: application/json")
+        parts: list[bytes] = []
+        deadline = asyncio.timeout(self._body_seconds)
+        self._arriving[deadline] = 0
+        try:
+            async with deadline:
+                async for part in request.stream():
+                    if part:
+                        self._arrived(deadline, len(part))
+                        parts.append(part)
+            self.take(request, self._arriving[deadline])
+        except ClientDisconnect:
+            # Nobody reads this answer, but it is counted, and no defect of ours.
+            raise Problem(400, "the connection ended before the body did") from None
+        except TimeoutError:
+            self._not_given_way(deadline)
+            raise Problem(408, f"the body did not arrive within {self._body_seconds:g} seconds") from None
+        finally:
+            self._held -= self._arriving.pop(deadline, 0)
+        return b"".join(parts)
+
+    def _arrived(self, deadline: asyncio.Timeout, more: int) -> None:
+        """Count a part. Where all bodies together are too large, the largest of those that arrive gives way."""
+        self._not_given_way(deadline)
+        self._arriving[deadline] += more
+        self._held += more
+        if self._arriving[deadline] > self._body_bytes:
+            raise Problem(413, f"the body is larger than {self._body_bytes} bytes")
+        if self._held > BODIES * self._body_bytes:
+            largest = max(self._arriving, key=self._arriving.__getitem__)
+            if self._arriving[largest] > SMALL_BODY:
+                self._held -= self._arriving.pop(largest)
+                self._not_given_way(deadline)
+                if not largest.expired():
+                    largest.reschedule(0)
+
+    def _not_given_way(self, deadline: asyncio.Timeout) -> None:
+        if deadline not in self._arriving:
+            raise Problem(503, "too many bytes of request bodies at a time")
+
+    def take(self, request: Request, body_bytes: int = 0) -> None:
+        """A place, until the request is `done`; raises Problem where all are taken."""
+        if not self._places:
+            raise Problem(503, "too many requests at a time")
+        self._places -= 1
+        self._held += body_bytes
+        request.scope[_TAKEN] = body_bytes
+
+    def done(self, scope: Scope) -> None:
+        """The request of this scope is answered."""
+        if _TAKEN in scope:
+            self._places += 1
+            self._held -= scope[_TAKEN]
+
+
+class Edge:
+    """Times each request under its route's template; lets connections end at a stop."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, stopping: Callable[[], bool], in_flight: InFlight) -> None:
+        self._app, self._metrics, self._stopping, self._in_flight = app, metrics, stopping, in_flight
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: D102
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        started, code = time.perf_counter(), "500"
+
+        async def sending(message: Message) -> None:
+            nonlocal code
+            if message["type"] == "http.response.start":
+                code = str(message["status"])
+                if self._stopping():
+                    # A client that keeps its connection would send its next request into a closed one.
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except asyncio.CancelledError:
+            if not self._stopping():
+                raise
+            # The time for requests in flight is over. That is no defect, which uvicorn would print a trace of.
+            await problems.response(503, "the service is shutting down")(scope, receive, sending)
+        finally:
+            self._in_flight.done(scope)
+            route = scope.get("route")
+            template = getattr(route, "path", "unknown")
+            method = scope["method"] if template != "unknown" else "any"
+            seconds = time.perf_counter() - started
+            self._metrics.requests.labels(template, method, code).observe(seconds)

@@ -1,0 +1,95 @@
+"""Whether a consumer group can be joined, asked over a fresh connection, and why not.
+
+The client library waits for ever where no coordinator is found, or where it does not answer, and does not tell.
+"""
+
+import asyncio
+import time
+from typing import NamedTuple
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.coordinator.protocol import ConsumerProtocol
+from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError, NoError, UnknownMemberIdError, for_code
+from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
+
+from service.errors import DependencyError
+from service.streaming.assignor import whole_topics
+from service.streaming.brokers import ANSWER_SECONDS, admin
+
+PROBE_SECONDS = 3.0
+RETRY_SECONDS = 0.2
+OFFSETS = "__consumer_offsets"
+FACTOR = "offsets.topic.replication.factor"
+NOBODY = "nobody"
+"""A member that no group has: what is asked in its name is refused at once, and changes nothing in the group."""
+
+
+class Coordinator(NamedTuple):
+    """The number of the broker that coordinates a group, and what the group does, in Kafka's words: Stable…"""
+
+    broker: int
+    state: str
+
+
+async def coordinator(bootstrap: str, group: str, session_timeout: float) -> Coordinator:
+    """Find a group's coordinator, and ask of it what a member asks; raises DependencyError with the likely cause."""
+    where, deadline = f"Kafka at {bootstrap}: group {group} cannot be joined", time.monotonic() + ANSWER_SECONDS
+    async with admin(bootstrap) as client:
+        while True:
+            try:
+                return await _ask(client, group, int(session_timeout * 1000))
+            except TimeoutError as error:
+                raise DependencyError(f"{where}: {error}", "kafka") from error
+            except KafkaError as error:
+                cause, lasts = str(error), not error.retriable
+                if isinstance(error, GroupCoordinatorNotAvailableError):
+                    cause, lasts = await _no_coordinator(client)
+                # The first group of a fresh broker waits a moment for its topic.
+                if lasts or time.monotonic() > deadline:
+                    raise DependencyError(f"{where}: {cause}", "kafka") from error
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _ask(client: AIOKafkaAdminClient, group: str, session: int) -> Coordinator:
+    """Raises TimeoutError with what gets no answer, and KafkaError."""
+    asked = "FindCoordinator"
+    protocols = [(whole_topics().name, b"")]
+    requests = {
+        "JoinGroup": JoinGroupRequest(group, session, session, NOBODY, None, ConsumerProtocol.PROTOCOL_TYPE, protocols),
+        "SyncGroup": SyncGroupRequest(group, 1, NOBODY, None, []),
+    }
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            broker = await client.find_coordinator(group)
+            for name, request in requests.items():
+                asked = f"{name}, sent to its coordinator, broker {broker},"
+                error = for_code((await client._send_request(request, broker)).error_code)
+                if error not in (NoError, UnknownMemberIdError):
+                    raise error(name)
+            asked = f"DescribeGroups, sent to its coordinator, broker {broker},"
+            (_, _, state, *_), *_ = (await client.describe_consumer_groups([group], broker))[0].groups
+    except TimeoutError as error:
+        raise TimeoutError(f"{asked} gets no answer") from error
+    return Coordinator(broker, state)
+
+
+async def _no_coordinator(client: AIOKafkaAdminClient) -> tuple[str, bool]:
+    """Why the cluster has no coordinator for a group, and whether that is sure to last."""
+    brokers = [broker["node_id"] for broker in (await client.describe_cluster())["brokers"]]
+    offsets = (await client.describe_topics([OFFSETS]))[0]
+    if partitions := offsets["partitions"]:
+        without = sum(partition["leader"] == -1 for partition in partitions)
+        return f"no coordinator; {without} of {len(partitions)} partitions of {OFFSETS} have no leader", False
+    factor, asked = 0, [ConfigResource(ConfigResourceType.BROKER, str(broker), {FACTOR: ""}) for broker in brokers[:1]]
+    for answer in await client.describe_configs(asked):
+        for _, _, _, _, entries in answer.resources:  # none where we may not ask
+            factor = max([factor, *(int(value) for name, value, *_ in entries if name == FACTOR)])
+    if factor > len(brokers):
+        there = "there is 1" if len(brokers) == 1 else f"there are {len(brokers)}"
+        return (
+            f"no coordinator, because the cluster cannot make its topic {OFFSETS}: {FACTOR}={factor} needs {factor} "
+            f"brokers, {there}",
+            True,
+        )
+    return f"no coordinator, because the cluster has not made its topic {OFFSETS}: see the broker's log", False

@@ -1,0 +1,227 @@
+"""What leans on aiokafka's privates: a fence around what its consumers unpack, in every client of this process.
+
+The client unpacks a batch whole, whatever comes out of it, and nothing bounds how many batches one poll unpacks: some
+hundred kilobytes of the log can be gigabytes in memory. Importing this puts the fence up:
+- unpacking stops at a limit, by the bytes that come out, not by the size that a codec's header declares;
+- a record with very many headers is refused before it is parsed: an empty one is two bytes, and `HEADER` when parsed;
+- a turn of the event loop unpacks `TURN` and what one batch has beyond it, whichever polls share that turn;
+- what cannot be unpacked at all is a damaged batch, as one whose checksum is wrong.
+"""
+
+import asyncio
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cramjam
+from aiokafka import TopicPartition, __version__, codec
+from aiokafka.consumer import fetcher
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record import default_records, legacy_records
+
+MAX_BATCH_BYTES = 16 << 20
+"""Measured: 2 to 25 ms to unpack, gzip up to 90."""
+TURN = 4 << 20
+HEADER = 72
+"""Bytes that a parsed header takes at least: a tuple, and its place in a list."""
+MOST_HEADERS = 1 << 19
+"""Of one record: as many as a megabyte of the log can hold where nothing is packed."""
+
+
+class BatchTooLarge(CorruptRecordException):
+    """A batch that is more in memory than we allow; its offsets are from `start` to before `to`."""
+
+    def __init__(self, tp: TopicPartition, start: int, to: int, why: str) -> None:
+        super().__init__(
+            f"topic {tp.topic}: the batch of offsets {start} to {to - 1} of partition {tp.partition} {why}"
+        )
+        self.to = to
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class _TooLargeError(Exception):
+    """The same, where the offsets are not known."""
+
+
+class _Unpacked:
+    """How much one batch may be, and how much was unpacked in this turn of the event loop, in bytes."""
+
+    most, spent = MAX_BATCH_BYTES, 0
+
+    def clear(self) -> None:
+        self.spent = 0
+
+
+_unpacked = _Unpacked()
+
+
+def limit(max_batch_bytes: int) -> None:
+    """From now on no batch may have more bytes than this when it is unpacked."""
+    _unpacked.most = max_batch_bytes
+
+
+def _gzip(packed: bytes, most: int) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        unpacked = file.read(most + 1)
+    if len(unpacked) > most:
+        raise _TooLargeError
+    return unpacked
+
+
+def _snappy(packed: bytes, most: int) -> bytes:
+    # The decoder holds a block to the length that it declares.
+    blocks = list(_snappy_blocks(memoryview(packed)))
+    if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > most:
+        raise _TooLargeError
+    return b"".join(map(cramjam.snappy.decompress_raw, blocks))
+
+
+def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
+    """The one block, or those of Java's stream, each behind its length."""
+    if not codec._detect_xerial_stream(packed):
+        yield packed
+        return
+    at = 16
+    while at < len(packed):
+        to = at + 4 + int.from_bytes(packed[at : at + 4], "big")
+        if to > len(packed):
+            raise ValueError("it ends too soon")
+        yield packed[at + 4 : to]
+        at = to
+
+
+def _into(unpack: Callable[[bytes, bytearray], int]) -> Callable[[bytes, int], bytearray]:
+    """A decoder that raises where its output is too small, given larger ones until the limit."""
+
+    def bounded(packed: bytes, most: int) -> bytearray:
+        size = min(most, max(1 << 16, 8 * len(packed)))
+        while True:
+            out = bytearray(size)
+            try:
+                del out[unpack(packed, out) :]
+                return out
+            except cramjam.DecompressionError as error:
+                if "write whole buffer" not in str(error):
+                    raise
+            if size == most:
+                raise _TooLargeError
+            size = min(most, 4 * size)
+
+    return bounded
+
+
+def _fenced(name: str, unpack: Callable[[bytes, int], bytes | bytearray]) -> Callable[[bytes], bytes | bytearray]:
+    """The codec's decoder as the client calls it."""
+
+    def decode(packed: bytes) -> bytes | bytearray:
+        most = _unpacked.most
+        try:
+            unpacked = unpack(packed, most)
+        except _TooLargeError:
+            raise _TooLargeError(f"unpacks to more than {most:,} bytes (kafka.max_batch_bytes can be raised)") from None
+        except (cramjam.DecompressionError, zlib.error, EOFError, OSError, ValueError) as error:
+            raise CorruptRecordException(f"its {name} data is damaged: {error}") from error
+        _unpacked.spent += len(unpacked)
+        if len(unpacked) > 2 * MOST_HEADERS:
+            from service.streaming.headers import most_headers
+
+            if most_headers(unpacked, 2 * MOST_HEADERS) > MOST_HEADERS:
+                raise _TooLargeError(f"has a record of more than {MOST_HEADERS:,} headers")
+        return unpacked
+
+    return decode
+
+
+class _Batches:
+    """A fetch's batches; the one that was taken last is known."""
+
+    def __init__(self, records: Any) -> None:
+        self.has_next, self._records = records.has_next, records
+        self.last: Any = None
+
+    def next_batch(self) -> Any:
+        self.last = self._records.next_batch()
+        return self.last
+
+
+class _PartitionRecords(fetcher.PartitionRecords):
+    """Names the batch that is too large."""
+
+    _tp: TopicPartition
+    _records: _Batches
+    _records_iterator: Iterator[Any] | None
+    next_fetch_offset: int
+
+    def __init__(self, tp: TopicPartition, records: Any, *rest: Any) -> None:
+        super().__init__(tp, _Batches(records), *rest)
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._records_iterator or iter(()))
+        except StopIteration:
+            self._records_iterator = None
+            raise
+        except _TooLargeError as error:
+            batch = self._records.last
+            # The first offset of an old format's batch is in its records.
+            start = getattr(batch, "base_offset", self.next_fetch_offset)
+            raise BatchTooLarge(self._tp, start, batch.next_offset, str(error)) from None
+
+
+class _FetchResult(fetcher.FetchResult):
+    """Gives the loop its turn when much was unpacked."""
+
+    _partition_records: Any
+
+    def getall(self, max_records: int | None = None) -> list[Any]:
+        found: list[Any] = []
+        asyncio.get_running_loop().call_soon(_unpacked.clear)
+        if _unpacked.spent > TURN or not self.check_assignment(self._topic_partition) or not self.has_more():
+            return found
+        for record in self._partition_records:
+            found.append(record)
+            if record.headers:
+                _unpacked.spent += HEADER * len(record.headers)
+            if len(found) == max_records or _unpacked.spent > TURN:
+                self._update_position()
+                return found
+        self._update_position()
+        self._partition_records = None
+        return found
+
+
+DECODERS: dict[str, Callable[[bytes], bytes | bytearray]] = {
+    "gzip": _fenced("gzip", _gzip),
+    "snappy": _fenced("snappy", _snappy),
+    "lz4": _fenced("lz4", _into(cramjam.lz4.decompress_into)),
+    "zstd": _fenced("zstd", _into(cramjam.zstd.decompress_into)),
+}
+
+
+_PARSERS = (default_records, legacy_records)
+_COMPILED = (sys.modules[c.__module__] for c in (default_records.DefaultRecordBatch, legacy_records.LegacyRecordBatch))
+PLACES: list[tuple[Any, str]] = [
+    (module, f"{name}_decode")
+    for module in dict.fromkeys([*_PARSERS, *_COMPILED])
+    for name in DECODERS
+    if name != "zstd" or "legacy" not in module.__name__
+] + [(fetcher, "PartitionRecords"), (fetcher, "FetchResult")]
+"""Where the client looks for what the fence replaces."""
+
+
+def _put_up() -> None:
+    """Put our own there; raises ImportError where the client has others than we know."""
+    own = {"PartitionRecords": _PartitionRecords, "FetchResult": _FetchResult}
+    for module, name in PLACES:
+        theirs = own[name].__base__ if name in own else getattr(codec, name)
+        if getattr(module, name, None) is not theirs:
+            raise ImportError(f"aiokafka {__version__}: {module.__name__}.{name} is not what streaming/internals knows")
+        setattr(module, name, own.get(name) or DECODERS[name.removesuffix("_decode")])
+
+
+_put_up()

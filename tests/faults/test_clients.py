@@ -1,0 +1,214 @@
+"""What one client can do to others: it never reads, sends slowly or without end, or only holds connections.
+
+The rows of docs/security.md. Others ask for predictions all the time, and each is answered: the trial says so.
+"""
+
+import asyncio
+import contextlib
+import re
+import resource
+import socket
+import time
+from collections.abc import Iterator
+
+import psutil
+from aiokafka import AIOKafkaProducer
+
+from tests.conftest import Running, event, wait
+from tests.faults.conftest import repeated
+from tests.faults.trial import Trial
+
+PROBES = ("/livez", "/readyz", "/metrics")
+POST = "POST /v1/models/{}/predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+MIB = 1 << 20
+
+
+class Clients:
+    """Connections to a service, closed at the end."""
+
+    def __init__(self, service: Running) -> None:
+        self.service = service
+        self._stack = contextlib.ExitStack()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+
+    def __enter__(self) -> "Clients":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def connect(self, text: bytes = b"", buffer: int = 0) -> socket.socket:
+        """One more, which has sent this; `buffer` is what its own side takes unread."""
+        one = self._stack.enter_context(socket.socket())
+        if buffer:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        one.settimeout(20)
+        one.connect(("127.0.0.1", self.service.port))
+        with contextlib.suppress(ConnectionError):  # refused before all was sent
+            one.sendall(text)
+        return one
+
+
+def answer(one: socket.socket, seconds: float = 20) -> str:
+    """What comes until the connection ends, or for a while nothing."""
+    one.settimeout(seconds)
+    found = b""
+    with contextlib.suppress(OSError):
+        while part := one.recv(1 << 16):
+            found += part
+    return found.decode()
+
+
+def requests(service: Running, route: str, code: int) -> float:
+    """How many of these were answered so."""
+    line = r'perceptron_http_request_duration_seconds_count\{code="%d",method="[A-Z]+",route="/v1/models/\{name\}/%s"\}'
+    return sum(n for name, n in service.metrics().items() if re.fullmatch(line % (code, route), name))
+
+
+def ended(service: Running, cause: str) -> float:
+    """How many connections it ended for this."""
+    return service.metrics().get(f'perceptron_http_connections_ended_total{{cause="{cause}"}}', 0.0)
+
+
+def quietly_stopped(service: Running) -> None:
+    """SIGTERM ends it in its time, and without a trace of anything."""
+    began = time.monotonic()
+    assert service.stop() == 0
+    assert time.monotonic() - began < 10
+    log = service.log.read_text()
+    assert "Traceback" not in log
+    assert log[log.index("stopping") :].count("\n") < 6, log
+
+
+async def send(trial: Trial, *records: bytes) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=trial.kafka.address) as client:
+        for record in records:
+            await client.send_and_wait(trial.topic, record)
+
+
+@contextlib.contextmanager
+def unharmed(trial: Trial, service: Running, mib: int) -> Iterator[None]:
+    """Meanwhile it answers everybody else, takes at most so much more memory, and afterwards too."""
+    memory = psutil.Process(service.process.pid).memory_info
+    before, first = memory().rss, len(trial.answers)
+    with trial.answering(10):
+        yield
+        for path in PROBES:
+            assert service.http.get(path).status_code == 200
+        wait(lambda: len(trial.answers) >= first + 20, "predictions go on")
+    assert not trial.failures, trial.failures[:3]
+    taken = (memory().rss - before) / MIB
+    print(f"{taken:.0f} MiB more, the slowest answer {max(a.seconds for a in trial.answers[first:]):.2f} s")
+    assert taken < mib
+
+
+def test_readers_that_never_read(trial: Trial) -> None:
+    """More of them than places, and than may be kept for them: their time ends. Under as many more it stops quietly."""
+    readers = repeated(150, 40)
+    trial.begin(settings=f"[http]\nmax_in_flight = {repeated(100, 20)}\nanswer_timeout = 6.0\n")
+    service = trial.live[0]
+    asyncio.run(send(trial, *(event({f"{i}-{'wide' * 60}-{j}": 1.0 for j in range(4000)}, 1) for i in range(3))))
+    wait(lambda: service.model()["columns"] > 12_000, "answers are large: 3 MB")
+    with Clients(service) as clients:
+
+        def readers_are_stuck() -> None:
+            before = requests(service, "weights", 200)
+            for _ in range(readers):
+                request = f"GET /v1/models/{trial.topic}/weights?limit=10000 HTTP/1.1\r\nhost: x\r\n\r\n"
+                clients.connect(request.encode() * 8, 4096)
+            wait(lambda: requests(service, "weights", 200) >= before + readers, "their first answers are under way")
+
+        with unharmed(trial, service, 150):
+            readers_are_stuck()
+        wait(lambda: ended(service, "unread") + ended(service, "unread-bytes") == readers, "their time is over")
+        assert ended(service, "unread-bytes") > 0, "they were more than may be kept for them"
+        readers_are_stuck()
+        trial.hide(service)
+        quietly_stopped(service)
+    assert "Cancel" not in service.log.read_text(), "uvicorn had to give up requests"
+
+
+def test_bodies_that_do_not_arrive(trial: Trial) -> None:
+    """They take no places; and where they are large as well, only so many bytes of them are kept.
+
+    Requests that wait for Redis do take places. Under all of these it stops quietly, too.
+    """
+    trial.begin(settings="[http]\nmax_in_flight = 20\nmax_body_bytes = 1048576\n[snapshots]\nkeep_every = 0.1\n")
+    service = trial.live[0]
+    post = POST.format(trial.topic) + f"content-length: {MIB}\r\n\r\n"
+    with Clients(service) as clients:
+        for _ in range(200):
+            clients.connect(post.encode() + b"{")
+        with unharmed(trial, service, 100):
+            large = [clients.connect(post.encode() + b" " * 900_000) for _ in range(40)]
+            # Eight of the largest possible are kept, which is nine of these.
+            wait(lambda: requests(service, "predict", 503) >= 31, "the others are refused")
+            answers = [found for one in large if (found := answer(one, 0.1))]
+            for refused in answers:
+                assert refused.startswith("HTTP/1.1 503 ")
+                assert "retry-after: 1\r\n" in refused
+                assert "too many bytes of request bodies at a time" in refused
+            assert len(answers) == 31
+        trial.hide(service)
+        trial.redis_proxy.hang()
+        for _ in range(20):
+            clients.connect(f"GET /v1/models/{trial.topic}/versions HTTP/1.1\r\n\r\n".encode())
+        busy = wait(lambda: (a := service.predict({"features": {}})).status_code == 503 and a, "all places are taken")
+        assert (busy.headers["retry-after"], busy.json()["detail"]) == ("1", "too many requests at a time")
+        for path in PROBES:
+            assert service.http.get(path).status_code == 200
+        quietly_stopped(service)
+
+
+ENDLESS = {
+    "header": ("GET /livez HTTP/1.1\r\na: ", "a" * 1024, "431", "headers are larger than 65536 bytes"),
+    "headers": ("GET /livez HTTP/1.1\r\n", "a: b\r\n", "431", "more than 100 headers"),
+    "line": ("GET /", "a" * 1024, "414", "line is longer than 32768 bytes"),
+    "trailer": (POST + "transfer-encoding: chunked\r\n\r\n1\r\n{{\r\n0\r\na: ", "a" * 1024, "", ""),
+    "chunk": (POST + "transfer-encoding: chunked\r\n\r\n1;a=", "a" * 1024, "", ""),
+    "requests": ("", "GET /livez HTTP/1.1\r\n\r\n", "200", '{"live":true}'),
+}
+
+
+def test_requests_without_end(trial: Trial) -> None:
+    """Headers, request lines, trailers, requests one behind the other: they end at their limit, with an answer or none.
+
+    What does not end because it is slow is answered when its time is over.
+    """
+    trial.begin(settings="[http]\nheader_timeout = 2.0\n")
+    service, size = trial.live[0], repeated(145, 24) * MIB
+    with Clients(service) as clients, unharmed(trial, service, 64):
+        slow, silent = clients.connect(b"GET /livez HTTP/1.1\r\nhost"), clients.connect()
+        for name, (begin, more, status, detail) in ENDLESS.items():
+            one = clients.connect(begin.format(trial.topic).encode())
+            block = more.encode() * (256 * 1024 // len(more))
+            with contextlib.suppress(ConnectionError):
+                for _ in range(size // len(block)):
+                    one.sendall(block)
+            said = answer(one)
+            assert said.startswith(f"HTTP/1.1 {status} ") if status else not said, (name, said)
+            assert detail in said
+        said = answer(slow)
+        assert said.startswith("HTTP/1.1 408 ")
+        assert "headers did not arrive within 2 seconds" in said
+        assert answer(silent) == ""
+    assert ended(service, "large-headers") == 5
+    assert ended(service, "slow-headers") == 1
+    assert ended(service, "pipelined") == 1
+
+
+def test_connections_that_are_only_held(trial: Trial) -> None:
+    """More of them than descriptors: the longest idle end, and Kafka and Redis can be connected again."""
+    trial.begin()
+    service = trial.live[0]
+    resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (1024, 1024))
+    with Clients(service) as clients, unharmed(trial, service, 64):
+        for _ in range(1100):
+            clients.connect()
+        wait(lambda: ended(service, "too-many") > 100, "those that waited longest are ended")
+        trial.redis_proxy.cut()
+        trial.kafka_proxy.cut()
+        trial.progress(1000)
+        assert psutil.Process(service.process.pid).num_fds() < 1024 - 64
+    trial.finish()

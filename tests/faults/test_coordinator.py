@@ -1,0 +1,239 @@
+"""Kafka that answers some requests and others not: no coordinator, a silent one, a client that hangs, a standby."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+
+from service.embedded import servers
+from service.embedded.servers import PROPERTIES, Server
+from service.errors import DependencyError, Stuck
+from service.streaming.assignor import whole_topics
+from service.streaming.coordinator import coordinator
+from service.streaming.log import Kafka
+from tests.conftest import Running, create_topic, perceptron, wait
+from tests.faults.conftest import everything
+from tests.faults.proxy import KafkaProxy
+
+SESSION_SECONDS = 6.0
+SAID_SECONDS = 10.0
+FETCH, LIST_OFFSETS, FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP = 1, 2, 10, 11, 14
+
+
+class Member:
+    """A process's part in a group, without the rest of the process; what it says is kept."""
+
+    def __init__(self, address: str, group: str, topics: list[str], watchdog: float = 60.0) -> None:
+        self.said: list[str] = []
+        self.kafka = Kafka(address, group, topics, self._say, session_timeout=SESSION_SECONDS, watchdog=watchdog)
+
+    def _say(self, text: str, **_: object) -> None:
+        self.said.append(text)
+
+    def about(self, words: str) -> list[str]:
+        """What it said with these words in it."""
+        return [text for text in self.said if words in text]
+
+    @property
+    def holds(self) -> int:
+        """Topics that are its own."""
+        return sum(bool(log.assigned) for log in self.kafka.logs.values())
+
+    def well(self) -> bool:
+        """It holds a topic, and Kafka answers."""
+        return bool(self.holds) and not self.kafka.missing_since
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
+        await self.kafka.connect()
+        task = asyncio.create_task(self.kafka.run(lambda _: None))
+        try:
+            yield task
+        finally:
+            self.kafka.stop()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await self.kafka.close()
+
+
+async def until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> float:
+    """Wait until the condition holds; how long that took."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < seconds, f"not within {seconds} s: {what}"
+        await asyncio.sleep(0.02)
+    return time.monotonic() - started
+
+
+async def both_topics(kafka: Server, topic: str) -> None:
+    for name in (topic, f"{topic}.dead-letters"):
+        await create_topic(kafka, name)
+
+
+def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str, tmp_path: Path) -> None:
+    """Kafka's own default on one broker: no group finds a coordinator. Log, metric and `check` say it, and why."""
+    (tmp_path / "kafka").mkdir()
+    properties = PROPERTIES.replace("offsets.topic.replication.factor=1", "offsets.topic.replication.factor=3")
+    with servers.kafka(tmp_path / "kafka", properties=properties) as kafka:
+        service = Running(topic, kafka.address, redis.address, tmp_path, "", "--create-topics")
+        try:
+            wait(lambda: "listening" in service.log.read_text(), "it listens")
+            why = (
+                f"Kafka at {kafka.address}: group g-{topic} cannot be joined: no coordinator, because the cluster "
+                "cannot make its topic __consumer_offsets: offsets.topic.replication.factor=3 needs 3 brokers, "
+                "there is 1"
+            )
+            started = time.monotonic()
+            wait(lambda: why in service.log.read_text(), "it says why", SAID_SECONDS)
+            print(f"\nsaid after {time.monotonic() - started:.1f} s")
+            missing = 'perceptron_missing_since_timestamp_seconds{dependency="kafka"}'
+            wait(lambda: service.metrics()[missing], "the metric says so")
+            flags = ("-t", topic, "-b", kafka.address, "-g", f"g-{topic}", "--redis", service.redis_url)
+            started = time.monotonic()
+            checked = perceptron("check", *flags)
+            assert time.monotonic() - started < SAID_SECONDS
+            assert (checked.returncode, f"fail  {why}\n" in checked.stdout) == (3, True), checked
+            assert service.log.read_text().count("cannot be joined") == 1
+            started = time.monotonic()
+            assert service.stop() == 0
+            print(f"ended after {time.monotonic() - started:.1f} s")
+            assert "Traceback" not in service.log.read_text()
+        finally:
+            service.kill()
+            service.http.close()
+
+
+async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
+    """FindCoordinator, JoinGroup or SyncGroup: each is named by its member within 10 s, and by `check`."""
+    await both_topics(kafka, topic)
+    kept = {FIND_COORDINATOR: "FindCoordinator", JOIN_GROUP: "JoinGroup", SYNC_GROUP: "SyncGroup"}
+    members = {name: Member(kafka_proxy.address, f"{name}-{topic}", [topic]) for name in kept.values()}
+    kafka_proxy.keep({key: f"{name}-{topic}".encode() for key, name in kept.items()})
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            for member in members.values():
+                await stack.enter_async_context(member.running())
+            for name, member in members.items():
+                took = await until(partial(member.about, "gets no answer"), f"{name} is named", SAID_SECONDS)
+                (text,) = member.about("gets no answer")
+                print(f"\n{took:.1f} s: {text}")
+                assert f"group {name}-{topic} cannot be joined: {name}" in text
+                assert member.kafka.missing_since
+            # As `check` does.
+            asked = [coordinator(kafka_proxy.address, f"{name}-{topic}", SESSION_SECONDS) for name in members]
+            for name, error in zip(members, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+                assert isinstance(error, DependencyError)
+                assert name in str(error).partition("joined")[2]
+            kafka_proxy.heal()
+            for name, member in members.items():
+                await until(member.well, f"{name}: it is in its group")
+                assert member.said[-1] == "Kafka answers again"
+    finally:
+        kafka_proxy.heal()
+
+
+async def test_a_member_without_a_topic_hears_of_an_outage(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
+    """Three processes, two topics: each notices, once, and each that Kafka is back. A standby in peace says nothing."""
+    topics = [topic, f"{topic}-b"]
+    for name in topics:
+        await both_topics(kafka, name)
+    members = [Member(kafka_proxy.address, f"g-{topic}", topics) for _ in range(3)]
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            for member in members:
+                await stack.enter_async_context(member.running())
+            await until(lambda: sorted(m.holds for m in members) == [0, 1, 1], "two hold a topic each")
+            found = await coordinator(kafka.address, f"g-{topic}", SESSION_SECONDS)
+            assert found.state == "Stable"
+            await asyncio.sleep(SESSION_SECONDS)  # longer than a process may be outside its group
+            assert [m.said for m in members] == [[], [], []]
+            kafka_proxy.refuse()
+            await until(lambda: all(m.kafka.missing_since for m in members), "each notices", SAID_SECONDS)
+            assert [len(m.about(f"Kafka at {kafka_proxy.address}: ")) for m in members] == [1, 1, 1]
+            kafka_proxy.heal()
+            await until(lambda: not any(m.kafka.missing_since for m in members), "each notices that it is back")
+            assert all(m.about("Kafka answers again") for m in members)
+    finally:
+        kafka_proxy.heal()
+
+
+@everything
+async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -> None:
+    """Another member does not join again for long: that is said, and Kafka is not called missing."""
+    await both_topics(kafka, topic)
+    go_on = asyncio.Event()
+
+    class Slow(ConsumerRebalanceListener):  # type: ignore[misc]
+        async def on_partitions_revoked(self, revoked: object) -> None:
+            if revoked:
+                await go_on.wait()
+
+        async def on_partitions_assigned(self, assigned: object) -> None:
+            """Nothing."""
+
+    slow = AIOKafkaConsumer(
+        bootstrap_servers=kafka.address, group_id=f"g-{topic}", partition_assignment_strategy=(whole_topics(),),
+        rebalance_timeout_ms=60_000, heartbeat_interval_ms=500,
+    )  # fmt: skip
+    slow.subscribe([topic], listener=Slow())
+    await slow.start()
+    try:
+        member = Member(kafka.address, f"g-{topic}", [topic])
+        async with member.running():
+            took = await until(lambda: member.said, "it says what it waits for")
+            (text,) = member.said
+            print(f"\n{took:.1f} s: {text}")
+            assert took > SESSION_SECONDS, "a killed member is waited for so long, and that is ordinary"
+            assert "it is PreparingRebalance, in Kafka's words, so another member is slow" in text
+            assert member.kafka.missing_since == 0
+            go_on.set()
+            await until(lambda: member.kafka._watch.joined, "it is in its group")
+            assert len(member.said) == 1
+    finally:
+        go_on.set()
+        await slow.stop()
+
+
+async def test_a_client_whose_looks_hang_too_ends_the_process(
+    kafka: Server, kafka_proxy: KafkaProxy, topic: str
+) -> None:
+    """Fetch and ListOffsets unanswered on the client's connections, and answered on fresh ones: the client hangs."""
+    await both_topics(kafka, topic)
+    member = Member(kafka_proxy.address, f"g-{topic}", [topic], watchdog=3.0)
+    try:
+        async with member.running() as task:
+            await until(lambda: member.holds, "it holds the topic")
+            kafka_proxy.keep({FETCH: b"", LIST_OFFSETS: b""}, old=True)
+            started = time.monotonic()
+            with pytest.raises(ExceptionGroup) as ended:
+                await asyncio.wait_for(task, 30.0)
+            (stuck,) = ended.value.exceptions
+            assert isinstance(stuck, Stuck)
+            print(f"\nafter {time.monotonic() - started:.1f} s: {stuck}")
+            assert "answers a fresh connection, but not the client's own for" in str(stuck)
+    finally:
+        kafka_proxy.heal()
+
+
+@everything
+async def test_a_broker_that_answers_no_fetch_is_waited_for(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
+    """Fetch and ListOffsets unanswered on fresh connections too: a fresh process would not help."""
+    await both_topics(kafka, topic)
+    member = Member(kafka_proxy.address, f"g-{topic}", [topic], watchdog=3.0)
+    try:
+        async with member.running() as task:
+            await until(lambda: member.holds, "it holds the topic")
+            kafka_proxy.keep({FETCH: b"", LIST_OFFSETS: b""})
+            await until(lambda: member.kafka.missing_since, "it is said")
+            await asyncio.sleep(20.0)  # the fault itself: more than three times the watchdog's
+            assert not task.done()
+            assert member.said == [f"Kafka at {kafka_proxy.address}: no answer in time"]
+            kafka_proxy.heal()
+            await until(lambda: not member.kafka.missing_since, "its looks succeed")
+    finally:
+        kafka_proxy.heal()

@@ -1,0 +1,277 @@
+"""Every field that is read from Redis, damaged in every way that Redis can hold, before every program that reads it.
+
+Each kind of damage has a model of its own, beside one that is whole: what is damaged is named and stands alone.
+"""
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from service import cli
+from service.embedded.servers import Server
+from service.snapshots.store import MODELS, RedisStore, key
+from tests.conftest import Run, Running, clean_environment, event, wait
+from tests.faults.conftest import ALL, everything
+from tests.integration.kept import saved_thrice
+
+Damage = Callable[[Any, str], object]
+
+
+stores = pytest.mark.parametrize("redis", ["valkey", "redis-server"] if ALL else ["redis-server"], indirect=True)
+
+
+def field(name: str, value: bytes) -> Damage:
+    return lambda client, k: client.hset(k, name, value)
+
+
+def gone(name: str) -> Damage:
+    return lambda client, k: client.hdel(k, name)
+
+
+def retyped(*command: str) -> Damage:
+    def change(client: Any, k: str) -> None:
+        client.delete(k)
+        client.execute_command(command[0], k, *command[1:])
+
+    return change
+
+
+def head(value: bytes) -> Damage:
+    """A head that is none, and its digest."""
+    return lambda client, k: client.hset(k, mapping={"head": value, "digest": hashlib.sha256(value).hexdigest()})
+
+
+def version(value: bytes) -> Damage:
+    """The last kept version."""
+
+    def change(client: Any, k: str) -> None:
+        client.hset(k, f"v:{json.loads(client.hget(k, 'head'))['kept'][-1]['version']}", value)
+
+    return change
+
+
+def blob(value: bytes | None) -> Damage:
+    def change(client: Any, k: str) -> None:
+        name = f"b:{json.loads(client.hget(k, 'head'))['arrays']['w']['base'][0]}"
+        _ = client.hdel(k, name) if value is None else client.hset(k, name, value)
+
+    return change
+
+
+HEADLESS: dict[str, Damage] = {
+    "digest-bytes": field("digest", b"\xff\xfe\x80"),
+    "digest-escape": field("digest", b"\x1b[2J"),
+    "digest-number": field("digest", b"5"),
+    "digest-empty": field("digest", b""),
+    "digest-gone": gone("digest"),
+    "both-number": head(b"5"),
+    "both-list": head(b"[]"),
+    "both-bytes": head(b"\xff"),
+    "string": retyped("SET", "x"),
+    "list": retyped("RPUSH", "x"),
+    "set": retyped("SADD", "x"),
+    "sorted": retyped("ZADD", "1", "x"),
+    "stream": retyped("XADD", "*", "a", "b"),
+}
+"""What a running learner finds too."""
+UNREAD: dict[str, Damage] = {
+    "head-bytes": field("head", b"\xff\xfe{}"),
+    "head-number": field("head", b"5"),
+    "head-empty": field("head", b""),
+    "head-gone": gone("head"),
+    "blob-bytes": blob(b"\xff"),
+    "blob-gone": blob(None),
+}
+"""What a start finds; a running learner has no need of it, and its next save writes it anew."""
+KEPT: dict[str, Damage] = {
+    "kept-bytes": version(b"\xff\xfe"),
+    "kept-number": version(b"5"),
+    "kept-list": version(b"[]"),
+}
+"""What stops nothing."""
+FEW = ("digest-bytes", "digest-gone", "both-list", "string", "head-bytes", "head-gone", "blob-gone", "kept-bytes")
+"""Without `make faults`; each of the others is found where one of these is."""
+STRANGE = b"\xff\xfe"
+SETTINGS = "[snapshots]\nkeep_every = 0.1\nkeep = 50\n"
+
+
+def named(service: Running, models: dict[str, str]) -> None:
+    """Each of these models, and no other, is said to be damaged, once; and nothing is missing."""
+
+    def said(what: str) -> list[str]:
+        lines = service.log.read_text().splitlines()
+        return [line for line in lines if what in line and ("not usable" in line or "learning stopped" in line)]
+
+    for name in models.values():
+        wait(partial(said, f"model {name}: "), f"{name} is named")
+    for name in models.values():
+        assert len(said(f"model {name}: ")) <= 2, "by who follows and by who learns"
+    assert "Traceback" not in service.log.read_text()
+    assert service.process.poll() is None
+    assert service.metrics()['perceptron_missing_since_timestamp_seconds{dependency="redis"}'] == 0
+
+
+def says(service: Running, what: str) -> bool:
+    return what in service.log.read_text()
+
+
+def answers(service: Running, model: str) -> bool:
+    return service.http.post(f"/v1/models/{model}/predict", json={"features": {"a": 1}}).status_code == 200
+
+
+@stores
+async def test_damage_of_any_field_is_of_its_model_alone(run: Run, redis: Server, producer: Any, topic: str) -> None:
+    """A learner and a replica, running and starting, by list and by pattern."""
+    kinds = {kind: change for kind, change in {**HEADLESS, **UNREAD, **KEPT}.items() if ALL or kind in FEW}
+    models = {kind: f"{topic}-{kind}" for kind in kinds}
+    every = [f"{topic}-whole", *models.values()]
+    headless = {kind: models[kind] for kind in kinds if kind in HEADLESS}
+    damaged = {kind: models[kind] for kind in kinds if kind not in KEPT}
+    whole = [model for model in every if model not in damaged.values()]
+    client: Any = Redis.from_url(f"redis://{redis.address}/0")
+
+    async def more() -> None:
+        for name in every:
+            await producer.send_and_wait(name, event({"a": 1}, 1))
+
+    def learned(service: Running, names: list[str], events: int) -> None:
+        def saved(name: str) -> bool:
+            model = service.http.get(f"/v1/models/{name}").json()
+            return (model.get("events"), model.get("ahead")) == (events, 0)
+
+        for name in names:
+            wait(partial(saved, name), f"{name} is learned")
+
+    def damage() -> None:
+        for kind, change in kinds.items():
+            change(client, key(models[kind]))
+
+    def replica() -> Running:
+        return run("", "--no-learn", topic=f"^{topic}-", create=False)
+
+    listed = [flag for name in every[1:] for flag in ("-t", name)]
+    learner, following = run(SETTINGS, *listed, topic=every[0]), replica()
+    await asyncio.to_thread(learner.up)
+    for events in (1, 2):
+        await more()
+        await asyncio.to_thread(learned, learner, every, events)
+    await asyncio.to_thread(wait, lambda: all(answers(following, name) for name in every), "the replica follows")
+    client.sadd(MODELS, STRANGE)
+    good = {name: client.dump(key(name)) for name in every}
+
+    # Running.
+    damage()
+    await asyncio.to_thread(named, following, headless)
+    await more()
+    await asyncio.to_thread(named, learner, headless)
+    await asyncio.to_thread(learned, learner, [name for name in every if name not in headless.values()], 3)
+    for service in (learner, following):
+        assert all(answers(service, name) for name in every), "what answered goes on answering"
+        for name in headless.values():
+            assert f"model {name}: " in service.model(name)["stopped"]
+            assert service.http.get(f"/v1/models/{name}/versions").status_code in {200, 503}
+    # Somebody gives back what was there: it is gone on with.
+    for name in headless.values():
+        client.restore(key(name), 0, good[name], replace=True)
+    await asyncio.to_thread(learned, learner, every, 3)
+    await asyncio.to_thread(learned, following, every, 3)
+    for service in (learner, following):
+        assert not any(service.model(name)["stopped"] for name in every)
+        assert await asyncio.to_thread(service.stop) == 0
+
+    # Starting, by list and by pattern; a replica too.
+    damage()
+    expected = 3
+    by_list, by_pattern = partial(run, SETTINGS, *listed, topic=every[0]), partial(run, SETTINGS, topic=f"^{topic}-")
+    for start in (by_list, by_pattern, replica) if ALL else (by_list, replica):
+        service = start()
+        await more()
+        expected += start is not replica
+        await asyncio.to_thread(named, service, damaged)
+        await asyncio.to_thread(learned, service, whole, expected)
+        assert all(answers(service, name) for name in whole)
+        for name in damaged.values():
+            answer = service.http.get(f"/v1/models/{name}")
+            assert (answer.status_code, f"model {name}: " in answer.json()["detail"]) == (503, True)
+        assert all(service.http.get(f"/v1/models/{name}/versions").status_code == 200 for name in whole)
+        if start is replica:
+            assert "no model's name: b'\\xff\\xfe'" in service.log.read_text().replace("\\\\", "\\")
+        assert await asyncio.to_thread(service.stop) == 0
+    client.close()
+
+
+@stores
+def test_each_command_says_in_one_line_what_is_damaged(
+    redis: Server, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And a reset of it is the way out. Kafka is not asked: what is damaged is found before."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.environ", clean_environment())
+    url = f"redis://{redis.address}/0"
+    client: Any = Redis.from_url(url)
+
+    def command(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["perceptron", *arguments, "--redis", url])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        code, said = ended.value.code or 0, capsys.readouterr().err
+        assert "Traceback" not in said
+        return int(code), said
+
+    async def save(name: str) -> None:
+        store = RedisStore(url)
+        await saved_thrice(store, name)
+        await store.close()
+
+    kafka = ("-b", "127.0.0.1:1")
+    for kind, change in {**HEADLESS, **UNREAD, **KEPT}.items():
+        name = f"{topic}-{kind}"
+        asyncio.run(save(name))
+        change(client, key(name))
+        for tool in (("inspect", *kafka), ("export",), ("verify", *kafka), ("rollback", *kafka, "--to", "2", "--yes")):
+            code, said = command(*tool, "-t", name)
+            if kind in KEPT:
+                expected = {"inspect": 0, "export": 0, "verify": 3, "rollback": 1}[tool[0]]
+                assert code == expected, said
+                assert tool[0] != "rollback" or "kept version 2 is damaged" in said
+            elif kind.startswith("blob") and tool[0] == "rollback":
+                assert code in {1, 3}, said  # the kept version may be without that blob
+            else:
+                assert code == 1, (kind, tool, said)
+                assert said.startswith(f"perceptron: model {name}: ")
+                assert said.count("\n") == 1
+        assert command("reset", "-t", name, "--yes")[0] == 0
+        assert not client.exists(key(name))
+    client.close()
+
+
+@everything
+def test_a_set_of_models_that_is_none_holds_up_new_models_alone(run: Run, redis: Server, topic: str) -> None:
+    """It is said by the replica whom patterns tell what to follow, and by who would begin a model."""
+    client: Any = Redis.from_url(f"redis://{redis.address}/0")
+    before = client.smembers(MODELS)
+    first = run("", topic=f"{topic}-1").up()
+    try:
+        client.delete(MODELS)
+        client.set(MODELS, "x")
+        second, replica = run("", "-t", f"{topic}-1", topic=f"{topic}-2"), run("", "--no-learn", topic=f"^{topic}")
+        for service in (second, replica):
+            wait(partial(says, service, f"under {MODELS} is no set"), "it is said")
+            assert "Traceback" not in service.log.read_text()
+        assert answers(first, f"{topic}-1")
+        client.delete(MODELS)
+        client.sadd(MODELS, f"{topic}-1", *before)
+        second.up()
+        wait(lambda: all(answers(replica, f"{topic}-{n}") for n in (1, 2)), "they are found")
+    finally:
+        if client.type(MODELS) != b"set":
+            client.delete(MODELS)
+    client.close()

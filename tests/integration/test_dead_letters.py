@@ -1,0 +1,87 @@
+"""Dead letters against the limits of real topics: each is written, cut where its topic takes less, and says so."""
+
+import asyncio
+import random
+import time
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+
+from service.embedded.servers import Server
+from service.streaming.dead_letters import own_headers
+from tests.conftest import DEADLINE, Run, create_topic, event, perceptron, read_all
+from tests.faults.test_log_faults import configure
+
+MOST_HEADERS = 524_240
+"""Empty ones, in a record without key: as many as fit a topic with Kafka's own limit."""
+LIMITS = {"small": 20_000, "smaller": 600, "large": 12 << 20}
+
+
+async def letters(kafka: Server, topic: str, count: int) -> list[Any]:
+    """The letters of the topic's first records, once they are there."""
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        there = {letter.key.decode(): letter for letter in await read_all(kafka, f"{topic}.dead-letters")}
+        if len(there) == count:
+            return [there[f"{topic}-0-{i}"] for i in range(count)]
+        assert time.monotonic() < deadline, f"{len(there)} of {count} letters of {topic}"
+        await asyncio.sleep(0.1)
+
+
+async def test_a_letter_always_fits(run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str) -> None:
+    """Where headers take all of the usual topic, where the topic is small, and where it takes ten megabytes."""
+    for name, limit in LIMITS.items():
+        await create_topic(kafka, f"{topic}-{name}", max_message_bytes=str(12 << 20))
+        await create_topic(kafka, f"{topic}-{name}.dead-letters", max_message_bytes=str(limit))
+    flags = [flag for name in LIMITS for flag in ("-t", f"{topic}-{name}")]
+    service = await asyncio.to_thread(run("", *flags).up)
+    await producer.send_and_wait(topic, b"x", headers=[("", b"")] * MOST_HEADERS)
+    await producer.send_and_wait(topic, event({"a": 1}, 1))
+    big = AIOKafkaProducer(bootstrap_servers=kafka.address, max_request_size=12 << 20)
+    await big.start()
+    whole = random.Random(1).randbytes(10 << 20)
+    await big.send_and_wait(f"{topic}-large", whole)
+    await big.stop()
+    trace = [("ключ", b"7" * 100)]
+    for name in ("small", "smaller"):
+        for i in range(20):  # together they are a batch that is too large, though each is not
+            await producer.send(f"{topic}-{name}", b"%d" % i)
+        await producer.send(f"{topic}-{name}", b"v" * 50_000, key=b"k" * 90, headers=trace)
+    await producer.flush()
+
+    await asyncio.to_thread(service.wait_for, 2)
+    [letter] = await letters(kafka, topic, 1)
+    assert (letter.value, dict(letter.headers)["headers-omitted"]) == (b"x", b"%d" % MOST_HEADERS)
+    [letter] = await letters(kafka, f"{topic}-large", 1)
+    assert letter.value == whole
+    for name in ("small", "smaller"):
+        *short, long = await letters(kafka, f"{topic}-{name}", 21)
+        assert [letter.value for letter in short] == [b"%d" % i for i in range(20)]
+        about = dict(long.headers)
+        assert about["truncated-from"] == b"50000"
+        assert not long.value.strip(b"v")
+        if name == "small":
+            assert (about["key"], list(own_headers(long.headers)), len(long.value) > 19_000) == (b"k" * 90, trace, True)
+        else:
+            assert about["key-truncated-from"] == b"90"
+
+
+async def test_a_limit_that_is_lowered_and_raised_is_learned_from_the_refusal(
+    run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str
+) -> None:
+    """The next letters are cut to it; later ones are whole again. One that is not whole is not sent again."""
+    name = f"{topic}.dead-letters"
+    service = await asyncio.to_thread(run().up)
+    for i, limit in enumerate((1_048_588, 30_000, 200_000)):
+        await configure(kafka, name, max_message_bytes=limit)
+        await producer.send_and_wait(topic, b"v" * 100_000)
+        sizes = [len(letter.value) for letter in await letters(kafka, topic, i + 1)]
+    assert (sizes[0], 29_000 < sizes[1] < 30_000, sizes[2]) == (100_000, True, 100_000)
+    await producer.send_and_wait(topic, event({"a": 1}, 1))
+    await asyncio.to_thread(service.wait_for, 4)
+    where = ("-t", topic, "-b", kafka.address)
+    shown = perceptron("dead-letters", "show", f"{topic}-0-1", *where)
+    assert "cut: the value was 100000 bytes" in shown.stdout
+    sent = perceptron("dead-letters", "retry", "--all", *where)
+    assert f"{topic}-0-1  left alone: it is not whole (the value was 100000 bytes)" in sent.stdout
+    assert sent.stderr == f"2 of 3 sent again to {topic}\n"

@@ -1,0 +1,123 @@
+"""Batches that are little in the log and very much in memory, in each codec, on a real broker."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable
+from pathlib import Path
+
+import httpx
+from aiokafka import AIOKafkaProducer
+
+from service.embedded.servers import Server
+from tests.batches import CODECS, packed, send_packed
+from tests.conftest import Run, Running, create_topic, event, one_line, perceptron, wait
+
+MIB = 1 << 20
+TIMES = 25
+
+
+def memory(service: Running, what: str = "VmRSS") -> int:
+    """MiB of the process, now or at most."""
+    [line] = [x for x in Path(f"/proc/{service.process.pid}/status").read_text().splitlines() if x.startswith(what)]
+    return int(line.split()[1]) // 1024
+
+
+async def slowest_answer(service: Running, work: Awaitable[None]) -> float:
+    """The longest that /livez took, in seconds, while this was done."""
+    slowest, over = 0.0, threading.Event()
+
+    def ask() -> None:
+        nonlocal slowest
+        with httpx.Client(base_url=service.http.base_url, timeout=60) as client:
+            while not over.wait(0.01):
+                began = time.monotonic()
+                client.get("/livez").raise_for_status()
+                slowest = max(slowest, time.monotonic() - began)
+
+    asking = asyncio.create_task(asyncio.to_thread(ask))
+    try:
+        await work
+    finally:
+        over.set()
+        await asking
+    return slowest
+
+
+async def test_a_batch_that_is_too_large_stops_its_topic_alone(
+    run: Run, kafka: Server, redis: Server, topic: str
+) -> None:
+    """By name, with the offsets that a rollback leaves out; memory stays, and so do other topics and answers."""
+    names = {codec: f"{topic}-{codec}" for codec in CODECS}
+    for name in names.values():
+        await create_topic(kafka, name, max_message_bytes=str(4 * MIB))  # snappy packs to a twentieth
+    flags = [flag for name in names.values() for flag in ("-t", name)]
+    service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 0.2", *flags).up)
+    client = AIOKafkaProducer(bootstrap_servers=kafka.address)
+    await client.start()
+    for name in names.values():
+        for i in range(3):
+            await client.send_and_wait(name, event({"a": i}, i % 2))
+    await asyncio.to_thread(wait, lambda: all(service.model(n)["version"] >= 2 for n in names.values()), "saved")
+    before = memory(service)
+
+    async def bombs() -> None:
+        for codec, name in names.items():
+            raw = packed(codec, [(bytes(20 * MIB), []), (event({"b": 1}, 1), []), (bytes(20 * MIB), [])])
+            assert len(raw) < (4 * MIB if codec == "snappy" else MIB // 2)
+            for _ in range(1 if codec == "snappy" else TIMES):
+                await send_packed(client, name, raw)
+        await asyncio.to_thread(wait, lambda: all(service.model(n)["stopped"] for n in names.values()), "each stops")
+
+    slowest = await slowest_answer(service, bombs())
+    for codec, name in names.items():
+        said = service.model(name)["stopped"]
+        print(f"\n{codec}: {said}")
+        assert f"topic {name}: the batch of offsets 3 to 5 of partition 0 unpacks to more than 16,777,216 bytes" in said
+        assert f"`perceptron rollback -t {name} --to VERSION --resume-at 0:6 --yes`" in said
+        assert service.model(name)["events"] == 3
+    await client.send_and_wait(topic, event({"a": 1}, 1))
+    await asyncio.to_thread(service.wait_for, 1)
+    grown = memory(service, "VmHWM") - before
+    print(f"memory {before} MiB, at most {grown} more, slowest answer {slowest * 1000:.0f} ms")
+    assert grown < 200
+    assert slowest < 2
+    done = await asyncio.to_thread(perceptron, "fit", "-t", names["zstd"], "-b", kafka.address)
+    assert done.returncode == 1
+    assert "offsets 3 to 5 of partition 0 unpacks to more than 16,777,216 bytes" in one_line(done.stderr)
+    name = names["snappy"]
+    version = service.http.get(f"/v1/models/{name}/versions").json()["versions"][-1]["version"]
+    back = ["rollback", "-t", name, "--to", str(version), "--resume-at", "0:6", "--yes"]
+    where = ("-b", kafka.address, "--redis", f"redis://{redis.address}/0")
+    done = await asyncio.to_thread(perceptron, *back, *where)
+    assert done.returncode == 0, done.stderr
+    await client.send_and_wait(name, event({"a": 1}, 1))
+    await client.stop()
+    await asyncio.to_thread(wait, lambda: service.model(name)["covered"] == {"0": [[0, 3], [6, 7]]}, "it goes on")
+
+
+async def test_many_batches_within_the_limit_are_not_in_memory_together(run: Run, kafka: Server, topic: str) -> None:
+    """Together 375 MiB, each just what is allowed: unpacked one after another, and the loop turns between them."""
+    service = await asyncio.to_thread(run().up)
+    client = AIOKafkaProducer(bootstrap_servers=kafka.address)
+    await client.start()
+    await client.send_and_wait(topic, event({"a": 1}, 1))
+    await asyncio.to_thread(service.wait_for, 1)
+    before = memory(service)
+    raw = packed("zstd", [(bytes(15 * MIB), []), (event({"b": 1}, 1), [])])
+    crowded = packed("zstd", [(b"x", [("", b"")] * 200_000)] * 10)
+    records = 1 + 2 * TIMES + 10
+
+    async def sent() -> None:
+        for batch in [raw] * TIMES + [crowded]:
+            await send_packed(client, topic, batch)
+        await asyncio.to_thread(service.wait_for, records)
+
+    slowest = await slowest_answer(service, sent())
+    await client.stop()
+    grown = memory(service, "VmHWM") - before
+    left = memory(service) - before
+    print(f"memory {before} MiB, at most {grown} more, {left} more now; slowest answer {slowest * 1000:.0f} ms")
+    assert service.model()["events"] == 1 + TIMES
+    assert grown < 300
+    assert slowest < 2

@@ -1,0 +1,87 @@
+"""A stored model that is not ours to learn: another group learns it too, or a newer release has saved it."""
+
+import asyncio
+import hashlib
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from redis import Redis
+
+from service.embedded.servers import Server
+from service.snapshots.store import key
+from tests.conftest import Run, Running, event, one_line, perceptron, wait
+
+
+def says(service: Running, what: str) -> int:
+    return service.log.read_text().count(what)
+
+
+OUTSIDE = "somebody outside this consumer group saves this model too"
+
+
+async def test_two_groups_on_one_topic_and_one_redis(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
+    """Each says once who the other is, and no more of what it drops; the model is the fold all the time."""
+    groups = ("-g", f"one-{topic}"), ("-g", f"two-{topic}")
+    services = [await asyncio.to_thread(run("", *group).up) for group in groups]
+    sent = 0
+
+    def refused(service: Running) -> float:
+        metrics = service.metrics()
+        return sum(metrics[f'perceptron_rewinds_total{{cause="{c}",model="{topic}"}}'] for c in ("refused", "replaced"))
+
+    while not all(says(service, OUTSIDE) and refused(service) > 4 for service in services):
+        sent += 1
+        assert sent < 2000
+        await producer.send_and_wait(topic, event({"a": sent % 7}, sent % 2))
+    for service, other in (services, services[::-1]):
+        line = next(line for line in service.log.read_text().splitlines() if OUTSIDE in line)
+        assert f"-{topic}" in line
+        assert f":{other.process.pid}" in line
+        assert says(service, OUTSIDE) == 1
+        assert says(service, "state dropped") <= 3 < refused(service)
+        assert (await asyncio.to_thread(service.wait_for, sent))["events"] == sent
+
+
+async def test_a_newer_releases_model_is_left_alone(
+    run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
+) -> None:
+    """A learner that runs, one that starts, a replica and the commands: none goes on with it, or offers to end it."""
+    service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 0.1\n").up)
+    for i in range(3):
+        await producer.send_and_wait(topic, event({"a": i}, i % 2))
+        await asyncio.to_thread(service.wait_for, i + 1)
+    client: Any = Redis.from_url(service.redis_url)
+    good = client.hgetall(key(topic))
+    head = json.loads(good[b"head"])
+    head |= {"version": head["version"] + 1, "parent": good[b"digest"].decode()}
+    head["identity"]["fold"] += 1
+    data = json.dumps(head).encode()
+    newer = {"head": data, "digest": hashlib.sha256(data).hexdigest()}
+    client.hset(key(topic), mapping=newer)
+    said = f"model {topic}: head {newer['digest'][:12]} was written by a newer release, run that one"
+    replica = run("", "--no-learn", create=False)
+    for one in (service, replica):
+        await asyncio.to_thread(wait, partial(says, one, said), "it is said")
+    await producer.send_and_wait(topic, event({"a": 1}, 1))
+    await asyncio.to_thread(wait, lambda: service.model()["stopped"], "it has stopped")
+    assert service.predict({"features": {"a": 1}}).status_code == 200, "what it had goes on answering"
+    assert replica.predict({"features": {"a": 1}}).status_code == 503
+    redis, logs = ("--redis", service.redis_url), ("-b", kafka.address)
+    version = str(head["kept"][-1]["version"])
+    for tool in (("inspect", *logs), ("rollback", *logs, "--to", version, "--yes")):
+        done = await asyncio.to_thread(perceptron, *tool, "-t", topic, *redis, cwd=tmp_path)
+        assert (done.returncode, said in one_line(done.stderr)) == (1, True)
+        assert "reset" not in done.stderr
+    for one in (service, replica):
+        assert not any(word in one.log.read_text() for word in ("reset", "rollback", "damaged"))
+        assert one.log.read_text().count("run that one") <= 2
+    now = client.hgetall(key(topic))
+    assert (now[b"head"], now[b"digest"].decode()) == (newer["head"], newer["digest"])
+    # The state from before it is given back: learning goes on by itself.
+    client.hset(key(topic), mapping={"head": good[b"head"], "digest": good[b"digest"]})
+    client.close()
+    assert (await asyncio.to_thread(service.wait_for, 4))["stopped"] is None
+    await asyncio.to_thread(replica.wait_for, 4)

@@ -1,0 +1,86 @@
+"""What releases have stored: a file for each, written once by `python -m tests.releases`, read by every later one."""
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+from service import __version__
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.snapshots.head import Fingerprint, Source, Writer
+from service.snapshots.keeper import Saved
+from tests.conftest import event
+from tests.saving import FakeClock, keeper
+from tests.simulation.world import World
+
+HERE = Path(__file__).parent
+IDENTITIES = {
+    "named": Identity(average=True, labels=("no", "yes")),
+    "positional": Identity(features="positional", dimension=3, rule="logistic-delta", eta=0.1, slope=1.0),
+    "hashed": Identity(features="hashed", bits=4, rule="lms", eta=0.01),
+}
+
+
+class Fields:
+    """A store in memory: a model's fields, as Redis has them."""
+
+    def __init__(self, fields: dict[str, bytes] | None = None) -> None:
+        self._redis = World(0).redis
+        self.fields = self._redis.state = fields or {}
+
+    async def digest(self, model: str) -> str:  # noqa: ARG002 - there is one
+        return self._redis.current
+
+    async def head(self, model: str) -> tuple[str, bytes] | None:
+        digest = await self.digest(model)
+        return (digest, self.fields["head"]) if digest else None
+
+    async def blobs(self, model: str, digests: Any) -> dict[str, bytes]:  # noqa: ARG002
+        return {d: self.fields[f"b:{d}"] for d in digests if f"b:{d}" in self.fields}
+
+    async def put(self, model: str, blobs: dict[str, bytes]) -> None:  # noqa: ARG002
+        self._redis.put(blobs)
+
+    async def commit(self, model: str, *arguments: Any) -> Any:  # noqa: ARG002
+        return self._redis.commit(*arguments)
+
+
+def events(identity: Identity) -> list[bytes]:
+    """Some events and one that is none; two partitions of them are learned."""
+    labels = identity.labels or (-1, 1)
+    values = [round(((i * 37) % 19 - 9) / 7, 3) for i in range(60)]
+    named = [{f"n{i % 7}": values[i], "ñ": values[i + 1]} for i in range(40)]
+    shown = [values[i : i + 3] for i in range(40)] if identity.dimension else named
+    return [*(event(x, labels[i % 3 == 0]) for i, x in enumerate(shown)), b"no event"]
+
+
+async def stored(identity: Identity) -> tuple[dict[str, bytes], str]:
+    """The fields of a model with kept versions, deltas and runs, and its state digest."""
+    store, clock = Fields(), FakeClock()
+    ours = keeper(store, "m", clock, keep_every=2.0, keep=2, writer=Writer("group", "host:1"))
+    learner = Learner(identity)
+    learner.begin({0: 0, 1: 5})
+    raws, last = events(identity), ""
+    for i in range(0, len(raws), 5):
+        partition = i // 5 % 2
+        at = learner.next[partition]
+        learner.apply(partition, at, raws[i : i + 5])
+        saved = await ours.save(learner, {partition: Fingerprint(at + 4, 7, i)}, Source("cluster", "topic"))
+        assert isinstance(saved, Saved)
+        clock.seconds += 1
+        last = saved.head.state_digest
+    return store.fields, last
+
+
+def write() -> Path:
+    """The file of this release."""
+    models = {name: asyncio.run(stored(identity)) for name, identity in IDENTITIES.items()}
+    file = HERE / f"{__version__}.json"
+    said = {
+        name: {"state_digest": digest, "fields": {f: base64.b64encode(v).decode() for f, v in sorted(fields.items())}}
+        for name, (fields, digest) in models.items()
+    }
+    file.write_text(json.dumps(said, indent=1) + "\n")
+    return file
