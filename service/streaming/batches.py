@@ -5,7 +5,6 @@ drops records and says nothing; at a length that does not fit the broker stops, 
 """
 
 from collections import OrderedDict
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
@@ -33,48 +32,53 @@ class Hole(CorruptRecordException):
         return str(self.args[0])
 
 
-Known = dict[TopicPartition, tuple[int, int]]
-"""First and next offset of a batch that is in its place, by partition."""
+class Seen:
+    """What is known of the logs that a consumer fetches; it may change."""
+
+    def __init__(self, *compacted: str, strict: bool = True) -> None:
+        """Where it is not strict, a batch that a fetch begins within is taken to be in its place."""
+        self.compacted = set(compacted)
+        """Topics in which offsets may be missing between batches."""
+        self.placed: dict[TopicPartition, tuple[int, int]] = {}
+        """First and next offset of a batch that is in its place, by partition."""
+        self.strict = strict
 
 
-def check_offsets(consumer: Any, compacted: Collection[str], known: Known | None = None) -> None:
-    """Let what this started consumer fetches raise Hole where batches do not follow on each other.
-
-    Of topics in `compacted`, which may change, offsets may be missing between batches. Without `known` a batch that a
-    fetch begins within is taken to be in its place.
-    """
-    consumer._fetcher._records = _Fetched(consumer, compacted, known)
+def check_offsets(consumer: Any, seen: Seen) -> None:
+    """Let what this started consumer fetches raise Hole where batches do not follow on each other."""
+    consumer._fetcher._records = _Fetched(consumer, seen)
 
 
 class _Fetched(OrderedDict[TopicPartition, Any]):
     """What was fetched of each partition, in the place where the client library keeps it."""
 
-    def __init__(self, consumer: Any, compacted: Collection[str], known: Known | None) -> None:
+    def __init__(self, consumer: Any, seen: Seen) -> None:
         super().__init__()
-        self._consumer, self._compacted, self._known = consumer, compacted, known
+        self._consumer, self._seen = consumer, seen
 
     def __setitem__(self, tp: TopicPartition, result: Any) -> None:
         records = getattr(result, "_partition_records", None)  # an error has none
         if records is not None:
-            end, known = self._consumer.highwater(tp), self._known
-            offsets = Offsets(
-                records.next_fetch_offset,
-                end,
-                compacted=tp.topic in self._compacted,
-                sure=lambda *batch: known is None or known.get(tp) == batch,
+            records._records = _Batches(
+                tp, records._records, records.next_fetch_offset, self._consumer.highwater(tp), self._seen
             )
-            records._records = _Batches(tp, records._records, end, offsets, {} if known is None else known)
         super().__setitem__(tp, result)
 
 
 class _Batches:
-    """The batches of one fetch of a partition that ends at `end`."""
+    """The batches of one fetch from the offset `at` of a partition that ends at `end`."""
 
-    def __init__(self, tp: TopicPartition, batches: Any, end: int, offsets: Offsets, known: Known) -> None:
-        self._tp, self._batches, self._end, self._offsets, self._known = tp, batches, end, offsets, known
-        self._ahead = self._another()
+    def __init__(self, tp: TopicPartition, batches: Any, at: int, end: int, seen: Seen) -> None:
+        self._tp, self._batches, self._end, self._seen = tp, batches, end, seen
+        self._offsets = Offsets(
+            at,
+            end,
+            compacted=tp.topic in seen.compacted,
+            sure=lambda *batch: not seen.strict or seen.placed.get(tp) == batch,
+        )
         self.last: Any = None
         """The batch that was taken last."""
+        self._ahead = self._another()
 
     def _another(self) -> Any:
         try:
@@ -97,7 +101,7 @@ class _Batches:
         first, following, then = batch.base_offset, batch.next_offset, getattr(self._ahead, "base_offset", None)
         if wrong := self._offsets.wrong(first, following, then):
             raise Hole(self._tp, wrong, self._offsets.at, first, following, self._end)
-        self._known[self._tp] = first, following
+        self._seen.placed[self._tp] = first, following
         return batch
 
 

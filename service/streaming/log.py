@@ -17,24 +17,16 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import CorruptRecordException, KafkaError, NoOffsetForPartitionError
 
-from service.errors import DataError, DependencyError, Stuck
+from service.errors import DataError, DependencyError
 from service.snapshots.head import Source
 from service.streaming.assignor import whole_topics
-from service.streaming.batches import Clients, Hole, Known, check_offsets
-from service.streaming.brokers import (
-    ANSWER_SECONDS,
-    admin,
-    bounds,
-    cluster_id,
-    compacted,
-    create_topics,
-    kafka_errors,
-    unreadable,
-)
+from service.streaming.batches import Seen, check_offsets
+from service.streaming.brokers import ANSWER_SECONDS, bounds, cluster_id, create_topics, kafka_errors, unreadable
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.ends import Ends
 from service.streaming.interfaces import Record
 from service.streaming.outbox import Outbox, letter_producer
+from service.streaming.progress import Progress
 from service.streaming.topic_id import topic_id
 from service.streaming.watch import Watch
 
@@ -43,8 +35,6 @@ POLL_SECONDS, IDLE_SECONDS = 0.2, 4.0
 CLOSE_SECONDS = 1.0
 METADATA_SECONDS = 10
 """So often it is asked for new partitions, and for new topics where a pattern names them."""
-POLLING_SECONDS = 15.0
-"""The watchdog minds a topic that was asked for records so lately: not one that is stopped, or waits for the store."""
 
 
 class Kafka(ConsumerRebalanceListener):
@@ -68,9 +58,7 @@ class Kafka(ConsumerRebalanceListener):
         self.stopping = False
         self.consumer: AIOKafkaConsumer | None = None
         self.producer: AIOKafkaProducer | None = None
-        self.compacted: set[str] = set()
-        """Topics whose log was found to have gaps, as compaction makes them."""
-        self.known: Known = {}
+        self.seen = Seen()
         self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
         self._wanted, self._listed = wanted, frozenset(topics)
         self._to_commit: dict[TopicPartition, int] = {}
@@ -109,7 +97,7 @@ class Kafka(ConsumerRebalanceListener):
                 await consumer.stop()
                 await producer.stop()
                 raise
-        check_offsets(consumer, self.compacted, self.known)
+        check_offsets(consumer, self.seen)
         self.consumer, self.producer, self._watch.missing_since = consumer, producer, 0.0
 
     async def run(self, found: Callable[[str], None]) -> None:
@@ -229,12 +217,8 @@ class TopicLog:
         self._assignment = self._acquired = 0
         self._changed = asyncio.Event()
         self._polling: Any = None
-        self._at: dict[int, int] = {}
         self._unreadable, self._turn = False, 0
-        self._polled = time.monotonic()
-        self._moved: dict[int, float] = {}
-        """When each partition moved, or had no more to give, or was not asked."""
-        self._damaged: DataError | None = None
+        self._progress = Progress(kafka, topic)
         self.ends: dict[int, int] = {}
         self.outbox = Outbox(topic_of(topic), kafka.bootstrap)
 
@@ -260,10 +244,8 @@ class TopicLog:
         while not self._kafka.stopping:
             if self._partitions:
                 self._acquired = self._assignment
-                self._unreadable, self._damaged = False, None
-                self._kafka.compacted.discard(self.topic)
-                for tp in self._partitions:
-                    self._kafka.known.pop(tp, None)
+                self._unreadable = False
+                self._progress.begin(self._partitions)
                 self.released.clear()
                 return True
             self._changed.clear()
@@ -283,10 +265,6 @@ class TopicLog:
     def _consumer(self) -> Any:
         return self._kafka.consumer
 
-    @property
-    def _clients(self) -> Clients:
-        return Clients(self._consumer, self._kafka.producer)
-
     async def source(self) -> Source:
         """See interfaces.Log."""
         kafka = self._kafka
@@ -304,7 +282,7 @@ class TopicLog:
         """See interfaces.Log."""
         async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
             at = {tp.partition: await self._consumer.position(tp) for tp in self._partitions}
-        self._note(at)
+        self._progress.note(at)
         return at
 
     async def read(self, partition: int, offset: int) -> Record | None:
@@ -322,7 +300,7 @@ class TopicLog:
                     try:
                         found = await self._consumer.getmany(tp, timeout_ms=int(POLL_SECONDS * 1000), max_records=1)
                     except (CorruptRecordException, UnicodeDecodeError) as error:
-                        if await self._explained(error):
+                        if await self._progress.explained(error):
                             continue
                         if again:
                             raise unreadable(self.topic, partition, offset, error) from error
@@ -341,7 +319,7 @@ class TopicLog:
                 with contextlib.suppress(KafkaError):  # revoked meanwhile
                     self._consumer.seek(tp, offsets[tp.partition])
                     self._consumer.resume(tp)
-        self._note(offsets)
+        self._progress.note(offsets)
 
     async def poll(self, idle: bool = False) -> dict[int, Sequence[Record]]:
         """See interfaces.Log."""
@@ -360,51 +338,29 @@ class TopicLog:
             return {}
         except (CorruptRecordException, UnicodeDecodeError) as error:
             # What the client had parsed of the fetch is lost with the exception: fetch it again.
-            self.seek(dict(self._at))
-            if await self._explained(error):
+            self.seek(dict(self._progress.at))
+            if await self._progress.explained(error):
                 return {}
             if self._unreadable:
                 partition = partitions[0].partition
-                raise unreadable(self.topic, partition, self._at.get(partition), error) from error
+                raise unreadable(self.topic, partition, self._progress.at.get(partition), error) from error
             self._unreadable = True
             return {}
         except KafkaError as error:
             if not self.held:
                 return {}
             raise DependencyError(f"Kafka at {self._kafka.bootstrap}, topic {self.topic}: {error}", "kafka") from error
-        self._note({tp.partition: part[-1].offset + 1 for tp, part in records.items()})
+        self._progress.note({tp.partition: part[-1].offset + 1 for tp, part in records.items()})
         return {tp.partition: part for tp, part in records.items()}
 
     def _ask(self) -> None:
-        """Say to the watchdog that records are asked for; raises DataError where it found out why none can come."""
-        self._polled = time.monotonic()
-        if self._damaged:
+        """Say that records are asked for; raises DataError where none can come."""
+        try:
+            self._progress.ask()
+        except DataError:
             with contextlib.suppress(KafkaError):  # revoked meanwhile
                 self._consumer.pause(*self._partitions)  # else it is fetched again and again
-            raise self._damaged
-
-    async def _explained(self, error: Exception) -> bool:
-        """Whether this hole is none: compaction made it, or the batch is in its place. Raises DependencyError."""
-        if not isinstance(error, Hole):
-            return False
-        kafka, wrong = self._kafka, error.wrong
-        async with kafka_errors(kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
-            if error.wrong == "unsure":
-                wrong = await self._clients.misplaced(error)
-            if wrong == "missing":
-                async with admin(kafka.bootstrap) as client:
-                    if await compacted(client, self.topic):
-                        kafka.compacted.add(self.topic)
-                        wrong = ""
-        if not wrong:
-            kafka.known[error.tp] = error.first, error.following
-        return not wrong
-
-    def _note(self, offsets: Mapping[int, int]) -> None:
-        """Where the next poll goes on, for the watchdog."""
-        for partition, offset in offsets.items():
-            if self._at.get(partition) != offset:
-                self._at[partition], self._moved[partition] = offset, time.monotonic()
+            raise
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         """See interfaces.Log."""
@@ -415,38 +371,14 @@ class TopicLog:
         return {p: max(0, end - offsets[p]) for p, end in self.ends.items() if p in offsets}
 
     async def look(self) -> None:
-        """Look where the log ends, whether or not anything is polled.
-
-        Raises Stuck when polls have brought nothing for long although the broker answers and has more.
-        """
-        partitions, watched = self._partitions, set[int]()
+        """Look where the log ends, whether or not anything is polled; raises DependencyError and Stuck."""
+        ends: dict[int, int] = {}
         try:
             async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
-                ends = await self._kafka.ends.of(partitions)
-            self.ends = {tp.partition: end for tp, end in ends.items()}
-            asked = time.monotonic() - self._polled < min(POLLING_SECONDS, self._kafka.watchdog)
-            if self.held and asked and not self._damaged:
-                watched = {p for p, end in self.ends.items() if end > self._at.get(p, end)}
+                found = await self._kafka.ends.of(self._partitions)
+            self.ends = ends = {tp.partition: end for tp, end in found.items()}
         finally:
-            now = time.monotonic()
-            self._moved = {p: self._moved.get(p, now) if p in watched else now for p in self.ends}
-        for partition, moved in self._moved.items():
-            if now - moved > self._kafka.watchdog:
-                await self._look_into(partition, now - moved)
-
-    async def _look_into(self, partition: int, still: float) -> None:
-        """A partition that has more records brings none: because of its log, which stops this topic, or the client."""
-        tp, at, why = TopicPartition(self.topic, partition), self._at[partition], ""
-        with contextlib.suppress(DependencyError):
-            async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
-                why = await self._clients.nothing_there(tp, at)
-        if why:
-            self._damaged = unreadable(self.topic, partition, at, why)
-        else:
-            raise Stuck(
-                f"topic {self.topic}: Kafka at {self._kafka.bootstrap} answers and has more records, but none came for "
-                f"{still:.0f} s (kafka.watchdog): the process ends, so that a fresh one goes on"
-            )
+            await self._progress.watch(ends, self.held)
 
     async def publish(self, letter: DeadLetter) -> None:
         """See interfaces.Log."""
