@@ -61,13 +61,13 @@ class Partition:
         """What the log gives for an offset and all that follows: first and next offset of each batch, its records.
 
         It goes by where batches begin, as they stand there, to the one that has the offset, or is the first beyond it.
-        A batch without records is a marker, or what was aborted; where the log is compacted there is none.
+        A batch without records is a marker, or what was aborted; where the log is compacted the last alone is there.
         """
         start, to, says = self.flipped or (self.end, self.end, 0)
         found = [
             (offset, offset + 1, [self.records[offset]] if offset in self.records else [])
             for offset in range(self.end)
-            if not start <= offset < to and (offset in self.records or not compacted)
+            if not start <= offset < to and (offset in self.records or not compacted or offset == self.end - 1)
         ]
         if self.flipped:
             moved = [self.records[o]._replace(offset=o - start + says) for o in range(start, to) if o in self.records]
