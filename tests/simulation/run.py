@@ -232,7 +232,7 @@ class Simulation:
         while self.judge.whole():
             self.world.topic.produce()
         self.settle()
-        if self.learned() and self.kept_at[self.world.redis.state["digest"].decode()] < due:
+        if self.learned() and self.kept_at[self.world.redis.current] < due:
             raise Violation("no version was kept though one was due")
 
     def accepted(self, before: str, head: bytes, cut: list[tuple[int, int, int]]) -> None:
@@ -253,7 +253,7 @@ class Simulation:
         if world.now > self.next_look:
             self.next_look = world.now + 1.0
             for process in self.processes:
-                process.looked = world.redis.state.get("digest", b"").decode()
+                process.looked = world.redis.looked
         everybody: list[Process | Reader] = [*self.processes, self.reader]
         ready = [p for p in everybody if p.at is not None and p.at.ready()]
         if not ready:
