@@ -6,6 +6,7 @@ PerceptronError
 ├── DataError             the log or the store holds something that must not be learned or served
 │   ├── OutOfOrder        records do not go on where the model stopped
 │   ├── LogLost           the log no longer has the next record
+│   ├── Diverged          the weights grow beyond all bounds
 │   └── SnapshotDamaged   a stored snapshot does not match its own digests
 ├── DependencyError       Kafka or Redis did not answer, or refused
 ├── Stuck                 ours or a client library's: there is work and nothing moves; a fresh process goes on
@@ -43,6 +44,17 @@ class OutOfOrder(DataError):
 
 class LogLost(DataError):
     """The log begins after, or ends before, the next record to learn."""
+
+
+class Diverged(DataError):
+    """A model whose weights grow beyond all bounds: it learns nothing more, and does not answer. `why` says at what."""
+
+    def __init__(self, model: str, why: str) -> None:
+        super().__init__(
+            f"model {model} diverged: {why}; the last version kept from before the growth answers, or none. Begin anew "
+            f"with a smaller eta or scaled features after `perceptron reset -t {model} --yes`, or leave the events out "
+            f"with `perceptron rollback -t {model} --to VERSION --resume-at P:OFFSET --yes`"
+        )
 
 
 class SnapshotDamaged(DataError):

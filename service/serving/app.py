@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import DependencyError, Rejected
+from service.errors import DependencyError, Diverged, Rejected
 from service.learning.learner import Learner
 from service.learning.recent import QUANTILES
 from service.monitoring.metrics import Metrics
@@ -78,8 +78,14 @@ def create_app(
     def answering(name: str) -> tuple[Model, Answering]:
         found = model(name)
         if found.answering is None:
-            raise Problem(503, "the model has no snapshot yet")
+            raise Problem(503, found.stopped or "the model has no snapshot yet")
         return found, found.answering
+
+    def predicting(name: str) -> tuple[Model, Answering]:
+        found, a = answering(name)
+        if a.learner.diverged:
+            raise Problem(503, str(Diverged(name, a.learner.diverged)))
+        return found, a
 
     @app.post(
         "/v1/models/{name}/predict",
@@ -88,7 +94,7 @@ def create_app(
     )
     async def predict_one_or_many(name: str, request: Request, explain: bool = False) -> Response:
         """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes."""
-        found, a = answering(name)
+        found, a = predicting(name)
         body = await _body(request, limits)
         try:
             reading = (body, a.learner.identity, limits.instances)

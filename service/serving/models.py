@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from service.errors import DependencyError, SnapshotDamaged
+from service.errors import DependencyError, Diverged, SnapshotDamaged
 from service.learning.learner import DEFAULT, Learner, Options
 from service.snapshots import head as heads
 from service.snapshots.blobs import digest
 from service.snapshots.head import Head
 from service.snapshots.keeper import Clock, Offload, Snapshot, fetch
-from service.snapshots.store import Store
+from service.snapshots.rollback import KeptStore, before_growth
 
 POLL_SECONDS = 0.1
 MEND_SECONDS = 5.0
@@ -39,16 +39,20 @@ class Model:
         self.stopped: str | None = None
         self._options = options
         self._followed: Snapshot | None = None
+        self._diverged = ""
+        """The digest of the newest snapshot where that diverged, and what answers instead was looked for."""
         self._damaged, self._again = "", 0.0
 
-    async def follow(self, store: Store, clock: Clock, offload: Offload, *, tell: Any) -> None:
+    async def follow(self, store: KeptStore, clock: Clock, offload: Offload, *, tell: Any) -> None:
         """While somebody else learns the model, swap in each snapshot soon after it was accepted.
 
-        `tell` hears `unavailable(error)`, `followed(head)` and `damaged(error)`; the model that answers stays.
+        In place of one that diverged answers the last kept from before its weights grew, or none: it stays itself, so
+        that it can be looked at. `tell` hears `unavailable(error)`, `followed(head)`, `damaged(error)` and
+        `stopped(error)`; the model that answers stays.
         """
         while True:
             if self.learning_here:
-                self._followed = None
+                self._followed, self._diverged = None, ""
             else:
                 try:
                     await self._refresh(store, offload, tell, clock.now())
@@ -56,13 +60,12 @@ class Model:
                     tell.unavailable(error)
             await clock.sleep(POLL_SECONDS)
 
-    async def _refresh(self, store: Store, offload: Offload, tell: Any, now: float) -> None:
+    async def _refresh(self, store: KeptStore, offload: Offload, tell: Any, now: float) -> None:
         digest = await store.digest(self.name)
-        if (
-            not digest
-            or (digest == self._damaged and now < self._again)
-            or (self.answering and digest == self.answering.digest and not self.answering.ahead)
-        ):
+        if not digest or digest == self._diverged or (digest == self._damaged and now < self._again):
+            return
+        a = self.answering
+        if a and digest == a.digest and not a.ahead and not a.learner.diverged:
             return
         try:
             snapshot = await fetch(store, self.name, offload, self._options, self._followed)
@@ -72,10 +75,18 @@ class Model:
             self._damaged, self._again = digest, now + MEND_SECONDS
             return
         self._followed = snapshot
-        if snapshot is not None and not self.learning_here:
-            if self.answering is None or digest != self.answering.digest:
-                tell.followed(snapshot.head)
-            self.answering = Answering(snapshot.learner, snapshot.head, snapshot.digest)
+        if snapshot is None:
+            return
+        instead = snapshot
+        if snapshot.learner.diverged:
+            instead = await before_growth(store, snapshot, offload, self._options) or snapshot
+            if not self.learning_here:
+                tell.stopped(Diverged(self.name, snapshot.learner.diverged))
+                self._diverged = snapshot.digest
+        elif not self.learning_here and (a is None or digest != a.digest):
+            tell.followed(snapshot.head)
+        if not self.learning_here:
+            self.answering = Answering(instead.learner, instead.head, instead.digest)
 
 
 class Models:

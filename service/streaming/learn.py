@@ -17,7 +17,7 @@ interleaving. What happened is told to an `Observer`; nothing here logs, counts 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from service.errors import ConfigurationError, DataError, DependencyError, IdentityChanged, LogLost
+from service.errors import ConfigurationError, DataError, DependencyError, Diverged, IdentityChanged, LogLost
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.snapshots.head import Fingerprint, Source
@@ -171,6 +171,8 @@ class Learning:
         differences = self._identity.differences(learner.identity)
         if differences:
             raise identity_changed(self._log.topic, differences)
+        if learner.diverged:
+            raise Diverged(self._log.topic, learner.diverged)
         another = self._keeper.head and self._keeper.head.source.unlike(self._source)
         for partition, offset in sorted(learner.next.items()):
             if partition not in bounds and not another:
@@ -301,11 +303,7 @@ class Learning:
             await self._save(learner)
             if self._learner is None:
                 return
-            raise DataError(
-                f"model {self._log.topic} diverged: {outcome.diverged}; its last good version answers. Begin anew with "
-                f"a smaller eta after `perceptron reset -t {self._log.topic} --yes`, or leave the events out with "
-                f"`perceptron rollback -t {self._log.topic} --to VERSION --resume-at P:OFFSET --yes`"
-            )
+            raise Diverged(self._log.topic, outcome.diverged)
 
     async def _save(self, learner: Learner) -> None:
         if broken := learner.broken:
