@@ -43,7 +43,7 @@ class Learned(NamedTuple):
     """What ‖w‖ is at most after these events."""
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable[..., Any]) -> Any:
     """The function, to be compiled on first use; the result is kept for the next process where there is a place."""
     try:
         return njit(cache=True, nogil=True)(function)
@@ -51,7 +51,7 @@ def _compiled(function: Callable[..., Any]) -> Any:
         return njit(nogil=True)(function)
 
 
-@_compiled
+@compiled
 def _squared_norm_after(w: Vector, step: float, columns: Any, values: Vector) -> float:
     """‖w + step·x‖² over the weights beyond ±1."""
     after = w.copy()
@@ -65,7 +65,7 @@ def _squared_norm_after(w: Vector, step: float, columns: Any, values: Vector) ->
     return total
 
 
-@_compiled
+@compiled
 def _learn(
     rule: int, eta: float, positive_tie: bool, binary: bool, slope: float, w: Vector, late: Vector, seen: float,
     starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector, scores: Vector, squared_norms: Vector,

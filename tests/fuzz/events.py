@@ -168,7 +168,7 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
 
     # The learner, cut two ways.
     (learner, stops), (other, others_stops) = [
-        _learned(identity, records, way) for way in ([(i, i + 1) for i in range(length)], cuts(random, length))
+        learned(identity, records, way) for way in ([(i, i + 1) for i in range(length)], cuts(random, length))
     ]
     hold(learner.squared_norm <= 1e30 * (1.0 + 1e-9), "weights beyond their limit")
     counts = learner.counts
@@ -202,7 +202,7 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
     return counted
 
 
-def _learned(identity: Identity, records: list[bytes | None], way: Any) -> tuple[Learner, list[int]]:
+def learned(identity: Identity, records: list[bytes | None], way: Any) -> tuple[Learner, list[int]]:
     """A learner of these slices, and the records at which it diverged: they are left out, as by `--resume-at`."""
     learner, stops = Learner(identity), list[int]()
     learner.begin({0: 0})

@@ -14,8 +14,8 @@ from tests.fuzz.requests import application
 CONFIG = schemathesis.Config.from_dict({"generation": {"mode": "all", "deterministic": True}})
 APP, LEARNERS = application()
 DOCUMENTED = schemathesis.openapi.from_asgi("/openapi.json", APP, config=CONFIG)
-DEPENDS = ("POST /v1/models/{name}/predict", "GET /v1/models/{name}/weights")
-"""What is right for these depends on the model (a list or an object) or on two parameters (`top`, `names`)."""
+PREDICT = "POST /v1/models/{name}/predict"
+"""Whose names are those of models that take the same requests; each other model has a path of its own."""
 
 answered = Counter[tuple[str, int]]()
 
@@ -37,12 +37,12 @@ def _both() -> Iterator[None]:
 )
 def test_answers_are_as_documented(case: Any) -> None:
     """No 500, no status, media type or shape that is not documented; and what the schema allows is answered."""
-    if "name" in case.path_parameters and len(case.path_parameters["name"]) % 4:
+    if case.operation.label != PREDICT and len(case.path_parameters.get("name", "none")) % 4:
         case.path_parameters["name"] = f"m{len(str(case.body)) % len(LEARNERS)}"
     response = case.call()
     answered[case.operation.label, response.status_code] += 1
     # `default` would allow any; a method that is not there is no operation's own.
     assert str(response.status_code) in {*case.operation.definition.raw["responses"], "405"}
-    case.validate_response(
-        response, excluded_checks=[positive_data_acceptance] if case.operation.label in DEPENDS else []
-    )
+    # The limit on names is one of bytes, and JSON Schema counts characters.
+    in_bytes = "name-too-long" in response.text
+    case.validate_response(response, excluded_checks=[positive_data_acceptance] if in_bytes else [])
