@@ -31,6 +31,7 @@ from service.learning.learner import Learner
 from service.monitoring.logs import set_up
 from service.monitoring.metrics import Durable, Metrics, Now
 from service.observer import ModelObserver
+from service.serving import large
 from service.serving.app import Limits, create_app
 from service.serving.connections import ConnectionLimits, Connections, Server
 from service.serving.models import Model, Models, given
@@ -343,6 +344,7 @@ def _warm_up() -> None:
     learner = Learner(Identity(features="positional", dimension=1))
     learner.begin({0: 0})
     learner.apply(0, 0, [b'{"features":[1],"label":1,"more":1}'])
+    large.answer(large.moment(learner), b'{"instances":[]}', 1, explain=False)
 
 
 def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:

@@ -22,6 +22,7 @@ from service.errors import (
     ConfigurationError,
     DataError,
     DependencyError,
+    Diverged,
     LogLost,
     SnapshotDamaged,
     SnapshotNewer,
@@ -203,6 +204,8 @@ class Learning:
         head = self._keeper.head
         assert head is not None  # noqa: S101 - a learner that was there is a head's
         await may_go_on(self._log, head, self._identity, self._source, learner.next, bounds, self._tell)
+        if learner.diverged:
+            raise Diverged(self._log.topic, learner.diverged)
         # A partition that was added: all of its records are newer than the model.
         added = {p: found for p, found in bounds.items() if p not in learner.next}
         learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
@@ -294,11 +297,7 @@ class Learning:
             await self._save(learner)
             if self._learner is None:
                 return 0
-            raise DataError(
-                f"model {self._log.topic} diverged: {outcome.diverged}; its last good version answers. Begin anew with "
-                f"a smaller eta after `perceptron reset -t {self._log.topic} --yes`, or leave the events out with "
-                f"`perceptron rollback -t {self._log.topic} --to VERSION --resume-at P:OFFSET --yes`"
-            )
+            raise Diverged(self._log.topic, outcome.diverged)
         return outcome.consumed
 
     async def _save(self, learner: Learner) -> None:

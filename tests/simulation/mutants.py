@@ -11,6 +11,7 @@ from typing import NamedTuple
 HERE = Path(__file__).parents[2]
 LEARN, KEEPER, EVENTS = "service/streaming/learn.py", "service/snapshots/keeper.py", "service/learning/events.py"
 RECOGNISE, CODEC = "service/streaming/recognise.py", "service/snapshots/codec.py"
+IDENTITY = "service/learning/identity.py"
 BLOBS, HEAD, STORE = "service/snapshots/blobs.py", "service/snapshots/head.py", "tests/simulation/world.py"
 OFFSETS = "service/streaming/offsets.py"
 SEEDS = 300
@@ -32,6 +33,7 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
+    Mutant("weights without a limit", IDENTITY, "MAX_SQUARED_NORM = 1e30", "MAX_SQUARED_NORM = 1e300"),
     Mutant("no parent check", STORE, "        if current != parent:\n", "        if False:\n"),
     Mutant("no check that blobs are there", STORE, "if not live <= state.keys():", "if False:"),
     Mutant(
