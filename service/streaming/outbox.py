@@ -9,7 +9,8 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooL
 
 from service.errors import DependencyError
 from service.streaming.brokers import largest_batch
-from service.streaming.dead_letters import DeadLetter, cut, wire_size
+from service.streaming.cut import cut, wire_size
+from service.streaming.dead_letters import DeadLetter
 
 BATCH = 500
 BATCH_BYTES = 16_384

@@ -15,7 +15,8 @@ from aiokafka import AIOKafkaProducer
 
 from service.errors import ConfigurationError, DataError
 from service.streaming.brokers import kafka_errors, read_whole
-from service.streaming.dead_letters import CUT, RETRIED, own_headers, topic_of
+from service.streaming.cut import CUT
+from service.streaming.dead_letters import RETRIED, own_headers, topic_of
 from service.streaming.outbox import MOST_BYTES
 
 

@@ -93,7 +93,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a newer release says beside is dropped", HEAD,
-        "frozen=True, kw_only=True, forbid_unknown_fields=True", "frozen=True, kw_only=True",
+        "frozen=True, kw_only=True, forbid_unknown_fields=True", "frozen=True, kw_only=True", NEWER,
     ),
     Mutant("a newer fold is gone on with", CODEC, "if head.identity.fold > FOLD:", "if False:", NEWER),
     Mutant(
@@ -122,6 +122,7 @@ MUTANTS = (
     Mutant(
         "positions of another assignment believed", LEARN,
         "if not self._log.held:  # they may be those", "if False:  # they may be those",
+        f"{ALONE}::test_positions_of_another_assignment_say_nothing",
     ),
     Mutant(
         "bounds of another assignment believed at a gap", LEARN,
@@ -189,7 +190,10 @@ MUTANTS = (
         f"{ALONE}::test_a_hole_is_fetched_again_after_each_seek",
     ),
     Mutant("a hole in a log that is not compacted", OFFSETS, "if not self._compacted:", "if False:"),
-    Mutant("a batch that goes back", OFFSETS, "if not self.at < following <= self._end:", "if following > self._end:"),
+    Mutant(
+        "a batch that goes back", OFFSETS, "if not self.at < following <= self._end:", "if following > self._end:",
+        "tests/unit/test_offsets.py::test_nothing_goes_back_over_several",
+    ),
     Mutant(
         "a batch beyond the log's end", OFFSETS, "< following <= self._end:", "< following:",
         "tests/unit/test_offsets.py::test_what_may_follow_on_19_in_a_log_that_ends_at_50[45-55-None-impossible-impossible]",

@@ -170,7 +170,7 @@ class Simulation:
         # Numbers of their own, so that what is not flipped goes as it would without.
         self.flips = random.Random(f"flips of {seed}")
         self.world.topic.compacted = self.flips.random() < 0.2
-        self.flipping = self.flips.choice((0.0, 0.0, 0.002))
+        self.flipping = self.flips.choice((0.0, 0.0, 0.0, 0.002))
         self.kept_at = {"": 0.0}
         """When the last kept version of each accepted head was accepted."""
         wanted: list[tuple[Callable[[], None], float]] = [

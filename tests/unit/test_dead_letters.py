@@ -6,7 +6,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from service.streaming.dead_letters import DeadLetter, cut, dead_letter, own_headers, wire_size
+from service.streaming.cut import cut, wire_size
+from service.streaming.dead_letters import DeadLetter, dead_letter, own_headers
 
 USUAL = 1_048_588
 
