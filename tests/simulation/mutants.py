@@ -158,7 +158,10 @@ MUTANTS = (
         f"{ALONE}::test_a_hole_is_fetched_again_after_each_seek",
     ),
     Mutant("a hole in a log that is not compacted", OFFSETS, "if not self._compacted:", "if False:"),
-    Mutant("a batch that goes back", OFFSETS, "if not self.at < following <= self._end:", "if following > self._end:"),
+    Mutant(
+        "a batch that goes back", OFFSETS, "if not self.at < following <= self._end:", "if following > self._end:",
+        "tests/unit/test_offsets.py::test_nothing_goes_back_over_several",
+    ),
     Mutant(
         "a batch beyond the log's end", OFFSETS, "< following <= self._end:", "< following:",
         "tests/unit/test_offsets.py::test_what_may_follow_on_19_in_a_log_that_ends_at_50[45-55-None-impossible-impossible]",
