@@ -158,7 +158,7 @@ class Simulation:
         # Numbers of their own, so that what is not flipped goes as it would without.
         self.flips = random.Random(f"flips of {seed}")
         self.world.topic.compacted = self.flips.random() < 0.2
-        self.flipping = self.flips.choice((0.0, 0.0, 0.002))
+        self.flipping = self.flips.choice((0.0, 0.0, 0.0, 0.002))
         wanted: list[tuple[Callable[[], None], float]] = [
             (self.spawn, 1.0), (self.crash, 1.0), (self.stop, 0.3), (self.assign, 3.0), (self.revoke, 2.0),
             (self.roll_back, 0.7), (self.empty, 0.15), (self.late, 2.0), (self.world_produces, 5.0), (self.trim, 0.1),
