@@ -8,6 +8,7 @@ PerceptronError
 │   ├── LogLost           the log no longer has the next record
 │   │   └── LogGap        its batches do not follow on each other, and nothing explains that
 │   ├── AnotherCluster    the stored model was learned from another Kafka cluster
+│   ├── Diverged          the weights grow beyond all bounds
 │   ├── SnapshotDamaged   a stored snapshot does not match its own digests
 │   └── SnapshotNewer     a stored snapshot is whole, and has what this release does not know
 ├── DependencyError       Kafka or Redis did not answer, or refused
@@ -54,6 +55,17 @@ class LogGap(LogLost):
 
 class AnotherCluster(DataError):
     """The stored model was learned from another Kafka cluster, so that it may be somebody else's."""
+
+
+class Diverged(DataError):
+    """A model whose weights grow beyond all bounds: it learns nothing more, and does not answer. `why` says at what."""
+
+    def __init__(self, model: str, why: str) -> None:
+        super().__init__(
+            f"model {model} diverged: {why}; the last version kept from before the growth answers, or none. Begin anew "
+            f"with a smaller eta or scaled features after `perceptron reset -t {model} --yes`, or leave the events out "
+            f"with `perceptron rollback -t {model} --to VERSION --resume-at P:OFFSET --yes`"
+        )
 
 
 class SnapshotDamaged(DataError):

@@ -6,6 +6,7 @@ from typing import Any
 from service.errors import DataError, DependencyError, LogGap
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics
+from service.monitoring.rejections import Mostly, Rejections
 from service.serving.models import Answering, Model
 from service.snapshots.head import Head, Writer
 from service.snapshots.keeper import Saved
@@ -27,6 +28,7 @@ class ModelObserver:
         # What is missing and since when: kafka, redis, or a save, which may fail where both answer.
         self._missing: dict[str, tuple[str, float]] = {}
         self._rejected: set[str] = set()
+        self._rejections = Rejections()
         # From 0 on, so that the first is an increase too.
         for result in ("accepted", "failed", "refused"):
             metrics.snapshots.labels(model.name, result)
@@ -53,9 +55,20 @@ class ModelObserver:
             head = self._model.answering.head if self._model.answering else None
             self._log.info("not learning any more", version=head and head.version)
 
-    def learned(self, seconds: float, delay: float) -> None:
+    def learned(self, records: int, seconds: float, delay: float) -> None:
         """See streaming.interfaces.Observer."""
         self._recovered("kafka")
+        said = self._rejections.add_records(records, time.monotonic())
+        if isinstance(said, Mostly):
+            key = "{topic}-{partition}-{offset}".format_map(said.example)
+            self._log.error(
+                "most records are rejected, so little is learned: send events, or set what the model is to read",
+                rejected=f"{said.rejected} of the last {said.records}",
+                look=f"perceptron dead-letters show {key} -t {self._model.name}",
+                **said.example,
+            )
+        elif said:
+            self._log.info("most records are accepted again")
         self._metrics.delays.labels(self._model.name).observe(delay)
         self._metrics.slices.labels(self._model.name).observe(seconds)
 
@@ -117,6 +130,7 @@ class ModelObserver:
         """See streaming.interfaces.Observer."""
         self._metrics.dead_letters.labels(self._model.name).inc()
         about = {name: value.decode(errors="replace") for name, value in letter.headers[:5]}
+        self._rejections.add(about["reason"], about)
         if about["reason"] not in self._rejected:  # once a reason: the rest are in the metrics
             self._rejected.add(about["reason"])
             self._log.warning("event rejected (said once a reason)", **about)

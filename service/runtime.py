@@ -5,6 +5,7 @@ Tasks live in one TaskGroup: a task that dies ends the process, which never goes
 """
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 import uvloop
+from aiokafka.errors import KafkaError
 
 from service import __version__
 from service.errors import (
@@ -29,6 +31,7 @@ from service.learning.learner import Learner
 from service.monitoring.logs import set_up
 from service.monitoring.metrics import Durable, Metrics, Now
 from service.observer import ModelObserver
+from service.serving import large
 from service.serving.app import Limits, create_app
 from service.serving.connections import ConnectionLimits, Connections, Server
 from service.serving.models import Model, Models, given
@@ -42,6 +45,7 @@ from service.streaming.headers import most_headers
 from service.streaming.learn import Learning
 from service.streaming.log import Kafka
 from service.streaming.recognise import identity_changed
+from service.streaming.topic_id import too_old
 
 T = TypeVar("T")
 
@@ -174,7 +178,7 @@ class Service:
         gc.freeze()
         if not settings.topics:
             return
-        for warning in await self._insist(self._store.check):
+        for warning in await self._insist(lambda: self._store.check(settings.learn)):
             self._log.warning(warning)
         if settings.learn:
             await self._insist(self._check_identities)
@@ -200,11 +204,18 @@ class Service:
             spawn(self._models.follow(self._store, self._clock, asyncio.to_thread, observers, spawn))
             if settings.learn:
                 await self._insist(self._kafka.connect)
+                await self._warn_of_age()
                 for model in self._models.listed:
                     learn(model)
                 await self._kafka.run(found)
             elif settings.patterns:
                 await self._find_stored(found)
+
+    async def _warn_of_age(self) -> None:
+        assert self._kafka.producer is not None  # noqa: S101 - it is connected
+        with contextlib.suppress(KafkaError):  # said by those who learn
+            if old := await too_old(self._kafka.producer.client):
+                self._log.warning(old)
 
     async def _find_stored(self, found: Callable[[str], None]) -> None:
         """As a replica, which needs no Kafka: the models that patterns ask for, as the store comes to have them."""
@@ -332,7 +343,8 @@ def _warm_up() -> None:
     most_headers(b"\0", 0)
     learner = Learner(Identity(features="positional", dimension=1))
     learner.begin({0: 0})
-    learner.apply(0, 0, [b'{"features":[1],"label":1}'])
+    learner.apply(0, 0, [b'{"features":[1],"label":1,"more":1}'])
+    large.answer(large.moment(learner), b'{"instances":[]}', 1, explain=False)
 
 
 def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:

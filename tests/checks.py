@@ -107,11 +107,12 @@ def state_digest(learner: Learner) -> str:
 def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
     """What a reader of this learner's snapshot has."""
     content = heads.content(learner)
+    following = {str(p): heads.Position(offset) for p, offset in learner.next.items()}
     head = Head(
         model="m", version=1, parent="", saved_at=0.0, identity=learner.identity, state_digest=content.state_digest,
-        order="log", source=heads.Source("c"), next={}, covered=heads.covered_as_json(learner), counts=learner.counts,
-        observations=heads.observations(learner), runs=content.runs,
-        run_blobs=content.stored.runs, kept=[], columns=len(learner.columns),
+        order="log", source=heads.Source("c"), next=following,
+        covered=heads.covered_as_json(learner), counts=learner.counts, observations=heads.observations(learner),
+        runs=content.runs, run_blobs=content.stored.runs, kept=[], columns=len(learner.columns),
         arrays=content.arrays, reference=content.reference, names=content.stored.names.blobs,
     )  # fmt: skip
     data = codec.encode(head)

@@ -15,8 +15,12 @@ class Fold:
         self.bias = 0.0
         self.events = self.mistakes = self.wrong = 0
         self.limit = 0.0
+        self.diverged = False
 
     def learn(self, raw: bytes | str) -> None:
+        """One event; none from the first on whose update takes the squared norm of the weights beyond 1e30."""
+        if self.diverged:
+            return
         event = json.loads(raw)
         y = 1.0 if event["label"] in (1, True) else -1.0
         features = event["features"]
@@ -26,17 +30,30 @@ class Fold:
         x = [(name, float(v)) for name, v in x]
         s = self.bias
         for name, v in x:
-            s += self.w.setdefault(name, 0.0) * v
+            s += self.w.get(name, 0.0) * v
+        step = self.eta * event.get("weight", 1.0) * y
+        if y * s <= 0 and self._beyond(step, x):
+            self.diverged = True
+            return
+        for name, _ in x:
+            self.w.setdefault(name, 0.0)
         self.events += 1
         self.wrong += (s > 0) != (y > 0)
         if y * s <= 0:
             self.mistakes += 1
-            step = self.eta * event.get("weight", 1.0) * y
             self.bias += step
             self.limit += step * step
             for name, v in x:
                 self.w[name] += step * v
                 self.limit += (step * v) * (step * v)
+
+    def _beyond(self, step: float, x: Iterable[tuple[str, float]]) -> bool:
+        # No sum is needed while there were few and short steps: by the triangle inequality, and Cauchy's.
+        longest = self.limit + step * step + sum((step * v) * (step * v) for _, v in x)
+        if (self.mistakes + 1) * longest <= 1e30:
+            return False
+        after = self.w | {name: self.w.get(name, 0.0) + step * v for name, v in x}
+        return not sum(v * v for v in (self.bias + step, *after.values())) <= 1e30
 
     def fold(self, events: Iterable[bytes | str]) -> "Fold":
         for raw in events:

@@ -84,13 +84,14 @@ class Named:
 
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
         """See Columns.find."""
-        column = self._column
-        pairs = [(column[name], value) for name, value in features.items() if name in column]
+        get = self._column.get  # once: a thread may ask while names come and go
+        pairs = [(column, value) for name, value in features.items() if (column := get(name)) is not None]
         return pairs, len(features) - len(pairs)
 
     def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float]]:
         """See Columns.explain."""
-        return [(name, self._column[name], value) for name, value in features.items() if name in self._column]
+        get = self._column.get
+        return [(name, column, value) for name, value in features.items() if (column := get(name)) is not None]
 
     def name_of(self, column: int) -> str:
         """See Columns.name_of."""

@@ -2,8 +2,9 @@
 
 Two readers of one format. The fast one is msgspec with a typed schema; it accepts nothing that is not an event.
 What it cannot see (a name given twice, a value beyond the limits) is certified by cheap tests over the bytes or
-the whole slice. Where it refuses, or a certificate is missing, the careful one (`_examine`) reads the record
-again with the standard library and either names the rule that is broken or finds none.
+the whole slice. Where it refuses, or a certificate is missing, the careful one (`_examine`) looks at the record again
+and either names the rule that is broken or finds none. It reads what the rules are about with the standard library,
+and only looks over the rest (`scanner`): what no rule is about costs little, however it is made.
 
 The acceptance of a record depends on its bytes and the identity alone, never on the records around it.
 """
@@ -22,19 +23,17 @@ from numpy.typing import NDArray
 from service.errors import Rejected
 from service.learning.columns import Columns
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity
+from service.learning.scanner import MAX_DEPTH, MEMBERS, WHITE, Member, look, scan
 
 REASONS = (
     "empty", "not-json", "trailing-bytes", "missing-field", "wrong-type", "duplicate-feature", "unknown-label",
     "not-finite", "out-of-range", "bad-weight", "wrong-length", "too-many-features", "name-too-long", "too-large",
 )  # fmt: skip
 
-MAX_DEPTH = 64
-"""JSON nested deeper is refused: parsers recurse, and how far depends on who calls them."""
+MANY = 1000
+"""An event of more features is tested by itself: to read it, and its slice, twice would take too long."""
 
-# A string that does not end runs to the end of the record, or each of its quotes would be tried again.
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_NO_BRACKETS = bytes(b for b in range(256) if b not in b"[]{}")
 _UNSET = msgspec.UNSET
 
 
@@ -84,21 +83,28 @@ class Decoder:
         self._fast: Callable[[bytes], Any] = msgspec.json.Decoder(_ListedEvent if self._listed else _NamedEvent).decode
         self._signs = label_signs(identity)
 
-    def decode(self, records: Sequence[bytes | None]) -> tuple[Batch, list[Reject], int]:
-        """A slice of record values as a batch, the records set aside, and how many features were ignored."""
+    def decode(
+        self, records: Sequence[bytes | None], enough: Callable[[], bool] | None = None
+    ) -> tuple[Batch, list[Reject], int]:
+        """A slice of record values as a batch, the records set aside, and how many features were ignored.
+
+        Each record that was read is in one of the two. After each `enough` is asked whether the rest is left for later.
+        """
         count = len(self._columns.names)
-        batch, rejects, ignored = self._decode(records, careful=False)
+        batch, rejects, ignored = self._decode(records, enough)
         # One test over the slice instead of one for each event. msgspec lets no NaN or infinity through.
         in_range = not len(batch.values) or float(np.abs(batch.values).max()) <= MAX_VALUE
         unseen = all(name_fits(name, self._identity) and abs(value) <= MAX_VALUE for name, value in ignored)
         if not (in_range and unseen and all(name_fits(name, self._identity) for name in self._columns.names[count:])):
             self._columns.truncate(count)
-            batch, rejects, ignored = self._decode(records, careful=True)
+            read = len(batch.records) + len(rejects)
+            batch, rejects, ignored = self._decode(records[:read], each=True)
         return batch, rejects, len(ignored)
 
     def _decode(
-        self, records: Sequence[bytes | None], careful: bool
+        self, records: Sequence[bytes | None], enough: Callable[[], bool] | None = None, *, each: bool = False
     ) -> tuple[Batch, list[Reject], list[tuple[str, float]]]:
+        """As `decode`; names and values are within the limits for certain only where `each` event is tested."""
         starts, columns, values = array("Q", [0]), array("Q"), array("d")
         labels, weights = array("d"), array("d")
         accepted: list[int] = []
@@ -107,15 +113,17 @@ class Decoder:
         place = self._columns.place
         for i, raw in enumerate(records):
             try:
-                event, sign = self._read(raw, careful)
+                event, sign = self._read(raw, each)
             except Rejected as rejected:
                 rejects.append(Reject(i, rejected.reason, str(rejected)))
-                continue
-            ignored += place(event.features, columns, values)
-            starts.append(len(columns))
-            labels.append(sign)
-            weights.append(1.0 if event.weight is _UNSET else event.weight)
-            accepted.append(i)
+            else:
+                ignored += place(event.features, columns, values)
+                starts.append(len(columns))
+                labels.append(sign)
+                weights.append(1.0 if event.weight is _UNSET else event.weight)
+                accepted.append(i)
+            if enough is not None and enough():
+                break
         batch = Batch(
             np.frombuffer(starts, np.uint64),
             np.frombuffer(columns, np.uint64),
@@ -126,12 +134,17 @@ class Decoder:
         )
         return batch, rejects, ignored
 
-    def _read(self, raw: bytes | None, careful: bool) -> tuple[Any, float]:
+    def _read(self, raw: bytes | None, each: bool) -> tuple[Any, float]:
         """One event in the typed schema and its label's sign; raises Rejected, always as `_examine` would."""
         if not raw:
             raise Rejected("empty", "the record has no value")
         if len(raw) > self._identity.max_record_bytes:
             raise Rejected("too-large", f"{len(raw)} bytes; the limit is {self._identity.max_record_bytes}")
+        colons = raw.count(b":")
+        if colons > self._identity.max_features + len(MEMBERS):  # perhaps of far too many features
+            given = scan(raw).member("features")
+            if given is not None and given.items > self._identity.max_features:
+                self._examine(raw)
         try:
             event = self._fast(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -144,33 +157,68 @@ class Decoder:
         # As many colons as members: no member is given twice or unknown, and no string hides one.
         members = 2 + (weight is not _UNSET) + (event.id is not _UNSET) + (0 if self._listed else n)
         if (
-            careful
-            or sign is None
-            or raw.count(b":") != members
+            sign is None
             or n > self._identity.max_features
             or (self._listed and n != self._identity.dimension)
             or (weight is not _UNSET and not 0.0 < weight <= MAX_WEIGHT)
-            or (self._hashed and not self._certain(features))
+            or not (colons == members or self._each_once(raw, n))
+            or ((each or self._hashed or n > MANY) and not self._certain(features))
         ):
-            self._examine(raw)
+            self._examine(raw, features)
         assert sign is not None  # noqa: S101 - _examine refuses a label without a sign
         return event, sign
 
-    def _certain(self, features: dict[str, float]) -> bool:
-        """Whether hashed features are surely within the limits: merged columns do not show it afterwards."""
-        longest, largest = max(map(len, features), default=0), max(map(abs, features.values()), default=0.0)
-        return longest * 4 <= self._identity.max_name_bytes and largest <= MAX_VALUE
+    def _each_once(self, raw: bytes, features: int) -> bool:
+        """Whether a record that msgspec took, `features` of them different, has no known member or feature twice.
 
-    def _examine(self, raw: bytes) -> None:
-        """Raise Rejected with the first rule that the record breaks, in the order of the format; else nothing."""
-        event = parse(raw)
-        if not isinstance(event, Members):
-            raise Rejected("wrong-type", f"expected an object, got {kind(event)}")
-        members = event.once(("features", "label", "weight", "id"))
+        And whether what msgspec passed over, unknown members, is JSON like the rest.
+        """
+        found = scan(raw)
+        try:
+            raw.decode()
+        except UnicodeDecodeError:
+            return False
+        given = found.member("features")
+        once = found.again < 0 and given is not None and (self._listed or given.items == features)
+        return once and found.deepest <= MAX_DEPTH
+
+    def _certain(self, features: Any) -> bool:
+        """Whether an event's features are surely within the limits."""
+        if self._listed:
+            return max(map(abs, features), default=0.0) <= MAX_VALUE
+        longest, largest = max(map(len, features), default=0), max(map(abs, features.values()), default=0.0)
+        short = longest * 4 <= self._identity.max_name_bytes or all(name_fits(n, self._identity) for n in features)
+        return short and largest <= MAX_VALUE
+
+    def _examine(self, raw: bytes, read: Any = None) -> None:
+        """Raise Rejected with the first rule that the record breaks, in the order of the format; else nothing.
+
+        `read` are its features as msgspec has read them, where it has: they are not read again unless one is missing.
+        """
+        first = raw.lstrip(WHITE)[:1]
+        found = look(raw) if first in (b"{", b"[") else None
+        if found is None or first == b"[":
+            raise Rejected("wrong-type", f"expected an object, got {'a list' if found else kind(parse(raw))}")
+        if found.again >= 0:
+            name = MEMBERS[found.again]
+            raise Rejected("duplicate-feature", f"'{name}' is given twice", f"/{name}")
+        given = {name: member for name in MEMBERS if (member := found.member(name))}
         for name in ("features", "label"):
-            if name not in members:
+            if name not in given:
                 raise Rejected("missing-field", f"'{name}' is missing", f"/{name}")
-        check_features(members["features"], self._identity, "/features")
+        features = given.pop("features")
+        outermost = _outermost(raw, features)
+        check_form(kind(outermost), features.items, self._identity, "/features")
+        if read is not None and features.items == len(read):
+            check_items(read if self._listed else read.items(), self._identity, "/features")
+        else:
+            text = raw[features.start : features.end]
+            if features.nested >= 0:
+                # A feature that is no number is the last that matters: what it holds and what follows is not read.
+                inner = b"[]" if raw[features.nested] == ord("[") else b"{}"
+                text = raw[features.start : features.nested] + inner + (b"]" if self._listed else b"}")
+            check_items(parse(text), self._identity, "/features")
+        members = {name: _outermost(raw, member) for name, member in given.items()}
         label = members["label"]
         if not isinstance(label, bool | int | float | str):
             raise Rejected("wrong-type", f"'label' must be a number, boolean or string, got {kind(label)}", "/label")
@@ -215,15 +263,15 @@ def _integer(text: str) -> int:
     return int(text[:400])
 
 
-def _depth(raw: bytes) -> int:
-    brackets = np.frombuffer(_STRING.sub(b"", raw).translate(None, _NO_BRACKETS), np.uint8)
-    steps = np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1)
-    return int(np.cumsum(steps).max(initial=0))
+def _outermost(raw: bytes, member: Member) -> Any:
+    """A member's value; of a list or an object only that it is one."""
+    text = raw[member.start : member.end].strip(WHITE)
+    return [] if text[:1] == b"[" else Members() if text[:1] == b"{" else parse(text)
 
 
 def parse(raw: bytes) -> Any:
     """Any JSON value, objects as `Members`; raises Rejected."""
-    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _depth(raw) > MAX_DEPTH:
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and scan(raw).deepest > MAX_DEPTH:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
     try:
         value = json.loads(raw.decode(), object_pairs_hook=Members, parse_constant=float, parse_int=_integer)
@@ -262,36 +310,55 @@ def name_fits(name: str, identity: Identity) -> bool:
 
 def check_features(features: Any, identity: Identity, pointer: str) -> None:
     """Raise Rejected with the first rule that parsed features break; `pointer` is where they stand."""
+    check_form(kind(features), len(features) if isinstance(features, list) else 0, identity, pointer)
+    check_items(features, identity, pointer)
+
+
+def check_form(found: str, count: int, identity: Identity, pointer: str) -> None:
+    """Raise Rejected where features of this kind, so many of them, are not what the model takes."""
     listed = identity.features == "positional"
-    if listed != (isinstance(features, list) and not isinstance(features, Members)) or not isinstance(features, list):
+    if found != ("a list" if listed else "an object"):
         hint = (
             f"a list of {identity.dimension} numbers, since this model's features are positional"
             if listed
             else f"an object of names and numbers, since this model's features are {identity.features}"
         )
-        raise Rejected("wrong-type", f"'features' must be {hint}; got {kind(features)}", pointer)
-    if listed and len(features) != identity.dimension:
-        detail = f"'features' must have {identity.dimension} values, got {len(features)}"
+        raise Rejected("wrong-type", f"'features' must be {hint}; got {found}", pointer)
+    if listed and count != identity.dimension:
+        detail = f"'features' must have {identity.dimension} values, got {count}"
         raise Rejected("wrong-length", detail, pointer)
-    if len(features) > identity.max_features:
-        detail = f"{len(features)} features; the limit is {identity.max_features}"
+    if count > identity.max_features:
+        detail = f"{count} features; the limit is {identity.max_features}"
         raise Rejected("too-many-features", detail, pointer)
+
+
+def check_items(features: Any, identity: Identity, pointer: str) -> None:
+    """Raise Rejected at the first of parsed features that breaks a rule."""
+    listed = identity.features == "positional"
     seen: set[str] = set()
     for i, item in enumerate(features):
         name, value = (str(i), item) if listed else item
-        where = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
-        if not name_fits(name, identity):
+        fits = name_fits(name, identity)
+        if fits and name not in seen and value.__class__ is float and abs(value) <= MAX_VALUE:
+            seen.add(name)
+            continue
+        if not fits:
             raise Rejected("name-too-long", f"a name is longer than {identity.max_name_bytes} bytes", pointer)
-        shown = json.dumps(name, ensure_ascii=False)
-        if name in seen:
-            raise Rejected("duplicate-feature", f"feature {shown} is given twice", where)
+        broken = (
+            ("duplicate-feature", "is given twice")
+            if name in seen
+            else ("wrong-type", f"must be a number, got {kind(value)}")
+            if isinstance(value, bool) or not isinstance(value, int | float)
+            else ("not-finite", "is not a finite number")
+            if isinstance(value, float) and not math.isfinite(value)
+            else ("out-of-range", f"is beyond ±{MAX_VALUE:g}")
+            if not _in_range(value)
+            else None
+        )
+        if broken:
+            where = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
+            raise Rejected(broken[0], f"feature {json.dumps(name, ensure_ascii=False)} {broken[1]}", where)
         seen.add(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Rejected("wrong-type", f"feature {shown} must be a number, got {kind(value)}", where)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise Rejected("not-finite", f"feature {shown} is not a finite number", where)
-        if not _in_range(value):
-            raise Rejected("out-of-range", f"feature {shown} is beyond ±{MAX_VALUE:g}", where)
 
 
 def _in_range(value: float) -> bool:

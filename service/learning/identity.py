@@ -13,6 +13,10 @@ FOLD = 1
 
 MAX_VALUE = 1e30
 MAX_WEIGHT = 1e6
+MAX_SQUARED_NORM = 1e30
+"""What ‖w‖² may not exceed: a model that would go beyond diverges, or learns from values that should have been scaled.
+Within it every score, step and sum is a finite number. An event that is learned means what it meant without the limit,
+so that `FOLD` is what it was."""
 
 Rule = Literal["perceptron", "error-correction", "half-step", "lms", "logistic-delta", "threshold-unit"]
 MISTAKE_DRIVEN = ("perceptron", "error-correction", "half-step")

@@ -5,7 +5,8 @@ what happened. State is what `snapshots.head` puts into the state digest: identi
 counts. Beside it stand observations (the recent window, the norm's limit, runs), which are kept but not state.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -14,10 +15,10 @@ from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, OutOfOrder
 from service.learning import kernel
-from service.learning.bounds import Stretch, Sums, direction, why_none
+from service.learning.bounds import ROUNDING, Stretch, Sums, direction, why_none
 from service.learning.columns import columns_for
 from service.learning.events import Batch, Decoder, Reject
-from service.learning.identity import MISTAKE_DRIVEN, Identity
+from service.learning.identity import MAX_SQUARED_NORM, MISTAKE_DRIVEN, Identity
 from service.learning.kernel import Learned
 from service.learning.recent import Recent
 from service.learning.start import Weights, initial
@@ -94,6 +95,9 @@ class Learner:
         self.recent = Recent(options.window)
         self.stretch: Stretch | None = None
         self.squared_steps = 0.0  # ‖w(0)‖² + Σ‖Δw‖²
+        self.diverged: str | None = None
+        """Why nothing more is learned, and these weights are not to answer: the next event's update, or ‖w‖² itself."""
+        self._reach = math.inf
         self._decoder = Decoder(identity, self.columns)
         self._w = self._late = np.zeros(0)
         if start is not None:
@@ -142,7 +146,7 @@ class Learner:
     @property
     def squared_norm(self) -> float:
         """‖w‖², the bias included."""
-        with np.errstate(over="ignore"):  # weights that soon diverge
+        with np.errstate(over="ignore"):  # an older release let them grow without a limit
             return float(self.weights @ self.weights)
 
     @property
@@ -163,12 +167,17 @@ class Learner:
         squared_steps: float,
         recent: Recent,
         stretch: Stretch | None,
+        diverged: str | None = None,
     ) -> None:
         """Take over restored state, these very objects; the columns have their names already."""
         self._w, self._late = arrays["w"], arrays.get("late", self._late)
         self.covered, self.counts, self.squared_steps, self.recent = covered, counts, squared_steps, recent
         self._begun = len(self.columns)
         self._fit_arrays()
+        self._reach = math.inf
+        self.diverged, norm = diverged, self.squared_norm
+        if norm > MAX_SQUARED_NORM * (1.0 + ROUNDING):  # saved by a release that had no limit
+            self.diverged = f"the squared norm of the weights is {norm:g}, beyond {MAX_SQUARED_NORM:g}"
         given = self.options.reference
         if given is None or (stretch and stretch.sums.reference == given.identity):
             self.stretch = stretch if self.options.bound else None
@@ -223,26 +232,36 @@ class Learner:
         """Go on at `offset`, and leave out the records before it: a hole in what is covered."""
         self.covered[partition] = with_hole(self.covered[partition], offset)
 
-    def apply(self, partition: int, first: int, records: Sequence[bytes | None]) -> Outcome:
+    def apply(
+        self,
+        partition: int,
+        first: int,
+        records: Sequence[bytes | None],
+        enough: Callable[[], bool] | None = None,
+    ) -> Outcome:
         """Learn the values of the records at offsets `first`, `first` + 1, … of a partition, in order.
 
-        Raises OutOfOrder when `first` is not the partition's next offset. When the model diverges, it stops
-        before that record: `Outcome.consumed` is then smaller than the number of records.
+        Raises OutOfOrder when `first` is not the partition's next offset. `Outcome.consumed` is smaller than the number
+        of records when the model diverges, which stops it before that record, or when it was `enough`, which is asked
+        after each.
         """
         if first != self.next.get(partition):
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
         known = len(self.columns.names)
-        batch, rejects, ignored = self._decoder.decode(records)
+        batch, rejects, ignored = self._decoder.decode(records, enough)
         self._fit_arrays()
         identity = self.identity
         events, steps = self.counts.events, self.squared_steps
-        learned = kernel.learn(identity, self._w, self._late, batch, events, steps, self.stretch)
-        self.squared_steps = learned.squared_steps
-        consumed, diverged = len(records), None
+        learned = kernel.learn(identity, self._w, self._late, batch, events, steps, self.stretch, self._reach)
+        self.squared_steps, self._reach = learned.squared_steps, learned.reach
+        consumed, diverged = len(batch.records) + len(rejects), None
         if learned.done < len(batch.labels):
             # The events from here on changed nothing; neither may their names, rejections and counts.
             consumed = batch.records[learned.done]
-            diverged = f"rule {identity.rule} with eta {identity.eta:g}: the update at offset {first + consumed} of partition {partition} is not finite"  # noqa: E501
+            diverged = self.diverged = (
+                f"rule {identity.rule} with eta {identity.eta:g}: the update at offset {first + consumed} of partition "
+                f"{partition} takes the squared norm of the weights beyond {MAX_SQUARED_NORM:g}"
+            )
             self.columns.truncate(known)
             batch, rejects, ignored = self._decoder.decode(records[:consumed])
         self._count(batch, learned, rejects, ignored)

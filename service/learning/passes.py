@@ -21,7 +21,7 @@ from service.learning import bounds, kernel
 from service.learning.bounds import Separation
 from service.learning.columns import Columns, columns_for
 from service.learning.events import Batch, Decoder, Reject
-from service.learning.identity import MISTAKE_DRIVEN, Identity
+from service.learning.identity import MAX_SQUARED_NORM, MISTAKE_DRIVEN, Identity
 from service.learning.kernel import Vector
 from service.learning.start import Weights, initial
 
@@ -72,7 +72,7 @@ def fit(
 ) -> Iterator[Pass]:
     """Passes that change `w` in place, until one makes at most `tolerance` errors, or `max_passes` are made.
 
-    Raises DataError when an update is not finite; that one is not applied.
+    Raises DataError when an update would take ‖w‖² beyond its limit; that one is not applied.
     """
     for done in itertools.islice(_passes(identity, batch, w, trace), max_passes):
         yield done
@@ -83,14 +83,20 @@ def fit(
 def _passes(identity: Identity, batch: Batch, w: Vector, trace: bool) -> Iterator[Pass]:
     y, zero_loss = batch.labels, _linear_loss(batch, np.zeros(len(batch.labels)))
     parts = [_one(batch, i) for i in range(len(y))] if trace else [batch]
+    reach = math.inf
     for number in itertools.count(1):
         begun, updates, after = float(w @ w), 0, []
         scores, squared = np.empty(len(y)), np.empty(len(y))
         at = 0
         for part in parts:
-            learned = kernel.learn(identity, w, _NO_AVERAGE, part)
+            learned = kernel.learn(identity, w, _NO_AVERAGE, part, reach=reach)
+            reach = learned.reach
             if learned.done < len(part.labels):
-                raise _diverges(identity, f"the update of event {at + learned.done + 1} in pass {number} is not finite")
+                raise _diverges(
+                    identity,
+                    f"the update of event {at + learned.done + 1} in pass {number} takes the squared norm of the "
+                    f"weights beyond {MAX_SQUARED_NORM:g}",
+                )
             scores[at : at + learned.done], squared[at : at + learned.done] = learned.scores, learned.squared_norms
             updates += learned.updates
             at += learned.done

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import ConfigurationError
+from service.learning.identity import MAX_SQUARED_NORM
 
 RANDOM, GIVEN = "random:", "weights:"
-LARGEST = 1e100
-"""A given weight's limit: the squared norm has to be a number too."""
 
 
 class Weights(msgspec.Struct, frozen=True):
@@ -27,8 +26,9 @@ class Weights(msgspec.Struct, frozen=True):
     names: list[str] | None = None
 
     def __post_init__(self) -> None:
-        if not all(abs(w) <= LARGEST for w in (self.intercept, *self.coef)):
-            raise ValueError(f"every weight must be a finite number within ±{LARGEST:g}")
+        with np.errstate(over="ignore"):
+            if not self.vector @ self.vector <= MAX_SQUARED_NORM:
+                raise ValueError(f"weights must be numbers whose squared norm is at most {MAX_SQUARED_NORM:g}")
 
     @property
     def vector(self) -> NDArray[np.float64]:

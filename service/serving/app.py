@@ -1,7 +1,7 @@
 """The HTTP surface. Handlers are `async def` only: a plain one would run in a thread and see half an update."""
 
 import asyncio
-import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
@@ -12,12 +12,13 @@ from fastapi.responses import PlainTextResponse, Response
 from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from service.errors import DependencyError, Rejected, SnapshotDamaged
+from service.errors import DependencyError, Diverged, Rejected, SnapshotDamaged
 from service.learning.learner import Learner
 from service.learning.recent import QUANTILES
 from service.monitoring.metrics import Metrics
-from service.serving import predict, problems
+from service.serving import large, predict, problems
 from service.serving.edge import Edge, InFlight
+from service.serving.large import LARGE
 from service.serving.models import Answering, Model, Models
 from service.serving.problems import Problem
 from service.serving.schemas import (
@@ -29,7 +30,7 @@ from service.serving.schemas import (
     Ready,
     Versions,
     Weights,
-    request_body,
+    following,
     responses,
 )
 from service.snapshots import codec
@@ -37,9 +38,6 @@ from service.snapshots.head import Head
 from service.snapshots.store import RedisStore
 
 MAX_PAGE = 10_000
-LARGE_BODY = 256 << 10
-MAX_EXPLAINED = 20_000
-"""Contributions in one answer, which is made in one turn of the loop."""
 
 
 class Limits(NamedTuple):
@@ -68,42 +66,34 @@ def create_app(
     in_flight = InFlight(limits.in_flight, limits.body_bytes, limits.body_seconds)
     app.add_middleware(Edge, metrics=metrics, stopping=stopping, in_flight=in_flight)
 
-    def model(name: str) -> Model:
-        if (found := models.get(name)) is None:
-            raise Problem(404, "there is no model of this name; GET /v1/models lists them")
-        return found
-
-    def answering(name: str) -> tuple[Model, Answering]:
-        found = model(name)
-        if found.answering is None:
-            raise Problem(503, found.why_not)
-        return found, found.answering
+    beside = asyncio.Semaphore(1)  # more threads at a time would only take the interpreter from the loop, and memory
 
     @app.post(
         "/v1/models/{name}/predict",
         responses=responses(One | Many, 404, 408, 413, 415, 422, 503),
-        openapi_extra=request_body(),
     )
     async def predict_one_or_many(name: str, request: Request, explain: bool = False) -> Response:
         """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes."""
-        found, a = answering(name)
+        _predicting(models, name)
         body = await in_flight.read(request)
         try:
-            reading = (body, a.learner.identity, limits.instances)
-            # A large body is read beside the loop, so that others are answered meanwhile.
-            large = len(body) > LARGE_BODY
-            instances, many = await asyncio.to_thread(predict.read, *reading) if large else predict.read(*reading)
+            if len(body) > LARGE:
+                async with beside:
+                    a = _predicting(models, name)
+                    reading = large.moment(a.learner), body, limits.instances, explain
+                    answers, many, labels = await asyncio.to_thread(large.answer, *reading)
+            else:
+                # One state answers, as there is no turn of the loop.
+                a = _predicting(models, name)
+                instances, many = predict.read(body, a.learner.identity, limits.instances)
+                if explain:
+                    predict.check_explained(instances)
+                answers = [predict.answer(a.learner, features, explain) for features in instances]
+                predict.check_finite(answers, many)
+                labels = Counter(answer["label"] for answer in answers)
         except Rejected as rejected:
             raise problems.invalid(rejected) from None
-        if explain:
-            _explainable(instances)
-        # The newest state is taken now and used without a turn of the loop, unless its features mean something else.
-        if found.answering and found.answering.learner.identity == a.learner.identity:
-            a = found.answering
-        answers = [predict.answer(a.learner, features, explain) for features in instances]
-        _finite(answers, many)
-        for label in {answer["label"] for answer in answers}:
-            n = sum(answer["label"] == label for answer in answers)
+        for label, n in labels.items():
             metrics.predictions.labels(name, _shown(label)).inc(n)
         common = {"model": name, "version": a.head.version, "ahead": a.ahead}
         return _json({**common, "predictions": answers} if many else {**common, **answers[0]})
@@ -116,27 +106,32 @@ def create_app(
     @app.get("/v1/models/{name}", responses=responses(About, 404, 503))
     async def describe_model(name: str) -> Response:
         """Counts and offsets of the state that answers; version and digests of its accepted head."""
-        return _json(describe(*answering(name)))
+        return _json(describe(*_answering(models, name)))
 
     @app.get("/v1/models/{name}/weights", responses=responses(Weights, 404, 422, 503))
     async def weights(
         name: str,
+        one: Annotated[
+            list[str],
+            Query(alias="name", default_factory=list, description="this one, commas and all; may be given again"),
+        ],
         top: Annotated[int | None, Query(ge=1, le=MAX_PAGE, description="the largest")] = None,
         names: Annotated[str | None, Query(description="these, with commas between them")] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="of a page")] = 1000,
         cursor: Annotated[int, Query(ge=1, description="`next` of the page before")] = 1,
     ) -> Response:
-        """The largest weights (`top`), some by name (`names`), or all, a page at a time (`limit`, `cursor`)."""
-        learner = answering(name)[1].learner
-        chosen, following = _choose(learner, top, names, limit, cursor)
+        """Some weights by name (`names`, `name`), the largest of these or of all (`top`), or all in pages (`limit`)."""
+        learner = _answering(models, name)[1].learner
+        wanted = one if names is None else [*one, *names.split(",")]
+        chosen, after = _choose(learner, wanted, top, limit, cursor)
         w = learner.served
         rows = [{"name": learner.columns.name_of(c), "column": c, "weight": float(w[c])} for c in chosen]
-        return _json({"bias": float(w[0]), "weights": rows, "next": following})
+        return _json({"bias": float(w[0]), "weights": rows, "next": after})
 
     @app.get("/v1/models/{name}/versions", responses=responses(Versions, 404, 503))
     async def versions(name: str, request: Request) -> Response:
         """The versions kept for rollback, oldest first."""
-        a = answering(name)[1]
+        a = _answering(models, name)[1]
         in_flight.take(request)
         try:
             found = await store.kept(name, [v.version for v in a.head.kept])
@@ -145,6 +140,7 @@ def create_app(
         return _json({"versions": [describe_version(*v) for v in codec.kept(a.head, a.digest, found)]})
 
     _operations(app, metrics, ready)
+    app.openapi = following(app.openapi(), models, limits.instances)  # type: ignore[method-assign]
     return app
 
 
@@ -170,7 +166,23 @@ def _operations(app: FastAPI, metrics: Metrics, ready: Callable[[], bool]) -> No
     @app.get("/metrics", response_class=PlainTextResponse)
     async def prometheus() -> Response:
         """Prometheus' text format."""
-        return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
+        return Response(await metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _answering(models: Models, name: str) -> tuple[Model, Answering]:
+    found = models.get(name)
+    if found is None:
+        raise Problem(404, "there is no model of this name; GET /v1/models lists them")
+    if found.answering is None:
+        raise Problem(503, found.why_not)
+    return found, found.answering
+
+
+def _predicting(models: Models, name: str) -> Answering:
+    _, a = _answering(models, name)
+    if a.learner.diverged:
+        raise Problem(503, str(Diverged(name, a.learner.diverged)))
+    return a
 
 
 def describe(model: Model, a: Answering) -> dict[str, Any]:
@@ -241,33 +253,20 @@ def _summary(model: Model) -> dict[str, Any]:
 
 
 def _choose(
-    learner: Learner, top: int | None, names: str | None, limit: int, cursor: int
+    learner: Learner, wanted: Sequence[str], top: int | None, limit: int, cursor: int
 ) -> tuple[Sequence[int], str | None]:
     """Columns to show, and the cursor of the page after them."""
-    if top is not None and names is not None:
-        raise Problem(422, "give one of top and names", [{"pointer": "?top", "reason": "out-of-range"}])
-    if names is not None:
-        found = (learner.columns.column_of(n) for n in names.split(","))
-        return [c for c in found if c is not None], None
+    if wanted:
+        columns = [c for n in wanted if (c := learner.columns.column_of(n)) is not None]
+        if top is None:
+            return columns, None
+        w = learner.served
+        return sorted(columns, key=lambda c: (-abs(w[c]), c))[:top], None
     if top is not None:
         return learner.largest(top), None
     count = len(learner.columns)
     end = min(cursor + limit, count)
     return range(cursor, end), str(end) if end < count else None
-
-
-def _explainable(instances: Sequence[predict.Features]) -> None:
-    if sum(map(len, instances)) > MAX_EXPLAINED:
-        what = f"at most {MAX_EXPLAINED:,} features can be explained in one request"
-        raise problems.invalid(Rejected("too-large", what, "/instances"))
-
-
-def _finite(answers: Sequence[dict[str, Any]], many: bool) -> None:
-    """Refuse features whose score overflows, as it can under weights that soon diverge: JSON has no infinity."""
-    for i, answer in enumerate(answers):
-        if not math.isfinite(answer["score"]):
-            where = f"/instances/{i}/features" if many else "/features"
-            raise problems.invalid(Rejected("not-finite", "the score is beyond what a number can hold", where))
 
 
 def _json(value: Any) -> Response:

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from service.errors import DependencyError, SnapshotDamaged, SnapshotNewer
+from service.errors import DependencyError, Diverged, SnapshotDamaged, SnapshotNewer
 from service.learning.learner import DEFAULT, Learner, Options
 from service.snapshots import codec
 from service.snapshots import head as heads
 from service.snapshots.blobs import digest
 from service.snapshots.head import Head
 from service.snapshots.keeper import Clock, Offload, Snapshot, fetch
-from service.snapshots.store import Looking, Store
+from service.snapshots.rollback import KeptStore, before_growth
+from service.snapshots.store import Looking
 
 POLL_SECONDS = 0.1
 OWN_SECONDS = 1.0
@@ -44,6 +45,8 @@ class Model:
         self.unusable: str | None = None
         """Why the newest snapshot cannot answer: it is damaged, or a newer release's."""
         self._failed, self._again = "", 0.0
+        self._diverged = ""
+        """The digest of the newest snapshot where that diverged, and what answers instead was looked for."""
         self.looked: str | None = None
         """The digest of the store's head when that was last looked at; None where it could not be told."""
         self.wake: Callable[[], object] = lambda: None
@@ -61,15 +64,21 @@ class Model:
         before, self.looked = self.looked, None if self._catching_up else digest
         if self.learning_here:
             self._followed = self.unusable = None
-        if self._catching_up or self.looked == "" == before:
+            self._diverged = ""
+        if self._catching_up or (self.looked == "" == before and not self.learning_here):
             return False  # it is followed up, or was: there is nothing, or nothing any more
-        answered = self.answering and not self.answering.ahead and self.answering.digest == digest
-        return not answered or self.unusable is not None
+        return self.unusable is not None or not (self._answers(digest) or (digest and digest == self._diverged))
 
-    async def catch_up(self, store: Store, clock: Clock, offload: Offload, tell: Any) -> None:
+    def _answers(self, digest: str | None) -> bool:
+        a = self.answering
+        return a is not None and a.digest == digest and not a.ahead and not a.learner.diverged
+
+    async def catch_up(self, store: KeptStore, clock: Clock, offload: Offload, tell: Any) -> None:
         """Swap in the newest snapshot.
 
-        `tell` hears `unavailable(error)`, `followed(head)` and `unusable(error)`; the model that answers stays.
+        In place of one that diverged answers the last kept from before its weights grew, or none: it stays itself, so
+        that it can be looked at. `tell` hears `unavailable(error)`, `followed(head)`, `unusable(error)` and
+        `stopped(error)`; the model that answers stays.
         """
         self._catching_up = True
         try:
@@ -83,19 +92,30 @@ class Model:
         finally:
             self._catching_up = False
 
-    async def _refresh(self, store: Store, offload: Offload, tell: Any, now: float) -> None:
+    async def _refresh(self, store: KeptStore, offload: Offload, tell: Any, now: float) -> None:
         digest = await store.digest(self.name)
         if digest == self._failed and now < self._again:
             return
-        if digest and not (self.answering and digest == self.answering.digest and not self.answering.ahead):
+        if digest and not self._answers(digest) and digest != self._diverged:
             self._failed = digest
             snapshot = await fetch(store, self.name, offload, self._options, self._followed)
             self._followed = snapshot
-            if snapshot is not None and not self.learning_here:
-                if self.answering is None or digest != self.answering.digest:
-                    tell.followed(snapshot.head)
-                self.answering = Answering(snapshot.learner, snapshot.head, snapshot.digest)
+            if snapshot is not None:
+                await self._swap_in(snapshot, store, offload, tell)
         self._failed, self.unusable = "", None
+
+    async def _swap_in(self, snapshot: Snapshot, store: KeptStore, offload: Offload, tell: Any) -> None:
+        diverged, instead = snapshot.learner.diverged, snapshot
+        if diverged:
+            instead = await before_growth(store, snapshot, offload, self._options) or snapshot
+        if self.learning_here:
+            return
+        if diverged:
+            tell.stopped(Diverged(self.name, diverged))
+            self._diverged = snapshot.digest
+        elif self.answering is None or snapshot.digest != self.answering.digest:
+            tell.followed(snapshot.head)
+        self.answering = Answering(instead.learner, instead.head, instead.digest)
 
 
 class Models:

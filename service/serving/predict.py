@@ -1,9 +1,12 @@
 """A prediction: request bytes to features, by the same rules as events, then the same scoring as learning."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from service.errors import Rejected
 from service.learning.events import Members, check_features, kind, parse
@@ -12,6 +15,8 @@ from service.learning.learner import Learner
 
 Features = Mapping[str, float] | Sequence[float]
 
+MAX_EXPLAINED = 20_000
+"""Contributions in one answer, which is made in one turn of the loop."""
 _UNSET = msgspec.UNSET
 
 
@@ -105,14 +110,40 @@ def _features(value: Any, identity: Identity, pointer: str) -> Features:
 
 def answer(learner: Learner, features: Features, explain: bool = False) -> dict[str, Any]:
     """Label, score, and how many of the features the model has never seen; with `explain`, each known one's share."""
-    score, unknown = learner.score(features)
-    answered: dict[str, Any] = {"label": learner.label(score), "score": score, "unknown_features": unknown}
+    answered = shown(learner, *learner.score(features))
     if explain:
-        w = learner.served
-        terms = [("bias", 1.0, float(w[0]))]
-        terms += [(name, value, float(w[column])) for name, column, value in learner.columns.explain(features)]
-        rows: list[dict[str, Any]] = [
-            {"name": name, "value": x, "weight": weight, "product": weight * x} for name, x, weight in terms
-        ]
-        answered["contributions"] = sorted(rows, key=lambda row: -abs(row["product"]))
+        answered["contributions"] = contributions(learner, learner.served, features)
     return answered
+
+
+def shown(learner: Learner, score: float, unknown: int) -> dict[str, Any]:
+    """An answer to one instance."""
+    return {"label": learner.label(score), "score": score, "unknown_features": unknown}
+
+
+def contributions(learner: Learner, w: NDArray[np.float64], features: Features) -> list[dict[str, Any]]:
+    """The terms of a score under these weights, largest first."""
+    terms = [("bias", 1.0, float(w[0]))]
+    known = learner.columns.explain(features)
+    terms += [(name, value, float(w[column])) for name, column, value in known if column < len(w)]
+    rows: list[dict[str, Any]] = [
+        {"name": name, "value": x, "weight": weight, "product": weight * x} for name, x, weight in terms
+    ]
+    return sorted(rows, key=lambda row: -abs(row["product"]))
+
+
+def check_explained(instances: Sequence[Features], before: int = 0) -> int:
+    """How many features these have; raises Rejected where, with those `before`, it is too many to be explained."""
+    count = sum(map(len, instances))
+    if before + count > MAX_EXPLAINED:
+        what = f"at most {MAX_EXPLAINED:,} features can be explained in one request"
+        raise Rejected("too-large", what, "/instances")
+    return count
+
+
+def check_finite(answers: Sequence[dict[str, Any]], many: bool, first: int = 0) -> None:
+    """Refuse features whose score overflows: JSON has no infinity. `first` is the number of the first instance."""
+    for i, one in enumerate(answers, first):
+        if not math.isfinite(one["score"]):
+            where = f"/instances/{i}/features" if many else "/features"
+            raise Rejected("not-finite", "the score is beyond what a number can hold", where)

@@ -4,37 +4,18 @@ Documentation only. Requests are read by `predict.read`, which says what is wron
 answers are encoded as they are; a test holds these shapes against real answers.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.learning.identity import MAX_VALUE, Identity
+
 _EXACT = ConfigDict(extra="forbid")
 
-Features = dict[str, float] | list[float]
+PREDICT = "/v1/models/{name}/predict"
 Label = bool | int | float | str
-
-
-class Instance(BaseModel):
-    """The features of one event, as an object (named, hashed) or a list (positional)."""
-
-    features: Features = Field(examples=[{"age": 0.3, "clicks": 2}])
-
-
-class PredictRequest(BaseModel):
-    """Either `features` or `instances`."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"features": {"age": 0.3, "clicks": 2}},
-                {"features": [0.3, 2.0]},
-                {"instances": [{"features": {"age": 0.3}}, {"features": {"age": 0.7}}]},
-            ],
-            "oneOf": [{"required": ["features"]}, {"required": ["instances"]}],
-        }
-    )
-    features: Features = Field(default_factory=dict)
-    instances: list[Instance] = Field(default_factory=list)
 
 
 class Contribution(BaseModel):
@@ -228,9 +209,64 @@ def responses(answer: Any, *problems: int) -> dict[int | str, dict[str, Any]]:
     return {200: {"model": answer}, "default": {"model": Problem, "description": "a problem"}, **shown}
 
 
-def request_body() -> dict[str, Any]:
-    """`openapi_extra` of the prediction route, whose handler reads the raw body."""
-    schema = PredictRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
-    schema["properties"]["instances"]["items"] = Instance.model_json_schema()
+def following(document: dict[str, Any], models: Iterable[Any], max_instances: int) -> Callable[[], dict[str, Any]]:
+    """`/openapi.json`: the document of the routes, its requests of the kinds that there are `models` of by now.
+
+    What one kind of model takes another refuses. So where there are several kinds, one has the route as it stands, for
+    the names of its models, and each model of another kind has a path of its own.
+    """
+
+    def openapi() -> dict[str, Any]:
+        kinds: dict[str, tuple[dict[str, Any], list[str]]] = {}
+        for model in models:
+            if model.answering is not None:
+                body = _body(model.answering.learner.identity, max_instances)
+                kinds.setdefault(repr(body), (body, []))[1].append(model.name)
+        by_count = sorted(kinds.values(), key=lambda kind: -len(kind[1]))
+        body, names = by_count[0] if by_count else (_body(None, max_instances), [])
+        operation = document["paths"][PREDICT]["post"]
+        name, *parameters = operation["parameters"]
+        if len(by_count) > 1:
+            name = name | {"schema": name["schema"] | {"enum": names}}
+        paths = document["paths"] | {PREDICT: {"post": operation | {"parameters": [name, *parameters]} | body}}
+        for own, others in by_count[1:]:
+            for other in others:
+                its = {"operationId": f"{operation['operationId']}_{other}", "parameters": parameters}
+                paths[PREDICT.replace("{name}", quote(other, safe=""))] = {"post": operation | its | own}
+        return document | {"paths": paths}
+
+    return openapi
+
+
+def _body(identity: Identity | None, max_instances: int) -> dict[str, Any]:
+    """The `requestBody` of a prediction: the handler reads the bytes itself."""
+    features = _features(identity or Identity())
+    if identity is None:
+        features = {"anyOf": [features, _features(Identity(features="positional", dimension=2))]}
+    example = (features["anyOf"][0] if identity is None else features)["examples"][0]
+    instance = {"type": "object", "required": ["features"], "properties": {"features": features}}
+    schema = {
+        "type": "object",
+        "properties": {
+            "features": features,
+            "instances": {"type": "array", "items": instance, "maxItems": max_instances},
+        },
+        "oneOf": [{"required": ["features"]}, {"required": ["instances"]}],
+        "examples": [{"features": example}, {"instances": [{"features": example}] * min(2, max_instances)}],
+    }
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _features(identity: Identity) -> dict[str, Any]:
+    number = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
+    if identity.features == "positional":
+        count = identity.dimension or 0
+        example = [[0.3, 2.0][i % 2] for i in range(count)]
+        return {"type": "array", "items": number, "minItems": count, "maxItems": count, "examples": [example]}
+    return {
+        "type": "object",
+        "additionalProperties": number,
+        "maxProperties": identity.max_features,
+        "propertyNames": {"maxLength": identity.max_name_bytes},
+        "examples": [dict(list({"age": 0.3, "clicks": 2.0}.items())[: identity.max_features])],
+    }

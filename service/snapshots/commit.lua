@@ -55,8 +55,9 @@ else
   redis.call('HSET', key, 'head', head, 'digest', digest)
 end
 
-if evict ~= '' and evict ~= keep then redis.call('HDEL', key, 'v:' .. evict) end
+-- The save is accepted, whatever becomes of the rest: what cannot be removed is garbage, no failure.
+if evict ~= '' and evict ~= keep then redis.pcall('HDEL', key, 'v:' .. evict) end
 for _, field in ipairs(fields) do
-  if sweep and string.sub(field, 1, 2) == 'b:' and not live[field] then redis.call('HDEL', key, field) end
+  if sweep and string.sub(field, 1, 2) == 'b:' and not live[field] then redis.pcall('HDEL', key, field) end
 end
 return 'OK'

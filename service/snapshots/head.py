@@ -75,7 +75,7 @@ class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deltas: list[str] = []
 
 
-class Observations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Kept with the state, not part of it."""
 
     squared_steps: float
@@ -86,6 +86,8 @@ class Observations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     margins: Margins | None
     stretch: Sums | None
     """Of the mistake bound; its reference array is in `reference`."""
+    diverged: str | None = None
+    """Why nothing is learned on top of this, and it does not answer; see `Learner.diverged`."""
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -194,6 +196,8 @@ def restored(
         writer=NOBODY,
         next={p: Position(ranges[-1][1], prints.get(p)) for p, ranges in covered.items()},
         covered=covered,
+        # Whether it diverges again is seen at the next event, which may be another.
+        observations=replace(version.observations, diverged=None),
         # Runs are since the last kept version. Of the versions kept now, the last may be of the history that is left
         # here, so this head is kept itself: the runs that follow are since it, and it has none. Those kept so far stay,
         # also the later ones: the way back from a rollback is another. The next save lets go of one too many.
@@ -249,7 +253,7 @@ def observations(learner: Learner) -> Observations:
     wrong = learner.recent.wrong
     sums = learner.stretch.stored() if learner.stretch else None
     bits = np.packbits(wrong).tobytes().hex()
-    return Observations(learner.squared_steps, len(wrong), bits, learner.recent.margins, sums)
+    return Observations(learner.squared_steps, len(wrong), bits, learner.recent.margins, sums, learner.diverged)
 
 
 def needed(head: Head, before: Stored = NOTHING) -> list[str]:
@@ -319,7 +323,8 @@ def take_up(
 
     def finish() -> Learner:
         learner.columns.extend(names)
-        learner.load(own, covered, counts, head.observations.squared_steps, recent, stretch)
+        seen = head.observations
+        learner.load(own, covered, counts, seen.squared_steps, recent, stretch, seen.diverged)
         learner.runs = runs
         return learner
 

@@ -4,16 +4,22 @@ The restored state is a new head, child of the current one. To put the old diges
 behind undo it: its parent would be current again. As a child, it refuses every save built on what was current before.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from service.errors import DataError, SnapshotDamaged, SnapshotNewer
+from service.learning.identity import MAX_SQUARED_NORM
 from service.learning.learner import Options
 from service.snapshots import blobs, codec, head
 from service.snapshots.head import Head
 from service.snapshots.keeper import Offload, Snapshot, verified
 from service.snapshots.store import Store
 
+GROWN = 1000.0
+"""How many times the mean square of a model's steps may differ where its weights are not about to grow without end."""
+LARGE = math.sqrt(MAX_SQUARED_NORM)
+"""The squared norm of weights with half as many digits as there may be."""
 TRIES = 20
 """A learner may save ten times a second; each time the rollback begins again on top of that save."""
 
@@ -49,6 +55,27 @@ async def kept_snapshot(
     except SnapshotNewer as error:
         raise SnapshotNewer(f"{name}: kept version {version}: {error}") from error
     return Snapshot(kept, wanted, finish(), stored)
+
+
+async def before_growth(store: KeptStore, diverged: Snapshot, offload: Offload, options: Options) -> Snapshot | None:
+    """The last version kept from before the weights of a model that diverged began to grow; None where none is kept.
+
+    Growth is in the steps: their mean square, which is what a model's data and rule make it, rises without end. Where
+    it begins within what is kept, versions up to there have one near the least; where it began before, they are large.
+    """
+    current = diverged.head
+    found = codec.kept(current, diverged.digest, await store.kept(current.model, [k.version for k in current.kept]))
+    steps = [(kept.observations.squared_steps / max(kept.counts.updates, 1), kept.version) for _, kept in found]
+    least = min((step for step, _ in steps if step > 0.0), default=0.0)
+    for step, version in reversed(steps):
+        if step <= GROWN * least:
+            try:
+                kept = await kept_snapshot(store, current, diverged.digest, version, offload, options)
+            except DataError:
+                continue  # damaged: an older one may answer
+            if not kept.learner.diverged and kept.learner.squared_norm <= LARGE:
+                return kept
+    return None
 
 
 def listed(versions: Sequence[int]) -> str:

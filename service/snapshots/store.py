@@ -7,6 +7,7 @@ perceptron:models   the set of model names
 
 import asyncio
 import re
+import ssl
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,10 +18,11 @@ from urllib.parse import urlsplit
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AskError, ClusterCrossSlotError, ClusterDownError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from service.errors import ConfigurationError, DependencyError, os_cause
+from service.snapshots import needs
 from service.snapshots.codec import damaged
 
 MODELS = "perceptron:models"
@@ -97,6 +99,19 @@ def redacted(url: str) -> str:
     return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
 
 
+def _reason(error: Exception) -> str:
+    """Why the client failed: it wraps what the system says in words of its own."""
+    cause = error.__context__ if isinstance(error.__context__, OSError) else error
+    if isinstance(cause, TimeoutError | RedisTimeoutError):
+        return "no answer in time"
+    if isinstance(cause, ssl.SSLError):
+        detail = getattr(cause, "verify_message", "")
+        return f"TLS: {(cause.reason or 'failed').lower().replace('_', ' ')}{detail and f': {detail}'}"
+    if isinstance(cause, AskError | ClusterCrossSlotError | ClusterDownError):
+        return f"it is a node of a Redis Cluster ({error}): name one Redis that runs without cluster mode"
+    return (os_cause(cause) if isinstance(cause, OSError) else str(error)) or type(error).__name__
+
+
 class RedisStore:
     """The store on one Redis."""
 
@@ -121,19 +136,10 @@ class RedisStore:
         self._commit = self._redis.register_script(files(__package__).joinpath("commit.lua").read_text())
         self._look = self._redis.register_script(LOOK)
 
-    async def check(self) -> list[str]:
-        """Refuse a Redis that would lose snapshots (ConfigurationError); return warnings, a line each."""
+    async def check(self, learn: bool = True) -> list[str]:
+        """Refuse a Redis that is not fit for learning, or for following alone: see needs.check."""
         async with self._asking():
-            info = await self._redis.info()
-        policy = info.get("maxmemory_policy", "noeviction")
-        if policy != "noeviction":
-            raise ConfigurationError(
-                f"Redis at {self.address} has maxmemory-policy {policy}, which would evict snapshots: "
-                "set it to noeviction"
-            )
-        if not info.get("aof_enabled"):
-            return [f"Redis at {self.address} has no AOF: a restart loses snapshots (start it with --appendonly yes)"]
-        return []
+            return await needs.check(self._redis, self.address, MODELS, learn)
 
     async def digest(self, model: str) -> str:
         """See Store.digest."""
@@ -238,12 +244,7 @@ class RedisStore:
                 ) from error
             if not isinstance(error, ResponseError):  # which is an answer
                 self.missing_since = self.missing_since or time.time()
-            # The client wraps "Connection refused" in words of its own.
-            cause = error.__context__ if isinstance(error.__context__, OSError) else error
-            reason = os_cause(cause) if isinstance(cause, OSError) else str(error)
-            if isinstance(cause, TimeoutError | RedisTimeoutError):
-                reason = "no answer in time"
-            raise DependencyError(f"Redis at {self.address}: {reason or type(error).__name__}", "redis") from error
+            raise DependencyError(f"Redis at {self.address}: {_reason(error)}", "redis") from error
         self.missing_since = 0.0
         # The client can swallow a cancellation that arrives while it connects; the task must end all the same.
         if (task := asyncio.current_task()) and task.cancelling():

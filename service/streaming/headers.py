@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.kernel import _compiled
+from service.learning.compiled import compiled
 
 
 def most_headers(records: bytes | bytearray, least_bytes: int) -> int:
@@ -11,7 +11,7 @@ def most_headers(records: bytes | bytearray, least_bytes: int) -> int:
     return int(_most_headers(np.frombuffer(records, np.uint8), least_bytes))
 
 
-@_compiled
+@compiled
 def _varint(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
     """Kafka's zigzag integer at this place, and the place behind it."""
     value = shift = 0
@@ -25,7 +25,7 @@ def _varint(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), at
 
 
-@_compiled
+@compiled
 def _most_headers(data: NDArray[np.uint8], least: int) -> int:
     at = most = 0
     while 0 <= at < len(data):

@@ -77,8 +77,8 @@ class Observer(Protocol):
     def resigned(self) -> None:
         """We do not learn it any more."""
 
-    def learned(self, seconds: float, delay: float) -> None:
-        """A slice was learned, in `seconds`; its last record was written `delay` seconds ago."""
+    def learned(self, records: int, seconds: float, delay: float) -> None:
+        """A slice was read, in `seconds`, and its events learned; its last record was written `delay` seconds ago."""
 
     def saved(self, saved: Saved) -> None:
         """A save was accepted."""

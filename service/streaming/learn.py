@@ -16,11 +16,13 @@ interleaving. What happened is told to an `Observer`; nothing here logs, counts 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from service.errors import (
     ConfigurationError,
     DataError,
     DependencyError,
+    Diverged,
     LogLost,
     SnapshotDamaged,
     SnapshotNewer,
@@ -34,7 +36,10 @@ from service.streaming.interfaces import Log, Observer, Record
 from service.streaming.recognise import fingerprint, may_go_on
 
 SLICE = 200
-"""Records learned before the event loop turns: predictions wait for at most one slice."""
+SLICE_BYTES = 1 << 20
+SLICE_SECONDS = 0.005
+"""The records, their bytes and the time after which the event loop turns: predictions wait for at most one slice. A
+single record may be more, and how long that takes is the decoder's concern."""
 LONGEST_PAUSE = 5.0
 CONFIRM_SECONDS = 1.0
 
@@ -199,6 +204,8 @@ class Learning:
         head = self._keeper.head
         assert head is not None  # noqa: S101 - a learner that was there is a head's
         await may_go_on(self._log, head, self._identity, self._source, learner.next, bounds, self._tell)
+        if learner.diverged:
+            raise Diverged(self._log.topic, learner.diverged)
         # A partition that was added: all of its records are newer than the model.
         added = {p: found for p, found in bounds.items() if p not in learner.next}
         learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
@@ -229,10 +236,11 @@ class Learning:
                 if expected == polled_from and not await self._gap(partition, expected):
                     return
                 self._pass_over(learner, partition, first)
-            for i in range(0, len(run), SLICE):
+            at = 0
+            while at < len(run):
                 if not self._log.held or self._learner is None:
                     return
-                await self._apply(learner, partition, run[i : i + SLICE])
+                at += await self._apply(learner, partition, run[at : at + SLICE])
                 await self._clock.sleep(0)
 
     async def _pass_markers(self, learner: Learner) -> None:
@@ -266,9 +274,14 @@ class Learning:
             )
         return True
 
-    async def _apply(self, learner: Learner, partition: int, records: Sequence[Record]) -> None:
-        started = self._clock.now()
-        outcome = learner.apply(partition, records[0].offset, [record.value for record in records])
+    async def _apply(self, learner: Learner, partition: int, records: Sequence[Record]) -> int:
+        """Learn the first of these records, as many as make a slice, and say how many."""
+        now, started = self._clock.now, self._clock.now()
+        values = [record.value for record in records]
+        if sum(len(value or b"") for value in values) > SLICE_BYTES:
+            sizes = accumulate(len(value or b"") for value in values)
+            values = values[: max(1, sum(size <= SLICE_BYTES for size in sizes))]
+        outcome = learner.apply(partition, records[0].offset, values, lambda: now() - started >= SLICE_SECONDS)
         for reject in outcome.rejects:
             r = records[reject.record]
             letter = dead_letter(
@@ -278,17 +291,14 @@ class Learning:
             self._tell.set_aside(letter)
         if outcome.consumed:
             self._last[partition] = records[outcome.consumed - 1]
-        delay = self._clock.time() - records[-1].timestamp / 1000
-        self._tell.learned(self._clock.now() - started, delay)
+        delay = self._clock.time() - records[max(outcome.consumed, 1) - 1].timestamp / 1000
+        self._tell.learned(outcome.consumed, self._clock.now() - started, delay)
         if outcome.diverged:
             await self._save(learner)
             if self._learner is None:
-                return
-            raise DataError(
-                f"model {self._log.topic} diverged: {outcome.diverged}; its last good version answers. Begin anew with "
-                f"a smaller eta after `perceptron reset -t {self._log.topic} --yes`, or leave the events out with "
-                f"`perceptron rollback -t {self._log.topic} --to VERSION --resume-at P:OFFSET --yes`"
-            )
+                return 0
+            raise Diverged(self._log.topic, outcome.diverged)
+        return outcome.consumed
 
     async def _save(self, learner: Learner) -> None:
         if broken := learner.broken:

@@ -3,19 +3,21 @@
 import asyncio
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import typer
 
-from service.errors import DependencyError, PerceptronError
+from service.errors import DataError, DependencyError, PerceptronError
 from service.settings import Settings, settings_file
 from service.snapshots.store import RedisStore
 from service.streaming.brokers import admin
 from service.streaming.coordinator import coordinator
 from service.streaming.dead_letters import topic_of
+from service.streaming.topic_id import too_old
+from service.tools.newest import judge_newest
 
 
 def show_config(settings: Settings, flags: set[str], as_json: bool) -> None:
@@ -92,7 +94,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
         typer.echo(f"warn  {warning}")
     store = RedisStore(settings.redis.url)
     try:
-        warnings = await store.check()
+        warnings = await store.check(settings.learn)
         typer.echo(f"ok    Redis at {store.address}")
         for warning in warnings:
             typer.echo(f"warn  {warning}")
@@ -106,11 +108,13 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     bootstrap = settings.kafka.bootstrap_servers
     try:
         async with admin(bootstrap) as client:
-            topics = set(await client.list_topics())
+            topics, old = set(await client.list_topics()), await too_old(client._client)
     except DependencyError as error:
         typer.echo(f"fail  {error}")
         return [*found, error]
     typer.echo(f"ok    Kafka at {bootstrap}")
+    if old:
+        typer.echo(f"warn  {old}")
     group = settings.kafka.group_id
     try:
         answering = await coordinator(bootstrap, group, settings.kafka.session_timeout)
@@ -128,4 +132,20 @@ async def _check(settings: Settings) -> list[PerceptronError]:
                 said = f"topic {name} does not exist: create it, or run with --create-topics"
                 typer.echo(f"fail  {said}")
                 found.append(PerceptronError(said))
+    return found + await _check_records(settings, topics)
+
+
+async def _check_records(settings: Settings, topics: Iterable[str]) -> list[PerceptronError]:
+    """A line for each topic that is learned: how many of its last records its model would accept."""
+    found: list[PerceptronError] = []
+    for topic in sorted(topics):
+        if topic in settings.listed or settings.wanted(topic):
+            try:
+                level, said = await judge_newest(settings.kafka.bootstrap_servers, topic, settings.of(topic).identity())
+            except PerceptronError as error:
+                level, said = "fail", str(error)
+                found.append(error)
+            else:
+                found += [DataError(said)] if level == "fail" else []
+            typer.echo(f"{level:<4}  topic {topic}: {said}")
     return found

@@ -20,14 +20,15 @@ from fastapi import FastAPI
 
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics
-from service.serving.app import LARGE_BODY, Limits, create_app
+from service.serving.app import Limits, create_app
+from service.serving.large import LARGE
 from service.serving.models import Models, given
 from service.snapshots.store import RedisStore
 from tests.fuzz import judge
-from tests.fuzz.events import IDENTITIES, record
+from tests.fuzz.events import IDENTITIES, learned, record
 from tests.fuzz.texts import Texts
 
-LIMITS = Limits(body_bytes=LARGE_BODY + 2000, instances=4)
+LIMITS = Limits(body_bytes=LARGE + 2000, instances=4)
 PARAMETERS = ("top", "names", "limit", "cursor", "explain", "Top", "")
 VALUES = (
     "", "0", "1", "2", "10", "-1", "10000", "10001", "1e3", "1.0", "true", "false", "yes", "no", "on", "off", "null",
@@ -67,9 +68,9 @@ def application() -> tuple[FastAPI, list[Learner]]:
     """The application over one model of each identity, which have learned mutated events. Their names are m0, m1, …"""
     learners = []
     for i, identity in enumerate(IDENTITIES):
-        learner, texts = Learner(identity), Texts(Random(i))
-        learner.begin({0: 0})
-        learner.apply(0, 0, [record(texts, identity) for _ in range(100)])
+        texts = Texts(Random(i))
+        learner, _ = learned(identity, [record(texts, identity) for _ in range(100)], [(0, 100)])
+        learner.diverged = None  # what it diverged at is left out
         learners.append(learner)
     models = Models(given(f"m{i}", learner, 0.0) for i, learner in enumerate(learners))
     metrics = Metrics("0", lambda: [], lambda: True, lambda: {})
@@ -125,7 +126,7 @@ def body(texts: Texts, learner: Learner) -> bytes:
         members.pop()
     random.shuffle(members)
     raw = texts.broken((texts.object(members) + texts.space()).encode(errors="surrogatepass"))
-    return raw if chance(0.998) else raw + b" " * random.choice((LARGE_BODY, LIMITS.body_bytes))
+    return raw if chance(0.998) else raw + b" " * random.choice((LARGE, LIMITS.body_bytes))
 
 
 def request(texts: Texts, learners: list[Learner]) -> tuple[Asked, int]:

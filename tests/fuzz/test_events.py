@@ -6,6 +6,7 @@ import pytest
 
 from service.learning import events
 from service.learning.events import REASONS, Decoder
+from service.learning.scanner import scan
 from tests.fuzz.events import fuzz
 
 
@@ -18,10 +19,17 @@ def test_mutated_events_are_read_as_the_judge_reads_them() -> None:
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(Decoder, "_examine"), (Decoder, "_certain"), (events, "name_fits"), (events, "_depth"), (events, "_in_range")],
+    [
+        (Decoder, "_examine"),
+        (Decoder, "_certain"),
+        (Decoder, "_each_once"),
+        (events, "name_fits"),
+        (events, "_in_range"),
+        (events, "look"),
+    ],
 )
 def test_a_fault_is_found(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these tests of the decoder that lets everything through is noticed."""
-    monkeypatch.setattr(owner, name, lambda *_: name != "_depth")
+    monkeypatch.setattr(owner, name, scan if name == "look" else lambda *_: True)
     with pytest.raises(AssertionError):
         fuzz(20_000)

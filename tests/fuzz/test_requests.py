@@ -6,7 +6,7 @@ import os
 import pytest
 
 from service.learning import events
-from service.serving import predict
+from service.serving import app, large, predict
 from tests.fuzz.requests import Asked, application, ask, fuzz
 
 
@@ -15,6 +15,14 @@ async def test_mutated_requests_get_an_answer_or_a_problem() -> None:
     # Worth something only where both happen.
     assert 0.2 < counted[200] / counted.total() < 0.8
     assert set(counted) >= {200, 400, 404, 405, 413, 415, 422}
+
+
+async def test_pieces_are_read_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every body were large, and every few bytes of it a piece: the same verdicts and scores, bit for bit."""
+    monkeypatch.setattr(app, "LARGE", 0)
+    monkeypatch.setattr(large, "LARGE", 30)
+    counted = await fuzz(1500, seed=1)
+    assert counted[200] > 300
 
 
 @pytest.mark.parametrize(("owner", "name"), [(predict, "_certain"), (events, "_in_range")])
@@ -27,8 +35,8 @@ async def test_a_fault_is_found(owner: object, name: str, monkeypatch: pytest.Mo
 
 async def test_a_client_that_goes_away_is_no_defect() -> None:
     """It would be counted as a 500, and alerts watch those."""
-    app, _ = application()
-    answered = await ask(app, Asked("POST", "/v1/models/m0/predict", "", None, b"{", cut=True))
+    application_, _ = application()
+    answered = await ask(application_, Asked("POST", "/v1/models/m0/predict", "", None, b"{", cut=True))
     assert answered.status == 400
 
 

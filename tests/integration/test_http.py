@@ -76,6 +76,7 @@ async def test_every_answer_has_the_fields_it_promises(service: Running, topic: 
     assert [w["name"] for w in http.get(f"/v1/models/{topic}/weights?names=clicks,none").json()["weights"]] == [
         "clicks"
     ]
+    assert http.get(f"/v1/models/{topic}/weights?top=1&names=").json()["weights"] == []
     assert http.get("/livez").json() == {"live": True}
     assert http.get("/readyz").json() == {"ready": True}
     assert "/v1/models/{name}/predict" in http.get("/openapi.json").json()["paths"]
@@ -279,3 +280,22 @@ async def test_ready_is_when_every_listed_model_can_answer(run: Run, kafka: Serv
     assert service.http.post(f"/v1/models/{topic}-2/predict", json={"features": {}}).status_code == 503
     await create_topic(kafka, f"{topic}-2")
     await asyncio.to_thread(service.up)
+
+
+async def test_a_name_with_a_comma_can_be_asked_for(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
+    """`names` has commas between names, as ever; `name` is one name, whatever is in it, and may be given again."""
+    service = await asyncio.to_thread(run().up)
+    await producer.send_and_wait(topic, event({"a": 1, "b": 2, "a,b": -3, "": 4}, 1))
+    await asyncio.to_thread(service.wait_for, 1)
+
+    def weights(*query: tuple[str, str]) -> dict[str, float]:
+        answer = service.http.get(f"/v1/models/{topic}/weights", params=list(query)).raise_for_status().json()
+        assert answer["next"] is None
+        return {row["name"]: row["weight"] for row in answer["weights"]}
+
+    assert weights(("names", "a,b")) == {"a": 1.0, "b": 2.0}
+    assert weights(("name", "a,b")) == {"a,b": -3.0}
+    assert weights(("name", "a,b"), ("name", "none"), ("name", "b")) == {"a,b": -3.0, "b": 2.0}
+    assert weights(("name", "a,b"), ("names", "b,a")) == {"a,b": -3.0, "b": 2.0, "a": 1.0}
+    assert list(weights(("names", "b,a"), ("name", "a,b"), ("top", "2"))) == ["a,b", "b"], "the largest of these"
+    assert weights(("name", "")) == weights(("names", "")) == {"": 4.0}

@@ -78,8 +78,9 @@ def test_check_says_a_line_for_each_thing(kafka: Server, redis: Server, topic: s
     url = f"redis://{redis.address}/0"
     done = perceptron("check", "-t", topic, "-b", kafka.address, "--redis", url, cwd=tmp_path)
     assert done.returncode == 1
-    assert [line[:4] for line in done.stdout.splitlines()] == ["ok  ", "ok  ", "ok  ", "ok  ", "ok  ", "fail"]
+    assert [line[:4] for line in done.stdout.splitlines()] == ["ok  ", "ok  ", "ok  ", "ok  ", "ok  ", "fail", "ok  "]
     assert f"topic {topic}.dead-letters does not exist" in done.stdout
+    assert done.stdout.endswith(f"ok    topic {topic}: no records yet\n")
     asyncio.run(create_topic(kafka, f"{topic}.dead-letters"))
     assert perceptron("check", "-t", topic, "-b", kafka.address, "--redis", url, cwd=tmp_path).returncode == 0
     done = perceptron("check", "-t", topic, "-b", NOWHERE, "--redis", f"redis://{NOWHERE}/0", cwd=tmp_path)

@@ -167,6 +167,15 @@ class Judge:
         ends = {p: part.end for p, part in enumerate(self._world.topics[-1].partitions)}
         return digest in self.known and self.known[digest].next == ends
 
+    def diverges(self, digest: str) -> bool:
+        """Whether this head's model may learn one of the events that are next no more."""
+        head = self.known[digest]
+        topics = [head.topic] if head.topic else self._world.topics
+        parts = [(head.next.get(p, 0), part.records) for topic in topics for p, part in enumerate(topic.partitions)]
+        records = [found.get(at) for at, found in parts]
+        after = [head.state.copy().fold.fold([r.value]) for r in records if r and r.good and r.value]
+        return any(fold.diverged for fold in after)
+
     def letters(self) -> None:
         """No dead letter is of a record that was learned, or of none."""
         for key, values in self._world.letters.items():

@@ -11,12 +11,14 @@ from typing import NamedTuple
 HERE = Path(__file__).parents[2]
 LEARN, KEEPER, EVENTS = "service/streaming/learn.py", "service/snapshots/keeper.py", "service/learning/events.py"
 RECOGNISE, CODEC = "service/streaming/recognise.py", "service/snapshots/codec.py"
+IDENTITY = "service/learning/identity.py"
 BLOBS, HEAD, STORE = "service/snapshots/blobs.py", "service/snapshots/head.py", "tests/simulation/world.py"
 OFFSETS = "service/streaming/offsets.py"
 SEEDS = 300
 CONTRACT = "tests/contract/test_store.py::test_of_the_simulator"
 ALONE = "tests/simulation/test_alone.py"
 NEWER = f"{ALONE}::test_a_newer_releases_head_is_not_gone_on_with"
+PACE = "tests/unit/test_pace.py"
 
 
 class Mutant(NamedTuple):
@@ -31,6 +33,7 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
+    Mutant("weights without a limit", IDENTITY, "MAX_SQUARED_NORM = 1e30", "MAX_SQUARED_NORM = 1e300"),
     Mutant("no parent check", STORE, "        if current != parent:\n", "        if False:\n"),
     Mutant("no check that blobs are there", STORE, "if not live <= state.keys():", "if False:"),
     Mutant(
@@ -148,6 +151,34 @@ MUTANTS = (
         f"{CONTRACT}[a_keeper_uploads_again_what_vanished]",
     ),
     Mutant(
+        "the wall clock says when a version is due", KEEPER, "return now - self._last_kept[1] >= self._keep_every",
+        "return self._clock.time() - last.saved_at >= self._keep_every",
+    ),
+    Mutant(
+        "a version of the future is of now", KEEPER, "now - abs(self._clock.time() - last.saved_at)",
+        "now - (self._clock.time() - last.saved_at)",
+    ),
+    Mutant("the recorded order has no bound", KEEPER, "if len(learner.runs) > MOST_RUNS:", "if False:"),
+    Mutant(
+        "a look from before the last save is believed", LEARN,
+        "if self._looked() != self._keeper.digest and not await self._keeper.current():",
+        "if self._looked() != self._keeper.digest:",
+        f"{ALONE}::test_a_look_from_before_the_last_save_drops_nothing",
+    ),
+    Mutant(
+        "nobody asks where a look found another head", LEARN,
+        "if self._looked() != self._keeper.digest and not await self._keeper.current():", "if False:",
+        f"{ALONE}::test_a_look_from_before_the_last_save_drops_nothing",
+    ),
+    Mutant(
+        "a save that waited for the store paces the next", KEEPER, "min(saved.seconds, self._cost), saved.seconds",
+        "saved.seconds, saved.seconds", f"{PACE}::test_after_the_store_hung_saves_are_as_often_as_before",
+    ),
+    Mutant(
+        "a store that answers again is waited for", KEEPER, "return (back or self._clock.now()",
+        "return (self._clock.now()", f"{PACE}::test_a_store_that_answers_again_is_saved_to_at_once",
+    ),
+    Mutant(
         "no second look where a blob is missing", KEEPER,
         "if found is not None and found[0] == digest:", "if found is not None:",
         f"{CONTRACT}[a_reader_that_is_overtaken_looks_again]",
@@ -170,6 +201,10 @@ MUTANTS = (
     Mutant(
         "a batch that a fetch begins within is believed", OFFSETS,
         "if first < self.at and not self._sure(first, following):", "if False:",
+    ),
+    Mutant(
+        "the rest of a slice that was cut short is left out", LEARN, "return outcome.consumed\n",
+        "return len(records)\n",
     ),
     Mutant("names of rejected events stay", EVENTS, "            self._columns.truncate(count)\n", ""),
     Mutant(

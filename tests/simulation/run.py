@@ -1,6 +1,8 @@
 """The scheduler: one seed's run, from the first start to the end of the log, with faults in between."""
 
 import contextlib
+import hashlib
+import json
 import random
 import traceback
 from collections.abc import Callable, Iterator
@@ -10,6 +12,7 @@ from unittest import mock
 from service.errors import (
     AnotherCluster,
     DependencyError,
+    Diverged,
     IdentityChanged,
     LogLost,
     SnapshotDamaged,
@@ -25,6 +28,8 @@ from tests.simulation.judge import Judge
 from tests.simulation.log import SimulatedLog
 from tests.simulation.world import Clock, SimulatedStore, Step, Topic, Violation, World
 
+MOST_BLOCKS = 3
+"""Of runs since the last kept version."""
 PATIENCE = 6000
 """Steps after the last fault within which everything is learned, or somebody said why not."""
 
@@ -100,7 +105,10 @@ class Process:
         store = SimulatedStore(world, name, lambda: saver._doubtful.runs if saver._doubtful else [])
         saver = Keeper("t", store, clock, offload, writer=Writer(group, name), **keeping)
         known = bool(world.redis.state) and world.rng.random() < 0.5
-        self.learning = learn.Learning(self.log, saver, clock, self.tell, identity, known=lambda: known)  # type: ignore[arg-type]
+        self.looked: str | None = None
+        log: Any = self.log
+        asked = lambda: known, lambda: self.looked
+        self.learning = learn.Learning(log, saver, clock, self.tell, identity, None, *asked)
         self.coroutine = self.learning.run()
         self.at: Step | None = Step("start")
 
@@ -129,14 +137,16 @@ class Reader:
 
 
 @contextlib.contextmanager
-def small(slice_: int, block: int) -> Iterator[None]:
-    """Slices and blocks so small that a few records make several."""
+def small(slice_: int, block: int, seconds: float) -> Iterator[None]:
+    """Slices and blocks so small that a few records make several; in 0 seconds a slice is one record."""
     with (
         mock.patch.object(learn, "SLICE", slice_),
+        mock.patch.object(learn, "SLICE_SECONDS", seconds),
         mock.patch.object(keeper, "SHARE", 2),  # a save is due sooner
         mock.patch.object(blobs, "BLOCK_COLUMNS", block),
         mock.patch.object(blobs, "BLOCK_NAMES", block),
         mock.patch.object(blobs, "BLOCK_RUNS", block),
+        mock.patch.object(keeper, "MOST_RUNS", MOST_BLOCKS * block),
     ):
         yield
 
@@ -147,18 +157,22 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.seed, self.world = seed, World(seed)
         self.judge, rng = Judge(self.world), self.world.rng
-        self.world.accepted = self.judge.accepted
+        self.world.accepted = self.accepted
         self.keeping = {"keep": rng.choice((0, 1, 1, 3)), "keep_every": rng.choice((0.5, 2.0, 10.0))}
-        self.sizes = rng.choice((2, 3, 200)), rng.choice((2, 3, 8))
-        self.identity = Identity(eta=rng.choice((1.0, 0.5, 0.3)))
+        # Simulated time stands still in a slice: all of it is learned, or with no time at all record by record.
+        self.sizes = rng.choice((2, 3, 200)), rng.choice((2, 3, 8)), 0.0 if seed % 3 == 0 else 1.0
+        # Some models diverge, after a few events or a few dozen.
+        self.identity = Identity(eta=rng.choice((1.0, 0.5, 0.3)) * (3e14 if seed % 16 == 9 else 1.0))
         self.processes: list[Process] = []
         self.paces: dict[str, float] = {}
         self.reader = Reader(self.world)
-        self.started = 0
+        self.started, self.next_look = 0, 0.0
         # Numbers of their own, so that what is not flipped goes as it would without.
         self.flips = random.Random(f"flips of {seed}")
         self.world.topic.compacted = self.flips.random() < 0.2
         self.flipping = self.flips.choice((0.0, 0.0, 0.0, 0.002))
+        self.kept_at = {"": 0.0}
+        """When the last kept version of each accepted head was accepted."""
         wanted: list[tuple[Callable[[], None], float]] = [
             (self.spawn, 1.0), (self.crash, 1.0), (self.stop, 0.3), (self.assign, 3.0), (self.revoke, 2.0),
             (self.roll_back, 0.7), (self.empty, 0.15), (self.late, 2.0), (self.world_produces, 5.0), (self.trim, 0.1),
@@ -190,12 +204,8 @@ class Simulation:
                     else:
                         self.step()
                 self.heal()
-                for _ in range(PATIENCE):
-                    if self.learned() or self.excused():
-                        break
-                    self.step()
-                else:
-                    raise Violation("not everything is learned, and nobody says why")
+                self.settle()
+                self.keep()
                 self.world.redis.whole()
                 self.judge.letters()
         except Violation as violation:
@@ -207,10 +217,45 @@ class Simulation:
             self.reader.coroutine.close()
         return self.world
 
+    def settle(self) -> None:
+        """Go on until everything is learned, or somebody said why not."""
+        for _ in range(PATIENCE):
+            if self.learned() or self.excused():
+                return
+            self.step()
+        raise Violation("not everything is learned, and nobody says why")
+
+    def keep(self) -> None:
+        """Whatever the wall clock did before: when a version is due, the next save is kept."""
+        if not self.keeping["keep"] or not self.learned():
+            return
+        self.world.now += 2 * self.keeping["keep_every"]
+        due = self.world.now
+        while self.judge.whole():
+            self.world.topic.produce()
+        self.settle()
+        if self.learned() and self.kept_at[self.world.redis.current] < due:
+            raise Violation("no version was kept though one was due")
+
+    def accepted(self, before: str, head: bytes, cut: list[tuple[int, int, int]]) -> None:
+        """The judge looks at an accepted head; how long the order is that it records is ours."""
+        self.judge.accepted(before, head, cut)
+        digest, said = hashlib.sha256(head).hexdigest(), json.loads(head)
+        kept = bool(said["kept"]) and said["kept"][-1]["version"] == said["version"]
+        self.kept_at[digest] = self.world.now if kept else self.kept_at[before]
+        if kept and not self.keeping["keep"]:
+            self.world.count("kept for its order")
+        if (order := len(self.judge.known[digest].runs)) > keeper.MOST_RUNS:
+            raise Violation(f"version {said['version']} records the order of {order} runs")
+
     def step(self) -> None:
         """Let somebody who can go on go on to the next await; where nobody can, time passes."""
         world = self.world
         world.now += world.rng.random() * 0.02
+        if world.now > self.next_look:
+            self.next_look = world.now + 1.0
+            for process in self.processes:
+                process.looked = world.redis.looked
         everybody: list[Process | Reader] = [*self.processes, self.reader]
         ready = [p for p in everybody if p.at is not None and p.at.ready()]
         if not ready:
@@ -404,7 +449,9 @@ class Simulation:
             return False  # a zombie saved meanwhile: it looks again
         bounds = [(part.begin, part.end) for part in world.topic.partitions]
         if isinstance(reason, IdentityChanged) and digest:
-            good = f'"eta":{self.identity.eta}' not in world.redis.state["head"].decode()
+            good = json.loads(world.redis.state["head"])["identity"]["eta"] != self.identity.eta
+        elif isinstance(reason, Diverged) and digest:
+            good = self.judge.diverges(digest)
         elif isinstance(reason, LogLost) and digest:
             head = self.judge.known[digest]
             starts = [head.next.get(p, 0) for p in range(len(bounds))]

@@ -207,3 +207,19 @@ def test_a_newer_releases_head_is_not_gone_on_with(alone: Alone) -> None:
         alone.world.redis.give_back(alone.world.redis.past[-1])
         assert alone.until(alone.judge.whole)
         assert alone.process.tell.reason is None
+
+
+def test_a_look_from_before_the_last_save_drops_nothing(alone: Alone) -> None:
+    """It found another head than ours, which is no reason to learn again; one that found a reset is."""
+    process = alone.process
+    process.log.assign()
+    alone.produce(3)
+    assert alone.until(alone.judge.whole)
+    process.looked = "of before"
+    alone.world.now += 5
+    assert not alone.until(lambda: alone.world.counts.get("rewound: replaced"), 100)
+    alone.world.redis.state.clear()
+    process.looked = ""
+    alone.world.now += 5
+    assert alone.until(lambda: alone.world.counts.get("rewound: replaced"))
+    assert alone.until(alone.judge.whole)

@@ -61,13 +61,13 @@ class Partition:
         """What the log gives for an offset and all that follows: first and next offset of each batch, its records.
 
         It goes by where batches begin, as they stand there, to the one that has the offset, or is the first beyond it.
-        A batch without records is a marker, or what was aborted; where the log is compacted there is none.
+        A batch without records is a marker, or what was aborted; where the log is compacted the last alone is there.
         """
         start, to, says = self.flipped or (self.end, self.end, 0)
         found = [
             (offset, offset + 1, [self.records[offset]] if offset in self.records else [])
             for offset in range(self.end)
-            if not start <= offset < to and (offset in self.records or not compacted)
+            if not start <= offset < to and (offset in self.records or not compacted or offset == self.end - 1)
         ]
         if self.flipped:
             moved = [self.records[o]._replace(offset=o - start + says) for o in range(start, to) if o in self.records]
@@ -134,6 +134,12 @@ class Redis:
     @property
     def current(self) -> str:
         return self.state.get("digest", b"").decode(errors="replace")
+
+    @property
+    def looked(self) -> str | None:
+        """What a look for many models finds of this one: see `snapshots.store.Looking`."""
+        digest = self.state.get("digest")
+        return self.current if self.hash and (digest or b"").isascii() and (digest or not self.state) else None
 
     @property
     def intact(self) -> bool:
@@ -303,6 +309,7 @@ class SimulatedStore:
             if late:
                 world.redis.late.append((f"{what} of {self._name}", command))
             world.say(f"{self._name}: {what} fails{', and will come late' if late else ''}")
+            self.missing_since = world.now + 1.0
             raise DependencyError(f"{what}: no answer", "redis")
         answer = command()
         if world.chance(0.03):
@@ -316,7 +323,9 @@ class SimulatedStore:
         if world.chance(0.03):
             world.count("reply lost")
             world.say(f"{self._name}: reply to {what} lost")
+            self.missing_since = world.now + 1.0
             raise DependencyError(f"{what}: reply lost", "redis")
+        self.missing_since = 0.0
         return answer
 
     async def digest(self, model: str) -> str:

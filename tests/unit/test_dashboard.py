@@ -1,5 +1,6 @@
 """The Grafana dashboard is what its generator gives, asks for metrics that exist, and can be read."""
 
+import asyncio
 import json
 import re
 import runpy
@@ -30,7 +31,7 @@ def _exported() -> set[str]:
     learner = {"limit": 1.0, "accuracy": 1.0, "bound": 1, "margins": (0.0, (0.0, 0.0, 0.0)), "lag": {0: 1}}
     now = Now("m", True, 1, 1, 1.0, 1.0, durable, **learner)  # type: ignore[arg-type]
     metrics = Metrics("1", lambda: [now], lambda: True, lambda: {"kafka": 0.0})
-    families = list(text_string_to_metric_families(metrics.render().decode()))
+    families = list(text_string_to_metric_families(asyncio.run(metrics.render()).decode()))
     # Of a metric with labels there is no sample before its first use, but its family is there.
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
     return {family.name + suffix for family in families for suffix in suffixes.get(family.type, ("",))}

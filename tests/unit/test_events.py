@@ -1,6 +1,9 @@
 """What is an event and what is not: every rejection of the format, and what is accepted."""
 
 import json
+from collections import Counter
+from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -9,13 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction import FeatureHasher
 
+from service.errors import Rejected
 from service.learning.columns import columns_for
-from service.learning.events import REASONS, Decoder
+from service.learning.events import REASONS, Decoder, parse
 from service.learning.identity import Identity
+from service.learning.scanner import look
+from tests.fuzz.texts import Texts
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL, GOOD_NAMED
 
 NAMED = Identity()
 POSITIONAL = Identity(features="positional", dimension=3)
+
+
+def reason(reader: Callable[[bytes], Any], raw: bytes) -> str:
+    """Why it is rejected, or nothing."""
+    try:
+        reader(raw)
+    except Rejected as rejected:
+        return rejected.reason
+    return ""
 
 
 def decode(identity: Identity, *records: bytes | None) -> Any:
@@ -129,11 +144,58 @@ json_values = st.recursive(
     )
 )
 def test_the_careful_reader_agrees_with_the_fast_one(value: Any) -> None:
-    """Any JSON is an event for both or for neither, and a reject has a reason of the list."""
+    """Any JSON is an event for both or for neither, for the same reason, and that is of the list."""
     raw = json.dumps(value).encode()
     for identity in (NAMED, POSITIONAL, Identity(features="hashed", bits=4)):
         decoder = Decoder(identity, columns_for(identity))
-        fast, careful = decoder._decode([raw], careful=False), decoder._decode([raw], careful=True)
-        assert fast[1] == careful[1]
-        assert all(r.reason in REASONS for r in fast[1])
-        assert fast[0].values.tolist() == careful[0].values.tolist()
+        reasons = [r.reason for r in decoder.decode([raw])[1]]
+        found = reason(decoder._examine, raw)
+        assert reasons == ([found] if found else reasons and ["not-json"])  # a NaN where nobody looks
+        assert found in ("", *REASONS)
+
+
+def test_a_look_at_a_text_refuses_what_the_standard_library_refuses() -> None:
+    """In lists and objects: what is wrong, broken, cut short or followed by more."""
+    texts = Texts(Random(12))
+    seen = Counter[str]()
+    for _ in range(20_000):
+        values = [texts.value() for _ in range(texts.random.randrange(3))]
+        text = texts.list(values) if texts.chance(0.5) else texts.object([(texts.name(), v) for v in values])
+        raw = texts.space().encode() + texts.broken(text.encode(errors="surrogatepass"))
+        if not raw.lstrip(b" \t\n\r").startswith((b"[", b"{")):
+            continue
+        found = reason(look, raw)
+        assert found == reason(parse, raw), raw
+        seen[found] += 1
+    assert min(seen[""], seen["not-json"], seen["trailing-bytes"]) > 200
+
+
+@pytest.mark.parametrize("identity", [NAMED, POSITIONAL, Identity(features="hashed", bits=4)], ids=lambda i: i.features)
+def test_members_that_nobody_knows_go_the_quick_way(identity: Identity, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any value, before and behind, given twice; and names with colons, quotes and escapes."""
+    monkeypatch.setattr(Decoder, "_examine", None)
+    features: Any = [1, 2, 3] if identity.features == "positional" else {"a:b": 1, 'q"\\:': 2, "é{": 3, "ab": 4}
+    decoder = Decoder(identity, columns_for(identity))
+    for unknown in (
+        '"12:00:01"',
+        "null",
+        "[]",
+        "{}",
+        '{"features":{"a":[1e999,"\\u00e9:"]},"label":[{}]}',
+        '["}",{"":0}]',
+    ):
+        for ascii_ in (True, False):
+            known = json.dumps({"features": features, "label": 1, "weight": 2, "id": "x:y"}, ensure_ascii=ascii_)
+            text = f'{{"ts" : {unknown},"ts":{unknown},{known[1:-1]} , "more":{unknown}}}'
+            batch, rejects, _ = decoder.decode([text.encode()])
+            assert (len(batch.labels), rejects) == (1, [])
+
+
+def test_a_known_member_given_twice_is_found_behind_others_and_escaped() -> None:
+    once = b'{"ts":{"label":2},"features":{"a:":1},"label":1,"label2":1,"labe":1}'
+    assert not decode(NAMED, once)[1]
+    for more in (b'"label":1', b'"l\\u0061bel":1', b'"\\u006Cabe\\u006c":[]', b'"features":{}', b'"id":"x","id":"x"'):
+        assert [r.reason for r in decode(NAMED, once[:-1] + b"," + more + b"}")[1]] == ["duplicate-feature"], more
+    for less in (b'"label\\u0000":1', b'"\\u00461abel":1', b'"labe\\l":1', b'"\\u0049d":1'):
+        reasons = [r.reason for r in decode(NAMED, once[:-1] + b"," + less + b"}")[1]]
+        assert reasons == (["not-json"] if b"\\l" in less else []), less

@@ -1,6 +1,7 @@
 """The fold: the kernel is the formula, cuts do not matter, a restore is no restore, a reject changes nothing."""
 
 import json
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -10,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.errors import OutOfOrder
+from service.learning import rules
 from service.learning.identity import Identity
 from service.learning.learner import Learner, Options
+from service.learning.start import initial
 from service.snapshots import head as heads
 from tests.checks import restored, state_digest
 from tests.kinds import BAD_NAMED
@@ -59,11 +62,14 @@ def test_cuts_and_restores_do_not_change_the_state(identity: Identity, data: Any
     at = 0
     while at < len(records):
         size = data.draw(st.integers(1, len(records) - at))
-        cut.apply(0, at, records[at : at + size])
-        at += size
+        outcome = cut.apply(0, at, records[at : at + size])
+        at += outcome.consumed
         if data.draw(st.booleans()):
             cut = restored(cut, OPTIONS)
+        if outcome.diverged:
+            break
     assert state_digest(cut) == state_digest(whole)
+    assert cut.diverged == whole.diverged
     # Of loss and margins a snapshot keeps a summary only.
     observed = (msgspec.structs.replace(heads.observations(learner), margins=None) for learner in (cut, whole))
     assert next(observed) == next(observed)
@@ -74,7 +80,7 @@ def test_cuts_and_restores_do_not_change_the_state(identity: Identity, data: Any
 def test_the_state_is_the_oracles_fold(records: list[bytes | None]) -> None:
     bad = {raw for raw, _ in BAD_NAMED}
     learner = begun(Identity(eta=0.3))
-    learner.apply(0, 0, records)
+    consumed = learner.apply(0, 0, records).consumed
     fold = Fold(eta=0.3).fold(raw for raw in records if raw is not None and raw not in bad)
     assert learner.columns.names == list(fold.w)
     assert learner.weights.tolist() == fold.vector
@@ -82,8 +88,9 @@ def test_the_state_is_the_oracles_fold(records: list[bytes | None]) -> None:
     assert (counts.events, counts.mistakes, counts.wrong_predictions) == (fold.events, fold.mistakes, fold.wrong)
     assert counts.updates == fold.mistakes
     assert learner.squared_norm_limit == fold.limit
-    assert sum(counts.rejected.values()) == sum(raw in bad for raw in records)
-    assert learner.next == {0: len(records)}
+    assert sum(counts.rejected.values()) == sum(raw in bad for raw in records[:consumed])
+    assert learner.next == {0: consumed}
+    assert fold.diverged == (consumed < len(records)) == bool(learner.diverged)
 
 
 def test_the_first_event_always_updates_and_only_mistakes_do() -> None:
@@ -107,17 +114,17 @@ def test_offsets_that_do_not_go_on_are_refused() -> None:
 
 
 def test_a_model_that_diverges_stops_before_the_event() -> None:
-    """An update that is not finite is not applied, and nothing after it is learned, named or counted."""
+    """An update that takes ‖w‖² beyond its limit is not applied, and nothing after it is learned, named or counted."""
     learner = begun(Identity())
-    huge = b'{"features":{"a":1},"label":1}'
-    learner.apply(0, 0, [huge])
-    learner._w[1] = -1e308  # no sequence of accepted events comes near; other rules' do
-    learner._w[0] = 0.0
+    learner.apply(0, 0, [b'{"features":{"a":1},"label":1}'])
     before = learner.weights.copy()
-    records = [b"bad", b'{"features":{"a":1e30,"b":1},"label":1}', b'{"features":{"c":1},"label":1}', b"bad"]
+    records = [b"bad", b'{"features":{"a":-1e16,"b":1},"label":1}', b'{"features":{"c":1},"label":1}', b"bad"]
     outcome = learner.apply(0, 1, records)
-    assert outcome.diverged
-    assert "eta 1" in outcome.diverged
+    assert outcome.diverged == learner.diverged
+    assert learner.diverged == (
+        "rule perceptron with eta 1: the update at offset 2 of partition 0 takes the squared norm of the weights "
+        "beyond 1e+30"
+    )
     assert outcome.consumed == 1
     assert [r.record for r in outcome.rejects] == [0]
     assert learner.next == {0: 2}
@@ -127,17 +134,52 @@ def test_a_model_that_diverges_stops_before_the_event() -> None:
     assert learner.counts.rejected == {"not-json": 1}
 
 
-def test_a_model_that_diverges_slowly_can_be_restored() -> None:
-    """lms with η = 1 doubles its weights every other event: it stops while the sum of squares is a number."""
-    learner = begun(Identity(rule="lms", average=True))
-    record = b'{"features":{"a":1},"label":1,"weight":2}'
-    for at in range(2000):
-        if outcome := learner.apply(0, at, [record]).diverged:
+@pytest.mark.parametrize(
+    ("rule", "start"),
+    [
+        ("logistic-delta", "zero"),
+        *product(["perceptron", "error-correction", "half-step", "lms"], ["zero", "random:7"]),
+    ],
+)
+def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start: str) -> None:
+    """Whatever the rule, at the same event however records are cut and restored, and as the plain formula says.
+
+    Values rise until one is too large; each event has a name of its own too, so that columns come with every slice.
+    """
+    own: dict[str, Any] = {
+        "eta": 0.5 if rule == "half-step" else 1.0,
+        "slope": 1.0 if rule == "logistic-delta" else None,
+    }
+    identity = Identity(rule=rule, start=start, average=True, **own)
+    rows = [*({"a": (-1.7) ** i, f"n{i}": 1.0} for i in range(80)), {"z": 1e20}]
+    records = [json.dumps({"features": row, "label": 1, "weight": 3.0}).encode() for row in rows]
+    w, at = initial(start, 0, 100).tolist(), 0
+    columns = {"a": 1}
+    for row in rows:
+        x = [(columns.setdefault(name, len(columns) + 1), value) for name, value in row.items()]
+        after = list(w)
+        rules.learn(after, x, 1.0, 3.0, identity)
+        if sum(v * v for v in after) > 1e30:
             break
-    assert outcome
-    assert restored(learner).counts.events == at
-    assert np.isfinite(learner.served).all()
-    assert np.isfinite([learner.squared_steps, learner.squared_norm, *learner.arrays["late"]]).all()
+        w, at = after, at + 1
+    assert 2 < at < len(rows), "it is the limit that is met"
+    for size in (1, 7, len(rows)):
+        learner, next_ = begun(identity), 0
+        while not learner.diverged:
+            next_ += learner.apply(0, next_, records[next_ : next_ + size]).consumed
+            learner = restored(learner, OPTIONS) if size == 7 else learner
+        assert learner.next == {0: at}
+        assert learner.weights.tolist() == w[: len(learner.columns)]
+        assert learner.squared_norm <= 1e30
+        assert np.isfinite([learner.squared_steps, *learner.arrays["late"], *learner.served]).all()
+
+
+def test_a_snapshot_beyond_the_limit_is_one_that_diverged() -> None:
+    """An older release saved such: it is taken up, says so, and learns nothing more."""
+    learner = begun(Identity(rule="lms"))
+    learner.apply(0, 0, [b'{"features":{"a":1},"label":1}'])
+    learner.weights[:] = 1.5e147
+    assert restored(learner).diverged == "the squared norm of the weights is 4.5e+294, beyond 1e+30"
 
 
 def test_runs_record_the_order_across_partitions() -> None:

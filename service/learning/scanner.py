@@ -1,0 +1,184 @@
+"""One look over a record's bytes, compiled: how deep it is nested, and where its known members stand, how often.
+
+It reads no value. It costs the same for each byte, whatever the bytes are, where a parser makes an object of each
+bracket: so a record that is of no use costs the event loop little.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import Rejected
+from service.learning.compiled import compiled
+
+MEMBERS = ("features", "label", "weight", "id")
+"""What an event has."""
+
+MAX_DEPTH = 64
+"""JSON nested deeper is refused: parsers recurse, and how far depends on who calls them."""
+
+WHITE = b" \t\n\r"
+# What the standard library takes for JSON and msgspec does not, and what both take in its place; lengths stay.
+_NOT_FINITE = ((b"NaN", b"[ ]"), (b"-Infinity", b"[       ]"), (b"Infinity", b"[      ]"))
+_SURROGATES = ((b"\\ud", b"\\u0"), (b"\\uD", b"\\u0"))
+_skip = msgspec.json.Decoder(msgspec.Raw).decode
+
+_LONGEST = max(map(len, MEMBERS))
+_NAMES = np.array([list(name.encode().ljust(_LONGEST, b"\0")) for name in MEMBERS])
+_START, _END, _ITEMS, _NESTED = range(4)
+_QUOTE, _BACKSLASH, _COLON, _COMMA, _LETTER_U = b'"\\:,u'
+_BRACKET, _BRACKET_END, _BRACE, _BRACE_END = b"[]{}"
+_SPACE, _TAB, _NEWLINE, _RETURN = WHITE
+_ZERO, _NINE, _SMALL_A, _SMALL_F, _LARGE_A, _LARGE_F = b"09afAF"
+
+
+class Member(NamedTuple):
+    """Where a member's value stands in the record."""
+
+    start: int
+    end: int
+    items: int
+    """Members of an object or values of a list."""
+    nested: int
+    """Where the first list or object within the value begins, or -1."""
+
+
+class Scan(NamedTuple):
+    """What a record's text looks like."""
+
+    deepest: int
+    """The most lists and objects open at once."""
+    end: int
+    """Behind the first list or object of the text, or -1."""
+    again: int
+    """Which of MEMBERS the outermost object gives twice first, or -1."""
+    found: NDArray[np.int64]
+    """A row for each of MEMBERS, its columns those of Member; -1 in front where there is none."""
+
+    def member(self, name: str) -> Member | None:
+        """A known member of the outermost object, where it is given first."""
+        row = self.found[MEMBERS.index(name)].tolist()
+        return Member(*row) if row[_START] >= 0 else None
+
+
+def scan(raw: bytes) -> Scan:
+    """Look over JSON text. Of what is none `deepest` means something, and `end` where a list or object ends there."""
+    found = np.full((len(MEMBERS), 4), -1)
+    deepest, end, again = _scan(raw, found)
+    return Scan(deepest, end, again, found)
+
+
+def look(raw: bytes) -> Scan:
+    """What the text of a list or object looks like; raises Rejected where it is no JSON, as `parse` of all of it would.
+
+    Of what is not finite it says nothing: that is for those who know what it stands for.
+    """
+    found = scan(raw)
+    if found.deepest > MAX_DEPTH:
+        raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
+    try:
+        raw.decode()
+        _skip(raw)
+    except UnicodeDecodeError as error:
+        raise Rejected("not-json", f"not UTF-8 at byte {error.start}") from None
+    except msgspec.MsgspecError as error:
+        finite = _replaced(raw, _NOT_FINITE)
+        if _is_json(finite):
+            return found
+        whole = _replaced(finite, _SURROGATES)
+        if _is_json(whole):
+            raise Rejected("not-json", "half of a surrogate pair in a string") from None
+        more = raw[found.end :].lstrip(WHITE)
+        if found.end >= 0 and more and _is_json(whole[: found.end]):
+            raise Rejected("trailing-bytes", f"more bytes follow the event at byte {len(raw) - len(more)}") from None
+        raise Rejected("not-json", str(error)) from None
+    return found
+
+
+def _replaced(raw: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
+    for old, new in pairs:
+        raw = raw.replace(old, new)
+    return raw
+
+
+def _is_json(raw: bytes) -> bool:
+    try:
+        _skip(raw)
+    except msgspec.MsgspecError:
+        return False
+    return True
+
+
+@compiled
+def _scan(raw: bytes, found: NDArray[np.int64]) -> tuple[int, int, int]:
+    depth = deepest = first = last = i = 0
+    end = again = member = -1
+    listed, size = False, len(raw)
+    while i < size:
+        c = raw[i]
+        if listed and depth == 2 and found[member, _ITEMS] == 0 and c != _BRACKET_END:
+            found[member, _ITEMS] = c not in (_SPACE, _TAB, _NEWLINE, _RETURN)
+        if c == _QUOTE:
+            first = i = i + 1
+            while i < size and raw[i] != _QUOTE:
+                if raw[i] == _BACKSLASH:
+                    i += 1
+                i += 1
+            last = i
+        elif c in (_BRACKET, _BRACE):
+            depth += 1
+            deepest = max(deepest, depth)
+            if member >= 0 and depth == 2:
+                listed = c == _BRACKET
+            elif member >= 0 and depth == 3 and found[member, _NESTED] < 0:
+                found[member, _NESTED] = i
+        elif c in (_BRACKET_END, _BRACE_END):
+            depth -= 1
+            if depth == 0 and end < 0:
+                end = i + 1
+        elif c == _COLON and depth == 1:
+            member, listed = _member(raw, first, last), False
+            if member >= 0 and found[member, _START] >= 0:
+                again, member = again if again >= 0 else member, -1
+            elif member >= 0:
+                found[member, _START], found[member, _ITEMS] = i + 1, 0
+        elif member >= 0 and depth == 2 and c == (_COMMA if listed else _COLON):
+            found[member, _ITEMS] += 1
+        if member >= 0 and (depth == 0 or (depth == 1 and c == _COMMA)):
+            found[member, _END] = i
+            member, listed = -1, False
+        i += 1
+    return deepest, end, again
+
+
+@compiled
+def _member(raw: bytes, first: int, last: int) -> int:
+    """Which of MEMBERS the string there is, its characters escaped or not; else -1."""
+    for name in range(len(_NAMES)):
+        i, j, alike = first, 0, True
+        while alike and i < last:
+            c = raw[i]
+            if c == _BACKSLASH:
+                alike, c = i + 5 < last and raw[i + 1] == _LETTER_U, 0
+                for digit in range(i + 2, i + 6) if alike else range(0):
+                    c = 16 * c + _hexadecimal(raw[digit])
+                i += 5
+            i += 1
+            # Behind each name are zeros, which no name has.
+            alike = alike and c != 0 and j < _LONGEST and c == _NAMES[name, j]
+            j += 1
+        if alike and (j == _LONGEST or _NAMES[name, j] == 0):
+            return name
+    return -1
+
+
+@compiled
+def _hexadecimal(c: int) -> int:
+    if _ZERO <= c <= _NINE:
+        return c - _ZERO
+    if _SMALL_A <= c <= _SMALL_F:
+        return c - _SMALL_A + 10
+    return c - _LARGE_A + 10 if _LARGE_A <= c <= _LARGE_F else 1 << 20

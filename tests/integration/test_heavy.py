@@ -1,0 +1,95 @@
+"""Events that are as heavy as the limits allow, while the service is asked: nobody waits for them."""
+
+import asyncio
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from service.embedded.servers import Server
+from tests.conftest import Run, Running, event, wait
+
+EVENTS = int(os.environ.get("HEAVY", "60"))
+RESULTS = ("accepted", "failed", "refused")
+NAMES = [f"sensor:{i:05d}:{'x' * 72}" for i in range(10_000)]
+
+
+def heavy(i: int) -> bytes:
+    """10,000 features in a little less than 1 MiB, and two members that the format does not name."""
+    features = {name: (i * j % 1999 - 999) / 1024 for j, name in enumerate(NAMES)}
+    return event(features, i % 2, ts="2026-01-01T12:00:01Z", source={"host": "a:1", "tags": ["x:y"]})
+
+
+class Asker:
+    """Asks one thing all the time, and knows how long the longest answer took."""
+
+    def __init__(self, service: Running, method: str, path: str, body: object = None) -> None:
+        self.longest, self.answers, self.wrong = 0.0, 0, 0
+        self._ask: Callable[[], httpx.Response] = lambda: service.http.request(method, path, json=body, timeout=120)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._done.wait(0.005):
+            began = time.monotonic()
+            self.wrong += self._ask().status_code != 200
+            self.longest = max(self.longest, time.monotonic() - began)
+            self.answers += 1
+
+    def __enter__(self) -> "Asker":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+@pytest.mark.parametrize("bad", [False, True], ids=["accepted", "rejected"])
+async def test_heavy_events_hold_nobody_up(run: Run, kafka: Server, topic: str, bad: bool) -> None:
+    service = await asyncio.to_thread(run().up)
+    producer = AIOKafkaProducer(
+        bootstrap_servers=kafka.address, compression_type="zstd", max_request_size=64 << 20, max_batch_size=16 << 20
+    )
+    values = [heavy(i) for i in range(20)]
+    if bad:
+        values = [json.dumps({**json.loads(value), "label": "?"}, separators=(",", ":")).encode() for value in values]
+    assert all(1_000_000 < len(value) < 1 << 20 for value in values), sorted(map(len, values))
+    await producer.start()
+    try:
+        await producer.send_and_wait(topic, event({NAMES[0]: 1}, 1))
+        await asyncio.to_thread(service.wait_for, 1)
+        path = f"/v1/models/{topic}/predict"
+        with (
+            Asker(service, "GET", "/livez") as alive,
+            Asker(service, "POST", path, {"features": {NAMES[0]: 1}}) as predicted,
+        ):
+            began = time.monotonic()
+            sent = [await producer.send(topic, value) for value in itertools.islice(itertools.cycle(values), EVENTS)]
+            await asyncio.gather(*sent)
+            produced = time.monotonic() - began
+            await asyncio.to_thread(
+                wait, lambda: service.model()["next"]["0"] == EVENTS + 1, "all is learned", 60 + EVENTS / 4
+            )
+            took = time.monotonic() - began
+    finally:
+        await producer.stop()
+    print(f"\n{EVENTS} events of 1 MB produced in {produced:.1f} s, learned in {took:.1f} s")
+    for what, asked in (("/livez", alive), ("predictions", predicted)):
+        print(f"{what}: the longest of {asked.answers} answers took {asked.longest:.2f} s")
+    metrics = service.metrics()
+    results = {name: metrics[f'perceptron_snapshots_total{{model="{topic}",result="{name}"}}'] for name in RESULTS}
+    slices = metrics[f'perceptron_slice_duration_seconds_count{{model="{topic}"}}']
+    print(f"{slices:.0f} slices, saves {results}")
+    assert (alive.wrong, predicted.wrong) == (0, 0)
+    assert max(alive.longest, predicted.longest) < 5.0  # whatever else the machine does
+    assert slices > EVENTS / 4
+    assert results["accepted"] > 0
+    assert results["failed"] + results["refused"] == 0
+    assert "not learning any more" not in service.log.read_text()

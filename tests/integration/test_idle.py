@@ -1,0 +1,126 @@
+"""What processes cost that have nothing to do, and how soon they see that there is something."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from aiokafka import AIOKafkaProducer
+from redis import Redis
+
+from service.embedded.servers import Server
+from service.serving.models import OWN_SECONDS, POLL_SECONDS
+from service.settings import Settings
+from service.snapshots.store import CONNECTIONS, key
+from service.streaming import topic_id
+from service.tools.look import _check
+from tests.conftest import Run, Running, create_topic, event, wait
+
+TOPICS = 20
+SECONDS = 4.0
+
+
+def _reads(client: Any) -> int:
+    """How often Redis was written to: each command of a client is one, and those in a script are none."""
+    return int(client.info("stats")["total_reads_processed"])
+
+
+@pytest.fixture
+def looked(redis: Server) -> Iterator[Any]:
+    with Redis(host="127.0.0.1", port=redis.port) as client:
+        yield client
+
+
+async def test_idle_models_are_looked_at_together_and_followed_at_once(
+    run: Run, kafka: Server, producer: AIOKafkaProducer, looked: Any, topic: str
+) -> None:
+    """Commands and connections are as many for twenty topics as for one, and one that is damaged is one alone."""
+    names = [f"{topic}-{i}" for i in range(TOPICS)]
+    await asyncio.gather(*(create_topic(kafka, name) for name in names))
+    for name in names:
+        await producer.send(name, event({"a": 1.0}, 1))
+    await producer.flush()
+    before = looked.info("clients")["connected_clients"]
+    flags = [flag for name in names for flag in ("-t", name)]
+    learner = run("", *flags[2:], topic=names[0])
+    await asyncio.to_thread(learner.up)
+
+    def all_learned(service: Running) -> bool:
+        return all(service.model(name)["next"]["0"] == 1 for name in names)
+
+    await asyncio.to_thread(wait, lambda: all_learned(learner), "all are learned")
+    replica = run("", "--no-learn", *flags[2:], topic=names[0], create=False)
+    await asyncio.to_thread(replica.up)
+    await asyncio.to_thread(wait, lambda: all_learned(replica), "all are followed")
+
+    started, reads = time.monotonic(), _reads(looked)
+    used = [psutil.Process(service.process.pid).cpu_times() for service in (learner, replica)]
+    await asyncio.sleep(SECONDS)  # what is measured
+    seconds, later = time.monotonic() - started, _reads(looked)
+    for service, what, was in zip((learner, replica), ("learner", "replica"), used, strict=True):
+        now = psutil.Process(service.process.pid).cpu_times()
+        share = (now.user + now.system - was.user - was.system) / seconds
+        print(f"{what}: {100 * share:.2f} % of a core, idle with {TOPICS} topics")
+        assert share <= 0.02
+    connections = looked.info("clients")["connected_clients"] - before
+    print(f"{(later - reads) / seconds:.1f} commands a second, {connections} connections")
+    assert (later - reads) / seconds <= 1.2 * (1 / POLL_SECONDS + 1 / OWN_SECONDS) + 2
+    assert connections <= 2 * CONNECTIONS
+
+    looked.rename(key(names[0]), "aside")
+    looked.rpush(key(names[0]), "no hash")
+    try:
+        delays = []
+        for number in range(2, 12):
+            sent = time.monotonic()
+            await producer.send_and_wait(names[1], event({"a": 1.0}, number % 2))
+
+            def followed(number: int = number) -> bool:
+                return bool(replica.model(names[1])["next"]["0"] == number)
+
+            await asyncio.to_thread(wait, followed, "it is learned, saved and followed")
+            delays.append(time.monotonic() - sent)
+        print(f"learned, saved and followed {sorted(delays)[5]:.2f} s after it was sent")
+        assert replica.model(names[0])["next"]["0"] == 1
+    finally:
+        looked.rename("aside", key(names[0]))
+
+
+async def test_an_idle_learner_sees_within_two_seconds_that_its_model_was_reset(
+    run: Run, producer: AIOKafkaProducer, looked: Any, topic: str
+) -> None:
+    service = run()
+    await asyncio.to_thread(service.up)
+    await producer.send_and_wait(topic, event({"a": 1.0}, 1))
+    await asyncio.to_thread(service.wait_for, 1)
+    said = "learning the log again from its start"
+    delays = []
+    for times in (1, 2, 3):
+        looked.delete(key(topic))
+        started = time.monotonic()
+
+        def emptied(times: int = times) -> bool:
+            return service.log.read_text().count(said) == times and bool(looked.exists(key(topic)))
+
+        await asyncio.to_thread(wait, emptied, "it learns again")
+        delays.append(time.monotonic() - started)
+        await asyncio.to_thread(service.wait_for, 1)
+    assert sorted(delays)[1] < 2.0, delays
+
+
+async def test_a_kafka_without_topic_ids_is_said_by_check(
+    kafka: Server, redis: Server, topic: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    await create_topic(kafka, topic)
+    monkeypatch.chdir(Path(__file__).parent)
+    settings = Settings(
+        topics=[topic], create_topics=True, kafka={"bootstrap_servers": kafka.address},
+        redis={"url": f"redis://{redis.address}/0"},
+    )  # fmt: skip
+    for version, warned in ((topic_id.VERSION, 0), (99, 1)):  # as a broker before 2.8, which has no such version
+        monkeypatch.setattr(topic_id, "VERSION", version)
+        assert await _check(settings) == []
+        assert capsys.readouterr().out.count("warn  Kafka gives topics no ids here, as before 2.8") == warned

@@ -1,0 +1,239 @@
+"""What a Redis must be and let its user do is said at the start, by name; and what it says of failures."""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from service.embedded.servers import Server, free_port
+from service.errors import ConfigurationError, DependencyError
+from service.snapshots import needs
+from service.snapshots.store import MODELS, RedisStore, key
+from tests.conftest import DEADLINE, both_stores
+from tests.saving import fresh, keeper, learn, save
+
+NAMES = sorted({command[0] for command in needs.saving(MODELS)})
+
+
+@contextmanager
+def started(folder: Path, *flags: str) -> Iterator[Server]:
+    """A Redis with these flags, on a port that it is told beside them."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        assert not os.environ.get("CI"), "CI must run against redis-server too"
+        pytest.skip("no redis-server on PATH")
+    folder.mkdir()
+    port = free_port()
+    place = ["--tls-port" if "--tls-cert-file" in flags else "--port", str(port), "--dir", str(folder)]
+    if "--tls-cert-file" in flags:
+        place += ["--port", "0"]
+    server = Server([binary, "--bind", "127.0.0.1", "--appendonly", "yes", *place, *flags], port, folder / "log")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+User = Callable[..., Awaitable[RedisStore]]
+
+
+@pytest.fixture
+async def user(redis: Server, raw: Any) -> AsyncIterator[User]:
+    """A store whose user has these rights."""
+    made: list[tuple[str, RedisStore]] = []
+
+    async def make(*rights: str) -> RedisStore:
+        name = f"u-{uuid.uuid4().hex[:8]}"
+        await raw.execute_command("ACL", "SETUSER", name, "on", ">secret", *rights)
+        made.append((name, RedisStore(f"redis://{name}:secret@{redis.address}/0")))
+        return made[-1][1]
+
+    yield make
+    for name, store in made:
+        await store.close()
+        await raw.execute_command("ACL", "DELUSER", name)
+
+
+def test_what_a_save_runs_is_what_is_tried() -> None:
+    script = files("service.snapshots").joinpath("commit.lua").read_text()
+    assert set(re.findall(r"redis\.p?call\('(\w+)'", script)) <= set(NAMES)
+
+
+@both_stores
+@pytest.mark.parametrize("name", [*NAMES, "EVALSHA", "SCRIPT"])
+async def test_a_right_that_is_missing_is_named_at_the_start(user: User, raw: Any, name: str) -> None:
+    store = await user("~perceptron:*", "+@all", f"-{name.lower()}")
+    await raw.script_flush()
+    with pytest.raises(ConfigurationError, match=f"refuses .*{name}.*, which learning needs"):
+        await store.check()
+    assert await raw.exists(needs.TRIED) == 0
+    assert not await raw.sismember(MODELS, needs.TRIED)
+
+
+@both_stores
+async def test_the_rights_that_the_readme_lists_are_enough(user: User, raw: Any, topic: str) -> None:
+    """Those of a learner, and those of a replica, which no learner can do with."""
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    learner, replica = (line.split() for line in re.findall(r"ACL SETUSER \S+ on >\S+ (.+?)(?:\s+#|$)", text, re.M))
+    store = await user(*learner)
+    assert await store.check() == []
+    k, state = keeper(store, topic), fresh()
+    for name in "abc":
+        learn(state, name)
+        last = await save(k, state)
+    follower = await user(*replica)
+    assert await follower.check(learn=False) == []
+    assert await follower.digests([topic, "none"]) == [last.digest, ""]
+    assert (await follower.head(topic) or ("",))[0] == last.digest
+    assert topic in await follower.models()
+    with pytest.raises(ConfigurationError, match="refuses HDEL, which learning needs"):
+        await follower.check()
+    assert not await raw.exists(needs.TRIED)
+
+
+@both_stores
+async def test_a_save_whose_sweeping_is_refused_is_accepted(user: User, raw: Any, topic: str) -> None:
+    store = await user("~perceptron:*", "+@all", "-hdel")
+    k, state = keeper(store, topic), fresh()
+    for name in "abc":
+        learn(state, name)
+        last = await save(k, state)
+    assert await raw.hget(key(topic), "digest") == last.digest.encode()
+
+
+@both_stores
+async def test_a_store_that_holds_something_else_for_one_model_is_looked_at_for_all(
+    store: RedisStore, raw: Any, topic: str
+) -> None:
+    """A key of another type, a digest that is none, half of a head: nobody else's look fails."""
+    k, state = keeper(store, topic), fresh()
+    saved = await save(k, state)
+    names = [topic, *(f"{topic}-{what}" for what in ("list", "bytes", "half", "none"))]
+    await raw.rpush(key(names[1]), "x")
+    await raw.hset(key(names[2]), "digest", b"\xff\xfe")
+    await raw.hset(key(names[3]), "head", b"{}")
+    assert await store.digests(names) == [saved.digest, None, None, None, ""]
+    await raw.delete(*map(key, names[1:]))
+
+
+@pytest.mark.parametrize(("renamed", "said"), [("HDEL", "HDEL"), ("EVALSHA", "EVALSHA and SCRIPT LOAD"), ("HELLO", "")])
+async def test_a_command_that_was_renamed_is_named_and_hello_is_not_needed(
+    tmp_path: Path, renamed: str, said: str
+) -> None:
+    """Without HELLO a server speaks the older protocol alone, as those before 6 and some proxies do."""
+    with started(tmp_path / "redis", "--rename-command", renamed, "") as server:
+        store = RedisStore(f"redis://{server.address}/0")
+        try:
+            if said:
+                with pytest.raises(ConfigurationError, match=f"refuses {said}, which learning needs: .*nknown"):
+                    await store.check()
+            else:
+                assert await store.check() == []
+                await save(keeper(store, "t"), fresh())
+        finally:
+            await store.close()
+
+
+async def test_what_may_pass_is_no_wrong_setting(tmp_path: Path) -> None:
+    """A replica may be made primary, so it is asked again; one that takes no writes for now is said to."""
+    with started(tmp_path / "redis") as server:
+        store, raw = RedisStore(f"redis://{server.address}/0"), _client(server)
+        try:
+            await raw.config_set("min-replicas-to-write", "1")
+            assert ["fails, so saves will: NOREPLICAS" in warning for warning in await store.check()] == [True]
+            await raw.config_set("min-replicas-to-write", "0")
+            await raw.replicaof("127.0.0.1", "1")
+            with pytest.raises(DependencyError, match="is a replica, which takes no saves: name its primary"):
+                await store.check()
+        finally:
+            await store.close()
+            await raw.aclose()
+
+
+def _client(server: Server) -> Any:
+    return Redis(host="127.0.0.1", port=server.port)
+
+
+async def test_a_node_of_a_cluster_is_told(tmp_path: Path) -> None:
+    flags = "--cluster-enabled", "yes", "--cluster-node-timeout", "2000"
+    with started(tmp_path / "one", *flags) as one, started(tmp_path / "two", *flags) as two:
+        for server, slots in ((one, ("0", "8191")), (two, ("8192", "16383"))):
+            raw = _client(server)
+            await raw.execute_command("CLUSTER", "ADDSLOTSRANGE", *slots)
+            await raw.execute_command("CLUSTER", "MEET", "127.0.0.1", str(one.port))
+            await raw.aclose()
+        store = RedisStore(f"redis://{one.address}/0")
+        try:
+            with pytest.raises(ConfigurationError, match=r"is a node of a Redis Cluster.*without cluster mode"):
+                await store.check()
+
+            async def said(model: str) -> str:
+                try:
+                    return await store.digest(model)
+                except DependencyError as error:
+                    return str(error)
+
+            texts = list[str]()
+            deadline = time.monotonic() + DEADLINE
+            while not any(re.search(r"\(\d+ 127\.0\.0\.1:\d+\)", text) for text in texts):
+                assert time.monotonic() < deadline, texts
+                texts += [text for i in range(10) if (text := await said(f"t{i}"))]
+            assert all("it is a node of a Redis Cluster (" in text for text in texts)
+        finally:
+            await store.close()
+
+
+async def test_a_tls_failure_names_tls_and_its_cause(tmp_path: Path) -> None:
+    certificate, private = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(  # noqa: ASYNC221
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", private, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    flags = "--tls-cert-file", str(certificate), "--tls-key-file", str(private), "--tls-ca-cert-file", str(certificate)
+    with (
+        started(tmp_path / "tls", *flags, "--tls-auth-clients", "no") as server,
+        started(tmp_path / "strict", *flags) as strict,
+    ):
+
+        async def said(url: str) -> str:
+            store = RedisStore(url)
+            try:
+                return str(await store.check())
+            except DependencyError as error:
+                return str(error)
+            finally:
+                await store.close()
+
+        assert await said(f"rediss://{server.address}/0?ssl_ca_certs={certificate}") == "[]"
+        assert "TLS: certificate verify failed: self-signed certificate" in await said(f"rediss://{server.address}/0")
+        assert "TLS: " in await said(f"rediss://{strict.address}/0?ssl_ca_certs={certificate}")
+
+
+class Old:
+    """A server that says so of itself."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+
+    async def info(self) -> dict[str, Any]:
+        return {"redis_version": self._version, "aof_enabled": 1}
+
+
+async def test_the_least_version_is_said() -> None:
+    least = ".".join(map(str, needs.LEAST))
+    with pytest.raises(ConfigurationError, match=rf"is version 3\.2\.6: the least is {least}"):
+        await needs._settings(Old("3.2.6"), "here:1")
+    assert await needs._settings(Old(f"{least}.1"), "here:1") == []
+    assert f"Redis {least} or later" in (Path(__file__).parents[2] / "README.md").read_text()

@@ -1,0 +1,58 @@
+"""A topic whose records are no events of its model: said loudly while it is learned, and by `perceptron check`."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+
+from service.embedded.servers import Server
+from tests.conftest import Run, create_topic, event, perceptron, wait
+
+PLAIN = json.dumps({"age": 31, "clicks": 2, "bought": True}).encode()
+MOSTLY = "most records are rejected, so little is learned"
+
+
+async def test_a_topic_of_other_records_is_said_loudly(
+    run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str, redis: Server, tmp_path: Path
+) -> None:
+    """Records of another form are one loud line with an example; `check` says so too, and how it is when they end."""
+    await create_topic(kafka, topic, 3)
+    await create_topic(kafka, f"{topic}.dead-letters")
+
+    async def send(count: int, value: bytes) -> None:
+        sent = [await producer.send(topic, value, partition=i % 3) for i in range(count)]
+        await asyncio.gather(*sent)
+
+    def check() -> tuple[int, str]:
+        url = f"redis://{redis.address}/0"
+        done = perceptron("check", "-t", topic, "-b", kafka.address, "--redis", url, cwd=tmp_path)
+        return done.returncode, done.stdout.splitlines()[-1]
+
+    def learned(count: int) -> Any:
+        return sum(service.model()["next"].values()) == count
+
+    assert check() == (0, f"ok    topic {topic}: no records yet")
+    await send(300, PLAIN)
+    code, said = check()
+    assert code == 1
+    assert said.startswith(
+        f"fail  topic {topic}: 0 of the last 99 records would be accepted; 99 are rejected as missing-field, such as: "
+        "'features' is missing (offset 99 of partition "
+    )
+    service = await asyncio.to_thread(run().up)
+    await asyncio.to_thread(wait, lambda: learned(300), "all are read")
+    lines = [line for line in service.log.read_text().splitlines() if MOSTLY in line]
+    assert len(lines) == 1
+    for part in ("[error", "reason=missing-field", "detail=\"'features' is missing\"", "offset=", "partition="):
+        assert part in lines[0]
+    assert f"look='perceptron dead-letters show {topic}-" in lines[0]
+    await send(1500, event({"age": 1}, 1))
+    await asyncio.to_thread(wait, lambda: learned(1800), "all are read")
+    assert check() == (0, f"ok    topic {topic}: 99 of the last 99 records would be accepted")
+    await send(15, PLAIN)
+    code, said = check()
+    assert (code, said.split(" would")[0]) == (0, f"warn  topic {topic}: 84 of the last 99 records")
+    log = service.log.read_text()
+    assert (log.count(MOSTLY), log.count("most records are accepted again")) == (1, 1)

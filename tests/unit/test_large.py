@@ -1,0 +1,185 @@
+"""Large requests and large scrapes: the loop turns meanwhile, and one state answers."""
+
+import asyncio
+import json
+import time
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, cast
+
+import pytest
+from fastapi import FastAPI
+
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.monitoring.metrics import Durable, Metrics, Now
+from service.serving import large
+from service.serving.app import Limits, create_app
+from service.serving.models import Models, given
+from service.snapshots.store import RedisStore
+from tests.fuzz.requests import Answered, Asked, ask
+
+NAMES = [f"n{i}" for i in range(100)]
+LONGEST = 0.05
+
+
+class Turns:
+    """How often the loop turned, and the longest that its own thread computed between two turns, in seconds."""
+
+    count = 0
+    longest = 0.0
+
+
+@asynccontextmanager
+async def turning() -> AsyncIterator[Turns]:
+    """Count the loop's turns. Of the time, only what this thread spent: another process may have the core."""
+    turns = Turns()
+
+    async def turn() -> None:
+        while True:
+            began = time.thread_time()
+            await asyncio.sleep(0.0005)
+            turns.longest = max(turns.longest, time.thread_time() - began)
+            turns.count += 1
+
+    task = asyncio.create_task(turn())
+    await asyncio.sleep(0)
+    yield turns
+    await asyncio.sleep(0)
+    task.cancel()
+
+
+class Served(NamedTuple):
+    app: FastAPI
+    learner: Learner
+
+    async def predict(self, body: bytes, query: str = "") -> Answered:
+        return await ask(self.app, Asked("POST", "/v1/models/m/predict", query, b"application/json", body))
+
+
+@pytest.fixture
+def served() -> Served:
+    """A model of a hundred features, whose kernels are compiled."""
+    learner = Learner(Identity())
+    learner.begin({0: 0})
+    learner.apply(0, 0, [json.dumps({"features": dict.fromkeys(NAMES, 0.5), "label": 1}).encode()])
+    metrics = Metrics("0", lambda: [], lambda: True, lambda: {})
+    store = cast(RedisStore, None)
+    app = create_app(
+        Models([given("m", learner, 0.0)]), metrics, lambda: True, lambda: False, store, Limits(), version="0"
+    )
+    large.answer(large.moment(learner), b'{"instances":[]}', 1, explain=False)
+    return Served(app, learner)
+
+
+def instances(count: int, value: float = 0.25) -> bytes:
+    return json.dumps({"instances": [{"features": dict.fromkeys(NAMES, value + i)} for i in range(count)]}).encode()
+
+
+async def test_a_large_request_does_not_hold_the_loop(served: Served) -> None:
+    """10,000 instances of 100 features, which took it 640 ms; each score is what a request of its own gets."""
+    body = instances(10_000)
+    async with turning() as turns:
+        answered = await served.predict(body)
+    assert answered.status == 200
+    assert turns.longest < LONGEST
+    assert turns.count > 50
+    predictions = json.loads(answered.body)["predictions"]
+    assert len(predictions) == 10_000
+    for i in (0, 1, 4999, 9999):
+        alone = await served.predict(json.dumps({"features": dict.fromkeys(NAMES, 0.25 + i)}).encode())
+        assert {**json.loads(alone.body), **predictions[i]} == json.loads(alone.body)
+
+
+async def test_one_state_answers_a_large_request_while_the_model_learns(served: Served) -> None:
+    """All its instances are the same, so all answers are, though weights and names come in between."""
+    learner = served.learner
+    row = dict.fromkeys([*NAMES, "late"], 1.0)
+    body = json.dumps({"instances": [{"features": row}] * 5000}).encode()
+    task = asyncio.create_task(served.predict(body))
+    learned = 0
+    await asyncio.sleep(0)
+    while not task.done():
+        names = ["late"] if learned else [f"new{learned}"]
+        event = {"features": dict.fromkeys([*NAMES, *names], 1.0), "label": learned % 2}
+        learned += 1
+        learner.apply(0, learned, [json.dumps(event).encode()])
+        await asyncio.sleep(0.001)
+    assert learned > 10
+    answered = json.loads((await task).body)
+    first, *others = answered["predictions"]
+    assert all(other == first for other in others)
+    assert first["unknown_features"] == 1, "the state is from when the request came"
+    assert first["score"] == 1.0 + 100 * 0.5
+
+
+M = 1 << 20
+NESTED = {
+    "open": b"[" * (16 * M),
+    "elements": b'{"instances":[' + b"[]," * (5 * M) + b"[]]}",
+    "in features": b'{"features":[' + b"[]," * (5 * M) + b"[]]}",
+    "ignored": b'{"features":{},"x":[' + b"[]," * (5 * M) + b"[]]}",
+    "one instance": b'{"instances":[{"features":[' + b"[]," * (5 * M) + b"[]]}]}",
+    "values": b'{"features":{},"x":[' + b"0.5," * (M // 5) + b"0]}",
+    "names": b'{"instances":[{"features":{' + b'"a":1,' * (2 * M) + b'"b":1}}]}',
+    "escapes": b'{"features":{"' + b"\\u0041" * (2 * M) + b'":1}}',
+}
+
+
+@pytest.mark.parametrize("body", NESTED.values(), ids=NESTED)
+async def test_a_body_of_brackets_is_refused_by_its_bytes(served: Served, body: bytes) -> None:
+    """16 MB of them cost no 500 MB, and no turn of the loop: nothing is parsed that is larger than one event."""
+    tracemalloc.start()
+    try:
+        async with turning() as turns:
+            answered = await served.predict(body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert answered.status == 422
+    assert turns.longest < LONGEST
+    assert peak < 4 * 16 * M
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer", "reason"),
+    [
+        (instances(300).replace(b"297.25", b'"x"', 1), "/instances/297/features/n0", "wrong-type"),
+        (instances(300)[:-2] + b",]}", "", "not-json"),
+        (instances(300).replace(b"}}, {", b"}},, {", 1), "", "not-json"),
+        (instances(300)[:-2] + b', {"features": {}}}', "", "not-json"),
+        (instances(300)[:-1] + b', "features": {}}', "/features", "missing-field"),
+        (instances(300) + b" x", "", "trailing-bytes"),
+        (instances(300)[:-1] + b', "instances": []}', "/instances", "duplicate-feature"),
+        (b'{"instances":[' + b"{}," * 10_000 + b"{}]}", "/instances", "too-large"),
+        (b'{"instances":[{"features":{}},{"features":{"%s":1}}]}' % (b"n" * M), "/instances/1", "too-large"),
+    ],
+    ids=["value", "last comma", "two commas", "no bracket", "both", "more", "twice", "many", "long"],
+)
+async def test_what_is_wrong_with_a_large_request_is_named(
+    served: Served, body: bytes, pointer: str, reason: str
+) -> None:
+    answered = await served.predict(body)
+    assert answered.status == 422
+    assert json.loads(answered.body)["errors"] == [{"pointer": pointer, "reason": reason}]
+
+
+async def test_a_scrape_of_a_hundred_models_does_not_hold_the_loop() -> None:
+    """Ten thousand lines, which took it 128 ms."""
+    figures: dict[str, Any] = {"limit": 1.0, "accuracy": 1.0, "bound": 1, "margins": (0.0, (0.0,) * 3), "lag": {0: 1}}
+
+    def models() -> Any:
+        for i in range(100):
+            sum(range(20_000))  # what it takes to say how a model does
+            yield Now(f"m{i}", True, 1, 1, 1.0, 1.0, Durable(1, 1, 1, 1, 1, {}), **figures)
+
+    metrics = Metrics("1", models, lambda: True, lambda: {})
+    for i in range(100):
+        for histogram in (metrics.saving, metrics.slices, metrics.delays):
+            histogram.labels(f"m{i}").observe(1.0)
+    async with turning() as turns:
+        texts = await asyncio.gather(metrics.render(), metrics.render())
+    assert texts[0].count(b"\nperceptron_events_total{") == texts[1].count(b"\nperceptron_events_total{") == 100
+    assert turns.longest < LONGEST / 2
+    assert turns.count > 20
