@@ -170,7 +170,7 @@ class Simulation:
         # Numbers of their own, so that what is not flipped goes as it would without.
         self.flips = random.Random(f"flips of {seed}")
         self.world.topic.compacted = self.flips.random() < 0.2
-        self.flipping = self.flips.choice((0.0, 0.0, 0.0, 0.002))
+        self.flipping = self.flips.choice((0.0, 0.003))
         self.kept_at = {"": 0.0}
         """When the last kept version of each accepted head was accepted."""
         wanted: list[tuple[Callable[[], None], float]] = [
@@ -425,6 +425,11 @@ class Simulation:
         for process in self.processes:
             process.log.revoke()
         self.paces = {}
+        if mended := [p for p in self.world.topic.partitions if p.flipped and self.flips.random() < 0.9]:
+            for part in mended:  # and processes started again, which have not stopped over it
+                part.flipped = None
+            for process in self.processes:
+                process.log.stopping = True
         for process in self.processes[:]:
             if process.learning._identity != self.identity or process.log.stopping or process.elsewhere:
                 self.processes.remove(process)

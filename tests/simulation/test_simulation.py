@@ -41,7 +41,7 @@ def test_nothing_is_lost_and_nothing_learned_twice() -> None:
         ("doubled", 500), ("redis rolled back", 300), ("redis emptied", 100), ("topic recreated", 50), ("trim", 50),
         ("partition added", 50), ("fetch cut", 30), ("rewound: refused", 100), ("rewound: replaced", 30),
         ("stopped: LogLost", 100), ("stopped: IdentityChanged", 5), ("kept for its order", 20),
-        ("stopped: Diverged", 10),
+        ("stopped: Diverged", 10), ("base offset flipped", 40), ("stopped: LogGap", 40),
     ):  # fmt: skip
         assert counts[what] >= least, f"{what}: {counts[what]}"
     assert counts["excused"] < SEEDS / 2, "most runs must end with everything learned"
