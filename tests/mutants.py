@@ -42,7 +42,7 @@ MUTANTS = (
         "an update applied twice", KERNEL,
         (
             ("            w[0] += step\n", "            w[0] += 2.0 * step\n"),
-            (" w[columns[j]] += step * values[j]\n", " w[columns[j]] += 2.0 * step * values[j]\n"),
+            (" w[columns[j]] += delta\n", " w[columns[j]] += 2.0 * delta\n"),
         ),
         "axes",
     ),
