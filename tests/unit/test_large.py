@@ -95,6 +95,7 @@ async def test_a_large_request_does_not_hold_the_loop(served: Served) -> None:
 async def test_one_state_answers_a_large_request_while_the_model_learns(served: Served) -> None:
     """All its instances are the same, so all answers are, though weights and names come in between."""
     learner = served.learner
+    learner.apply(0, 1, [b'{"features":{"spare":0},"label":1}'])  # from here on its arrays have room, and stay in place
     row = dict.fromkeys([*NAMES, "late"], 1.0)
     body = json.dumps({"instances": [{"features": row}] * 5000}).encode()
     task = asyncio.create_task(served.predict(body))
@@ -104,7 +105,7 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(served: 
         names = ["late"] if learned else [f"new{learned}"]
         event = {"features": dict.fromkeys([*NAMES, *names], 1.0), "label": learned % 2}
         learned += 1
-        learner.apply(0, learned, [json.dumps(event).encode()])
+        learner.apply(0, 1 + learned, [json.dumps(event).encode()])
         await asyncio.sleep(0.001)
     assert learned > 10
     answered = json.loads((await task).body)

@@ -165,7 +165,7 @@ def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start:
     assert 2 < at < len(rows), "it is the limit that is met"
     for size in (1, 7, len(rows)):
         learner, next_ = begun(identity), 0
-        while not learner.diverged:
+        while not learner.diverged and next_ < len(records):
             next_ += learner.apply(0, next_, records[next_ : next_ + size]).consumed
             learner = restored(learner, OPTIONS) if size == 7 else learner
         assert learner.next == {0: at}
