@@ -79,6 +79,7 @@ MUTANTS = (
     Mutant(
         "positions of another assignment believed", LEARN,
         "if not self._log.held:  # they may be those", "if False:  # they may be those",
+        f"{ALONE}::test_positions_of_another_assignment_are_not_believed",
     ),
     Mutant(
         "bounds of another assignment believed at a gap", LEARN,

@@ -152,3 +152,16 @@ def test_a_look_from_before_the_last_save_drops_nothing(alone: Alone) -> None:
     alone.world.now += 5
     assert alone.until(lambda: alone.world.counts.get("rewound: replaced"))
     assert alone.until(alone.judge.whole)
+
+
+def test_positions_of_another_assignment_are_not_believed(alone: Alone) -> None:
+    """The topic is taken and given while they are asked for: then they are where the group's offsets are."""
+    log = alone.process.log
+    log.assign()
+    alone.produce(3)
+    assert alone.until(alone.judge.whole)
+    assert alone.until(lambda: alone.process.at and alone.process.at.at == "positions")
+    alone.produce(3)
+    alone.world.committed = {0: alone.world.topic.partitions[0].end}
+    log.assign()
+    assert alone.until(alone.judge.whole)
