@@ -166,8 +166,7 @@ class Models:
             except DependencyError as error:
                 for model in wanted:
                     model.looked = None
-                    if not model.learning_here:
-                        tell[model.name].unavailable(error)
+                    tell[model.name].unavailable(error)
             else:
                 for model, digest in zip(wanted, looks, strict=True):
                     if not model.found(digest):
