@@ -17,6 +17,8 @@ from tests.faults.trial import Trial
 
 DROPPED = "state dropped"
 """What a service says when a save was refused, or its head is not current any more."""
+COMMIT = b'"schema":'
+"""In the command that commits a save, and in no other: the head."""
 EMPTIED = "learning the log again from its start"
 
 
@@ -109,5 +111,5 @@ def cut_off(folder: Path, part: float) -> None:
 def accepted_unheard(trial: Trial) -> None:
     """The next save is accepted, and nobody hears of it."""
     before = current(trial)
-    trial.redis_proxy.before = (b"EVALSHA", lambda: setattr(trial.redis_proxy, "dropping", True))
+    trial.redis_proxy.before = (COMMIT, lambda: setattr(trial.redis_proxy, "dropping", True))
     wait(lambda: trial.redis_proxy.dropping and current(trial) != before, "a save is accepted")

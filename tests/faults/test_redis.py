@@ -13,6 +13,7 @@ from service.snapshots.store import key
 from tests.conftest import trim, wait
 from tests.faults.conftest import everything, repeated
 from tests.faults.store import (
+    COMMIT,
     DROPPED,
     EMPTIED,
     appendfsync,
@@ -62,7 +63,7 @@ def test_killed_as_a_save_arrives(trial: Trial) -> None:
     trial.begin()
     for _ in range(repeated(20, 2)):
         failed = saves(trial, "failed")
-        trial.redis_proxy.before = (b"EVALSHA", trial.redis.kill)
+        trial.redis_proxy.before = (COMMIT, trial.redis.kill)
         save_fails(trial, failed + 1)
         with away(trial):
             pass
@@ -160,7 +161,7 @@ def test_emptied_between_blobs_and_commit(trial: Trial) -> None:
         with client(trial) as redis:
             redis.flushall()
 
-    trial.redis_proxy.before = (b"EVALSHA", flush)
+    trial.redis_proxy.before = (COMMIT, flush)
     trial.up(trial.service())
     trial.ask()
     trial.progress(100)
@@ -233,7 +234,7 @@ def test_full_between_blobs_and_commit(trial: Trial) -> None:
 
     for _ in range(repeated(20, 3)):
         failed = saves(trial, "failed")
-        trial.redis_proxy.before = (b"EVALSHA", lambda: limit(1))
+        trial.redis_proxy.before = (COMMIT, lambda: limit(1))
         save_fails(trial, failed + 1)
         limit(0)
         trial.progress(100)
@@ -250,7 +251,7 @@ def test_the_script_is_forgotten(trial: Trial) -> None:
             redis.script_flush()
 
     for _ in range(repeated(50, 5)):
-        trial.redis_proxy.before = (b"EVALSHA", forget)
+        trial.redis_proxy.before = (COMMIT, forget)
         wait(lambda: trial.redis_proxy.before is None, "a save passes")
         trial.progress(1)
     assert (saves(trial, "failed"), saves(trial, "refused")) == (0, 0)
@@ -289,7 +290,7 @@ def test_one_after_another(trial: Trial, seed: int) -> None:
             redis.execute_command(*command)
 
     def unheard() -> None:
-        trial.redis_proxy.before = (b"EVALSHA", lambda: setattr(trial.redis_proxy, "dropping", True))
+        trial.redis_proxy.before = (COMMIT, lambda: setattr(trial.redis_proxy, "dropping", True))
         wait(lambda: trial.redis_proxy.dropping, "a save is on its way")
         time.sleep(rng.random() / 10)  # it arrives, or not: who sent it cannot know
         trial.redis_proxy.refuse()

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import wait
 from tests.faults.conftest import everything, repeated
-from tests.faults.store import DROPPED, accepted_unheard, said, save_fails, saves
+from tests.faults.store import COMMIT, DROPPED, accepted_unheard, said, save_fails, saves
 from tests.faults.trial import Trial
 
 
@@ -85,7 +85,7 @@ def test_cut_inside_a_save(trial: Trial) -> None:
     """The connection ends in the middle of the blobs of a save, or of its commit: the whole is sent again."""
     trial.begin()
     for turn in range(1, repeated(100, 6) + 1):
-        trial.redis_proxy.cut_in = b"EVALSHA" if turn % 2 else b"HSET"
+        trial.redis_proxy.cut_in = COMMIT if turn % 2 else b"HSET"
         wait(lambda: trial.redis_proxy.cut_in is None, "a message is cut")
     trial.finish()
     assert said(trial, DROPPED) == 0
