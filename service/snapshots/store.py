@@ -101,7 +101,10 @@ def redacted(url: str) -> str:
 
 def _reason(error: Exception) -> str:
     """Why the client failed: it wraps what the system says in words of its own."""
-    cause = error.__context__ if isinstance(error.__context__, OSError) else error
+    found: BaseException | None = error  # of a connection that broke and could not be made again: some way down
+    while found is not None and not isinstance(found, OSError | RedisTimeoutError):
+        found = found.__context__
+    cause = found or error
     if isinstance(cause, TimeoutError | RedisTimeoutError):
         return "no answer in time"
     if isinstance(cause, ssl.SSLError):
