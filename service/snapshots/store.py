@@ -101,10 +101,11 @@ def redacted(url: str) -> str:
 
 def _reason(error: Exception) -> str:
     """Why the client failed: it wraps what the system says in words of its own."""
-    found: BaseException | None = error  # of a connection that broke and could not be made again: some way down
-    while found is not None and not isinstance(found, OSError | RedisTimeoutError):
-        found = found.__context__
-    cause = found or error
+    chain: list[BaseException] = [error]  # of a connection that broke and could not be made again: some way down
+    while chain[-1].__context__ is not None:
+        chain.append(chain[-1].__context__)
+    known = (e for kind in (ssl.SSLError, OSError | RedisTimeoutError) for e in chain if isinstance(e, kind))
+    cause = next(known, error)
     if isinstance(cause, TimeoutError | RedisTimeoutError):
         return "no answer in time"
     if isinstance(cause, ssl.SSLError):
