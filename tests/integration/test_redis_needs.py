@@ -219,7 +219,7 @@ async def test_a_tls_failure_names_tls_and_its_cause(tmp_path: Path) -> None:
 
         assert await said(f"rediss://{server.address}/0?ssl_ca_certs={certificate}") == "[]"
         assert "TLS: certificate verify failed: self-signed certificate" in await said(f"rediss://{server.address}/0")
-        # Of a certificate that it misses the server tells when the handshake is over, and may be gone before it is heard.
+        # The server asks for ours when the handshake is over for us, and may be gone before it is heard to refuse.
         async with asyncio.timeout(DEADLINE):
             while "TLS: " not in await said(f"rediss://{strict.address}/0?ssl_ca_certs={certificate}"):
                 pass
