@@ -108,6 +108,8 @@ def _reason(error: Exception) -> str:
     cause = next(known, error)
     if isinstance(cause, TimeoutError | RedisTimeoutError):
         return "no answer in time"
+    if isinstance(cause, RuntimeError):
+        return "the connection broke"
     if isinstance(cause, ssl.SSLError):
         detail = getattr(cause, "verify_message", "")
         return f"TLS: {(cause.reason or 'failed').lower().replace('_', ' ')}{detail and f': {detail}'}"
@@ -236,7 +238,7 @@ class RedisStore:
         """Errors become ours; those of a key that holds something else are of this model, or of the set of models."""
         try:
             yield
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, RuntimeError) as error:  # the last is uvloop's, of one that just broke
             if "WRONGTYPE" in str(error):
                 self.missing_since = 0.0  # it answered
                 if model:

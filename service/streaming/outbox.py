@@ -94,10 +94,13 @@ class Outbox:
                     raise answer
             self._letters[: len(part)] = left
             self._bytes += sum(map(_memory, left)) - sum(map(_memory, part))
-            self._error = error
             if refused:
+                limit = self._limit
                 await self._refused(refused)
-                self._error = f"{error}: it takes batches of {self._limit:,} bytes"
+                if self._limit < limit:
+                    continue  # now that it is known, what is left is cut to it and sent at once
+                error = f"{error}: it takes batches of {self._limit:,} bytes"
+            self._error = error
             if left:
                 await asyncio.sleep(RETRY_SECONDS)
             if not self._letters:

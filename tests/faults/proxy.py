@@ -80,7 +80,9 @@ class Proxy:
         self._listening.set()
         await self._ended.wait()
         server.close()
-        self._abort()
+        for _ in range(10):  # turns: connections that were just taken are to be known, and to be gone
+            self._abort()
+            await asyncio.sleep(0)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvloop
 from aiokafka import AIOKafkaProducer
 from redis.asyncio import Redis
 
@@ -231,3 +232,19 @@ async def test_an_absent_redis_is_one_line_with_its_address() -> None:
         await store.digest("m")
     assert time.monotonic() - started < 5
     await store.close()
+
+
+def test_a_connection_that_has_just_broken_is_an_outage_and_no_crash(redis: Server) -> None:
+    """The service's event loop says so in an error of its own, which the client does not know."""
+
+    async def broken() -> None:
+        store = RedisStore(f"redis://{redis.address}/0")
+        await store.digest("m")
+        for connection in filter(None, store._redis.connection_pool._available_connections):
+            connection._writer.transport.abort()
+        with pytest.raises(DependencyError, match="the connection broke"):
+            await store.digest("m")
+        assert await store.digest("m") == ""
+        await store.close()
+
+    uvloop.run(broken())
