@@ -80,9 +80,11 @@ class Proxy:
         self._listening.set()
         await self._ended.wait()
         server.close()
-        for _ in range(10):  # turns: connections that were just taken are to be known, and to be gone
+        for turn in range(1000):  # connections that were just taken are to be known, and all of them to be gone
             self._abort()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0 if turn < 10 else 0.005)
+            if turn >= 10 and not self._writers:
+                break
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)

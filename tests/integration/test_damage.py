@@ -39,8 +39,7 @@ async def test_a_record_that_cannot_be_read_stops_its_model_alone(run: Run, kafk
     offset = await send_with_broken_header(client, topic)
     await client.send_and_wait(topic, event({"b": 1}, 1))
     service = await asyncio.to_thread(run("", "-t", other).up)
-    await asyncio.to_thread(wait, lambda: service.model()["stopped"], "its model stops")
-    said = service.model()["stopped"]
+    said = await asyncio.to_thread(wait, lambda: service.model()["stopped"], "its model stops")
     print(f"\n{said}")
     assert f"the record at offset {offset} of partition 0 cannot be read" in said
 
