@@ -78,7 +78,7 @@ def quietly_stopped(service: Running) -> None:
     assert time.monotonic() - began < 10
     log = service.log.read_text()
     assert "Traceback" not in log
-    assert log[log.index("stopping") :].count("\n") < 10, log
+    assert log[log.index("stopping") :].count("\n") < 6, log
 
 
 async def send(trial: Trial, *records: bytes) -> None:
