@@ -25,8 +25,8 @@ class ModelObserver:
 
     def __init__(self, model: Model, metrics: Metrics, log: Any) -> None:
         self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)
-        # What is missing and since when: kafka, redis, or a save, which may fail where both answer.
-        self._missing: dict[str, tuple[str, float]] = {}
+        # What is missing (kafka, redis, or a save, which may fail where both answer), of which dependency, since when.
+        self._missing: dict[str, tuple[str, str, float]] = {}
         self._rejected: set[str] = set()
         self._rejections = Rejections()
         # From 0 on, so that the first is an increase too.
@@ -141,12 +141,12 @@ class ModelObserver:
 
     def unavailable(self, error: DependencyError) -> None:
         """See streaming.interfaces.Observer."""
-        self._miss(error.dependency, str(error))
+        self._miss(error.dependency, error, str(error))
 
     def save_failed(self, error: DependencyError) -> None:
         """See streaming.interfaces.Observer."""
         self._metrics.snapshots.labels(self._model.name, "failed").inc()
-        self._miss("save", f"save failed: {error}")
+        self._miss("save", error, f"save failed: {error}")
 
     def stopped(self, error: Exception) -> None:
         """See streaming.interfaces.Observer."""
@@ -167,13 +167,14 @@ class ModelObserver:
         self._recovered("redis")
         self._log.error("snapshot not usable; the model that answers stays", reason=str(error))
 
-    def _miss(self, what: str, said: str) -> None:
-        if what not in self._missing:
-            self._missing[what] = said, time.monotonic()
+    def _miss(self, what: str, error: DependencyError, said: str) -> None:
+        # A save that fails where its dependency is known to be missing is the same outage, and the other way round.
+        if all(dependency != error.dependency for _, dependency, _ in self._missing.values()):
+            self._missing[what] = said, error.dependency, time.monotonic()
             self._log.error(said)
 
     def _recovered(self, *kinds: str) -> None:
         for what in kinds:
             if what in self._missing:
-                was, since = self._missing.pop(what)
+                was, _, since = self._missing.pop(what)
                 self._log.info("answers again", was=was, seconds=round(time.monotonic() - since, 1))

@@ -6,9 +6,11 @@ that waited longest. No task ever waits for a client to read: an answer goes to 
 connection's next request is begun when the answer before has been read.
 """
 
+import asyncio
 import contextlib
 import functools
 import resource
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn, cast
 
@@ -244,11 +246,6 @@ class Connection(HttpToolsProtocol):
         del msg
         self.refuse(*self._why)
 
-    def shutdown(self) -> None:
-        """At a stop: answers under way have their time, and no client has more than that."""
-        super().shutdown()
-        self.loop.call_later(0.75 * (self.config.timeout_graceful_shutdown or 0), self.transport.abort)
-
 
 class Server(uvicorn.Server):
     """uvicorn with these connections, and without its signal handlers: it would end before the last save."""
@@ -267,7 +264,18 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=stop_seconds,
             )
         )
-        self._connections = connections
+        self._connections, self._stop_seconds = connections, stop_seconds
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Requests under way have their time, then clients have theirs, and uvicorn is left nothing to cut off."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.75 * self._stop_seconds, lambda: [task.cancel() for task in self.server_state.tasks])
+        loop.call_later(0.9 * self._stop_seconds, self._abort)
+        await super().shutdown(sockets)
+
+    def _abort(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""

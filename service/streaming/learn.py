@@ -43,6 +43,9 @@ single record may be more, and how long that takes is the decoder's concern."""
 LONGEST_PAUSE = 5.0
 CONFIRM_SECONDS = 1.0
 
+UNREADABLE = SnapshotDamaged, SnapshotNewer
+"""What a stored head is that somebody may put right."""
+
 StartAt = str | Mapping[int, int] | None
 """Where a model without a snapshot begins: "earliest", "latest", offsets by partition, or only a log from 0."""
 
@@ -94,12 +97,11 @@ class Learning:
 
         One that is damaged, or a newer release's, is looked at again a little later: somebody may put it right.
         """
-        unread = isinstance(reason, SnapshotDamaged | SnapshotNewer)
         self._tell.resigned()
         while self._log.held:
             await self._clock.sleep(1.0)
             try:
-                if unread or await self._keeper.stored_digest() != self._keeper.digest:
+                if isinstance(reason, UNREADABLE) or await self._keeper.stored_digest() != self._keeper.digest:
                     return
             except SnapshotDamaged:
                 return  # another reason now
@@ -128,7 +130,8 @@ class Learning:
             await self._clock.sleep(0.5)
         except DataError as error:
             reason = error  # what came before it is learned, and saved as far as it may be
-        if self._learner is not None and self._keeper.ahead(learner):
+        # On a head that could not be read nothing is saved, even where it was put right meanwhile: it is taken up anew.
+        if self._learner is not None and self._keeper.ahead(learner) and not isinstance(reason, UNREADABLE):
             await self._save(learner)
         if reason is not None:
             raise reason

@@ -117,9 +117,11 @@ class Outbox:
 
     async def _refused(self, size: int) -> None:
         """The topic does not take so much: ask again what it takes; where that is more, find out."""
+        alone = self._alone
         await self._ask()
         if size <= self._limit:
-            self._taken = (size // 2 or self._limit) if self._alone else self._taken
+            if alone:  # among others it says nothing of one letter's size
+                self._taken = size // 2 or self._limit
             self._alone = True
 
 
