@@ -15,6 +15,8 @@ from service.snapshots.store import Looking
 
 POLL_SECONDS = 0.1
 OWN_SECONDS = 1.0
+NOBODYS_SECONDS = 0.5
+"""Where all models are learned here: so soon it is seen that one is not any more."""
 MEND_SECONDS = 5.0
 """A damaged snapshot is tried again so often: somebody may put back what is missing."""
 
@@ -160,7 +162,7 @@ class Models:
             # Who learns a model knows how it stands, unless it was reset.
             if all_ := clock.now() >= own:
                 own = clock.now() + OWN_SECONDS
-            wanted = [model for model in self if model.name in tell and (all_ or not model.learning_here)]
+            wanted = [model for model in self if (all_ or not model.learning_here) and model.name in tell]
             try:
                 looks = await store.digests([model.name for model in wanted]) if wanted else []
             except DependencyError as error:
@@ -175,7 +177,7 @@ class Models:
                         model.wake()
                     else:
                         spawn(model.catch_up(store, clock, offload, tell[model.name]))
-            await clock.sleep(POLL_SECONDS)
+            await clock.sleep(NOBODYS_SECONDS if all(model.learning_here for model in wanted) else POLL_SECONDS)
 
 
 def given(name: str, learner: Learner, now: float) -> Model:

@@ -74,7 +74,8 @@ class Learning:
         self._last: dict[int, Record] = {}
         self._refetched: dict[int, int] = {}
         self._began = self._displaced = False
-        self._confirmed = 0.0
+        self._confirmed: tuple[float, str | None] = 0.0, None
+        """When our head was last looked at, and what the process's look had found then."""
         self._source = Source()
         """Of what our state was learned from, or is to go on with."""
 
@@ -123,7 +124,7 @@ class Learning:
                     await self._pass_markers(learner)
                 if self._learner is not None and self._keeper.due(learner):
                     await self._save(learner)
-                elif not polled and self._clock.now() - self._confirmed > CONFIRM_SECONDS:
+                elif not polled:
                     await self._confirm()
         except DependencyError as error:
             self._tell.unavailable(error)
@@ -138,10 +139,13 @@ class Learning:
 
     async def _confirm(self) -> None:
         """While nothing comes, look whether our head is still current: the model may have been reset."""
-        self._confirmed = self._clock.now()
+        now, looked = self._clock.now(), self._looked()
+        if looked == self._confirmed[1] and now - self._confirmed[0] < CONFIRM_SECONDS:
+            return
+        self._confirmed = now, looked
         try:
             # A look may be of before our last save: it can only say that all is well.
-            if self._looked() != self._keeper.digest and not await self._keeper.current():
+            if looked != self._keeper.digest and not await self._keeper.current():
                 self._dropped("replaced")
             self._tell.answered()
         except DependencyError as error:

@@ -31,7 +31,7 @@ from service.streaming.topic_id import topic_id
 from service.streaming.watch import Watch
 
 POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
-POLL_SECONDS, IDLE_SECONDS = 0.2, 4.0
+POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
 CLOSE_SECONDS = 1.0
 METADATA_SECONDS = 10
 """So often it is asked for new partitions, and for new topics where a pattern names them."""
@@ -217,6 +217,7 @@ class TopicLog:
         self._assignment = self._acquired = 0
         self._changed = asyncio.Event()
         self._polling: Any = None
+        self._idle = False
         self._unreadable, self._turn = False, 0
         self._progress = Progress(kafka, topic)
         self.ends: dict[int, int] = {}
@@ -333,6 +334,7 @@ class TopicLog:
             self._turn += 1
         try:
             async with asyncio.timeout(seconds + 4 * POLL_SECONDS) as self._polling:
+                self._idle = idle
                 records = await self._consumer.getmany(*partitions, timeout_ms=int(seconds * 1000), max_records=most)
         except (TimeoutError, NoOffsetForPartitionError):
             return {}
@@ -377,6 +379,8 @@ class TopicLog:
             async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
                 found = await self._kafka.ends.of(self._partitions)
             self.ends = ends = {tp.partition: end for tp, end in found.items()}
+            if self._idle and any(end > self._progress.at.get(partition, end) for partition, end in ends.items()):
+                self.wake()  # what is there may be no record, which ends no poll
         finally:
             await self._progress.watch(ends, self.held)
 

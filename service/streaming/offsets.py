@@ -21,17 +21,16 @@ class Offsets:
         """Go on behind a batch of the offsets `first` to before `following`, unless something is wrong with it.
 
         `then` is where the next batch of the fetch begins. Missing are offsets that compaction may have taken, in a
-        topic that is not `compacted`. Unsure is a batch that begins before `at`, as where a fetch begins within it.
-        Impossible is what has nothing new, or goes beyond the end, or over what follows.
+        topic that is not `compacted`. Unsure is a batch that begins before `at`, as where a fetch begins within it, or
+        goes over what follows, where that may be in the wrong. Impossible is what has nothing new, or goes beyond the
+        end, or over what follows where offsets are missing or may be.
         """
-        if not self.at < following <= self._end:
+        over = then is not None and then < following
+        if not self.at < following <= self._end or (over and (first > self.at or self._compacted)):
             return "impossible"
-        if first < self.at and not self._sure(first, following):
+        if (first < self.at or over) and not self._sure(first, following):
             return "unsure"
-        if first > self.at:
-            if then is not None and then < following:
-                return "impossible"
-            if not self._compacted:
-                return "missing"
+        if first > self.at and not self._compacted:
+            return "missing"
         self.at = following
         return ""
