@@ -133,7 +133,7 @@ class Clients(NamedTuple):
         return first, first + int.from_bytes(data[OFFSETS_BYTES - 4 : OFFSETS_BYTES], signed=True) + 1
 
     async def misplaced(self, hole: Hole) -> Wrong:
-        """What is wrong with a batch that a fetch began within, if anything: see Offsets. Raises KafkaError.
+        """What is wrong with a batch that is unsure or over, if anything: see Offsets. Raises KafkaError.
 
         It must be the one that the log has for the first of its offsets, and follow on the one before.
         """
@@ -143,7 +143,7 @@ class Clients(NamedTuple):
         before = await self._offsets(hole.tp, hole.first - 1) if there else None
         if before is None or before[1] == hole.first:
             return ""
-        return "missing" if before == there else "impossible"
+        return "missing" if before == there and hole.wrong == "unsure" else "impossible"
 
     async def nothing_there(self, tp: TopicPartition, offset: int) -> str:
         """Why the broker has no batch to give from this offset on, though its log goes on; "" where it may have one."""

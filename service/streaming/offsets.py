@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Literal
 
-Wrong = Literal["", "unsure", "missing", "impossible"]
+Wrong = Literal["", "unsure", "over", "missing", "impossible"]
 
 
 class Offsets:
@@ -15,22 +15,22 @@ class Offsets:
 
     def __init__(self, at: int, end: int, *, compacted: bool, sure: Callable[[int, int], bool]) -> None:
         """`sure` says whether a batch of these offsets is the one that the log has for the first of them."""
-        self.at, self._end, self._compacted, self._sure = at, end, compacted, sure
+        self.at, self._end, self._compacted, self._sure, self._begun = at, end, compacted, sure, False
 
     def wrong(self, first: int, following: int, then: int | None) -> Wrong:
         """Go on behind a batch of the offsets `first` to before `following`, unless something is wrong with it.
 
         `then` is where the next batch of the fetch begins. Missing are offsets that compaction may have taken, in a
-        topic that is not `compacted`. Unsure is a batch that begins before `at`, as where a fetch begins within it, or
-        goes over what follows, where that may be in the wrong. Impossible is what has nothing new, or goes beyond the
-        end, or over what follows where offsets are missing or may be.
+        topic that is not `compacted`. Unsure is a batch that begins before `at`, as where a fetch begins within it, and
+        over the first of a fetch that reaches over what follows: one of the two is misplaced. Impossible is what has
+        nothing new, or goes beyond the end, or has offsets missing before it and reaches over what follows.
         """
         over = then is not None and then < following
-        if not self.at < following <= self._end or (over and (first > self.at or self._compacted)):
+        if not self.at < following <= self._end or (over and first > self.at):
             return "impossible"
-        if (first < self.at or over) and not self._sure(first, following):
-            return "unsure"
+        if (first < self.at or (over and not self._begun)) and not self._sure(first, following):
+            return "over" if over else "unsure"
         if first > self.at and not self._compacted:
             return "missing"
-        self.at = following
+        self.at, self._begun = following, True
         return ""

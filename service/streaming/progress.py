@@ -55,7 +55,7 @@ class Progress:
             return False
         kafka, wrong = self._kafka, error.wrong
         async with kafka_errors(kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
-            if error.wrong == "unsure":
+            if wrong in ("unsure", "over"):
                 wrong = await Clients(kafka.consumer, kafka.producer).misplaced(error)
             if wrong == "missing":
                 async with admin(kafka.bootstrap) as client:

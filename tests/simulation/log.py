@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from service.errors import DependencyError, LogGap
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter
-from service.streaming.offsets import Offsets
+from service.streaming.offsets import Offsets, Wrong
 from tests.simulation.world import Record, Step, Topic, World
 
 
@@ -129,19 +129,25 @@ class SimulatedLog:
         def has(offset: int) -> tuple[int, int]:
             return part.batches(offset, topic.compacted)[0][:2]
 
-        def sure(*batch: int) -> bool:
+        def in_place(wrong: Wrong, *batch: int) -> bool:
             if batch[0] < part.begin:
                 return True
             before = has(batch[0] - 1) if batch[0] > part.begin else (0, batch[0])
-            return has(batch[0]) == batch and (before[1] == batch[0] or (topic.compacted and before == batch))
+            compacted = topic.compacted and wrong == "unsure" and before == batch
+            return has(batch[0]) == batch and (before[1] == batch[0] or compacted)
 
         batches = part.batches(at, topic.compacted)
         if part.flipped and at < part.end and not batches:
             raise LogGap(f"the log has nothing from offset {at} of partition {partition} on")  # so the watchdog finds
-        offsets = Offsets(at, part.end, compacted=topic.compacted, sure=sure)
+        placed: tuple[int, ...] = ()
+        offsets = Offsets(at, part.end, compacted=topic.compacted, sure=lambda *batch: batch == placed)
         for i, (first, following, records) in enumerate(batches):
             then = batches[i + 1][0] if i + 1 < len(batches) else None
-            if wrong := offsets.wrong(first, following, then):
+            wrong = offsets.wrong(first, following, then)
+            if wrong in ("unsure", "over") and in_place(wrong, first, following):
+                placed = first, following
+                wrong = offsets.wrong(first, following, then)
+            if wrong:
                 if found:
                     return found
                 raise LogGap(f"offset {at} of partition {partition} is {wrong}: the log goes on with {first}")

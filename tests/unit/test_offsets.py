@@ -11,7 +11,7 @@ from service.streaming.offsets import Offsets, Wrong
         (20, 30, 30, "", ""),
         (20, 30, None, "", ""),
         (20, 50, None, "", ""),
-        (20, 30, 4, "unsure", "impossible"),  # one of the two is wrong
+        (20, 30, 4, "over", "over"),  # one of the two is wrong
         (22, 30, 30, "missing", ""),
         (22, 30, 40, "missing", ""),
         (22, 32, 30, "impossible", "impossible"),
@@ -22,7 +22,8 @@ from service.streaming.offsets import Offsets, Wrong
         (-(2**63), 10 - 2**63, 30, "impossible", "impossible"),
         (16, 26, 30, "unsure", "unsure"),
         (17, 27, 30, "", ""),
-        (17, 27, 26, "", "impossible"),
+        (17, 27, 26, "", ""),
+        (16, 26, 25, "over", "over"),
     ],
 )
 def test_what_may_follow_on_19_in_a_log_that_ends_at_50(
