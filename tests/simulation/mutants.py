@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "damage is looked at as another decision is", LEARN,
-        "unread = isinstance(reason, SnapshotDamaged | SnapshotNewer)", "unread = False",
+        "if isinstance(reason, UNREADABLE) or await", "if await",
         f"{ALONE}::test_what_was_damaged_and_is_given_back_is_gone_on_with",
     ),
     Mutant(
@@ -162,13 +162,12 @@ MUTANTS = (
     Mutant("the recorded order has no bound", KEEPER, "if len(learner.runs) > MOST_RUNS:", "if False:"),
     Mutant(
         "a look from before the last save is believed", LEARN,
-        "if self._looked() != self._keeper.digest and not await self._keeper.current():",
-        "if self._looked() != self._keeper.digest:",
+        "if looked != self._keeper.digest and not await self._keeper.current():", "if looked != self._keeper.digest:",
         f"{ALONE}::test_a_look_from_before_the_last_save_drops_nothing",
     ),
     Mutant(
         "nobody asks where a look found another head", LEARN,
-        "if self._looked() != self._keeper.digest and not await self._keeper.current():", "if False:",
+        "if looked != self._keeper.digest and not await self._keeper.current():", "if False:",
         f"{ALONE}::test_a_look_from_before_the_last_save_drops_nothing",
     ),
     Mutant(
@@ -189,19 +188,23 @@ MUTANTS = (
         "                self._refetched.clear()", "                pass",
         f"{ALONE}::test_a_hole_is_fetched_again_after_each_seek",
     ),
-    Mutant("a hole in a log that is not compacted", OFFSETS, "if not self._compacted:", "if False:"),
+    Mutant("a hole in a log that is not compacted", OFFSETS, "first > self.at and not self._compacted:", "False:"),
     Mutant(
-        "a batch that goes back", OFFSETS, "if not self.at < following <= self._end:", "if following > self._end:",
+        "a batch that goes back", OFFSETS, "not self.at < following <= self._end or", "following > self._end or",
         "tests/unit/test_offsets.py::test_nothing_goes_back_over_several",
     ),
     Mutant(
-        "a batch beyond the log's end", OFFSETS, "< following <= self._end:", "< following:",
+        "a batch beyond the log's end", OFFSETS, "< following <= self._end or", "< following or",
         "tests/unit/test_offsets.py::test_what_may_follow_on_19_in_a_log_that_ends_at_50[45-55-None-impossible-impossible]",
     ),
-    Mutant("a batch over others", OFFSETS, "if then is not None and then < following:", "if False:"),
+    Mutant("a batch over others", OFFSETS, "(over and first > self.at)", "False"),
+    Mutant(
+        "a batch over others, first of its fetch", OFFSETS, "(over and not self._begun)", "False",
+        "tests/unit/test_offsets.py::test_what_may_follow_on_19_in_a_log_that_ends_at_50[20-30-4-over-over]",
+    ),
     Mutant(
         "a batch that a fetch begins within is believed", OFFSETS,
-        "if first < self.at and not self._sure(first, following):", "if False:",
+        "first < self.at or (over", "(over",
     ),
     Mutant(
         "the rest of a slice that was cut short is left out", LEARN, "return outcome.consumed\n",
