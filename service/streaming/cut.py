@@ -24,8 +24,8 @@ def wire_size(letter: DeadLetter) -> int:
 def cut(letter: DeadLetter, limit: int) -> DeadLetter:
     """A letter that is larger than its topic's limit, cut until it fits: its value, then the record's own headers.
 
-    The record's key keeps at most a tenth of the limit, and is gone last, with the end of the detail. What is left then
-    is the least that a letter is, whatever the limit.
+    The record's key keeps at most a tenth of the limit, and is gone last, with the end of the detail. Where the least
+    that a letter is does not fit either it stays whole: it is refused as it is, until the topic takes more.
     """
     own = own_headers(letter.headers)
     ours = dict(letter.headers[: len(letter.headers) - len(own)])
@@ -44,4 +44,4 @@ def cut(letter: DeadLetter, limit: int) -> DeadLetter:
             return made(letter.value and letter.value[:room], headers, **key)
     key = dict.fromkeys(key, b"")
     room = limit - wire_size(made(least, (), **key, detail=b"")) - VARINT
-    return made(least, (), **key, detail=ours.get("detail", b"")[: max(0, room)])
+    return made(least, (), **key, detail=ours.get("detail", b"")[:room]) if room >= 0 else letter

@@ -10,7 +10,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from redis import Redis as Client
 
@@ -104,6 +104,10 @@ class Seen:
     def __init__(self, name: str, topics: list[Topic], letters: dict[bytes, set[bytes | None]]) -> None:
         self.name, self.topics, self.letters = name, topics, letters
         self.redis = world.Redis()
+
+    def topics_of(self, source: Any) -> list[Topic]:  # noqa: ARG002 - nobody here knows the ids of real ones
+        """Those that a head may have been learned from: once it was from one, its children are too."""
+        return self.topics
 
     def judge(self, changes: list[Change | Reload]) -> tuple[Judge, list[str]]:
         """Raises Violation where an accepted head is wrong; the judge, and the digests in order of acceptance."""

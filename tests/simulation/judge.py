@@ -20,6 +20,8 @@ class World(Protocol):
     topics: list[Topic]
     letters: dict[bytes, set[bytes | None]]
 
+    def topics_of(self, source: Any) -> list[Topic]: ...
+
 
 class State:
     """A plain fold over runs of a log."""
@@ -61,8 +63,10 @@ class Judged(NamedTuple):
     runs: Runs
     """Since then."""
     state: State
+    topic: Topic | None
+    """The log it was learned from, where it learned anything."""
     source: Any
-    """The log it was learned from, as it says itself: no child has another."""
+    """As it says itself: no child has another."""
 
 
 class Judge:
@@ -71,9 +75,6 @@ class Judge:
     def __init__(self, world: World) -> None:
         self._world = world
         self.known: dict[str, Judged] = {}
-
-    def _topic(self, source: Any) -> Topic:
-        return self._world.topics[int(source["topic_id"])]  # elsewhere it is the first, and says so
 
     def _array(self, array: Any, columns: int) -> list[float]:
         state = self._world.redis.state
@@ -102,7 +103,7 @@ class Judge:
         eta = said["identity"]["eta"]
         if before and before not in self.known:
             raise Violation(f"{before[:6]} was gone on with, which no process of this release wrote")
-        parent = self.known[before] if before else Judged(0, {}, State(eta), [], State(eta), said["source"])
+        parent = self.known[before] if before else Judged(0, {}, State(eta), [], State(eta), None, said["source"])
         if said["source"] != parent.source:
             raise Violation(f"a head of {parent.source} was gone on with in {said['source']}")
         ours = {int(p): position["offset"] for p, position in said["next"].items()}
@@ -120,13 +121,18 @@ class Judge:
             runs = [(p, parent.begun.next.get(p, 0), to) for p, to in ours.items()] if cut is None else cut
             if cut is None and len(ours) > 1:
                 raise Violation("nobody knows in which order a kept version learned")
-        topic = self._topic(said["source"])
-        state = parent.state.learn(topic, more) if (more := _more(parent.runs, runs)) is not None else None
-        state = state or parent.begun.learn(topic, runs)
-        if wrong := self._differs(said, ours, state) or self._unsaid(topic, said["covered"], parent.next):
-            raise Violation(f"version {said['version']}: {wrong}")
-        begun, since = (state, list[tuple[int, int, int]]()) if is_kept else (parent.begun, runs)
-        self.known[digest] = Judged(said["version"], ours, begun, since, state, said["source"])
+        topics = [parent.topic] if parent.topic else self._world.topics_of(said["source"])
+        wrong = ""
+        for topic in reversed(topics):
+            state = parent.state.learn(topic, more) if (more := _more(parent.runs, runs)) is not None else None
+            state = state or parent.begun.learn(topic, runs)
+            wrong = self._differs(said, ours, state) or self._unsaid(topic, said["covered"], parent.next)
+            if not wrong:
+                learned = topic if state.fold.events or state.rejected else None
+                begun, since = (state, list[tuple[int, int, int]]()) if is_kept else (parent.begun, runs)
+                self.known[digest] = Judged(said["version"], ours, begun, since, state, learned, said["source"])
+                return
+        raise Violation(f"version {said['version']}: {wrong}")
 
     def _differs(self, said: Any, ours: dict[int, int], state: State) -> str:
         """Where the head is not this state."""
@@ -166,7 +172,8 @@ class Judge:
     def diverges(self, digest: str) -> bool:
         """Whether this head's model may learn one of the events that are next no more."""
         head = self.known[digest]
-        parts = [(head.next.get(p, 0), part.records) for p, part in enumerate(self._topic(head.source).partitions)]
+        topics = [head.topic] if head.topic else self._world.topics_of(head.source)
+        parts = [(head.next.get(p, 0), part.records) for topic in topics for p, part in enumerate(topic.partitions)]
         records = [found.get(at) for at, found in parts]
         after = [head.state.copy().fold.fold([r.value]) for r in records if r and r.good and r.value]
         return any(fold.diverged for fold in after)

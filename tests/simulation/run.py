@@ -388,8 +388,8 @@ class Simulation:
         if start >= 0 and part.flipped is None:
             to = min(part.end, start + self.flips.randint(1, 5))
             says = start ^ 1 << self.flips.choice((0, 1, 2, 3, 4, 5, 8, 40))
-            after = min((o for o in part.records if o >= to), default=part.end)
-            # In what compaction left, a batch is told only by what it is moved over.
+            after = min((o for o in part.records if o >= to), default=says + to - start)
+            # In what compaction left, a batch is told only by what it is moved over, for good.
             if not topic.compacted or (start < says and after < says + to - start):
                 part.flipped = start, to, says
                 self._note(f"base offset flipped: {topic.partitions.index(part)}:{part.flipped}")

@@ -259,6 +259,10 @@ class World:
         self.counts: dict[str, int] = {}
         self.accepted: Callable[[str, bytes, list[tuple[int, int, int]]], None] = lambda *_: None
 
+    def topics_of(self, source: Any) -> list[Topic]:
+        """The one that a head says it was learned from; elsewhere it is the first."""
+        return [self.topics[int(source["topic_id"])]]
+
     def say(self, what: str) -> None:
         self.history.append(f"{self.now:8.2f} {what}")
 
