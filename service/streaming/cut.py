@@ -43,5 +43,6 @@ def cut(letter: DeadLetter, limit: int) -> DeadLetter:
         if (room := limit - wire_size(made(least, headers, **key)) - VARINT) >= 0:
             return made(letter.value and letter.value[:room], headers, **key)
     key = dict.fromkeys(key, b"")
-    room = limit - wire_size(made(least, (), **key, detail=b"")) - VARINT
-    return made(least, (), **key, detail=ours.get("detail", b"")[:room]) if room >= 0 else letter
+    if (room := limit - wire_size(made(least, (), **key, detail=b""))) < 0:
+        return letter
+    return made(least, (), **key, detail=ours.get("detail", b"")[: max(0, room - VARINT)])
