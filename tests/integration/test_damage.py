@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from service.embedded.servers import Server
 from service.snapshots.store import key
 from tests.conftest import Run, Running, both_stores, create_topic, delete_topic, event, perceptron, wait
+from tests.faults.proxy import Proxy
 
 
 async def send_with_broken_header(producer: AIOKafkaProducer, topic: str) -> int:
@@ -211,47 +212,27 @@ async def test_a_rebalance_while_a_model_is_restored_is_no_damage(
     kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
 ) -> None:
     """A slow store, and members that join meanwhile: nobody takes a topic that was taken away for a trimmed one."""
-    delay = 0.0
-    host, _, port = redis.address.partition(":")
-
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upstream = await asyncio.open_connection(host, int(port))
-
-        async def replies() -> None:
-            while data := await upstream[0].read(1 << 20):
-                await asyncio.sleep(delay)  # the fault itself
-                writer.write(data)
-            writer.close()
-
-        answering = asyncio.create_task(replies())
-        while data := await reader.read(1 << 16):
-            upstream[1].write(data)
-        upstream[1].close()
-        await answering
-
-    proxy = await asyncio.start_server(pass_on, "127.0.0.1", 0)
-    slow = f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
-    members = [Running(topic, kafka.address, slow, tmp_path, "", "--create-topics")]
-    try:
-        await asyncio.to_thread(members[0].up)
-        for i in range(5):
-            await producer.send_and_wait(topic, event({"a": i}, i % 2))
-        await asyncio.to_thread(members[0].wait_for, 5)
-        delay = 2.4
-        for _ in range(3):
-            members.append(Running(topic, kafka.address, redis.address, tmp_path, ""))
-            await asyncio.to_thread(members[-1].up)
-        delay = 0.0
-        await producer.send_and_wait(topic, event({"a": 9}, 1))
-        for member in members:
-            await asyncio.to_thread(member.wait_for, 6)
-            assert "learning stopped" not in member.log.read_text()
-            assert member.model()["stopped"] is None
-    finally:
-        for member in members:
-            member.kill()
-            member.http.close()
-        proxy.close()
+    with Proxy(redis.port) as proxy:
+        members = [Running(topic, kafka.address, proxy.address, tmp_path, "", "--create-topics")]
+        try:
+            await asyncio.to_thread(members[0].up)
+            for i in range(5):
+                await producer.send_and_wait(topic, event({"a": i}, i % 2))
+            await asyncio.to_thread(members[0].wait_for, 5)
+            proxy.delay = 2.4
+            for _ in range(3):
+                members.append(Running(topic, kafka.address, redis.address, tmp_path, ""))
+                await asyncio.to_thread(members[-1].up)
+            proxy.delay = 0.0
+            await producer.send_and_wait(topic, event({"a": 9}, 1))
+            for member in members:
+                await asyncio.to_thread(member.wait_for, 6)
+                assert "learning stopped" not in member.log.read_text()
+                assert member.model()["stopped"] is None
+        finally:
+            for member in members:
+                member.kill()
+                member.http.close()
 
 
 async def test_a_topic_that_a_pattern_found_and_somebody_deleted_stays_deleted(

@@ -167,12 +167,16 @@ def _client(server: Server) -> Any:
 
 
 async def test_a_node_of_a_cluster_is_told(tmp_path: Path) -> None:
-    flags = "--cluster-enabled", "yes", "--cluster-node-timeout", "2000"
-    with started(tmp_path / "one", *flags) as one, started(tmp_path / "two", *flags) as two:
+    buses = str(free_port()), str(free_port())
+    flags = "--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port"
+    with (
+        started(tmp_path / "one", *flags, buses[0]) as one,
+        started(tmp_path / "two", *flags, buses[1]) as two,
+    ):
         for server, slots in ((one, ("0", "8191")), (two, ("8192", "16383"))):
             raw = _client(server)
             await raw.execute_command("CLUSTER", "ADDSLOTSRANGE", *slots)
-            await raw.execute_command("CLUSTER", "MEET", "127.0.0.1", str(one.port))
+            await raw.execute_command("CLUSTER", "MEET", "127.0.0.1", str(one.port), buses[0])
             await raw.aclose()
         store = RedisStore(f"redis://{one.address}/0")
         try:
