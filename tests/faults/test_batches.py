@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from service.embedded import servers
 from service.embedded.servers import Server
 from service.streaming.dead_letters import topic_of
 from tests.conftest import Running, create_topic, event, one_line, perceptron, wait
@@ -41,6 +42,13 @@ def damage(kafka: Server, topic: str, batch: int, byte: int, bit: int) -> None:
     with path.open("r+b") as file:
         file.seek(at)
         file.write(bytes([data[at] ^ 1 << bit]))
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A broker for this file: one that was killed does not start with such a log."""
+    with servers.kafka(tmp_path_factory.mktemp("damaged")) as server:
+        yield server
 
 
 @pytest.fixture
