@@ -319,10 +319,10 @@ class Service:
                 )
                 if ours
                 else None,
-                limit=learner.squared_norm_limit if ours else None,
-                accuracy=learner.recent.accuracy if ours else None,
-                bound=learner.bound[0] if ours else None,
-                margins=learner.recent.margins if ours else None,
+                limit=learner.watch.squared_norm_limit if ours else None,
+                accuracy=learner.watch.recent.accuracy if ours else None,
+                bound=learner.watch.bound[0] if ours else None,
+                margins=learner.watch.recent.margins if ours else None,
                 lag=self._kafka.logs[model.name].lag(learner.next) if ours else {},
             )
 

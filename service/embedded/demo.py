@@ -33,8 +33,9 @@ from service.embedded.servers import free_port, kafka, redis
 from service.embedded.stream import NAMES, examples, separator
 from service.errors import PerceptronError
 from service.learning.identity import Identity
-from service.learning.learner import Learner, Options
+from service.learning.learner import Learner
 from service.learning.start import Weights
+from service.learning.watch import Options
 from service.snapshots.head import content
 
 TOPIC = "demo"
@@ -81,7 +82,7 @@ def show(events: int, leave: bool) -> None:
             f"accuracy of the last 1,000: [bold]{state['accuracy']['recent']:.1%}[/]"
         )
         learned = (state["events"], k, state["state_digest"], limit)
-        expected = (fold.counts.events, fold.counts.updates, content(fold).state_digest, fold.bound[0])
+        expected = (fold.counts.events, fold.counts.updates, content(fold).state_digest, fold.watch.bound[0])
         if learned != expected or k > limit:
             raise PerceptronError(f"{learned} was learned where {expected} was expected: please report this")
         say(

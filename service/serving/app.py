@@ -189,8 +189,8 @@ def describe(model: Model, a: Answering) -> dict[str, Any]:
     """A model as `GET /v1/models/{m}` and `perceptron inspect` show it."""
     learner, head, counts = a.learner, a.head, a.learner.counts
     overall, recent = learner.accuracy()
-    margins = learner.recent.margins
-    bound, bound_reason = learner.bound
+    margins = learner.watch.recent.margins
+    bound, bound_reason = learner.watch.bound
     return {
         "model": model.name,
         "identity": learner.identity,
@@ -209,10 +209,10 @@ def describe(model: Model, a: Answering) -> dict[str, Any]:
         "accuracy": {"all": overall, "recent": recent},
         "columns": len(learner.columns),
         "squared_norm": learner.squared_norm,
-        "squared_norm_limit": learner.squared_norm_limit,
+        "squared_norm_limit": learner.watch.squared_norm_limit,
         "loss": margins and margins.loss,
         "margins": margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
-        "serve": learner.options.serve,
+        "serve": learner.watch.options.serve,
         "bound": bound,
         "bound_reason": bound_reason,
         "digest": a.digest,

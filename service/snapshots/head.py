@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from service.errors import SnapshotDamaged
 from service.learning.bounds import Stretch, Sums
 from service.learning.identity import Identity
-from service.learning.learner import Counts, Learner, Options, with_hole
+from service.learning.learner import Counts, Learner, with_hole
 from service.learning.recent import Margins, Recent
+from service.learning.watch import Options
 from service.snapshots import blobs
 from service.snapshots.blobs import Laid, LaidNames
 
@@ -217,9 +218,9 @@ def content(learner: Learner, before: Stored = NOTHING) -> Content:
         laid[name], new = blobs.lay(array, before.arrays.get(name, blobs.NOTHING))
         missing |= new
     reference: Laid | None = None
-    if learner.stretch is not None:
+    if learner.watch.stretch is not None:
         # One that is the weights of a kept version is in the store already, under the same names.
-        reference, new = blobs.lay(learner.stretch.reference, before.reference or laid["w"])
+        reference, new = blobs.lay(learner.watch.stretch.reference, before.reference or laid["w"])
         missing |= new
     names, more = blobs.lay_names(learner.columns.names, before.names)
     runs, rest, yet_more = blobs.lay_runs(learner.runs, before.runs)
@@ -250,10 +251,10 @@ def covered_as_json(learner: Learner) -> dict[str, list[tuple[int, int]]]:
 
 def observations(learner: Learner) -> Observations:
     """What is kept beside the state."""
-    wrong = learner.recent.wrong
-    sums = learner.stretch.stored() if learner.stretch else None
+    watch = learner.watch
+    wrong, sums = watch.recent.wrong, watch.stretch.stored() if watch.stretch else None
     bits = np.packbits(wrong).tobytes().hex()
-    return Observations(learner.squared_steps, len(wrong), bits, learner.recent.margins, sums, learner.diverged)
+    return Observations(watch.squared_steps, len(wrong), bits, watch.recent.margins, sums, learner.diverged)
 
 
 def needed(head: Head, before: Stored = NOTHING) -> list[str]:

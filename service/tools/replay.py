@@ -42,7 +42,7 @@ async def best_bound(bootstrap: str, topic: str, own: ModelSettings, learner: Le
             lengths = passes.lengths_of(learner.identity, batch)
             along, radius = scale * lengths * batch.labels * scores, float((lengths * lengths * squared_norms).max())
             began = float(begun @ begun)
-            best = hindsight(along, radius, began, scale * float(u @ begun), learner.squared_steps - began)
+            best = hindsight(along, radius, began, scale * float(u @ begun), learner.watch.squared_steps - began)
             found.append({"updates": best.updates, "gamma": best.gamma, "reference": name})
     if not found:
         raise DataError("no event was learned, so there is no reference")

@@ -16,8 +16,9 @@ from aiokafka.errors import CorruptRecordException
 
 from service.errors import ConfigurationError, DataError, LogLost
 from service.learning.identity import FOLD
-from service.learning.learner import Learner, Options
+from service.learning.learner import Learner
 from service.learning.start import GIVEN, Weights
+from service.learning.watch import Options
 from service.settings import Settings
 from service.snapshots import head as heads
 from service.snapshots.head import Head
@@ -285,7 +286,7 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
                     f"{name}: {len(other):,} of {len(array):,} columns, such as {label}: {float(array[c])!r} stored, "
                     f"{float(replayed.arrays[name][c])!r} replayed"
                 )
-    if stored.identity.rule == "logistic-delta":
+    if not stored.identity.how.exact:
         found.append("the logistic rule's exp may differ between machines")
     return found
 
