@@ -117,7 +117,7 @@ def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
         arrays=content.arrays, reference=content.reference, names=content.stored.names.blobs,
     )  # fmt: skip
     data = codec.encode(head)
-    return heads.take_up(codec.decode(data, blobs.digest(data)), content.blobs, options)[1]()
+    return heads.decode(codec.decode(data, blobs.digest(data)), content.blobs, options)[1]()
 
 
 def by_name(learner: Learner) -> dict[str, float]:

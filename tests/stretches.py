@@ -141,9 +141,9 @@ class Run:
         assert bound is not None
         return min(bound, self.learner.counts.events)
 
-    def refer(self) -> None:
+    def begin_stretch(self) -> None:
         """A new stretch against where the weights, or their average, point now, unless that is nowhere."""
-        self.learner.refer()
+        self.learner.begin_stretch()
         mean = self.learner.average
         u = self.w if mean is None else dict(zip(self.w, mean.tolist(), strict=True))
         if not self.options.reference and math.sqrt(sum(v * v for v in u.values())) > 1e-60:
@@ -189,7 +189,7 @@ def random_stream(seed: int) -> int:
         if rng.random() < 0.1:
             run.restore()
         if rng.random() < 0.05:
-            run.refer()
+            run.begin_stretch()
     return count
 
 

@@ -154,13 +154,13 @@ class Learner:
             self.diverged = f"the squared norm of the weights is {norm:g}, beyond {MAX_SQUARED_NORM:g}"
         self.watch.restored(recent, squared_steps, stretch, self.weights, counts.updates, self.columns.names)
 
-    def refer(self) -> bool:
+    def begin_stretch(self) -> bool:
         """Begin a new stretch of the bound, which refers to where the weights, or their average, point now.
 
         Nothing, and False, where the reference is given.
         """
         vector = self.weights.copy() if self.average is None else self.average
-        return self.watch.refer(vector, self.weights, self.counts.updates)
+        return self.watch.begin_stretch(vector, self.weights, self.counts.updates)
 
     def pass_over(self, partition: int, offset: int) -> None:
         """Cover offsets up to `offset` that hold no record: compacted away, control records, aborted."""

@@ -74,7 +74,7 @@ class Watch:
         else:
             self.refer_to_given(w, updates, names)
 
-    def refer(self, vector: Vector, w: Vector, updates: int) -> bool:
+    def begin_stretch(self, vector: Vector, w: Vector, updates: int) -> bool:
         """Begin a new stretch of the bound, whose reference is where this vector points: the weights or their average.
 
         Nothing, and False, where the reference is given.

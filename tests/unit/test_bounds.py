@@ -36,7 +36,7 @@ def test_short_steps_count_after_long_ones() -> None:
     """A stretch has its own sum of squares: 1 is lost in a difference of two sums of 2e30, and the state looks corrupt."""  # noqa: E501
     learner = begun(options=Options())
     learner.apply(0, 0, [event({"a": 1e15}, 1), event({"a": 1e15}, 0), event({"b": 1}, 1)])
-    learner.refer()
+    learner.begin_stretch()
     learner.apply(0, 3, [event({"b": 1, "c": i % 3}, i % 2) for i in range(10)])
     assert learner.watch.broken(learner.squared_norm) is None
     assert learner.watch.stretch is not None
