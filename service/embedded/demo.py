@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from aiokafka import AIOKafkaProducer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -37,6 +36,7 @@ from service.learning.learner import Learner
 from service.learning.start import Weights
 from service.learning.watch import Options
 from service.snapshots.head import content
+from service.streaming.cluster import Cluster
 
 TOPIC = "demo"
 SEED = 7
@@ -165,7 +165,7 @@ class _Show:
 
     async def stream(self, address: str, events: int) -> Any:
         """Produce at a watchable pace until all is learned and saved; returns the model."""
-        producer = AIOKafkaProducer(bootstrap_servers=address, acks="all", enable_idempotence=True, linger_ms=5)
+        producer = Cluster(address).producer(enable_idempotence=True, linger_ms=5)
         await producer.start()
         sent = 0
         stream = examples(SEED, events)

@@ -39,11 +39,8 @@ def export(settings: Settings, name: str, output: str | None, sklearn: str | Non
 
 
 async def _newest(settings: Settings, name: str) -> Answering:
-    store = RedisStore(settings.redis.url)
-    try:
+    async with RedisStore(settings.redis.url) as store:
         return await newest(store, name, settings.of(name).options())
-    finally:
-        await store.close()
 
 
 def as_json(name: str, a: Answering) -> dict[str, Any]:

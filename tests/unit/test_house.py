@@ -1,6 +1,7 @@
 """The house's own rules: imports go one way, and learning opens nothing."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -37,6 +38,12 @@ def test_a_room_imports_only_rooms_above_it() -> None:
 def test_monitoring_imports_no_room() -> None:
     for path in (SERVICE / "monitoring").rglob("*.py"):
         assert set(_imports(path)) <= {"monitoring"}, path
+
+
+def test_clients_of_kafka_are_made_in_one_place() -> None:
+    """So that how to reach it is one value."""
+    made = [p for p in SERVICE.rglob("*.py") if re.search(r"AIOKafka(Consumer|Producer|AdminClient)\(", p.read_text())]
+    assert made == [SERVICE / "streaming" / "cluster.py"]
 
 
 def test_every_room_is_in_the_table() -> None:
