@@ -93,6 +93,19 @@ def test_learning_works_where_no_compiled_code_can_be_kept() -> None:
     assert done.stdout == "learned\n", done.stderr
 
 
+def test_compiled_code_that_is_kept_is_of_what_it_calls_too(tmp_path: Path) -> None:
+    head = "from service.learning.compiled import compiled\n"
+    step, loop = tmp_path / "step.py", tmp_path / "loop.py"
+    loop.write_text(f"{head}import step\n@compiled\ndef run(x): return step.step(x) + 1\n")
+    for factor, kept in ((2, 0), (2, 1), (3, 0)):
+        step.write_text(f"{head}@compiled\ndef step(x): return {factor} * x\n") if not kept else None
+        done = _python(
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import loop\n"
+            "print(loop.run(10), sum(loop.run.stats.cache_hits.values()))"
+        )
+        assert done.stdout == f"{10 * factor + 1} {kept}\n", done.stderr
+
+
 def test_the_refusal_refuses() -> None:
     """The test above can fail: a module that needs them does."""
     done = _python(LEARNING + "\nimport service.streaming.log")
