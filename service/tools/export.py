@@ -11,8 +11,8 @@ import numpy as np
 import typer
 
 from service.errors import ConfigurationError, DataError
-from service.serving.app import describe
 from service.serving.models import Answering, Model
+from service.serving.report import describe
 from service.settings import Settings
 from service.snapshots.store import RedisStore
 from service.tools import weights

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from service.errors import DataError, DependencyError
 from service.learning.learner import Learner
-from service.serving.app import describe, describe_version
 from service.serving.models import Model
+from service.serving.report import describe, describe_version
 from service.settings import Settings
 from service.snapshots import codec
 from service.snapshots.store import RedisStore
