@@ -15,8 +15,8 @@ import numpy as np
 from service.embedded.stream import NAMES, examples, separator
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.options import Options
 from service.learning.start import Weights
-from service.learning.watch import Options
 
 FOLDER = Path(__file__).parent
 SEED = 7

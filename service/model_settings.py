@@ -19,9 +19,9 @@ from pydantic import (
 
 from service.errors import ConfigurationError
 from service.learning.identity import Identity
+from service.learning.options import Options
 from service.learning.rules import RULES, RuleName
 from service.learning.start import RANDOM, Weights, read
-from service.learning.watch import Options
 
 
 class Section(BaseModel):

@@ -33,8 +33,8 @@ from service.embedded.stream import NAMES, examples, separator
 from service.errors import PerceptronError
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.options import Options
 from service.learning.start import Weights
-from service.learning.watch import Options
 from service.snapshots.head import content
 from service.streaming.cluster import Cluster
 

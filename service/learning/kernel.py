@@ -9,6 +9,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from service.learning import rules
@@ -17,6 +18,9 @@ from service.learning.events import Batch
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 
 Vector = NDArray[np.float64]
+
+register_jitable(rules.decide)
+register_jitable(rules.step)
 
 _NEAR = math.sqrt(MAX_SQUARED_NORM) / 2.0
 

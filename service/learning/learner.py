@@ -20,9 +20,10 @@ from service.learning.columns import columns_for
 from service.learning.events import Batch, Decoder, Reject
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.kernel import Learned
+from service.learning.options import DEFAULT, Options
 from service.learning.recent import Recent
 from service.learning.start import Weights, initial
-from service.learning.watch import DEFAULT, Options, Watch
+from service.learning.watch import Watch
 
 Ranges = dict[int, list[tuple[int, int]]]
 """Covered offsets by partition, as half-open [from, to) in ascending order; the last `to` is the next offset."""

@@ -2,16 +2,12 @@
 
 Every rule changes the weights along the event, w += step·x, so a rule is its step: a function of the score s = w·x, of
 the label y ∈ {-1, +1} and of the rate η·weight. The formulas as the texts write them, with their sources, are in
-tests/formulas.py; what is compiled here is held against them.
+tests/formulas.py; this is held against them. The kernel compiles what it calls here.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-from numba.extending import register_jitable
-
-from service.learning.compiled import compiled
 
 Updates = Literal["mistakes", "wrong outputs", "always", "never"]
 
@@ -66,13 +62,11 @@ else:
     RuleName = Literal[tuple(RULES)]
 
 
-@register_jitable
 def decide(s: Any, positive_tie: Any) -> Any:
     """Whether a score (or each of an array) predicts the positive label: s > 0; what s = 0 gives is a convention."""
     return (s > 0.0) | ((s == 0.0) & positive_tie)
 
 
-@compiled
 def step(rule: int, s: float, y: float, rate: float, positive_tie: bool, parameter: float) -> float:
     """What an update adds, along x: see the module. `rule` is its place in RULES."""
     output = 1.0 if decide(s, positive_tie) else -1.0

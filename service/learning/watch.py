@@ -4,7 +4,7 @@ The fold needs none of it, and it changes nothing there: it is told of columns t
 learned. A snapshot keeps it as observations.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,24 +14,8 @@ from service.learning.compiled import compiled
 from service.learning.events import Batch
 from service.learning.identity import Identity
 from service.learning.kernel import Learned, Vector
+from service.learning.options import Options
 from service.learning.recent import Recent
-from service.learning.start import Weights
-
-
-class Options(NamedTuple):
-    """How a model is watched and served; no part of its identity."""
-
-    window: int = 1000
-    """Events that recent figures are over."""
-    serve: Literal["last", "average"] = "last"
-    """Which weights answer."""
-    bound: bool = True
-    """Whether the sums of the mistake bound are kept."""
-    reference: Weights | None = None
-    """The bound's reference, where one is given."""
-
-
-DEFAULT = Options()
 
 
 class Watch:

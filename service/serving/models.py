@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from service.errors import DependencyError, Diverged, SnapshotDamaged, SnapshotNewer
 from service.learning.learner import Learner
-from service.learning.watch import DEFAULT, Options
+from service.learning.options import DEFAULT, Options
 from service.snapshots import codec
 from service.snapshots import head as heads
 from service.snapshots.blobs import digest

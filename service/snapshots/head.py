@@ -17,8 +17,8 @@ from service.errors import SnapshotDamaged
 from service.learning.bounds import Stretch, Sums
 from service.learning.identity import Identity
 from service.learning.learner import Counts, Learner, with_hole
+from service.learning.options import Options
 from service.learning.recent import Margins, Recent
-from service.learning.watch import Options
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
 

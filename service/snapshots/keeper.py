@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from service.errors import DependencyError, SnapshotDamaged
 from service.learning.learner import Learner
+from service.learning.options import DEFAULT, Options
 from service.learning.start import Weights
-from service.learning.watch import DEFAULT, Options
 from service.snapshots import blobs, codec, head
 from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, Source, Stored, Writer
 from service.snapshots.store import Store

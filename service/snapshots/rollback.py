@@ -10,7 +10,7 @@ from typing import Protocol
 
 from service.errors import DataError, SnapshotDamaged, SnapshotNewer
 from service.learning.identity import MAX_SQUARED_NORM
-from service.learning.watch import Options
+from service.learning.options import Options
 from service.snapshots import blobs, codec, head
 from service.snapshots.head import Head
 from service.snapshots.keeper import Offload, Snapshot, verified

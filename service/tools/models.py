@@ -5,7 +5,7 @@ import asyncio
 import typer
 
 from service.errors import ConfigurationError, DataError
-from service.learning.watch import Options
+from service.learning.options import Options
 from service.serving.models import Answering
 from service.settings import Settings
 from service.snapshots.keeper import fetch

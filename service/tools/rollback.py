@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import typer
 
 from service.errors import ConfigurationError, DataError
-from service.learning.watch import Options
+from service.learning.options import Options
 from service.settings import Settings, parse_start_at
 from service.snapshots.head import Head
 from service.snapshots.rollback import current_head, kept_snapshot, roll_back

@@ -17,8 +17,8 @@ from aiokafka.errors import CorruptRecordException
 from service.errors import ConfigurationError, DataError, LogLost
 from service.learning.identity import FOLD
 from service.learning.learner import Learner
+from service.learning.options import Options
 from service.learning.start import GIVEN, Weights
-from service.learning.watch import Options
 from service.settings import Settings
 from service.snapshots import head as heads
 from service.snapshots.head import Head

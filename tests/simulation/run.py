@@ -20,7 +20,7 @@ from service.errors import (
 )
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.learning.watch import DEFAULT
+from service.learning.options import DEFAULT
 from service.snapshots import blobs, keeper
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, fetch

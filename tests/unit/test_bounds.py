@@ -13,8 +13,8 @@ from service.embedded.stream import NAMES, examples, separator
 from service.learning.bounds import direction, hindsight, largest_root
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.options import Options
 from service.learning.start import Weights
-from service.learning.watch import Options
 from tests import data
 from tests.checks import restored
 from tests.stretches import CHECKS, Check, random_stream

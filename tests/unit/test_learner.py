@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from service.errors import OutOfOrder
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.options import Options
 from service.learning.start import initial
-from service.learning.watch import Options
 from service.snapshots import head as heads
 from tests import formulas as rules
 from tests.checks import restored, state_digest
