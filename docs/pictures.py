@@ -14,7 +14,8 @@ import numpy as np
 
 from service.embedded.stream import NAMES, examples, separator
 from service.learning.identity import Identity
-from service.learning.learner import Learner, Options
+from service.learning.learner import Learner
+from service.learning.options import Options
 from service.learning.start import Weights
 
 FOLDER = Path(__file__).parent
@@ -70,7 +71,7 @@ def bound(axes: Any, ink: str) -> None:
         if i < 200 or i % 200 == 199:
             events.append(i + 1)
             mistakes.append(learner.counts.updates)
-            bounds.append(learner.bound[0] or 0)
+            bounds.append(learner.watch.bound[0] or 0)
     axes.plot(events, bounds, color=BOUND, linewidth=2.0)
     axes.plot(events, mistakes, color=POSITIVE, linewidth=2.0)
     axes.set_yscale("log")

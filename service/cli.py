@@ -4,7 +4,7 @@ Results go to stdout, everything else to stderr. Every error is one line that sa
 """
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,6 +28,9 @@ from service.cli_options import (
     settings_of,
 )
 from service.errors import PerceptronError
+
+if TYPE_CHECKING:
+    from service.streaming.cluster import Cluster
 
 app = typer.Typer(
     name="perceptron",
@@ -138,7 +141,7 @@ def produce(
     if dry_run:
         typer.echo(f"{number(try_out(events, count))} good; nothing was sent")
     else:
-        sent = send(settings.kafka.bootstrap_servers, to, events, rate=rate, count=count)
+        sent = send(settings.kafka.cluster, to, events, rate=rate, count=count)
         typer.echo(f"{number(sent)} sent to {to}", err=True)
 
 
@@ -244,8 +247,8 @@ def list_letters(
     """List dead letters, a line each."""
     from service.tools.dead_letters import show_list
 
-    address, name = _kafka_and_topic(ctx, topic, bootstrap)
-    show_list(address, name, reason, limit, json)
+    cluster, name = _kafka_and_topic(ctx, topic, bootstrap)
+    show_list(cluster, name, reason, limit, json)
 
 
 @dead_letters.command("show")
@@ -276,9 +279,9 @@ def retry_letters(
     retry(*_kafka_and_topic(ctx, topic, bootstrap), keys or [], every, reason)
 
 
-def _kafka_and_topic(ctx: typer.Context, topic: str | None, bootstrap: str | None) -> tuple[str, str]:
+def _kafka_and_topic(ctx: typer.Context, topic: str | None, bootstrap: str | None) -> tuple["Cluster", str]:
     settings = settings_of(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap)
-    return settings.kafka.bootstrap_servers, one_topic(settings)
+    return settings.kafka.cluster, one_topic(settings)
 
 
 @app.command()

@@ -18,20 +18,10 @@ from pydantic import (
 )
 
 from service.errors import ConfigurationError
-from service.learning.identity import Identity, Rule
-from service.learning.learner import Options
+from service.learning.identity import Identity
+from service.learning.options import Options
+from service.learning.rules import RULES, RuleName
 from service.learning.start import RANDOM, Weights, read
-
-ETAS: dict[str, float] = {"half-step": 0.5, "lms": 0.001, "logistic-delta": 0.1}
-"""Defaults that do not diverge on standardised data, also where some ‖x‖² is 2,000 as in the digits of scikit-learn;
-of the other rules 1."""
-OWN = {
-    "outputs": "error-correction",
-    "slope": "logistic-delta",
-    "weights": "threshold-unit",
-    "threshold": "threshold-unit",
-}
-"""Settings that belong to one rule alone."""
 
 
 class Section(BaseModel):
@@ -58,7 +48,7 @@ class ModelSettings(Section):
     features: Literal["named", "positional", "hashed"] = "named"
     dimension: int | None = Field(None, ge=1, le=1 << 24)
     bits: int | None = Field(None, ge=1, le=24)
-    rule: Rule = "perceptron"
+    rule: RuleName = "perceptron"
     eta: float | None = Field(None, gt=0, le=1000)
     outputs: Literal["bipolar", "binary"] | None = None
     slope: float | None = Field(None, gt=0, le=1000)
@@ -107,11 +97,12 @@ class ModelSettings(Section):
 
     @model_validator(mode="after")
     def _rule_fits(self) -> "ModelSettings":
-        for name, rule in OWN.items():
-            if getattr(self, name) is not None and self.rule != rule:
-                raise ValueError(f'rule = "{self.rule}" takes no {name} (it belongs to rule = "{rule}")')
-        if self.rule == "half-step" and not self.rate < 1.0:
-            raise ValueError('rule = "half-step" needs 0 < eta < 1')
+        for other, its in RULES.items():
+            for name in its.settings if other != self.rule else ():
+                if getattr(self, name) is not None:
+                    raise ValueError(f'rule = "{self.rule}" takes no {name} (it belongs to rule = "{other}")')
+        if not self.rate < (below := RULES[self.rule].eta_below):
+            raise ValueError(f'rule = "{self.rule}" needs 0 < eta < {below:g}')
         if self.rule == "threshold-unit":
             if self.weights is None or self.threshold is None:
                 raise ValueError('rule = "threshold-unit" needs weights and a threshold')
@@ -130,7 +121,7 @@ class ModelSettings(Section):
     @property
     def rate(self) -> float:
         """η: the one that is set, or the rule's default."""
-        return ETAS.get(self.rule, 1.0) if self.eta is None else self.eta
+        return RULES[self.rule].eta if self.eta is None else self.eta
 
     @cached_property
     def _start(self) -> Weights | None:
@@ -172,15 +163,13 @@ class ModelSettings(Section):
 
     def identity(self) -> Identity:
         """What the stored model must have been learned with."""
-        given = self._start
-        unit = self.rule == "threshold-unit"
+        given, rule = self._start, RULES[self.rule]
         return Identity(
             rule=self.rule,
             eta=self.rate,
-            outputs=(self.outputs or "bipolar") if self.rule == "error-correction" else None,
-            slope=(self.slope or 1.0) if self.rule == "logistic-delta" else None,
-            # A McCulloch-Pitts unit fires where its threshold is reached.
-            tie=self.tie or ("positive" if unit else "negative"),
+            outputs=self.outputs or rule.settings.get("outputs"),
+            slope=self.slope or rule.settings.get("slope"),
+            tie=self.tie or rule.tie,
             start=given.identity if given else self.start,
             average=self.average,
             features=self.features,

@@ -40,7 +40,6 @@ from service.snapshots.codec import readable
 from service.snapshots.head import Source, Writer
 from service.snapshots.keeper import Keeper
 from service.snapshots.store import MODELS, RedisStore
-from service.streaming.brokers import cluster_id
 from service.streaming.headers import most_headers
 from service.streaming.learn import Learning
 from service.streaming.log import Kafka
@@ -94,7 +93,7 @@ class Service:
         self._learners: list[asyncio.Task[None]] = []
         self._store = RedisStore(settings.redis.url)
         self._kafka = Kafka(
-            settings.kafka.bootstrap_servers,
+            settings.kafka.cluster,
             settings.kafka.group_id,
             settings.listed,
             self._log.warning,
@@ -265,7 +264,7 @@ class Service:
             except (SnapshotDamaged, SnapshotNewer):
                 continue  # of one model: said where it is restored
             if stored and (differences := self._settings.of(model.name).identity().differences(stored.identity)):
-                here = Source(await cluster_id(self._settings.kafka.bootstrap_servers))
+                here = Source(await self._settings.kafka.cluster.id())
                 if not stored.source.elsewhere(here):  # which is said where it is restored
                     raise identity_changed(model.name, differences)
 
@@ -319,10 +318,10 @@ class Service:
                 )
                 if ours
                 else None,
-                limit=learner.squared_norm_limit if ours else None,
-                accuracy=learner.recent.accuracy if ours else None,
-                bound=learner.bound[0] if ours else None,
-                margins=learner.recent.margins if ours else None,
+                limit=learner.watch.squared_norm_limit if ours else None,
+                accuracy=learner.watch.recent.accuracy if ours else None,
+                bound=learner.watch.bound[0] if ours else None,
+                margins=learner.watch.recent.margins if ours else None,
                 lag=self._kafka.logs[model.name].lag(learner.next) if ours else {},
             )
 

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -28,6 +28,9 @@ from pydantic_settings import (
 
 from service.errors import ConfigurationError
 from service.model_settings import ModelSettings, Section
+
+if TYPE_CHECKING:
+    from service.streaming.cluster import Cluster
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
@@ -50,6 +53,13 @@ class KafkaSettings(Section):
         if not all(map(_ADDRESS.fullmatch, servers.split(","))):
             raise ValueError("expected HOST:PORT, or several with commas between them")
         return servers
+
+    @property
+    def cluster(self) -> "Cluster":
+        """What reaches it."""
+        from service.streaming.cluster import Cluster  # half of the commands need no client of Kafka, and load none
+
+        return Cluster(self.bootstrap_servers)
 
 
 class RedisSettings(Section):

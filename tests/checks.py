@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from service.learning import rules
 from service.learning.columns import columns_for
-from service.learning.identity import MISTAKE_DRIVEN, Identity
-from service.learning.learner import DEFAULT, Learner, Options
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.learning.options import DEFAULT, Options
 from service.learning.start import RANDOM, Weights, initial
 from service.snapshots import blobs, codec
 from service.snapshots import head as heads
 from service.snapshots.head import Head
+from tests import formulas as rules
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL
 
 NAMES = ("a", "b", "c", "d", "e", "f")
@@ -116,7 +117,7 @@ def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
         arrays=content.arrays, reference=content.reference, names=content.stored.names.blobs,
     )  # fmt: skip
     data = codec.encode(head)
-    return heads.take_up(codec.decode(data, blobs.digest(data)), content.blobs, options)[1]()
+    return heads.decode(codec.decode(data, blobs.digest(data)), content.blobs, options)[1]()
 
 
 def by_name(learner: Learner) -> dict[str, float]:
@@ -151,9 +152,10 @@ def batches(model: Model) -> None:
         for at in range(0, len(events), size):
             cut.apply(0, at, [event.record for event in events[at : at + size]])
         assert state_digest(cut) == state_digest(whole)
-        assert (cut.recent.accuracy, cut.recent.margins) == (whole.recent.accuracy, whole.recent.margins)
+        ours, theirs = cut.watch.recent, whole.watch.recent
+        assert (ours.accuracy, ours.margins) == (theirs.accuracy, theirs.margins)
         # What new columns begin with is added slice by slice, so that this sum, no part of the state, may round.
-        assert close(cut.squared_steps, whole.squared_steps)
+        assert close(cut.watch.squared_steps, whole.watch.squared_steps)
 
 
 def restores(model: Model) -> None:
@@ -224,7 +226,7 @@ def permutation(model: Model) -> None:
     if model.identity.features == "positional":
         theirs = {"": theirs.pop(""), **dict(zip(theirs, reversed(theirs.values()), strict=True))}
     assert ours.keys() == theirs.keys()
-    exact = model.identity.rule in MISTAKE_DRIVEN
+    exact = model.identity.how.mistake_driven
     assert close([theirs[name] for name in ours], list(ours.values()), 0.0 if exact else 1e-9)
 
 
@@ -310,13 +312,13 @@ def average(model: Model) -> None:
 
 def quality(model: Model) -> None:
     """Over the recent window: the mean of max(0, -y·s), and quantiles of y·s/‖x‖; no window, no figures."""
-    assert model.learner().recent.margins is None
+    assert model.learner().watch.recent.margins is None
     products, margins = [], []
     for event, s, learner in one_by_one(model, model.events()):
         pairs, _ = learner.columns.find(event.features)
         products.append(event.y * s)
         margins.append(event.y * s / (1.0 + sum(value * value for _, value in pairs)) ** 0.5)
-    found = model.learned(model.events(), DEFAULT._replace(window=17)).recent.margins
+    found = model.learned(model.events(), DEFAULT._replace(window=17)).watch.recent.margins
     assert found is not None
     assert close(found.loss, sum(max(0.0, -product) for product in products[-17:]) / 17)
     assert close(found.quantiles, np.quantile(margins[-17:], [0.1, 0.5, 0.9]))

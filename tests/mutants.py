@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).parents[1]
-KERNEL, BOUNDS = "service/learning/kernel.py", "service/learning/bounds.py"
-TESTS = ("__init__.py", "checks.py", "kinds.py", "stretches.py")
+KERNEL, RULES, BOUNDS = (f"service/learning/{name}.py" for name in ("kernel", "rules", "bounds"))
+TESTS = ("__init__.py", "checks.py", "formulas.py", "kinds.py", "stretches.py")
 
 
 class Mutant(NamedTuple):
@@ -23,33 +23,35 @@ class Mutant(NamedTuple):
     caught_by: str
 
 
-LENGTH = "length = rate if rule != ERROR_CORRECTION or binary else 2.0 * rate"
+LENGTH = "length = eta * weights[i] * parameter"
 MUTANTS = (
-    Mutant("an update at y·s < 0 alone", KERNEL, (("y * s <= 0.0", "y * s < 0.0"),), "axes"),
+    Mutant("an update at y·s < 0 alone", RULES, (("y * s <= 0.0", "y * s < 0.0"),), "axes"),
     Mutant(
-        "S without one update", KERNEL,
-        (("squares[1] += step * step * squared", "squares[1] += step * step * squared * (seen != 5.0)"),), "axes",
+        "S without one update", BOUNDS,
+        (("batch.weights, learned.steps,", "batch.weights, learned.steps * (self.sums.updates != 5),"),), "axes",
     ),
     Mutant(
-        "Ξ without one event", KERNEL, (("if gammas[g] <= along:", "if gammas[g] <= along or seen == 1.0:"),),
+        "Ξ without the events between two updates", BOUNDS,
+        (("self.hinge, self.squares,\n", "self.hinge * 1 if self.sums.updates == 1 else self.hinge, self.squares\n"),),
         "contradiction",
     ),
     Mutant(
-        "Ξ over the updates alone", KERNEL, (("if len(reference) > 0:", "if len(reference) > 0 and step != 0.0:"),),
+        "Ξ over the updates alone", BOUNDS,
+        (("if gammas[g] <= along:", "if gammas[g] <= along or steps[i] == 0.0:"),),
         "the_sums_are_the_oracles",
     ),
     Mutant(
         "an update applied twice", KERNEL,
         (
-            ("            w[0] += step\n", "            w[0] += 2.0 * step\n"),
-            ("                w[columns[j]] += delta\n", "                w[columns[j]] += 2.0 * delta\n"),
+            ("        w[0] += step\n", "        w[0] += 2.0 * step\n"),
+            (" w[columns[j]] += step * values[j]\n", " w[columns[j]] += 2.0 * step * values[j]\n"),
         ),
         "axes",
     ),
-    Mutant("η left out of z", KERNEL, ((LENGTH, LENGTH.replace("rate", "weights[i]")),), "rates"),
-    Mutant("the weight left out of z", KERNEL, ((LENGTH, LENGTH.replace("rate", "eta")),), "rates"),
+    Mutant("η left out of z", BOUNDS, ((LENGTH, LENGTH.replace("eta * ", "")),), "rates"),
+    Mutant("the weight left out of z", BOUNDS, ((LENGTH, LENGTH.replace("weights[i] * ", "")),), "rates"),
     Mutant(
-        "R not beyond 10", KERNEL, (("squares[0] = max(", "squares[0] = min(100.0, "),), "contradiction",
+        "R not beyond 10", BOUNDS, (("squares[0] = max(", "squares[0] = min(100.0, "),), "contradiction",
     ),
 )  # fmt: skip
 FURTHER = Mutant("a grid of γ a thousand times larger", BOUNDS, (("max(16.0 *", "max(16000.0 *"),), "")

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.identity import Identity
-from service.learning.learner import Learner, Options
+from service.learning.learner import Learner
+from service.learning.options import Options
 from service.learning.start import Weights, initial
 from tests.checks import close, restored
 
@@ -52,8 +53,8 @@ class Oracle:
 
     def compare(self, learner: Learner, k: int) -> None:
         """The service's sums are these, no update is too many, and its bound is the largest k that they allow."""
-        assert learner.stretch is not None
-        sums, gammas = learner.stretch.stored(), self.gammas
+        assert learner.watch.stretch is not None
+        sums, gammas = learner.watch.stretch.stored(), self.gammas
         assert gammas is not None
         start_squared = sum(v * v for v in self.start.values())
         along = sum(self.u.get(name, 0.0) * v for name, v in self.start.items())
@@ -62,7 +63,7 @@ class Oracle:
         assert close([sums.radius_squared, sums.squared_steps], [self.squared_radius, self.squared_steps], 1e-9)
         assert abs(sums.start_along - along) <= 1e-9 * reach
         assert (abs(np.array(sums.hinge) - self.hinge) <= 1e-9 * (gammas + self.hinge)).all()
-        bound, _ = learner.bound
+        bound, _ = learner.watch.bound
         assert bound is not None
         assert k <= bound
 
@@ -121,7 +122,7 @@ class Run:
             for name, v in z.items():
                 self.w[name] += v
         self.learner.apply(0, self.learner.next[0], [_event(features, y, weight)])
-        assert self.learner.broken is None
+        assert self.learner.watch.broken(self.learner.squared_norm) is None
         if self.theorem_alone:
             self.updates = self.learner.counts.updates
             assert self.updates <= self.bound
@@ -131,18 +132,18 @@ class Run:
             self.oracle.see(z, updated)
             self.oracle.compare(self.learner, self.updates)
         else:
-            assert self.learner.bound[0] is None
+            assert self.learner.watch.bound[0] is None
 
     @property
     def bound(self) -> int:
         """That of the learner, or the number of events, which is one too."""
-        bound, _ = self.learner.bound
+        bound, _ = self.learner.watch.bound
         assert bound is not None
         return min(bound, self.learner.counts.events)
 
-    def refer(self) -> None:
+    def begin_stretch(self) -> None:
         """A new stretch against where the weights, or their average, point now, unless that is nowhere."""
-        self.learner.refer()
+        self.learner.begin_stretch()
         mean = self.learner.average
         u = self.w if mean is None else dict(zip(self.w, mean.tolist(), strict=True))
         if not self.options.reference and math.sqrt(sum(v * v for v in u.values())) > 1e-60:
@@ -188,7 +189,7 @@ def random_stream(seed: int) -> int:
         if rng.random() < 0.1:
             run.restore()
         if rng.random() < 0.05:
-            run.refer()
+            run.begin_stretch()
     return count
 
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from aiokafka import AIOKafkaProducer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -33,9 +32,11 @@ from service.embedded.servers import free_port, kafka, redis
 from service.embedded.stream import NAMES, examples, separator
 from service.errors import PerceptronError
 from service.learning.identity import Identity
-from service.learning.learner import Learner, Options
+from service.learning.learner import Learner
+from service.learning.options import Options
 from service.learning.start import Weights
 from service.snapshots.head import content
+from service.streaming.cluster import Cluster
 
 TOPIC = "demo"
 SEED = 7
@@ -81,7 +82,7 @@ def show(events: int, leave: bool) -> None:
             f"accuracy of the last 1,000: [bold]{state['accuracy']['recent']:.1%}[/]"
         )
         learned = (state["events"], k, state["state_digest"], limit)
-        expected = (fold.counts.events, fold.counts.updates, content(fold).state_digest, fold.bound[0])
+        expected = (fold.counts.events, fold.counts.updates, content(fold).state_digest, fold.watch.bound[0])
         if learned != expected or k > limit:
             raise PerceptronError(f"{learned} was learned where {expected} was expected: please report this")
         say(
@@ -164,7 +165,7 @@ class _Show:
 
     async def stream(self, address: str, events: int) -> Any:
         """Produce at a watchable pace until all is learned and saved; returns the model."""
-        producer = AIOKafkaProducer(bootstrap_servers=address, acks="all", enable_idempotence=True, linger_ms=5)
+        producer = Cluster(address).producer(enable_idempotence=True, linger_ms=5)
         await producer.start()
         sent = 0
         stream = examples(SEED, events)

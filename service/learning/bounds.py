@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from service.learning.identity import MISTAKE_DRIVEN, Identity
-
-Vector = NDArray[np.float64]
+from service.learning.compiled import compiled
+from service.learning.events import Batch
+from service.learning.identity import Identity
+from service.learning.kernel import Learned, Vector
 
 GRID = 49
 RATIO = 2.0**0.25
@@ -112,11 +112,6 @@ def hindsight(
     return Hindsight(updates, float(least[min(updates, len(least) - 1)]))
 
 
-def factor(identity: Identity) -> float:
-    """How many times η·weight·y·x an update adds: 2 for bipolar error-correction."""
-    return 2.0 if identity.rule == "error-correction" and identity.outputs != "binary" else 1.0
-
-
 class Sums(msgspec.Struct, forbid_unknown_fields=True):
     """A stretch's sums, as a snapshot keeps them. Lengths are those of z."""
 
@@ -140,12 +135,34 @@ class Sums(msgspec.Struct, forbid_unknown_fields=True):
     """Ξ for each γ, largest first; empty before the first event."""
 
 
+@compiled
+def _follow(
+    eta: float, parameter: float, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector,
+    steps: Vector, squared_norms: Vector, reference: Vector, scale: float, gammas: Vector, hinge: Vector,
+    squares: Vector,
+) -> None:  # fmt: skip
+    """Add events to the sums: R² and Ξ are over all of them, also those that changed nothing, S is over updates."""
+    for i in range(len(steps)):
+        length = eta * weights[i] * parameter
+        if steps[i] != 0.0:
+            squares[1] += steps[i] * steps[i] * squared_norms[i]
+        squares[0] = max(squares[0], length * length * squared_norms[i])
+        along = reference[0]
+        for j in range(starts[i], starts[i + 1]):
+            along += reference[columns[j]] * values[j]
+        along *= scale * labels[i] * length
+        for g in range(len(gammas)):
+            if gammas[g] <= along:
+                break  # they fall
+            hinge[g] += gammas[g] - along
+
+
 class Stretch:
     """The sums of a running model since a reference was taken, and the reference: an array beside the weights."""
 
     def __init__(self, reference: Vector, sums: Sums) -> None:
         self.reference, self.sums = reference, sums
-        # What the kernel adds to; S is a sum of its own, since a difference of long sums has lost short steps.
+        # S is a sum of its own, since a difference of long sums has lost short steps.
         self.gammas, self.hinge = np.zeros(0), np.array(sums.hinge)
         self.squares = np.array([sums.radius_squared, sums.squared_steps])
         if sums.hinge:
@@ -154,12 +171,22 @@ class Stretch:
     def _grid(self) -> None:
         self.gammas = self.sums.largest_gamma * RATIO ** -np.arange(GRID, dtype=np.float64)
 
-    def expect(self, squared_norm: float) -> None:
-        """The first event's ‖z‖²: it sets the grid."""
+    def follow(self, identity: Identity, batch: Batch, learned: Learned) -> None:
+        """Add the first events of a batch, which were learned."""
+        if not len(learned.steps):
+            return
         if not len(self.gammas):
-            self.sums.largest_gamma = max(16.0 * math.sqrt(squared_norm), LEAST)
+            # The γ to try are chosen by the first event's ‖z‖: data have a scale, which nobody says.
+            longest = identity.eta * float(batch.weights[0]) * identity.how.parameter(identity)
+            self.sums.largest_gamma = max(16.0 * longest * math.sqrt(learned.squared_norms[0]), LEAST)
             self._grid()
             self.hinge = np.zeros(GRID)
+        _follow(
+            identity.eta, identity.how.parameter(identity), batch.starts, batch.columns, batch.values, batch.labels,
+            batch.weights, learned.steps, learned.squared_norms, self.reference, self.sums.scale, self.gammas,
+            self.hinge, self.squares,
+        )  # fmt: skip
+        self.sums.updates += int(np.count_nonzero(learned.steps))
 
     def grow(self, started: Vector, reference: Vector) -> None:
         """Columns that came: their parts of w(0) and of the reference array."""
@@ -199,7 +226,7 @@ class Stretch:
 
 def why_none(identity: Identity, wanted: bool) -> str | None:
     """Why a model has no bound, whatever it learns; None where it may have one."""
-    if identity.rule not in MISTAKE_DRIVEN:
+    if not identity.how.mistake_driven:
         return f"rule {identity.rule} does not only update where y·s <= 0, so the theorem is not about it"
     return None if wanted else "bound = false"
 

@@ -10,8 +10,6 @@ The acceptance of a record depends on its bytes and the identity alone, never on
 """
 
 import json
-import math
-import re
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +20,7 @@ from numpy.typing import NDArray
 
 from service.errors import Rejected
 from service.learning.columns import Columns
+from service.learning.features import Members, certain, check_form, check_items, kind, name_fits, parse
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity
 from service.learning.scanner import MAX_DEPTH, MEMBERS, WHITE, Member, look, scan
 
@@ -33,7 +32,6 @@ REASONS = (
 MANY = 1000
 """An event of more features is tested by itself: to read it, and its slice, twice would take too long."""
 
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _UNSET = msgspec.UNSET
 
 
@@ -162,7 +160,7 @@ class Decoder:
             or (self._listed and n != self._identity.dimension)
             or (weight is not _UNSET and not 0.0 < weight <= MAX_WEIGHT)
             or not (colons == members or self._each_once(raw, n))
-            or ((each or self._hashed or n > MANY) and not self._certain(features))
+            or ((each or self._hashed or n > MANY) and not certain(features, self._identity))
         ):
             self._examine(raw, features)
         assert sign is not None  # noqa: S101 - _examine refuses a label without a sign
@@ -181,14 +179,6 @@ class Decoder:
         given = found.member("features")
         once = found.again < 0 and given is not None and (self._listed or given.items == features)
         return once and found.deepest <= MAX_DEPTH
-
-    def _certain(self, features: Any) -> bool:
-        """Whether an event's features are surely within the limits."""
-        if self._listed:
-            return max(map(abs, features), default=0.0) <= MAX_VALUE
-        longest, largest = max(map(len, features), default=0), max(map(abs, features.values()), default=0.0)
-        short = longest * 4 <= self._identity.max_name_bytes or all(name_fits(n, self._identity) for n in features)
-        return short and largest <= MAX_VALUE
 
     def _examine(self, raw: bytes, read: Any = None) -> None:
         """Raise Rejected with the first rule that the record breaks, in the order of the format; else nothing.
@@ -244,125 +234,7 @@ def label_signs(identity: Identity) -> dict[tuple[bool, Any], float]:
     return {(isinstance(negative, bool), negative): -1.0, (isinstance(positive, bool), positive): 1.0}
 
 
-class Members(list[tuple[str, Any]]):
-    """A JSON object as its (name, value) pairs, so that a name given twice is seen."""
-
-    def once(self, known: Sequence[str]) -> dict[str, Any]:
-        """The known members by name; others are ignored, so that producers can evolve."""
-        found: dict[str, Any] = {}
-        for name, value in self:
-            if name in known:
-                if name in found:
-                    raise Rejected("duplicate-feature", f"'{name}' is given twice", f"/{name}")
-                found[name] = value
-        return found
-
-
-def _integer(text: str) -> int:
-    # Longer is far out of range either way; Python's own limit on digits is a setting of the process.
-    return int(text[:400])
-
-
 def _outermost(raw: bytes, member: Member) -> Any:
     """A member's value; of a list or an object only that it is one."""
     text = raw[member.start : member.end].strip(WHITE)
     return [] if text[:1] == b"[" else Members() if text[:1] == b"{" else parse(text)
-
-
-def parse(raw: bytes) -> Any:
-    """Any JSON value, objects as `Members`; raises Rejected."""
-    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and scan(raw).deepest > MAX_DEPTH:
-        raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
-    try:
-        value = json.loads(raw.decode(), object_pairs_hook=Members, parse_constant=float, parse_int=_integer)
-        if _SURROGATE.search(raw):
-            # Python's JSON lets half a pair through; no UTF-8 text can hold it.
-            json.dumps(value, ensure_ascii=False).encode()
-        return value
-    except UnicodeEncodeError:
-        raise Rejected("not-json", "half of a surrogate pair in a string") from None
-    except UnicodeDecodeError as error:
-        raise Rejected("not-json", f"not UTF-8 at byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":
-            raise Rejected("trailing-bytes", f"more bytes follow the event at byte {error.pos}") from None
-        raise Rejected("not-json", f"{error.msg} at character {error.pos}") from None
-
-
-def kind(value: Any) -> str:
-    """The JSON name of a parsed value's type."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, int | float):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
-    return "an object" if isinstance(value, Members) else "a list"
-
-
-def name_fits(name: str, identity: Identity) -> bool:
-    """Whether a feature name is within the model's limit of UTF-8 bytes."""
-    limit = identity.max_name_bytes
-    return len(name) <= limit and (name.isascii() or len(name.encode(errors="surrogatepass")) <= limit)
-
-
-def check_features(features: Any, identity: Identity, pointer: str) -> None:
-    """Raise Rejected with the first rule that parsed features break; `pointer` is where they stand."""
-    check_form(kind(features), len(features) if isinstance(features, list) else 0, identity, pointer)
-    check_items(features, identity, pointer)
-
-
-def check_form(found: str, count: int, identity: Identity, pointer: str) -> None:
-    """Raise Rejected where features of this kind, so many of them, are not what the model takes."""
-    listed = identity.features == "positional"
-    if found != ("a list" if listed else "an object"):
-        hint = (
-            f"a list of {identity.dimension} numbers, since this model's features are positional"
-            if listed
-            else f"an object of names and numbers, since this model's features are {identity.features}"
-        )
-        raise Rejected("wrong-type", f"'features' must be {hint}; got {found}", pointer)
-    if listed and count != identity.dimension:
-        detail = f"'features' must have {identity.dimension} values, got {count}"
-        raise Rejected("wrong-length", detail, pointer)
-    if count > identity.max_features:
-        detail = f"{count} features; the limit is {identity.max_features}"
-        raise Rejected("too-many-features", detail, pointer)
-
-
-def check_items(features: Any, identity: Identity, pointer: str) -> None:
-    """Raise Rejected at the first of parsed features that breaks a rule."""
-    listed = identity.features == "positional"
-    seen: set[str] = set()
-    for i, item in enumerate(features):
-        name, value = (str(i), item) if listed else item
-        fits = name_fits(name, identity)
-        if fits and name not in seen and value.__class__ is float and abs(value) <= MAX_VALUE:
-            seen.add(name)
-            continue
-        if not fits:
-            raise Rejected("name-too-long", f"a name is longer than {identity.max_name_bytes} bytes", pointer)
-        broken = (
-            ("duplicate-feature", "is given twice")
-            if name in seen
-            else ("wrong-type", f"must be a number, got {kind(value)}")
-            if isinstance(value, bool) or not isinstance(value, int | float)
-            else ("not-finite", "is not a finite number")
-            if isinstance(value, float) and not math.isfinite(value)
-            else ("out-of-range", f"is beyond ±{MAX_VALUE:g}")
-            if not _in_range(value)
-            else None
-        )
-        if broken:
-            where = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
-            raise Rejected(broken[0], f"feature {json.dumps(name, ensure_ascii=False)} {broken[1]}", where)
-        seen.add(name)
-
-
-def _in_range(value: float) -> bool:
-    try:
-        return abs(float(value)) <= MAX_VALUE  # as a float, which is what it would be learned as
-    except OverflowError:
-        return False

@@ -4,9 +4,11 @@ State is a fold of the log under an identity. Two models with equal identities a
 equal bits, so a stored model is continued only under the identity it was learned with.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+
+from service.learning.rules import RULES, Rule, RuleName, decide
 
 FOLD = 1
 """Raised when decoding, hashing or the kernel change what the same record means."""
@@ -18,10 +20,6 @@ MAX_SQUARED_NORM = 1e30
 Within it every score, step and sum is a finite number. An event that is learned means what it meant without the limit,
 so that `FOLD` is what it was."""
 
-Rule = Literal["perceptron", "error-correction", "half-step", "lms", "logistic-delta", "threshold-unit"]
-MISTAKE_DRIVEN = ("perceptron", "error-correction", "half-step")
-"""Rules that update only where y·s <= 0, so that the perceptron theorem is about them."""
-
 Label = bool | int | float | str
 
 
@@ -29,7 +27,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     """Rule, features, labels and acceptance limits of one model. Plain JSON values only."""
 
     fold: int = FOLD
-    rule: Rule = "perceptron"
+    rule: RuleName = "perceptron"
     eta: float = 1.0
     outputs: Literal["bipolar", "binary"] | None = None
     """Of error-correction alone."""
@@ -53,6 +51,15 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     def arrays(self) -> tuple[str, ...]:
         """The names of what a learner stores."""
         return ("w", "late") if self.average else ("w",)
+
+    @property
+    def how(self) -> Rule:
+        """What its rule is."""
+        return RULES[self.rule]
+
+    def decide(self, s: Any) -> Any:
+        """Whether a score, or each of an array, predicts the positive label."""
+        return decide(s, self.tie == "positive")
 
     def differences(self, stored: "Identity") -> list[str]:
         """One `name: stored -> ours` for each member that differs."""

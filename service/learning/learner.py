@@ -7,7 +7,7 @@ counts. Beside it stand observations (the recent window, the norm's limit, runs)
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, OutOfOrder
 from service.learning import kernel
-from service.learning.bounds import ROUNDING, Stretch, Sums, direction, why_none
+from service.learning.bounds import ROUNDING, Stretch
 from service.learning.columns import columns_for
 from service.learning.events import Batch, Decoder, Reject
-from service.learning.identity import MAX_SQUARED_NORM, MISTAKE_DRIVEN, Identity
+from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.kernel import Learned
+from service.learning.options import DEFAULT, Options
 from service.learning.recent import Recent
 from service.learning.start import Weights, initial
+from service.learning.watch import Watch
 
 Ranges = dict[int, list[tuple[int, int]]]
 """Covered offsets by partition, as half-open [from, to) in ascending order; the last `to` is the next offset."""
@@ -65,22 +67,6 @@ class Outcome(NamedTuple):
     diverged: str | None
 
 
-class Options(NamedTuple):
-    """How a model is watched and served; no part of its identity."""
-
-    window: int = 1000
-    """Events that recent figures are over."""
-    serve: Literal["last", "average"] = "last"
-    """Which weights answer."""
-    bound: bool = True
-    """Whether the sums of the mistake bound are kept."""
-    reference: Weights | None = None
-    """The bound's reference, where one is given."""
-
-
-DEFAULT = Options()
-
-
 class Learner:
     """One model: weights, columns, covered ranges, counts. Not shared between threads."""
 
@@ -91,10 +77,7 @@ class Learner:
         self.covered: Ranges = {}
         self.counts = Counts()
         self.runs: list[tuple[int, int, int]] = []
-        self.options = options
-        self.recent = Recent(options.window)
-        self.stretch: Stretch | None = None
-        self.squared_steps = 0.0  # ‖w(0)‖² + Σ‖Δw‖²
+        self.watch = Watch(identity, options)
         self.diverged: str | None = None
         """Why nothing more is learned, and these weights are not to answer: the next event's update, or ‖w‖² itself."""
         self._reach = math.inf
@@ -109,10 +92,7 @@ class Learner:
                 )
         self._begun = 0
         self._fit_arrays()
-        given = options.reference
-        self._given = dict(zip(given.names, given.coef, strict=True)) if given and given.names else {}
-        if given is not None:
-            self._begin_stretch(self._referred(0, len(self.columns)), given.identity, given.vector)
+        self.watch.refer_to_given(self.weights, 0, self.columns.names)
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -134,7 +114,7 @@ class Learner:
     @property
     def served(self) -> NDArray[np.float64]:
         """The weights that answer."""
-        average = self.average if self.options.serve == "average" else None
+        average = self.average if self.watch.options.serve == "average" else None
         return self.weights if average is None else average
 
     @property
@@ -148,11 +128,6 @@ class Learner:
         """‖w‖², the bias included."""
         with np.errstate(over="ignore"):  # an older release let them grow without a limit
             return float(self.weights @ self.weights)
-
-    @property
-    def squared_norm_limit(self) -> float | None:
-        """What ‖w‖² cannot exceed: the start's plus Σ‖Δw‖². Of rules alone that update only where y·s <= 0."""
-        return self.squared_steps if self.identity.rule in MISTAKE_DRIVEN else None
 
     def begin(self, starts: Mapping[int, int]) -> None:
         """Cover nothing yet, from these offsets on. Partitions that are covered already stay as they are."""
@@ -171,58 +146,22 @@ class Learner:
     ) -> None:
         """Take over restored state, these very objects; the columns have their names already."""
         self._w, self._late = arrays["w"], arrays.get("late", self._late)
-        self.covered, self.counts, self.squared_steps, self.recent = covered, counts, squared_steps, recent
+        self.covered, self.counts = covered, counts
         self._begun = len(self.columns)
         self._fit_arrays()
         self._reach = math.inf
         self.diverged, norm = diverged, self.squared_norm
         if norm > MAX_SQUARED_NORM * (1.0 + ROUNDING):  # saved by a release that had no limit
             self.diverged = f"the squared norm of the weights is {norm:g}, beyond {MAX_SQUARED_NORM:g}"
-        given = self.options.reference
-        if given is None or (stretch and stretch.sums.reference == given.identity):
-            self.stretch = stretch if self.options.bound else None
-        else:
-            self._begin_stretch(self._referred(0, len(self.columns)), given.identity, given.vector)
+        self.watch.restored(recent, squared_steps, stretch, self.weights, counts.updates, self.columns.names)
 
-    def refer(self) -> bool:
-        """Begin a new stretch of the bound, whose reference is where the weights, or their average, point now.
+    def begin_stretch(self) -> bool:
+        """Begin a new stretch of the bound, which refers to where the weights, or their average, point now.
 
         Nothing, and False, where the reference is given.
         """
-        if self.options.reference is not None:
-            return False
         vector = self.weights.copy() if self.average is None else self.average
-        self._begin_stretch(vector, "kept version", vector)
-        return True
-
-    def _begin_stretch(self, reference: NDArray[np.float64], name: str, whole: NDArray[np.float64]) -> None:
-        """`reference` is the part of the `whole` vector that there are columns for."""
-        scale, w = direction(whole), self.weights
-        if why_none(self.identity, self.options.bound) is None and scale > 0.0:
-            along = scale * float(w @ reference)
-            self.stretch = Stretch(reference, Sums(name, scale, self.counts.updates, self.squared_norm, along))
-
-    def _referred(self, first: int, end: int) -> NDArray[np.float64]:
-        """The parts of a given reference for these columns; of one that is not given there are none."""
-        given = self.options.reference
-        if given is None:
-            return np.zeros(end - first)
-        if given.names is None:
-            return given.vector[first:end]
-        named = [self._given.get(name, 0.0) for name in self.columns.names[max(first - 1, 0) : end - 1]]
-        return np.array([given.intercept, *named] if first == 0 else named)
-
-    @property
-    def bound(self) -> tuple[int | None, str | None]:
-        """The most updates that the theorem allows, or None and the reason why there is no such figure."""
-        if reason := why_none(self.identity, self.options.bound):
-            return None, reason
-        return (self.stretch.bound, None) if self.stretch else (None, "no reference is known yet")
-
-    @property
-    def broken(self) -> str | None:
-        """Which theorem the state contradicts, so that it must be corrupt; None where it does not."""
-        return self.stretch.broken(self.squared_norm) if self.stretch else None
+        return self.watch.begin_stretch(vector, self.weights, self.counts.updates)
 
     def pass_over(self, partition: int, offset: int) -> None:
         """Cover offsets up to `offset` that hold no record: compacted away, control records, aborted."""
@@ -251,13 +190,12 @@ class Learner:
         batch, rejects, ignored = self._decoder.decode(records, enough)
         self._fit_arrays()
         identity = self.identity
-        events, steps = self.counts.events, self.squared_steps
-        learned = kernel.learn(identity, self._w, self._late, batch, events, steps, self.stretch, self._reach)
-        self.squared_steps, self._reach = learned.squared_steps, learned.reach
-        consumed, diverged = len(batch.records) + len(rejects), None
-        if learned.done < len(batch.labels):
+        learned = kernel.learn(identity, self._w, self._late, batch, self.counts.events, self._reach)
+        self._reach = learned.reach
+        consumed, diverged, done = len(batch.records) + len(rejects), None, len(learned.scores)
+        if done < len(batch.labels):
             # The events from here on changed nothing; neither may their names, rejections and counts.
-            consumed = batch.records[learned.done]
+            consumed = batch.records[done]
             diverged = self.diverged = (
                 f"rule {identity.rule} with eta {identity.eta:g}: the update at offset {first + consumed} of partition "
                 f"{partition} takes the squared norm of the weights beyond {MAX_SQUARED_NORM:g}"
@@ -277,7 +215,7 @@ class Learner:
         pairs, unknown = self.columns.find(features)
         w = memoryview(self._w)  # type: ignore[arg-type]
         s: float = w[0]
-        if self.options.serve == "last":
+        if self.watch.options.serve == "last":
             for column, value in pairs:
                 s += w[column] * value
             return s, unknown
@@ -289,7 +227,7 @@ class Learner:
 
     def label(self, score: float) -> bool | int | float | str:
         """The label that a score predicts: positive when s > 0, and where the tie is positive also when s = 0."""
-        return (self.identity.labels or (-1, 1))[score > 0.0 or (score == 0.0 and self.identity.tie == "positive")]
+        return (self.identity.labels or (-1, 1))[self.identity.decide(score)]
 
     def largest(self, count: int) -> list[int]:
         """The columns of the largest weights by size, the bias aside, largest first."""
@@ -305,7 +243,7 @@ class Learner:
         events = self.counts.events
         if not events:
             return None, None
-        return 1.0 - self.counts.wrong_predictions / events, self.recent.accuracy
+        return 1.0 - self.counts.wrong_predictions / events, self.watch.recent.accuracy
 
     def _fit_arrays(self) -> None:
         # Unused columns have the weight that a new column starts with.
@@ -315,20 +253,17 @@ class Learner:
             self._w = np.concatenate([self._w, initial(self.identity.start, have, max(short, have))])
         if self.identity.average and len(self._late) < len(self._w):
             self._late = np.concatenate([self._late, np.zeros(len(self._w) - len(self._late))])
-        # What columns begin with is part of w(0), whenever they come.
         end = len(self.columns)
         if end > self._begun:
             started = self._w[self._begun : end]
-            self.squared_steps += float(started @ started)
-            if self.stretch is not None:
-                self.stretch.grow(started, self._referred(self._begun, end))
+            self.watch.grow(started, self._begun, self.columns.names)
             self._begun = end
 
     def _count(self, batch: Batch, learned: Learned, rejects: list[Reject], ignored: int) -> None:
         counts, scores, truth = self.counts, learned.scores, batch.labels > 0.0
-        predicted = scores >= 0.0 if self.identity.tie == "positive" else scores > 0.0
+        predicted = self.identity.decide(scores)
         counts.mistakes += int(np.count_nonzero(batch.labels * scores <= 0.0))
-        counts.updates += learned.updates
+        counts.updates += int(np.count_nonzero(learned.steps))
         counts.ignored_features += ignored
         table = np.bincount(2 * truth + predicted, minlength=4).tolist()
         for row, new in zip(counts.confusion, (table[:2], table[2:]), strict=True):
@@ -336,7 +271,7 @@ class Learner:
             row[1] += new[1]
         for reject in rejects:
             counts.rejected[reject.reason] = counts.rejected.get(reject.reason, 0) + 1
-        self.recent.add(truth != predicted, batch.labels * scores, learned.squared_norms)
+        self.watch.follow(batch, learned, truth != predicted)
 
     def _cover(self, partition: int, to: int) -> None:
         start, at = self.covered[partition][-1]

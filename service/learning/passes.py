@@ -21,7 +21,7 @@ from service.learning import bounds, kernel
 from service.learning.bounds import Separation
 from service.learning.columns import Columns, columns_for
 from service.learning.events import Batch, Decoder, Reject
-from service.learning.identity import MAX_SQUARED_NORM, MISTAKE_DRIVEN, Identity
+from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.kernel import Vector
 from service.learning.start import Weights, initial
 
@@ -91,18 +91,19 @@ def _passes(identity: Identity, batch: Batch, w: Vector, trace: bool) -> Iterato
         for part in parts:
             learned = kernel.learn(identity, w, _NO_AVERAGE, part, reach=reach)
             reach = learned.reach
-            if learned.done < len(part.labels):
+            done = len(learned.scores)
+            if done < len(part.labels):
                 raise _diverges(
                     identity,
-                    f"the update of event {at + learned.done + 1} in pass {number} takes the squared norm of the "
+                    f"the update of event {at + done + 1} in pass {number} takes the squared norm of the "
                     f"weights beyond {MAX_SQUARED_NORM:g}",
                 )
-            scores[at : at + learned.done], squared[at : at + learned.done] = learned.scores, learned.squared_norms
-            updates += learned.updates
-            at += learned.done
+            scores[at : at + done], squared[at : at + done] = learned.scores, learned.squared_norms
+            updates += int(np.count_nonzero(learned.steps))
+            at += done
             after += [w.copy()] if trace else []
         mistakes = int(np.count_nonzero(y * scores <= 0.0))
-        driven = identity.rule in MISTAKE_DRIVEN
+        driven = identity.how.mistake_driven
         norms = _squared_norms(identity, batch, begun, scores, squared) if driven else np.zeros(0)
         if identity.rule == "lms":
             loss = _linear_loss(batch, scores)
@@ -135,9 +136,8 @@ def _one(batch: Batch, i: int) -> Batch:
 
 def _squared_norms(identity: Identity, batch: Batch, begun: float, scores: Vector, squared: Vector) -> Vector:
     """‖w‖² after each update of a pass: each adds 2·step·s + step²·‖x‖² to the `begun` one."""
-    positive = scores >= 0.0 if identity.tie == "positive" else scores > 0.0
-    mistaken = batch.labels * scores <= 0.0
-    updated = mistaken if identity.rule == "perceptron" else positive != (batch.labels > 0.0)
+    mistaken, wrong = batch.labels * scores <= 0.0, identity.decide(scores) != (batch.labels > 0.0)
+    updated = mistaken if identity.how.updates == "mistakes" else wrong
     step = np.where(updated, lengths_of(identity, batch) * batch.labels, 0.0)
     norms: Vector = (begun + np.cumsum(step * (2.0 * scores + step * squared)))[updated]
     return norms
@@ -145,7 +145,7 @@ def _squared_norms(identity: Identity, batch: Batch, begun: float, scores: Vecto
 
 def lengths_of(identity: Identity, batch: Batch) -> Vector:
     """What each event's update multiplies y·x by, of mistake-driven rules."""
-    return bounds.factor(identity) * identity.eta * batch.weights
+    return identity.how.parameter(identity) * identity.eta * batch.weights
 
 
 def descend(identity: Identity, batch: Batch, w: Vector, *, max_passes: int, trace: bool = False) -> Iterator[Pass]:

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -14,9 +13,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from service.errors import DependencyError, Diverged, Rejected, SnapshotDamaged
 from service.learning.learner import Learner
-from service.learning.recent import QUANTILES
 from service.monitoring.metrics import Metrics
-from service.serving import large, predict, problems
+from service.serving import large, predict, problems, report
 from service.serving.edge import Edge, InFlight
 from service.serving.large import LARGE
 from service.serving.models import Answering, Model, Models
@@ -34,7 +32,6 @@ from service.serving.schemas import (
     responses,
 )
 from service.snapshots import codec
-from service.snapshots.head import Head
 from service.snapshots.store import RedisStore
 
 MAX_PAGE = 10_000
@@ -101,12 +98,12 @@ def create_app(
     @app.get("/v1/models", responses=responses(ModelList))
     async def list_models() -> Response:
         """Every model of this process."""
-        return _json({"models": [_summary(m) for m in models]})
+        return _json({"models": [report.summary(m) for m in models]})
 
     @app.get("/v1/models/{name}", responses=responses(About, 404, 503))
     async def describe_model(name: str) -> Response:
         """Counts and offsets of the state that answers; version and digests of its accepted head."""
-        return _json(describe(*_answering(models, name)))
+        return _json(report.describe(*_answering(models, name)))
 
     @app.get("/v1/models/{name}/weights", responses=responses(Weights, 404, 422, 503))
     async def weights(
@@ -137,7 +134,7 @@ def create_app(
             found = await store.kept(name, [v.version for v in a.head.kept])
         except (DependencyError, SnapshotDamaged) as error:
             raise _unread(error) from None
-        return _json({"versions": [describe_version(*v) for v in codec.kept(a.head, a.digest, found)]})
+        return _json({"versions": [report.describe_version(*v) for v in codec.kept(a.head, a.digest, found)]})
 
     _operations(app, metrics, ready)
     app.openapi = following(app.openapi(), models, limits.instances)  # type: ignore[method-assign]
@@ -183,73 +180,6 @@ def _predicting(models: Models, name: str) -> Answering:
     if a.learner.diverged:
         raise Problem(503, str(Diverged(name, a.learner.diverged)))
     return a
-
-
-def describe(model: Model, a: Answering) -> dict[str, Any]:
-    """A model as `GET /v1/models/{m}` and `perceptron inspect` show it."""
-    learner, head, counts = a.learner, a.head, a.learner.counts
-    overall, recent = learner.accuracy()
-    margins = learner.recent.margins
-    bound, bound_reason = learner.bound
-    return {
-        "model": model.name,
-        "identity": learner.identity,
-        "version": head.version,
-        "ahead": a.ahead,
-        "order": head.order,
-        "next": {str(p): o for p, o in sorted(learner.next.items())},
-        "covered": {str(p): ranges for p, ranges in sorted(learner.covered.items())},
-        "events": counts.events,
-        "mistakes": counts.mistakes,
-        "wrong_predictions": counts.wrong_predictions,
-        "updates": counts.updates,
-        "confusion": counts.confusion,
-        "rejected": counts.rejected,
-        "ignored_features": counts.ignored_features,
-        "accuracy": {"all": overall, "recent": recent},
-        "columns": len(learner.columns),
-        "squared_norm": learner.squared_norm,
-        "squared_norm_limit": learner.squared_norm_limit,
-        "loss": margins and margins.loss,
-        "margins": margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
-        "serve": learner.options.serve,
-        "bound": bound,
-        "bound_reason": bound_reason,
-        "digest": a.digest,
-        "state_digest": head.state_digest,
-        "saved_at": _iso(head.saved_at),
-        "learning_here": model.learning_here,
-        "stopped": model.stopped or model.unusable,
-    }
-
-
-def describe_version(name: str, head: Head) -> dict[str, Any]:
-    """A kept version as `GET /v1/models/{m}/versions` and `perceptron inspect` show it."""
-    return {
-        "version": head.version,
-        "saved_at": _iso(head.saved_at),
-        "next": {partition: position.offset for partition, position in head.next.items()},
-        "events": head.counts.events,
-        "mistakes": head.counts.mistakes,
-        "digest": name,
-    }
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-
-
-def _summary(model: Model) -> dict[str, Any]:
-    a = model.answering
-    return {
-        "model": model.name,
-        "rule": a and a.learner.identity.rule,
-        "features": a and a.learner.identity.features,
-        "version": a and a.head.version,
-        "events": a and a.learner.counts.events,
-        "mistakes": a and a.learner.counts.mistakes,
-        "learning_here": model.learning_here,
-    }
 
 
 def _choose(

@@ -4,7 +4,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from service.errors import DependencyError, Diverged, SnapshotDamaged, SnapshotNewer
-from service.learning.learner import DEFAULT, Learner, Options
+from service.learning.learner import Learner
+from service.learning.options import DEFAULT, Options
 from service.snapshots import codec
 from service.snapshots import head as heads
 from service.snapshots.blobs import digest

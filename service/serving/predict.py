@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import Rejected
-from service.learning.events import Members, check_features, kind, parse
-from service.learning.identity import MAX_VALUE, Identity
+from service.learning.features import Members, certain, check_features, kind, parse
+from service.learning.identity import Identity
 from service.learning.learner import Learner
 
 Features = Mapping[str, float] | Sequence[float]
@@ -53,7 +53,7 @@ def read(body: bytes, identity: Identity, max_instances: int) -> tuple[list[Feat
         found: list[Any] = [i.features for i in request.instances] if many else [request.features]
         # As many colons as members: nothing is given twice or unknown. See events.Decoder.
         members = 1 + (len(found) if many else 0) + (0 if listed else sum(map(len, found)))
-        if body.count(b":") == members and len(found) <= max_instances and all(_certain(f, identity) for f in found):
+        if body.count(b":") == members and len(found) <= max_instances and all(certain(f, identity) for f in found):
             return found, many
     except Rejected:
         pass
@@ -63,15 +63,6 @@ def read(body: bytes, identity: Identity, max_instances: int) -> tuple[list[Feat
     if refused:  # a NaN where nobody looks: for Python it is JSON
         raise Rejected("not-json", refused)
     return examined
-
-
-def _certain(features: Any, identity: Identity) -> bool:
-    """Whether features are surely within the limits; if not, `_examine` says which they break."""
-    if identity.features == "positional":
-        return len(features) == identity.dimension and max(map(abs, features), default=0.0) <= MAX_VALUE
-    longest, largest = max(map(len, features), default=0), max(map(abs, features.values()), default=0.0)
-    fits = len(features) <= identity.max_features and longest * 4 <= identity.max_name_bytes
-    return bool(fits and largest <= MAX_VALUE)
 
 
 def _examine(body: bytes, identity: Identity, max_instances: int) -> tuple[list[Features], bool]:

@@ -1,7 +1,7 @@
 """Arrays and names to immutable blobs, and back. A blob's name is the SHA-256 of its bytes.
 
 base    8,192 columns of an array as little-endian f8 (the last block is shorter)
-delta   (column u4, value f8), …, little-endian: to be laid over the base, and over earlier deltas
+delta   (column u4, value f8), …, little-endian: written over the base, and over earlier deltas
 names   4,096 feature names in column order as a JSON list (the last is shorter)
 runs    1,024 runs as (partition u4, from u8, to u8), little-endian; those after the last whole blob are in the head
 
@@ -35,7 +35,7 @@ def digest(blob: bytes) -> str:
     return hashlib.sha256(blob).hexdigest()
 
 
-class Laid(NamedTuple):
+class Encoded(NamedTuple):
     """An array as the store has it, and what the next save of it needs to know."""
 
     values: NDArray[np.float64]
@@ -46,10 +46,10 @@ class Laid(NamedTuple):
     """Each delta's digest, and the columns in it; the later ones are shorter and win."""
 
 
-NOTHING = Laid(np.zeros(0), [], [], [])
+NOTHING = Encoded(np.zeros(0), [], [], [])
 
 
-def lay(array: NDArray[np.float64], before: Laid) -> tuple[Laid, dict[str, bytes]]:
+def encode(array: NDArray[np.float64], before: Encoded) -> tuple[Encoded, dict[str, bytes]]:
     """How to store an array of which the store has `before`, and the blobs it lacks.
 
     What changed becomes a delta where that is smaller than the blocks it touches, until deltas pass a quarter of the
@@ -77,42 +77,41 @@ def lay(array: NDArray[np.float64], before: Laid) -> tuple[Laid, dict[str, bytes
         and in_deltas * 4 <= len(before.base) * BLOCK_COLUMNS * 8
     ):
         if not len(columns):
-            return Laid(values, blocks, before.base, deltas), {}
+            return Encoded(values, blocks, before.base, deltas), {}
         delta = np.empty(len(columns), DELTA)
         delta["column"], delta["value"] = columns, array[columns]
         blob = delta.tobytes()
-        return Laid(values, blocks, before.base, [*deltas, (digest(blob), columns)]), {digest(blob): blob}
+        return Encoded(values, blocks, before.base, [*deltas, (digest(blob), columns)]), {digest(blob): blob}
     there = set(before.base)
     new = {name: _block(array, i) for i, name in enumerate(blocks) if name not in there}
-    return Laid(values, blocks, blocks, []), new
+    return Encoded(values, blocks, blocks, []), new
 
 
-def needed(base: list[str], deltas: list[str], before: Laid = NOTHING) -> list[str]:
-    """Which blobs of an array are to be fetched by a reader who took up `before`: the rest it has."""
+def missing(base: list[str], deltas: list[str], before: Encoded = NOTHING) -> list[str]:
+    """Which blobs of an array are to be fetched by a reader who has `before`."""
     if base == before.base:
-        return deltas[_laid(deltas, before) :]
+        return deltas[_known(deltas, before) :]
     return [name for i, name in enumerate(base) if before.blocks[i : i + 1] != [name]] + deltas
 
 
-def take_up(
-    base: list[str], deltas: list[str], found: Mapping[str, bytes], columns: int, before: Laid = NOTHING
-) -> Laid:
-    """The array that these blobs describe: verified ones, as `needed` named them.
+def decode(
+    base: list[str], deltas: list[str], found: Mapping[str, bytes], columns: int, before: Encoded = NOTHING
+) -> Encoded:
+    """The array that these blobs describe: verified ones, as `missing` named them.
 
     Raises SnapshotDamaged when they do not fit `columns`, or do not go on from `before`.
     """
     values = np.zeros(columns)
     if base == before.base:
         start = len(before.values)
-        fresh = deltas[_laid(deltas, before) :]
+        fresh = deltas[_known(deltas, before) :]
         blocks = list(before.blocks)
     else:
         # A block of the base has its digest for a name, so one that we hold under this name is it.
         held = {i for i, name in enumerate(base) if before.blocks[i : i + 1] == [name]}
-        stored = np.frombuffer(
-            b"".join(_block(before.values, i) if i in held else found[name] for i, name in enumerate(base)), "<f8"
-        )
-        before = Laid(stored, base, base, [])
+        parts = (_block(before.values, i) if i in held else found[name] for i, name in enumerate(base))
+        stored = np.frombuffer(b"".join(parts), "<f8")
+        before = Encoded(stored, base, base, [])
         start, fresh, blocks = len(stored), deltas, list(base)
     if start > columns:
         raise SnapshotDamaged(f"an array has {start} columns where the head says {columns}")
@@ -129,11 +128,11 @@ def take_up(
     blocks += [""] * (-(-columns // BLOCK_COLUMNS) - len(blocks))
     for i in dirty:
         blocks[i] = digest(_block(values, i))
-    return Laid(values, blocks, base, covered)
+    return Encoded(values, blocks, base, covered)
 
 
-def _laid(deltas: list[str], before: Laid) -> int:
-    """How many of these deltas `before` has laid already. The rest cover what it laid beside them (see `lay`)."""
+def _known(deltas: list[str], before: Encoded) -> int:
+    """How many of these deltas `before` has already. The rest cover what else it has (see `encode`)."""
     pairs = zip(deltas, before.deltas, strict=False)
     return next(
         (i for i, (name, (known, _)) in enumerate(pairs) if name != known), min(len(deltas), len(before.deltas))
@@ -144,24 +143,24 @@ def _block(array: NDArray[np.float64], i: int) -> bytes:
     return array[i * BLOCK_COLUMNS : (i + 1) * BLOCK_COLUMNS].astype("<f8", copy=False).tobytes()
 
 
-class LaidNames(NamedTuple):
+class EncodedNames(NamedTuple):
     """Names as the store has them: how many, and the digest of each blob."""
 
     known: int
     blobs: list[str]
 
 
-def lay_names(names: Sequence[str], before: LaidNames) -> tuple[LaidNames, dict[str, bytes]]:
-    """As `lay`, for names: stored names never change, so only the last blob and those after it are cut."""
+def encode_names(names: Sequence[str], before: EncodedNames) -> tuple[EncodedNames, dict[str, bytes]]:
+    """As `encode`, for names: stored names never change, so only the last blob and those after it are cut."""
     if len(names) == before.known:
         return before, {}
     full = before.known // BLOCK_NAMES
     new = [msgspec.json.encode(names[i : i + BLOCK_NAMES]) for i in range(full * BLOCK_NAMES, len(names), BLOCK_NAMES)]
     digests = [digest(blob) for blob in new]
-    return LaidNames(len(names), before.blobs[:full] + digests), dict(zip(digests, new, strict=True))
+    return EncodedNames(len(names), before.blobs[:full] + digests), dict(zip(digests, new, strict=True))
 
 
-def needed_names(names: list[str], before: LaidNames) -> list[str]:
+def missing_names(names: list[str], before: EncodedNames) -> list[str]:
     """Which blobs of names are to be fetched by a reader who has those of `before`: none, the last ones, or all."""
     full = before.known // BLOCK_NAMES
     if names[:full] != before.blobs[:full]:
@@ -169,9 +168,9 @@ def needed_names(names: list[str], before: LaidNames) -> list[str]:
     return names[full:] if names != before.blobs else []
 
 
-def take_up_names(names: list[str], found: Mapping[str, bytes], before: LaidNames, known: Sequence[str]) -> list[str]:
+def decode_names(names: list[str], found: Mapping[str, bytes], before: EncodedNames, known: Sequence[str]) -> list[str]:
     """The names after the `known` ones, which are those of `before`; raises SnapshotDamaged where it does not go on."""
-    fetched = needed_names(names, before)
+    fetched = missing_names(names, before)
     joined = _join_names(found[name] for name in fetched)
     again = known[(len(names) - len(fetched)) * BLOCK_NAMES :] if fetched else ()
     if joined[: len(again)] != list(again):
@@ -186,7 +185,7 @@ def _join_names(blobs: Iterable[bytes]) -> list[str]:
         raise SnapshotDamaged(f"a names blob does not decode: {error}") from error
 
 
-def lay_runs(runs: Runs, before: list[str]) -> tuple[list[str], Runs, dict[str, bytes]]:
+def encode_runs(runs: Runs, before: list[str]) -> tuple[list[str], Runs, dict[str, bytes]]:
     """Runs as blobs, of which the store has those of `before`; the runs that stay in the head; and the blobs it lacks.
 
     Several partitions make very many runs between two kept versions. All but the last never change again.
@@ -197,13 +196,13 @@ def lay_runs(runs: Runs, before: list[str]) -> tuple[list[str], Runs, dict[str, 
     return before + digests, runs[full * BLOCK_RUNS :], dict(zip(digests, new, strict=True))
 
 
-def needed_runs(names: list[str], before: list[str]) -> list[str]:
+def missing_runs(names: list[str], before: list[str]) -> list[str]:
     """Which blobs of runs are to be fetched by a reader who has those of `before`: the later ones, or all."""
     return names[len(before) :] if names[: len(before)] == before else names
 
 
-def take_up_runs(names: list[str], rest: Runs, found: Mapping[str, bytes], before: list[str], known: Runs) -> Runs:
+def decode_runs(names: list[str], rest: Runs, found: Mapping[str, bytes], before: list[str], known: Runs) -> Runs:
     """All runs of a head: those of `before` are at the start of the `known`."""
-    fetched = needed_runs(names, before)
+    fetched = missing_runs(names, before)
     fresh = (run for name in fetched for run in np.frombuffer(found[name], RUN).tolist())
     return [*known[: (len(names) - len(fetched)) * BLOCK_RUNS], *fresh, *rest]

@@ -16,10 +16,11 @@ from msgspec.structs import replace
 from service.errors import SnapshotDamaged
 from service.learning.bounds import Stretch, Sums
 from service.learning.identity import Identity
-from service.learning.learner import Counts, Learner, Options, with_hole
+from service.learning.learner import Counts, Learner, with_hole
+from service.learning.options import Options
 from service.learning.recent import Margins, Recent
 from service.snapshots import blobs
-from service.snapshots.blobs import Laid, LaidNames
+from service.snapshots.blobs import Encoded, EncodedNames
 
 SCHEMA = 1
 
@@ -69,7 +70,7 @@ NOBODY = Writer()
 
 
 class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An array as base blobs, and deltas to be laid over them in order."""
+    """An array as base blobs, and deltas that are written over them in order."""
 
     base: list[str]
     deltas: list[str] = []
@@ -138,13 +139,13 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Stored(NamedTuple):
     """What the store has of a model."""
 
-    arrays: dict[str, Laid]
-    reference: Laid | None
-    names: LaidNames
+    arrays: dict[str, Encoded]
+    reference: Encoded | None
+    names: EncodedNames
     runs: list[str]
 
 
-NOTHING = Stored({}, None, LaidNames(0, []), [])
+NOTHING = Stored({}, None, EncodedNames(0, []), [])
 
 
 class Content(NamedTuple):
@@ -158,7 +159,7 @@ class Content(NamedTuple):
     @property
     def arrays(self) -> dict[str, Array]:
         """The arrays as the head names them."""
-        return {name: _named(laid) for name, laid in self.stored.arrays.items()}
+        return {name: _named(array) for name, array in self.stored.arrays.items()}
 
     @property
     def reference(self) -> Array | None:
@@ -166,8 +167,8 @@ class Content(NamedTuple):
         return _named(self.stored.reference) if self.stored.reference else None
 
 
-def _named(laid: Laid) -> Array:
-    return Array(laid.base, [d for d, _ in laid.deltas])
+def _named(array: Encoded) -> Array:
+    return Array(array.base, [d for d, _ in array.deltas])
 
 
 def restored(
@@ -212,20 +213,22 @@ def content(learner: Learner, before: Stored = NOTHING) -> Content:
 
     Heavy for many columns, so it may run in a thread; the learner must not change meanwhile.
     """
-    laid, missing = dict[str, Laid](), dict[str, bytes]()
+    arrays, new = dict[str, Encoded](), dict[str, bytes]()
     for name, array in learner.arrays.items():
-        laid[name], new = blobs.lay(array, before.arrays.get(name, blobs.NOTHING))
-        missing |= new
-    reference: Laid | None = None
-    if learner.stretch is not None:
+        arrays[name], more = blobs.encode(array, before.arrays.get(name, blobs.NOTHING))
+        new |= more
+    reference: Encoded | None = None
+    if learner.watch.stretch is not None:
         # One that is the weights of a kept version is in the store already, under the same names.
-        reference, new = blobs.lay(learner.stretch.reference, before.reference or laid["w"])
-        missing |= new
-    names, more = blobs.lay_names(learner.columns.names, before.names)
-    runs, rest, yet_more = blobs.lay_runs(learner.runs, before.runs)
-    stored = Stored(laid, reference, names, runs)
+        reference, more = blobs.encode(learner.watch.stretch.reference, before.reference or arrays["w"])
+        new |= more
+    names, more = blobs.encode_names(learner.columns.names, before.names)
+    new |= more
+    runs, rest, more = blobs.encode_runs(learner.runs, before.runs)
+    new |= more
+    stored = Stored(arrays, reference, names, runs)
     state = (learner.identity, covered_as_json(learner), learner.counts, len(learner.columns), stored)
-    return Content(_digest_of(*state), stored, rest, missing | more | yet_more)
+    return Content(_digest_of(*state), stored, rest, new)
 
 
 def _digest_of(
@@ -237,7 +240,7 @@ def _digest_of(
         "covered": covered,
         "counts": counts,
         "columns": columns,
-        "arrays": {name: laid.blocks for name, laid in stored.arrays.items()},
+        "arrays": {name: array.blocks for name, array in stored.arrays.items()},
         "names": stored.names.blobs,
     }
     return blobs.digest(msgspec.json.encode(msgspec.to_builtins(state), order="sorted"))
@@ -250,40 +253,40 @@ def covered_as_json(learner: Learner) -> dict[str, list[tuple[int, int]]]:
 
 def observations(learner: Learner) -> Observations:
     """What is kept beside the state."""
-    wrong = learner.recent.wrong
-    sums = learner.stretch.stored() if learner.stretch else None
+    watch = learner.watch
+    wrong, sums = watch.recent.wrong, watch.stretch.stored() if watch.stretch else None
     bits = np.packbits(wrong).tobytes().hex()
-    return Observations(learner.squared_steps, len(wrong), bits, learner.recent.margins, sums, learner.diverged)
+    return Observations(watch.squared_steps, len(wrong), bits, watch.recent.margins, sums, learner.diverged)
 
 
-def needed(head: Head, before: Stored = NOTHING) -> list[str]:
-    """The blobs to fetch for a reader who has taken up `before`; all where that is nothing."""
+def missing(head: Head, before: Stored = NOTHING) -> list[str]:
+    """The blobs to fetch for a reader who has `before`; all where that is nothing."""
     arrays = ((a, before.arrays.get(name, blobs.NOTHING)) for name, a in head.arrays.items())
-    parts = [blobs.needed(a.base, a.deltas, laid) for a, laid in arrays]
+    parts = [blobs.missing(a.base, a.deltas, held) for a, held in arrays]
     if head.reference is not None:
-        parts.append(blobs.needed(head.reference.base, head.reference.deltas, _like(head.reference, before)))
-    runs = blobs.needed_runs(head.run_blobs, before.runs)
-    wanted = (*blobs.needed_names(head.names, before.names), *runs, *(d for part in parts for d in part))
+        parts.append(blobs.missing(head.reference.base, head.reference.deltas, _like(head.reference, before)))
+    runs = blobs.missing_runs(head.run_blobs, before.runs)
+    wanted = (*blobs.missing_names(head.names, before.names), *runs, *(d for part in parts for d in part))
     return list(dict.fromkeys(wanted))
 
 
-def _like(reference: Array, before: Stored) -> Laid:
+def _like(reference: Array, before: Stored) -> Encoded:
     """What a reader has of a reference: the one before, or the weights, since those of a kept version become one.
 
     No digest is over a reference, so only what it plainly goes on from counts.
     """
     for held in (before.reference, before.arrays.get("w")):
         if held and held.base == reference.base:
-            laid = [name for name, _ in held.deltas]
-            if laid == reference.deltas[: len(laid)]:
+            deltas = [name for name, _ in held.deltas]
+            if deltas == reference.deltas[: len(deltas)]:
                 return held
     return blobs.NOTHING
 
 
-def take_up(
+def decode(
     head: Head, found: Mapping[str, bytes], options: Options, before: tuple[Learner, Stored] | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
-    """The learner that a head describes, from the verified blobs that `needed` names; raises SnapshotDamaged.
+    """The learner that a head describes, from the verified blobs that `missing` names; raises SnapshotDamaged.
 
     Where the reader has a learner `before`, that one is brought up to date, for the price of what changed. This is the
     heavy part and changes nothing; what it returns finishes the work, quickly, in one step of whoever shares it.
@@ -294,28 +297,28 @@ def take_up(
     if head.identity != learner.identity:
         raise SnapshotDamaged("the identity is not that of the snapshot before")
     arrays = {
-        name: blobs.take_up(a.base, a.deltas, found, head.columns, stored.arrays.get(name, blobs.NOTHING))
+        name: blobs.decode(a.base, a.deltas, found, head.columns, stored.arrays.get(name, blobs.NOTHING))
         for name, a in head.arrays.items()
     }
-    reference: Laid | None = None
+    reference: Encoded | None = None
     if head.reference is not None:
         parts = head.reference.base, head.reference.deltas
-        reference = blobs.take_up(*parts, found, head.columns, _like(head.reference, stored))
-    names = blobs.take_up_names(head.names, found, stored.names, learner.columns.names)
+        reference = blobs.decode(*parts, found, head.columns, _like(head.reference, stored))
+    names = blobs.decode_names(head.names, found, stored.names, learner.columns.names)
     count = stored.names.known + len(names)
     if head.columns != (count + 1 if head.identity.features == "named" else len(learner.columns)):
         raise SnapshotDamaged(f"{count} features are named, which do not make the {head.columns} columns of the head")
-    taken = Stored(arrays, reference, LaidNames(count, head.names), head.run_blobs)
-    if _digest_of(head.identity, head.covered, head.counts, head.columns, taken) != head.state_digest:
+    decoded = Stored(arrays, reference, EncodedNames(count, head.names), head.run_blobs)
+    if _digest_of(head.identity, head.covered, head.counts, head.columns, decoded) != head.state_digest:
         raise SnapshotDamaged(f"version {head.version}: the state does not match its digest")
     packed = np.frombuffer(bytes.fromhex(head.observations.recent_wrong), np.uint8)
     wrong = np.unpackbits(packed, count=head.observations.recent_events).astype(bool)
     recent = Recent(options.window, wrong, head.observations.margins)
     # A learner's change, a head's do not.
-    own, counts = {name: laid.values.copy() for name, laid in arrays.items()}, deepcopy(head.counts)
+    own, counts = {name: array.values.copy() for name, array in arrays.items()}, deepcopy(head.counts)
     sums = deepcopy(head.observations.stretch)
     stretch = Stretch(reference.values.copy(), sums) if reference is not None and sums is not None else None
-    runs = blobs.take_up_runs(head.run_blobs, head.runs, found, stored.runs, learner.runs)
+    runs = blobs.decode_runs(head.run_blobs, head.runs, found, stored.runs, learner.runs)
     covered = {int(partition): list(ranges) for partition, ranges in head.covered.items()}
     if before is None:
         learner.columns.extend(names)
@@ -328,4 +331,4 @@ def take_up(
         learner.runs = runs
         return learner
 
-    return taken, finish
+    return decoded, finish

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from service.errors import DependencyError, SnapshotDamaged
-from service.learning.learner import DEFAULT, Learner, Options
+from service.learning.learner import Learner
+from service.learning.options import DEFAULT, Options
 from service.learning.start import Weights
 from service.snapshots import blobs, codec, head
 from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, Source, Stored, Writer
@@ -92,7 +93,7 @@ async def fetch(
     found = await store.head(model)
     while found is not None:
         digest, current = found[0], codec.readable(model, *found)
-        wanted = head.needed(current, before.stored if before else head.NOTHING)
+        wanted = head.missing(current, before.stored if before else head.NOTHING)
         parts = await store.blobs(model, wanted)
         missing = [d for d in wanted if d not in parts]
         if not missing:
@@ -122,14 +123,14 @@ def _ways_out(model: str) -> str:
 def verified(
     current: Head, parts: Mapping[str, bytes], options: Options, before: Snapshot | None
 ) -> tuple[Stored, Callable[[], Learner]]:
-    """`head.take_up` of blobs that match their digests; raises SnapshotDamaged where one does not."""
+    """`head.decode` of blobs that match their digests; raises SnapshotDamaged where one does not."""
     for digest, blob in parts.items():
         if blobs.digest(blob) != digest:
             raise SnapshotDamaged(
                 f"model {current.model}: blob {digest[:12]} of version {current.version} does not match its digest"
             )
     try:
-        return head.take_up(current, parts, options, (before.learner, before.stored) if before else None)
+        return head.decode(current, parts, options, (before.learner, before.stored) if before else None)
     except (ValueError, IndexError) as error:
         # Its bytes are those that were written, and not by a learner.
         raise SnapshotDamaged(f"model {current.model}: version {current.version} makes no sense: {error}") from error
@@ -177,7 +178,7 @@ class Keeper:
 
     async def current(self) -> bool:
         """Whether the store's head is still the one that our learner goes on from."""
-        await self._settle()
+        await self._resolve()
         return await self._store.digest(self.model) == self.digest
 
     async def stored_digest(self) -> str:
@@ -218,7 +219,7 @@ class Keeper:
     async def _save(
         self, learner: Learner, fingerprints: Mapping[int, Fingerprint], source: Source, started: float
     ) -> Saved | Refused:
-        await self._settle()
+        await self._resolve()
         keep = self._keeping(learner)
         cut: list[tuple[int, int, int]] = []
         stored = self._stored
@@ -226,7 +227,7 @@ class Keeper:
             cut, learner.runs = learner.runs, cut
             stored = stored._replace(runs=[])
             # The bound's next stretch begins here. Its reference, these weights, is then in the store already.
-            if learner.refer():
+            if learner.begin_stretch():
                 stored = stored._replace(reference=None)
         # Where blobs are gone that the store had, the second try uploads everything.
         for before in (stored, head.NOTHING):
@@ -319,7 +320,7 @@ class Keeper:
         )
         return new, evict
 
-    async def _settle(self) -> None:
+    async def _resolve(self) -> None:
         """Find out whether a save whose reply was lost had been accepted."""
         if self._doubtful is None:
             return

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from service.errors import DataError, SnapshotDamaged, SnapshotNewer
 from service.learning.identity import MAX_SQUARED_NORM
-from service.learning.learner import Options
+from service.learning.options import Options
 from service.snapshots import blobs, codec, head
 from service.snapshots.head import Head
 from service.snapshots.keeper import Offload, Snapshot, verified
@@ -44,7 +44,7 @@ async def kept_snapshot(
         if not found:
             raise SnapshotDamaged("its head is missing")
         kept = codec.decode(found[0], wanted)
-        needed = head.needed(kept)
+        needed = head.missing(kept)
         parts = await store.blobs(current.model, needed)
         if missing := [d for d in needed if d not in parts]:
             raise SnapshotDamaged(f"blob {missing[0][:12]} is missing")

@@ -15,7 +15,7 @@ from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 
 from service.errors import DependencyError
 from service.streaming.assignor import whole_topics
-from service.streaming.brokers import ANSWER_SECONDS, admin
+from service.streaming.cluster import ANSWER_SECONDS, Cluster
 
 PROBE_SECONDS = 3.0
 RETRY_SECONDS = 0.2
@@ -32,10 +32,10 @@ class Coordinator(NamedTuple):
     state: str
 
 
-async def coordinator(bootstrap: str, group: str, session_timeout: float) -> Coordinator:
+async def coordinator(cluster: Cluster, group: str, session_timeout: float) -> Coordinator:
     """Find a group's coordinator, and ask of it what a member asks; raises DependencyError with the likely cause."""
-    where, deadline = f"Kafka at {bootstrap}: group {group} cannot be joined", time.monotonic() + ANSWER_SECONDS
-    async with admin(bootstrap) as client:
+    where, deadline = f"{cluster}: group {group} cannot be joined", time.monotonic() + ANSWER_SECONDS
+    async with cluster.admin() as client:
         while True:
             try:
                 return await _ask(client, group, int(session_timeout * 1000))

@@ -308,7 +308,7 @@ class Learning:
         return outcome.consumed
 
     async def _save(self, learner: Learner) -> None:
-        if broken := learner.broken:
+        if broken := learner.watch.broken(learner.squared_norm):
             # What the theorem excludes cannot have been learned: memory or program are at fault, so nothing is saved.
             raise DataError(
                 f"model {self._log.topic} is corrupt: {broken}; its last good version answers. A restart goes on from "

@@ -21,7 +21,7 @@ from service.errors import DataError, DependencyError
 from service.snapshots.head import Source
 from service.streaming.assignor import whole_topics
 from service.streaming.batches import Seen, check_offsets
-from service.streaming.brokers import ANSWER_SECONDS, bounds, cluster_id, create_topics, kafka_errors, unreadable
+from service.streaming.cluster import ANSWER_SECONDS, Cluster, bounds, unreadable
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.ends import Ends
 from service.streaming.interfaces import Record
@@ -42,7 +42,7 @@ class Kafka(ConsumerRebalanceListener):
 
     def __init__(
         self,
-        bootstrap: str,
+        cluster: Cluster,
         group: str,
         topics: Sequence[str],
         say: Callable[..., None],
@@ -53,7 +53,7 @@ class Kafka(ConsumerRebalanceListener):
         wanted: Callable[[str], bool] | None = None,
     ) -> None:
         """`wanted` says which topics are learned beside `topics`, as they come to exist."""
-        self.bootstrap, self.cluster, self.watchdog = bootstrap, "", watchdog
+        self.cluster, self.cluster_id, self.watchdog = cluster, "", watchdog
         self.logs = {topic: TopicLog(self, topic) for topic in topics}
         self.stopping = False
         self.consumer: AIOKafkaConsumer | None = None
@@ -62,7 +62,7 @@ class Kafka(ConsumerRebalanceListener):
         self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
         self._wanted, self._listed = wanted, frozenset(topics)
         self._to_commit: dict[TopicPartition, int] = {}
-        self._watch = Watch(bootstrap, group, say, session_timeout, watchdog)
+        self._watch = Watch(cluster, group, say, session_timeout, watchdog)
         self.ends = Ends(lambda wanted: self.consumer.end_offsets(wanted))  # type: ignore[union-attr]  # noqa: PLW0108
 
     @property
@@ -73,10 +73,9 @@ class Kafka(ConsumerRebalanceListener):
     async def connect(self) -> None:
         """Connect, without joining the group yet; raises DependencyError."""
         self._watch.missing_since = self.missing_since or time.time()
-        self.cluster = await cluster_id(self.bootstrap)
+        self.cluster_id = await self.cluster.id()
         session = int(self._session_timeout * 1000)
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.bootstrap,
+        consumer = self.cluster.consumer(
             group_id=self._group,
             partition_assignment_strategy=(whole_topics(),),
             enable_auto_commit=False,
@@ -88,8 +87,8 @@ class Kafka(ConsumerRebalanceListener):
             max_poll_interval_ms=2**31 - 1,
             metadata_max_age_ms=METADATA_SECONDS * 1000,
         )
-        producer = letter_producer(self.bootstrap)
-        async with kafka_errors(self.bootstrap):
+        producer = letter_producer(self.cluster)
+        async with self.cluster.errors():
             try:
                 await consumer.start()
                 await producer.start()
@@ -134,7 +133,7 @@ class Kafka(ConsumerRebalanceListener):
         while self._wanted or len(subscribed) < len(self.logs):
             pause = 1.0 if len(subscribed) < len(self.logs) else METADATA_SECONDS
             try:
-                async with kafka_errors(self.bootstrap), asyncio.timeout(ANSWER_SECONDS):
+                async with self.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
                     existing = set(await self.consumer.topics())
                 for topic in filter(self._wanted, sorted(existing - self.logs.keys())) if self._wanted else ():
                     self.logs[topic] = TopicLog(self, topic)
@@ -144,7 +143,7 @@ class Kafka(ConsumerRebalanceListener):
                 missing = [name for name in wanted if name not in existing]
                 # A topic that a pattern found, and that is gone, was deleted by somebody: it stays so.
                 if self._create and (ours := [n for n in missing if n in self._listed or n not in self.logs]):
-                    await create_topics(self.bootstrap, ours)
+                    await self.cluster.create_topics(ours)
                     self._say("topics created", topics=ours)
                     pause = 0.1
                 for name in set(missing) - said if not self._create else ():
@@ -193,7 +192,7 @@ class Kafka(ConsumerRebalanceListener):
             await asyncio.sleep(1.0)
             if self.consumer is not None:
                 # A group member whose coordination has died would wait for ever; the process must not.
-                async with kafka_errors(f"{self.bootstrap}, group {self._group}"):
+                async with self.cluster.errors(f"group {self._group}"):
                     self.consumer._coordinator.check_errors()
 
     async def _commit(self) -> None:
@@ -221,7 +220,7 @@ class TopicLog:
         self._unreadable, self._turn = False, 0
         self._progress = Progress(kafka, topic)
         self.ends: dict[int, int] = {}
-        self.outbox = Outbox(topic_of(topic), kafka.bootstrap)
+        self.outbox = Outbox(topic_of(topic), kafka.cluster)
 
     @property
     def assigned(self) -> Sequence[TopicPartition]:
@@ -269,19 +268,19 @@ class TopicLog:
     async def source(self) -> Source:
         """See interfaces.Log."""
         kafka = self._kafka
-        return Source(kafka.cluster, await topic_id(kafka.bootstrap, kafka.producer, self._consumer, self.topic))
+        return Source(kafka.cluster_id, await topic_id(kafka.cluster, kafka.producer, self._consumer, self.topic))
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
         """See interfaces.Log."""
         partitions = self._partitions
         if not partitions:
             return {}
-        async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
+        async with self._kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
             return await bounds(self._consumer, partitions)
 
     async def positions(self) -> dict[int, int]:
         """See interfaces.Log."""
-        async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
+        async with self._kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
             at = {tp.partition: await self._consumer.position(tp) for tp in self._partitions}
         self._progress.note(at)
         return at
@@ -289,7 +288,7 @@ class TopicLog:
     async def read(self, partition: int, offset: int) -> Record | None:
         """See interfaces.Log."""
         tp = TopicPartition(self.topic, partition)
-        async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
+        async with self._kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
             begin, end = (await bounds(self._consumer, [tp]))[partition]
             if not begin <= offset < end:
                 return None
@@ -351,7 +350,7 @@ class TopicLog:
         except KafkaError as error:
             if not self.held:
                 return {}
-            raise DependencyError(f"Kafka at {self._kafka.bootstrap}, topic {self.topic}: {error}", "kafka") from error
+            raise DependencyError(f"{self._kafka.cluster}, topic {self.topic}: {error}", "kafka") from error
         self._progress.note({tp.partition: part[-1].offset + 1 for tp, part in records.items()})
         return {tp.partition: part for tp, part in records.items()}
 
@@ -376,7 +375,7 @@ class TopicLog:
         """Look where the log ends, whether or not anything is polled; raises DependencyError and Stuck."""
         ends: dict[int, int] = {}
         try:
-            async with kafka_errors(self._kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
+            async with self._kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
                 found = await self._kafka.ends.of(self._partitions)
             self.ends = ends = {tp.partition: end for tp, end in found.items()}
             if self._idle and any(end > self._progress.at.get(partition, end) for partition, end in ends.items()):

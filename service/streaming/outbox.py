@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from service.errors import DependencyError
-from service.streaming.brokers import largest_batch
+from service.streaming.cluster import Cluster
 from service.streaming.cut import cut, wire_size
 from service.streaming.dead_letters import DeadLetter
 
@@ -23,20 +23,20 @@ FLUSH_SECONDS = 2.0
 RETRY_SECONDS = 1.0
 
 
-def letter_producer(bootstrap: str) -> AIOKafkaProducer:
+def letter_producer(cluster: Cluster) -> AIOKafkaProducer:
     """What writes dead letters.
 
     Not idempotent: such a client goes on counting behind a batch that the broker refused, and the broker, which did
     not count that, takes nothing from it any more. A letter that is written twice has the same key.
     """
-    return AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", max_request_size=MOST_BYTES)
+    return cluster.producer(max_request_size=MOST_BYTES)
 
 
 class Outbox:
     """Letters on their way to one dead-letter topic, in order, each cut to what the topic takes."""
 
-    def __init__(self, topic: str, bootstrap: str) -> None:
-        self._topic, self._bootstrap = topic, bootstrap
+    def __init__(self, topic: str, cluster: Cluster) -> None:
+        self._topic, self._cluster = topic, cluster
         self._letters: list[tuple[DeadLetter, int]] = []  # with their size on the wire
         self._bytes = 0
         self._waiting, self._written = asyncio.Event(), asyncio.Event()
@@ -64,7 +64,7 @@ class Outbox:
                 await self._written.wait()
         except TimeoutError:
             raise DependencyError(
-                f"Kafka at {self._bootstrap}: {len(self._letters)} dead letters cannot be written to "
+                f"{self._cluster}: {len(self._letters)} dead letters cannot be written to "
                 f"{self._topic}, so saves wait: {self._error or 'no acknowledgement yet'}",
                 "kafka",
             ) from None
@@ -110,7 +110,7 @@ class Outbox:
     async def _ask(self) -> None:
         """Ask for the topic's limit, where the broker tells it."""
         with contextlib.suppress(DependencyError):
-            limit = min(MOST_BYTES, await largest_batch(self._bootstrap, self._topic))
+            limit = min(MOST_BYTES, await self._cluster.largest_batch(self._topic))
             if limit != self._limit:
                 self._limit = self._taken = limit
                 self._alone = limit < BATCH_BYTES

@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 
 from service.errors import DataError, DependencyError, Stuck
 from service.streaming.batches import Clients, Hole
-from service.streaming.brokers import ANSWER_SECONDS, admin, compacted, kafka_errors, unreadable
+from service.streaming.cluster import ANSWER_SECONDS, compacted, unreadable
 
 if TYPE_CHECKING:
     from service.streaming.log import Kafka
@@ -54,11 +54,11 @@ class Progress:
         if not isinstance(error, Hole):
             return False
         kafka, wrong = self._kafka, error.wrong
-        async with kafka_errors(kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
+        async with kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
             if wrong in ("unsure", "over"):
                 wrong = await Clients(kafka.consumer, kafka.producer).misplaced(error)
             if wrong == "missing":
-                async with admin(kafka.bootstrap) as client:
+                async with kafka.cluster.admin() as client:
                     if await compacted(client, self._topic):
                         kafka.seen.compacted.add(self._topic)
                         wrong = ""
@@ -80,12 +80,12 @@ class Progress:
                 continue
             at, why = self.at[partition], ""
             with contextlib.suppress(DependencyError):
-                async with kafka_errors(kafka.bootstrap), asyncio.timeout(ANSWER_SECONDS):
+                async with kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
                     clients = Clients(kafka.consumer, kafka.producer)
                     why = await clients.nothing_there(TopicPartition(self._topic, partition), at)
             if not why:
                 raise Stuck(
-                    f"topic {self._topic}: Kafka at {kafka.bootstrap} answers and has more records, but none came for "
+                    f"topic {self._topic}: {kafka.cluster} answers and has more records, but none came for "
                     f"{still:.0f} s (kafka.watchdog): the process ends, so that a fresh one goes on"
                 )
             # It is the log: this topic stops, alone.

@@ -21,7 +21,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from service.streaming.brokers import kafka_errors
+from service.streaming.cluster import Cluster
 
 IDENTITY_SECONDS = 2.0
 UNKNOWN = ""
@@ -127,16 +127,16 @@ async def too_old(client: Any) -> str:
     return ""
 
 
-async def topic_id(bootstrap: str, producer: Any, consumer: Any, topic: str) -> str:
+async def topic_id(cluster: Cluster, producer: Any, consumer: Any, topic: str) -> str:
     """The topic's id, as each leader of its partitions knows it; of several, while they differ.
 
     It is the leaders that are asked: other brokers may hear of a new topic after its records were read. And over the
     producer's connections: an answer on the consumer's waits behind a fetch. Raises DependencyError.
     """
-    cluster, found = consumer._client.cluster, set[str]()
-    async with kafka_errors(bootstrap), asyncio.timeout(IDENTITY_SECONDS):
-        partitions = cluster.partitions_for_topic(topic) or ()
-        leaders = {cluster.leader_for_partition(TopicPartition(topic, p)) for p in partitions}
+    known, found = consumer._client.cluster, set[str]()
+    async with cluster.errors(), asyncio.timeout(IDENTITY_SECONDS):
+        partitions = known.partitions_for_topic(topic) or ()
+        leaders = {known.leader_for_partition(TopicPartition(topic, p)) for p in partitions}
         if not leaders or leaders & {None, -1}:
             raise LeaderNotAvailableError(f"topic {topic} is not there, or has no leader")
         for node in sorted(leaders):

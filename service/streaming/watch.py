@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from service.errors import DependencyError, Stuck
-from service.streaming.brokers import answered_afresh, answers
+from service.streaming.cluster import Cluster
 from service.streaming.coordinator import coordinator
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ class Watch:
     """What Kafka owes to this process."""
 
     def __init__(
-        self, bootstrap: str, group: str, say: Callable[..., None], session_timeout: float, watchdog: float
+        self, cluster: Cluster, group: str, say: Callable[..., None], session_timeout: float, watchdog: float
     ) -> None:
         self.missing_since = 0.0
         """Since when Kafka, or the group's coordinator, does not answer (seconds since 1970); 0 while both do."""
         self.joined = False
         """The group has told us what is ours, be it nothing, and has not taken it back."""
-        self._bootstrap, self._group, self._say = bootstrap, group, say
+        self._cluster, self._group, self._say = cluster, group, say
         self._session_timeout, self._watchdog = session_timeout, watchdog
         self._said = ""
         """Of the group, since we were in it."""
@@ -75,7 +75,7 @@ class Watch:
         self._failing = {topic: self._failing.get(topic) for topic in failed}
         if not held:
             try:
-                await answers(self._bootstrap)
+                await self._cluster.answers()
             except DependencyError as error:
                 return error
         return next(iter(failed.values())) if failed and len(failed) >= held else None
@@ -83,7 +83,7 @@ class Watch:
     async def _why_outside(self, seconds: float) -> DependencyError | None:
         """Why we are not in the group; None where its coordinator answers, so that we are to wait."""
         try:
-            found = await coordinator(self._bootstrap, self._group, self._session_timeout)
+            found = await coordinator(self._cluster, self._group, self._session_timeout)
         except DependencyError as error:
             self._say_once(str(error))
             return error
@@ -104,7 +104,7 @@ class Watch:
         if not self._failing:
             return
         asked = {topic: logs[topic].assigned for topic in self._failing if logs[topic].assigned}
-        answered = await answered_afresh(self._bootstrap, asked)
+        answered = await self._cluster.answered_afresh(asked)
         now = time.monotonic()
         for topic, since in self._failing.items():
             if topic not in answered:
@@ -113,6 +113,6 @@ class Watch:
                 self._failing[topic] = now
             elif now - since > self._watchdog:
                 raise Stuck(
-                    f"topic {topic}: Kafka at {self._bootstrap} answers a fresh connection, but not the client's own "
+                    f"topic {topic}: {self._cluster} answers a fresh connection, but not the client's own "
                     f"for {now - since:.0f} s (kafka.watchdog): the process ends, so that a fresh one goes on"
                 )

@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import typer
-from aiokafka import AIOKafkaProducer
 
 from service.errors import ConfigurationError, DataError
-from service.streaming.brokers import kafka_errors, read_whole
+from service.streaming.cluster import Cluster
 from service.streaming.cut import CUT
 from service.streaming.dead_letters import RETRIED, own_headers, topic_of
 from service.streaming.outbox import MOST_BYTES
@@ -38,9 +37,9 @@ class Letter(NamedTuple):
         return ", ".join(parts) or None
 
 
-def show_list(bootstrap: str, topic: str, reason: str | None, limit: int, as_json: bool) -> None:
+def show_list(cluster: Cluster, topic: str, reason: str | None, limit: int, as_json: bool) -> None:
     """Print the newest letters, a line each, oldest first."""
-    letters = [x for x in asyncio.run(_read(bootstrap, topic)) if reason in (None, x.about["reason"])]
+    letters = [x for x in asyncio.run(_read(cluster, topic)) if reason in (None, x.about["reason"])]
     for letter in letters[-limit:]:
         when = datetime.fromtimestamp(letter.written, UTC).isoformat(timespec="seconds")
         if as_json:
@@ -52,9 +51,9 @@ def show_list(bootstrap: str, topic: str, reason: str | None, limit: int, as_jso
     typer.echo(f"{len(letters)} dead letter{'s' * (len(letters) != 1)} of {topic}", err=True)
 
 
-def show_one(bootstrap: str, topic: str, key: str) -> None:
+def show_one(cluster: Cluster, topic: str, key: str) -> None:
     """Print one letter whole: what is known of it, then the record's value."""
-    letter = _chosen(asyncio.run(_read(bootstrap, topic)), [key])[0]
+    letter = _chosen(asyncio.run(_read(cluster, topic)), [key])[0]
     for name, value in letter.about.items():
         typer.echo(f"cut: {CUT[name].format(value)}" if name in CUT else f"{name}: {value}")
     for name, content in letter.headers:
@@ -73,13 +72,13 @@ def _text(content: bytes) -> str:
         return content.hex(" ")
 
 
-def retry(bootstrap: str, topic: str, keys: list[str], every: bool, reason: str | None) -> None:
+def retry(cluster: Cluster, topic: str, keys: list[str], every: bool, reason: str | None) -> None:
     """Send letters again: those with these keys, or every one (with this reason) that was not sent yet."""
     if bool(keys) == (every or reason is not None):
         raise ConfigurationError("dead-letters retry: name keys, or say --all or --reason")
-    letters = asyncio.run(_read(bootstrap, topic))
+    letters = asyncio.run(_read(cluster, topic))
     chosen = _chosen(letters, keys) if keys else [x for x in letters if reason in (None, x.about["reason"])]
-    sent = asyncio.run(_retry(bootstrap, topic, chosen))
+    sent = asyncio.run(_retry(cluster, topic, chosen))
     typer.echo(f"{sent} of {len(chosen)} sent again to {topic}", err=True)
 
 
@@ -90,12 +89,10 @@ def _chosen(letters: Iterable[Letter], keys: list[str]) -> list[Letter]:
     return [found[key] for key in dict.fromkeys(keys)]
 
 
-async def _retry(bootstrap: str, topic: str, letters: list[Letter]) -> int:
-    producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, max_request_size=MOST_BYTES
-    )
+async def _retry(cluster: Cluster, topic: str, letters: list[Letter]) -> int:
+    producer = cluster.producer(enable_idempotence=True, max_request_size=MOST_BYTES)
     sent = 0
-    async with kafka_errors(bootstrap):
+    async with cluster.errors():
         try:
             await producer.start()
             for letter in letters:
@@ -117,13 +114,13 @@ async def _retry(bootstrap: str, topic: str, letters: list[Letter]) -> int:
     return sent
 
 
-async def _read(bootstrap: str, topic: str) -> list[Letter]:
+async def _read(cluster: Cluster, topic: str) -> list[Letter]:
     """Every letter of a topic, once each, in the order of writing, with its retry if it had one."""
     name = topic_of(topic)
     missing = DataError(f"there is no topic {name}: no record of {topic} was set aside yet")
     letters: dict[str, Letter] = {}
     retried: dict[str, str] = {}
-    async for record in read_whole(bootstrap, name, missing):
+    async for record in cluster.read_whole(name, missing):
         _file(record, letters, retried)
     return [x._replace(retried=retried.get(x.key)) for x in sorted(letters.values(), key=lambda x: x.written)]
 

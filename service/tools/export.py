@@ -11,8 +11,8 @@ import numpy as np
 import typer
 
 from service.errors import ConfigurationError, DataError
-from service.serving.app import describe
 from service.serving.models import Answering, Model
+from service.serving.report import describe
 from service.settings import Settings
 from service.snapshots.store import RedisStore
 from service.tools import weights
@@ -39,11 +39,8 @@ def export(settings: Settings, name: str, output: str | None, sklearn: str | Non
 
 
 async def _newest(settings: Settings, name: str) -> Answering:
-    store = RedisStore(settings.redis.url)
-    try:
+    async with RedisStore(settings.redis.url) as store:
         return await newest(store, name, settings.of(name).options())
-    finally:
-        await store.close()
 
 
 def as_json(name: str, a: Answering) -> dict[str, Any]:

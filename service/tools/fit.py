@@ -24,7 +24,7 @@ from service.learning.passes import Bounded, Data, Pass
 from service.learning.separable import Evidence, separate
 from service.model_settings import ModelSettings
 from service.settings import Settings, model_settings
-from service.streaming.brokers import read_whole
+from service.streaming.cluster import Cluster
 from service.tools import weights
 from service.tools.read import Events, format_of
 
@@ -87,7 +87,7 @@ def source_of(settings: Settings, own: ModelSettings, file: str | None, topic: s
         return Source(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
     if file is not None or topic is None:
         raise ConfigurationError("fit: name a FILE, or a topic with --topic TOPIC, and not both")
-    records = asyncio.run(_read_topic(settings.kafka.bootstrap_servers, topic))
+    records = asyncio.run(_read_topic(settings.kafka.cluster, topic))
     return Source(f"topic {topic}", [place for place, _ in records], [value for _, value in records])
 
 
@@ -95,9 +95,9 @@ def _stop(message: str) -> None:
     raise DataError(message) from None
 
 
-async def _read_topic(bootstrap: str, topic: str) -> list[tuple[str, bytes | None]]:
-    missing = ConfigurationError(f"topic {topic} does not exist at {bootstrap}")
-    return [(f"{r.partition}-{r.offset}", r.value) async for r in read_whole(bootstrap, topic, missing)]
+async def _read_topic(cluster: Cluster, topic: str) -> list[tuple[str, bytes | None]]:
+    missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
+    return [(f"{r.partition}-{r.offset}", r.value) async for r in cluster.read_whole(topic, missing)]
 
 
 def fit(source: Source, own: ModelSettings, wanted: Wanted, output: str | None, as_json: bool) -> int:

@@ -15,12 +15,12 @@ from rich.text import Text
 
 from service.errors import DataError, DependencyError
 from service.learning.learner import Learner
-from service.serving.app import describe, describe_version
 from service.serving.models import Model
+from service.serving.report import describe, describe_version
 from service.settings import Settings
 from service.snapshots import codec
 from service.snapshots.store import RedisStore
-from service.streaming.brokers import bounds, kafka_errors, reader
+from service.streaming.cluster import Cluster, bounds
 from service.tools.models import newest
 
 TOP = 10
@@ -45,25 +45,22 @@ def inspect_model(settings: Settings, name: str, *, bound: bool, as_json: bool) 
 
 async def _about(settings: Settings, name: str, bound: bool) -> dict[str, Any]:
     """Everything that is shown, as `--json` names it."""
-    store = RedisStore(settings.redis.url)
-    try:
+    async with RedisStore(settings.redis.url) as store:
         answering = await newest(store, name, settings.of(name).options())
         kept = await store.kept(name, [v.version for v in answering.head.kept])
-    finally:
-        await store.close()
     columns, w = answering.learner.columns, answering.learner.served
     lag: dict[str, int] | None = None
     reason = None
     try:
-        lag = await _lag(settings.kafka.bootstrap_servers, name, answering.learner.next)
+        lag = await _lag(settings.kafka.cluster, name, answering.learner.next)
     except (DependencyError, DataError) as error:
         reason = str(error)
     hindsight = {}
     if bound:
         from service.tools.replay import best_bound
 
-        bootstrap, own = settings.kafka.bootstrap_servers, settings.of(name)
-        hindsight = {"hindsight_bound": await best_bound(bootstrap, name, own, answering.learner)}
+        best = await best_bound(settings.kafka.cluster, name, settings.of(name), answering.learner)
+        hindsight = {"hindsight_bound": best}
     return {
         **describe(Model(name), answering),
         **hindsight,
@@ -84,16 +81,16 @@ def _empty(learner: Learner) -> int:
     return covered - learner.counts.events - sum(learner.counts.rejected.values())
 
 
-async def _lag(bootstrap: str, topic: str, following: Mapping[int, int]) -> dict[str, int]:
+async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> dict[str, int]:
     """Records after the next offset of each partition; of one that was never learned from, all that it holds.
 
     Raises DependencyError when Kafka does not answer soon, DataError when the topic is not the one that was learned.
     """
-    none = DataError(f"Kafka at {bootstrap} has no topic {topic}")
+    none = DataError(f"{cluster} has no topic {topic}")
     async with (
-        kafka_errors(bootstrap),
+        cluster.errors(),
         asyncio.timeout(KAFKA_SECONDS),
-        reader(bootstrap, topic, none) as (client, there),
+        cluster.reader(topic, none) as (client, there),
     ):
         held = await bounds(client, there)
     lag = {partition: end - following.get(partition, begin) for partition, (begin, end) in held.items()}

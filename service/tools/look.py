@@ -13,7 +13,6 @@ import typer
 from service.errors import DataError, DependencyError, PerceptronError
 from service.settings import Settings, settings_file
 from service.snapshots.store import RedisStore
-from service.streaming.brokers import admin
 from service.streaming.coordinator import coordinator
 from service.streaming.dead_letters import topic_of
 from service.streaming.topic_id import too_old
@@ -92,32 +91,30 @@ async def _check(settings: Settings) -> list[PerceptronError]:
         typer.echo(f"fail  {error}")
     for warning in settings.ignored:
         typer.echo(f"warn  {warning}")
-    store = RedisStore(settings.redis.url)
     try:
-        warnings = await store.check(settings.learn)
+        async with RedisStore(settings.redis.url) as store:
+            warnings = await store.check(settings.learn)
         typer.echo(f"ok    Redis at {store.address}")
         for warning in warnings:
             typer.echo(f"warn  {warning}")
     except PerceptronError as error:
         found.append(error)
         typer.echo(f"fail  {error}")
-    finally:
-        await store.close()
     if not settings.learn:
         return found
-    bootstrap = settings.kafka.bootstrap_servers
+    cluster = settings.kafka.cluster
     try:
-        async with admin(bootstrap) as client:
+        async with cluster.admin() as client:
             topics, old = set(await client.list_topics()), await too_old(client._client)
     except DependencyError as error:
         typer.echo(f"fail  {error}")
         return [*found, error]
-    typer.echo(f"ok    Kafka at {bootstrap}")
+    typer.echo(f"ok    {cluster}")
     if old:
         typer.echo(f"warn  {old}")
     group = settings.kafka.group_id
     try:
-        answering = await coordinator(bootstrap, group, settings.kafka.session_timeout)
+        answering = await coordinator(cluster, group, settings.kafka.session_timeout)
         typer.echo(f"ok    group {group}: broker {answering.broker} coordinates it")
     except DependencyError as error:
         found.append(error)
@@ -141,7 +138,7 @@ async def _check_records(settings: Settings, topics: Iterable[str]) -> list[Perc
     for topic in sorted(topics):
         if topic in settings.listed or settings.wanted(topic):
             try:
-                level, said = await judge_newest(settings.kafka.bootstrap_servers, topic, settings.of(topic).identity())
+                level, said = await judge_newest(settings.kafka.cluster, topic, settings.of(topic).identity())
             except PerceptronError as error:
                 level, said = "fail", str(error)
                 found.append(error)

@@ -5,7 +5,7 @@ import asyncio
 import typer
 
 from service.errors import ConfigurationError, DataError
-from service.learning.learner import Options
+from service.learning.options import Options
 from service.serving.models import Answering
 from service.settings import Settings
 from service.snapshots.keeper import fetch
@@ -32,8 +32,7 @@ def reset_model(settings: Settings, name: str, yes: bool) -> None:
 
 
 async def _reset(settings: Settings, name: str, yes: bool) -> None:
-    store = RedisStore(settings.redis.url)
-    try:
+    async with RedisStore(settings.redis.url) as store:
         if not await store.there(name):
             raise DataError(f"model {name} has no snapshot in Redis at {store.address}: there is nothing to reset")
         if not yes:
@@ -43,5 +42,3 @@ async def _reset(settings: Settings, name: str, yes: bool) -> None:
             f"model {name} is forgotten: a running learner begins it anew at the log's start, "
             "one that is started where --start-at says"
         )
-    finally:
-        await store.close()

@@ -8,19 +8,19 @@ from service.errors import DataError
 from service.learning.columns import columns_for
 from service.learning.events import Decoder
 from service.learning.identity import Identity
-from service.streaming.brokers import bounds, more, reader, unreadable
+from service.streaming.cluster import Cluster, bounds, more, unreadable
 
 RECORDS = 100
 
 
-async def judge_newest(bootstrap: str, topic: str, identity: Identity) -> tuple[str, str]:
+async def judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tuple[str, str]:
     """Whether the last RECORDS of a topic, as many of each partition, are events: ok, warn or fail, and what to say.
 
     Raises DependencyError, and DataError where a record cannot be read.
     """
     decoder, records, reasons = Decoder(identity, columns_for(identity)), 0, Counter[str]()
     example: dict[str, str] = {}
-    async with reader(bootstrap, topic, DataError(f"topic {topic} does not exist")) as (consumer, partitions):
+    async with cluster.reader(topic, DataError(f"topic {topic} does not exist")) as (consumer, partitions):
         held = {p: at for p, at in (await bounds(consumer, partitions)).items() if at[0] < at[1]}
         for tp in partitions:
             if tp.partition not in held:

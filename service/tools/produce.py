@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 
 from service.errors import ConfigurationError, DataError
-from service.streaming.brokers import admin, kafka_errors
+from service.streaming.cluster import Cluster
 from service.tools.read import Events, Line
 
 BATCH = 500
@@ -29,7 +29,7 @@ STOP_SECONDS = 3.0
 SHOWN = 10
 
 
-def send(bootstrap: str, topic: str, events: Events, *, rate: float | None, count: int | None) -> int:
+def send(cluster: Cluster, topic: str, events: Events, *, rate: float | None, count: int | None) -> int:
     """Send the events (the first `count`, `rate` a second) in order and wait for the last; returns how many.
 
     Raises DataError with the number of the first bad line; the events before it are sent.
@@ -38,7 +38,7 @@ def send(bootstrap: str, topic: str, events: Events, *, rate: float | None, coun
     def stop(message: str) -> None:
         raise DataError(message) from None
 
-    return asyncio.run(_send(bootstrap, topic, islice(events.lines(stop), count), events, rate, count))
+    return asyncio.run(_send(cluster, topic, islice(events.lines(stop), count), events, rate, count))
 
 
 def dry_run(events: Events, count: int | None) -> int:
@@ -70,19 +70,19 @@ def number(events: int) -> str:
 
 
 async def _send(
-    bootstrap: str, topic: str, lines: Iterator[Line], events: Events, rate: float | None, count: int | None
+    cluster: Cluster, topic: str, lines: Iterator[Line], events: Events, rate: float | None, count: int | None
 ) -> int:
-    async with admin(bootstrap) as client:
+    async with cluster.admin() as client:
         if topic not in await client.list_topics():
             raise ConfigurationError(
                 f"topic {topic} does not exist: create it, or start `perceptron run -t {topic} --create-topics`"
             )
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True, linger_ms=5)
+    producer = cluster.producer(enable_idempotence=True, linger_ms=5)
     batches = _Batches(lines)
     pace = _Pace(rate)
     under_way: deque[Any] = deque()
     sent = 0
-    async with kafka_errors(bootstrap):
+    async with cluster.errors():
         try:
             await producer.start()
             with _progress(None if count else events.size, count) as (progress, task):

@@ -13,10 +13,10 @@ from service.learning.learner import Learner
 from service.learning.separable import separate
 from service.learning.start import initial
 from service.model_settings import ModelSettings
-from service.streaming.brokers import read_whole
+from service.streaming.cluster import Cluster
 
 
-async def best_bound(bootstrap: str, topic: str, own: ModelSettings, learner: Learner) -> dict[str, Any]:
+async def best_bound(cluster: Cluster, topic: str, own: ModelSettings, learner: Learner) -> dict[str, Any]:
     """The least bound over some references, with its γ and what the reference is.
 
     Raises DataError where the log does not hold the events any more, and DependencyError.
@@ -25,7 +25,7 @@ async def best_bound(bootstrap: str, topic: str, own: ModelSettings, learner: Le
         raise DataError(reason)
     values = [
         record.value
-        async for record in read_whole(bootstrap, topic, ConfigurationError(f"topic {topic} does not exist"))
+        async for record in cluster.read_whole(topic, ConfigurationError(f"topic {topic} does not exist"))
         if any(start <= record.offset < end for start, end in learner.covered.get(record.partition, ()))
     ]
     batch, _, _ = Decoder(learner.identity, learner.columns).decode(values)
@@ -42,7 +42,7 @@ async def best_bound(bootstrap: str, topic: str, own: ModelSettings, learner: Le
             lengths = passes.lengths_of(learner.identity, batch)
             along, radius = scale * lengths * batch.labels * scores, float((lengths * lengths * squared_norms).max())
             began = float(begun @ begun)
-            best = hindsight(along, radius, began, scale * float(u @ begun), learner.squared_steps - began)
+            best = hindsight(along, radius, began, scale * float(u @ begun), learner.watch.squared_steps - began)
             found.append({"updates": best.updates, "gamma": best.gamma, "reference": name})
     if not found:
         raise DataError("no event was learned, so there is no reference")

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import typer
 
 from service.errors import ConfigurationError, DataError
-from service.learning.learner import Options
+from service.learning.options import Options
 from service.settings import Settings, parse_start_at
 from service.snapshots.head import Head
 from service.snapshots.rollback import current_head, kept_snapshot, roll_back
 from service.snapshots.store import RedisStore
-from service.streaming.brokers import bounds, reader
+from service.streaming.cluster import Cluster, bounds
 from service.tools.models import none_stored
 
 
@@ -32,22 +32,19 @@ def _offsets(text: str | None) -> dict[int, int]:
 
 
 async def _rollback(settings: Settings, name: str, to: int, resume_at: Mapping[int, int], yes: bool) -> None:
-    store = RedisStore(settings.redis.url)
-    try:
+    async with RedisStore(settings.redis.url) as store:
         found = await current_head(store, name)
         if found is None:
             raise await none_stored(store, name)
         kept = await kept_snapshot(store, *found, to, asyncio.to_thread, Options())
         _check_offsets(kept.head, resume_at)
-        await _check_log(settings.kafka.bootstrap_servers, name, kept.head, resume_at)
+        await _check_log(settings.kafka.cluster, name, kept.head, resume_at)
         if not yes:
             raise ConfigurationError(
                 f"this takes model {name} from version {found[0].version} with {found[0].counts.events:,} events back "
                 f"to version {to} with {kept.head.counts.events:,}: say --yes to do it"
             )
         new = await roll_back(store, kept, resume_at, time.time())
-    finally:
-        await store.close()
     at = ", ".join(f"{partition}:{position.offset}" for partition, position in new.next.items())
     typer.echo(
         f"model {name} has gone back to version {to}, which is version {new.version} now: {new.counts.events:,} "
@@ -70,10 +67,10 @@ def _check_offsets(version: Head, resume_at: Mapping[int, int]) -> None:
             )
 
 
-async def _check_log(bootstrap: str, topic: str, version: Head, resume_at: Mapping[int, int]) -> None:
+async def _check_log(cluster: Cluster, topic: str, version: Head, resume_at: Mapping[int, int]) -> None:
     """That learning can go on there, or the model would stop at once."""
-    missing = DataError(f"Kafka at {bootstrap} has no topic {topic}")
-    async with reader(bootstrap, topic, missing) as (consumer, partitions):
+    missing = DataError(f"{cluster} has no topic {topic}")
+    async with cluster.reader(topic, missing) as (consumer, partitions):
         there = await bounds(consumer, partitions)
     for name, position in version.next.items():
         partition = int(name)

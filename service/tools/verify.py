@@ -16,7 +16,8 @@ from aiokafka.errors import CorruptRecordException
 
 from service.errors import ConfigurationError, DataError, LogLost
 from service.learning.identity import FOLD
-from service.learning.learner import Learner, Options
+from service.learning.learner import Learner
+from service.learning.options import Options
 from service.learning.start import GIVEN, Weights
 from service.settings import Settings
 from service.snapshots import head as heads
@@ -24,7 +25,7 @@ from service.snapshots.head import Head
 from service.snapshots.keeper import Snapshot, fetch
 from service.snapshots.rollback import kept_snapshot
 from service.snapshots.store import RedisStore
-from service.streaming.brokers import bounds, more, reader
+from service.streaming.cluster import Cluster, bounds, more
 from service.streaming.learn import contiguous
 from service.streaming.recognise import fingerprint
 from service.tools.models import none_stored
@@ -72,14 +73,11 @@ def verify_model(settings: Settings, name: str, as_json: bool) -> int:
 
 
 async def _verify(settings: Settings, name: str) -> dict[str, Any]:
-    store = RedisStore(settings.redis.url)
-    try:
+    async with RedisStore(settings.redis.url) as store:
         snapshot, begun = await _begin(store, settings, name)
-    finally:
-        await store.close()
     learner, head = begun.learner, snapshot.head
     before = learner.counts.events
-    replayed = await _replay(settings.kafka.bootstrap_servers, name, snapshot, learner)
+    replayed = await _replay(settings.kafka.cluster, name, snapshot, learner)
     digest = heads.content(learner).state_digest
     equal = digest == head.state_digest
     if not equal and replayed.gaps and _records(learner) < _records(snapshot.learner) and not replayed.diverged:
@@ -172,7 +170,7 @@ def _steps(snapshot: Snapshot, learner: Learner) -> list[tuple[int, int, int]]:
     return stored.runs
 
 
-async def _replay(bootstrap: str, topic: str, snapshot: Snapshot, learner: Learner) -> Replayed:
+async def _replay(cluster: Cluster, topic: str, snapshot: Snapshot, learner: Learner) -> Replayed:
     """Learn the covered records again; raises LogLost where they are not all there, and DependencyError."""
     steps = _steps(snapshot, learner)
     known = {int(p): position.fingerprint for p, position in snapshot.head.next.items()}
@@ -183,7 +181,7 @@ async def _replay(bootstrap: str, topic: str, snapshot: Snapshot, learner: Learn
             gaps.append((partition, learner.next[partition], to))
             learner.pass_over(partition, to)
 
-    async with reader(bootstrap, topic, LogLost(f"Kafka at {bootstrap} has no topic {topic}")) as (consumer, there):
+    async with cluster.reader(topic, LogLost(f"{cluster} has no topic {topic}")) as (consumer, there):
         _check_log(topic, steps, await bounds(consumer, there))
         wanted = {partition for partition, _, _ in steps}
         log = _Log(consumer, [tp for tp in there if tp.partition in wanted])
@@ -285,7 +283,7 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
                     f"{name}: {len(other):,} of {len(array):,} columns, such as {label}: {float(array[c])!r} stored, "
                     f"{float(replayed.arrays[name][c])!r} replayed"
                 )
-    if stored.identity.rule == "logistic-delta":
+    if not stored.identity.how.exact:
         found.append("the logistic rule's exp may differ between machines")
     return found
 

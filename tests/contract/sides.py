@@ -15,6 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from service.embedded.servers import Server
+from service.streaming.cluster import Cluster
 from service.streaming.dead_letters import topic_of
 from service.streaming.interfaces import Log
 from service.streaming.log import Kafka
@@ -338,7 +339,9 @@ class OfKafka:
 async def of_kafka(server: Server, topic: str) -> AsyncIterator[OfKafka]:
     """A topic on this broker, and a member of a group of its own that holds it."""
     await create_topic(server, topic, PARTITIONS)
-    kafka = Kafka(server.address, f"g-{topic}", [topic], lambda *_, **__: None, session_timeout=SESSION_SECONDS)
+    kafka = Kafka(
+        Cluster(server.address), f"g-{topic}", [topic], lambda *_, **__: None, session_timeout=SESSION_SECONDS
+    )
     producer = AIOKafkaProducer(bootstrap_servers=server.address, acks="all", linger_ms=2)
     await producer.start()
     await kafka.connect()

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from service.embedded.servers import Server
 from service.errors import DependencyError, SnapshotDamaged
-from service.learning.learner import DEFAULT
+from service.learning.options import DEFAULT
 from service.snapshots import codec
 from service.snapshots import head as heads
 from service.snapshots.keeper import fetch

@@ -14,6 +14,7 @@ from service.embedded import servers
 from service.embedded.servers import PROPERTIES, Server
 from service.errors import DependencyError, Stuck
 from service.streaming.assignor import whole_topics
+from service.streaming.cluster import Cluster
 from service.streaming.coordinator import coordinator
 from service.streaming.log import Kafka
 from tests.conftest import Running, create_topic, perceptron, wait
@@ -30,7 +31,9 @@ class Member:
 
     def __init__(self, address: str, group: str, topics: list[str], watchdog: float = 60.0) -> None:
         self.said: list[str] = []
-        self.kafka = Kafka(address, group, topics, self._say, session_timeout=SESSION_SECONDS, watchdog=watchdog)
+        self.kafka = Kafka(
+            Cluster(address), group, topics, self._say, session_timeout=SESSION_SECONDS, watchdog=watchdog
+        )
 
     def _say(self, text: str, **_: object) -> None:
         self.said.append(text)
@@ -125,7 +128,7 @@ async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: Ka
                 assert f"group {name}-{topic} cannot be joined: {name}" in text
                 assert member.kafka.missing_since
             # As `check` does.
-            asked = [coordinator(kafka_proxy.address, f"{name}-{topic}", SESSION_SECONDS) for name in members]
+            asked = [coordinator(Cluster(kafka_proxy.address), f"{name}-{topic}", SESSION_SECONDS) for name in members]
             for name, error in zip(members, await asyncio.gather(*asked, return_exceptions=True), strict=True):
                 assert isinstance(error, DependencyError)
                 assert name in str(error).partition("joined")[2]
@@ -148,7 +151,7 @@ async def test_a_member_without_a_topic_hears_of_an_outage(kafka: Server, kafka_
             for member in members:
                 await stack.enter_async_context(member.running())
             await until(lambda: sorted(m.holds for m in members) == [0, 1, 1], "two hold a topic each")
-            found = await coordinator(kafka.address, f"g-{topic}", SESSION_SECONDS)
+            found = await coordinator(Cluster(kafka.address), f"g-{topic}", SESSION_SECONDS)
             assert found.state == "Stable"
             await asyncio.sleep(SESSION_SECONDS)  # longer than a process may be outside its group
             assert [m.said for m in members] == [[], [], []]

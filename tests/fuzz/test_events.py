@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from service.learning import events
+from service.learning import events, features
 from service.learning.events import REASONS, Decoder
 from service.learning.scanner import scan
 from tests.fuzz.events import fuzz
@@ -21,10 +21,11 @@ def test_mutated_events_are_read_as_the_judge_reads_them() -> None:
     ("owner", "name"),
     [
         (Decoder, "_examine"),
-        (Decoder, "_certain"),
+        (events, "certain"),
         (Decoder, "_each_once"),
         (events, "name_fits"),
-        (events, "_in_range"),
+        (features, "name_fits"),
+        (features, "_in_range"),
         (events, "look"),
     ],
 )

@@ -15,7 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from service.embedded import servers
 from service.embedded.servers import Server
-from service.learning.learner import DEFAULT
+from service.learning.options import DEFAULT
 from service.snapshots.keeper import Snapshot, fetch
 from service.snapshots.store import RedisStore
 from tests.conftest import (

@@ -20,7 +20,7 @@ import pytest
 from sklearn.datasets import load_svmlight_file
 
 from service.embedded.servers import Server
-from service.streaming.brokers import create_topics
+from service.streaming.cluster import Cluster
 from tests.conftest import clean_environment, create_topic, event, one_line, perceptron, read_all, wait
 
 NOWHERE = "127.0.0.1:1"
@@ -83,7 +83,7 @@ CSV_SETTINGS = '[model]\nfeatures = "positional"\ndimension = 2\n'
 def test_produce_names_the_bad_line(
     kafka: Server, tmp_path: Path, text: str, settings: str, label: str | None, part: str
 ) -> None:
-    asyncio.run(create_topics(kafka.address, ["bad-lines"]))
+    asyncio.run(Cluster(kafka.address).create_topics(["bad-lines"]))
     file, config = tmp_path / "file", tmp_path / "s.toml"
     file.write_text(text)
     config.write_text(settings)

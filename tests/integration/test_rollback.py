@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
 from service.errors import DataError, SnapshotDamaged
-from service.learning.learner import DEFAULT
+from service.learning.options import DEFAULT
 from service.snapshots.head import Fingerprint, Position, Source
 from service.snapshots.keeper import Refused, Saved
 from service.snapshots.rollback import TRIES, current_head, kept_snapshot, roll_back

@@ -14,9 +14,9 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from service.learning import rules
 from service.learning.identity import Identity
 from service.learning.start import Weights, initial
+from tests import formulas as rules
 from tests.conftest import Run, Running, create_topic, event, perceptron, wait
 
 UNITS = """

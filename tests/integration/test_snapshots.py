@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.errors import ConfigurationError, SnapshotDamaged
-from service.learning.learner import DEFAULT
+from service.learning.options import DEFAULT
 from service.snapshots import head as heads
 from service.snapshots.head import Fingerprint
 from service.snapshots.keeper import Refused, fetch

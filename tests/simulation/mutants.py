@@ -212,7 +212,7 @@ MUTANTS = (
     ),
     Mutant("names of rejected events stay", EVENTS, "            self._columns.truncate(count)\n", ""),
     Mutant(
-        "known runs are looked for by name", HEAD, "runs = blobs.needed_runs(head.run_blobs, before.runs)",
+        "known runs are looked for by name", HEAD, "runs = blobs.missing_runs(head.run_blobs, before.runs)",
         "runs = [name for name in head.run_blobs if name not in before.runs]",
     ),
 )  # fmt: skip

@@ -19,7 +19,8 @@ from service.errors import (
     SnapshotNewer,
 )
 from service.learning.identity import Identity
-from service.learning.learner import DEFAULT, Learner
+from service.learning.learner import Learner
+from service.learning.options import DEFAULT
 from service.snapshots import blobs, keeper
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, fetch

@@ -12,7 +12,8 @@ from sklearn.svm import LinearSVC
 from service.embedded.stream import NAMES, examples, separator
 from service.learning.bounds import direction, hindsight, largest_root
 from service.learning.identity import Identity
-from service.learning.learner import Learner, Options
+from service.learning.learner import Learner
+from service.learning.options import Options
 from service.learning.start import Weights
 from tests import data
 from tests.checks import restored
@@ -35,11 +36,11 @@ def test_short_steps_count_after_long_ones() -> None:
     """A stretch has its own sum of squares: 1 is lost in a difference of two sums of 2e30, and the state looks corrupt."""  # noqa: E501
     learner = begun(options=Options())
     learner.apply(0, 0, [event({"a": 1e15}, 1), event({"a": 1e15}, 0), event({"b": 1}, 1)])
-    learner.refer()
+    learner.begin_stretch()
     learner.apply(0, 3, [event({"b": 1, "c": i % 3}, i % 2) for i in range(10)])
-    assert learner.broken is None
-    assert learner.stretch is not None
-    assert learner.stretch.stored().squared_steps > 10.0
+    assert learner.watch.broken(learner.squared_norm) is None
+    assert learner.watch.stretch is not None
+    assert learner.watch.stretch.stored().squared_steps > 10.0
 
 
 @pytest.mark.parametrize("weight", [5e-324, 1e-300, 1e-150, 1e-80, 1.0, 1e6])
@@ -52,8 +53,8 @@ def test_events_of_any_size_set_the_grid(weight: float, then: float, value: floa
     for at in range(1, 9):
         if not learner.diverged:  # its weights would be beyond their limit
             learner.apply(0, at, [event({"a": value, "b": at % 3}, at % 2, then)])
-        assert learner.broken is None
-        bound, _ = learner.bound
+        assert learner.watch.broken(learner.squared_norm) is None
+        bound, _ = learner.watch.bound
         assert bound is not None
         assert learner.counts.updates <= bound
 
@@ -62,8 +63,8 @@ def test_a_bound_that_is_not_wanted_is_not_kept() -> None:
     """Also where the snapshot has one."""
     learner = begun()
     learner.apply(0, 0, [event({"a": 1}, 1)])
-    assert restored(learner, Options()).stretch is not None
-    assert restored(learner, Options(bound=False)).stretch is None
+    assert restored(learner, Options()).watch.stretch is not None
+    assert restored(learner, Options(bound=False)).watch.stretch is None
 
 
 def test_random_streams() -> None:
@@ -110,7 +111,7 @@ def test_the_bound_of_breast_cancer_in_hindsight() -> None:
     learner.apply(
         0, 0, [json.dumps({"features": row, "label": label}).encode() for row, label in zip(x.tolist(), y, strict=True)]
     )
-    radius, steps = float((z * z).sum(axis=1).max()), learner.squared_steps
+    radius, steps = float((z * z).sum(axis=1).max()), learner.watch.squared_steps
     svm = LinearSVC(C=0.01, fit_intercept=False, max_iter=100_000).fit(z * y[:, None], y).coef_[0]
     assert learner.counts.updates == 32
     for w, with_steps, with_radius in ((svm, 79, 279), (learner.weights, 91, 320)):
@@ -128,10 +129,10 @@ def test_what_is_too_small_to_square_is_no_direction_and_no_damage() -> None:
     learner = begun()
     learner.apply(0, 0, [event({"a": 1}, 1, 3e-162)])
     assert learner.counts.updates == 1
-    assert learner.broken is None
-    assert learner.stretch is not None
-    assert learner.stretch.broken(1e-321) is None
-    assert learner.stretch.broken(1e-100) is not None
+    assert learner.watch.broken(learner.squared_norm) is None
+    assert learner.watch.stretch is not None
+    assert learner.watch.stretch.broken(1e-321) is None
+    assert learner.watch.stretch.broken(1e-100) is not None
 
 
 def test_the_demos_stream_ends_within_ten_times_its_mistakes() -> None:
@@ -142,5 +143,5 @@ def test_the_demos_stream_ends_within_ten_times_its_mistakes() -> None:
     raws = [json.dumps({"features": e.features, "label": e.label}).encode() for e in examples(7, 40_000)]
     for i in range(0, len(raws), 1000):
         learner.apply(0, i, raws[i : i + 1000])
-    assert (learner.counts.updates, learner.bound) == (131, (1091, None))
+    assert (learner.counts.updates, learner.watch.bound) == (131, (1091, None))
     assert 1091 <= 10 * 131

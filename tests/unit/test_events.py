@@ -14,7 +14,8 @@ from sklearn.feature_extraction import FeatureHasher
 
 from service.errors import Rejected
 from service.learning.columns import columns_for
-from service.learning.events import REASONS, Decoder, parse
+from service.learning.events import REASONS, Decoder
+from service.learning.features import parse
 from service.learning.identity import Identity
 from service.learning.scanner import look
 from tests.fuzz.texts import Texts

@@ -1,6 +1,7 @@
 """The house's own rules: imports go one way, and learning opens nothing."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -37,6 +38,12 @@ def test_a_room_imports_only_rooms_above_it() -> None:
 def test_monitoring_imports_no_room() -> None:
     for path in (SERVICE / "monitoring").rglob("*.py"):
         assert set(_imports(path)) <= {"monitoring"}, path
+
+
+def test_clients_of_kafka_are_made_in_one_place() -> None:
+    """So that how to reach it is one value."""
+    made = [p for p in SERVICE.rglob("*.py") if re.search(r"AIOKafka(Consumer|Producer|AdminClient)\(", p.read_text())]
+    assert made == [SERVICE / "streaming" / "cluster.py"]
 
 
 def test_every_room_is_in_the_table() -> None:
@@ -84,6 +91,19 @@ def test_learning_works_where_no_compiled_code_can_be_kept() -> None:
     nowhere = "import numba.core.caching as c\nc.CacheImpl._locator_classes = []\n"
     done = _python(nowhere + LEARNING)
     assert done.stdout == "learned\n", done.stderr
+
+
+def test_compiled_code_that_is_kept_is_of_what_it_calls_too(tmp_path: Path) -> None:
+    head = "from service.learning.compiled import compiled\n"
+    step, loop = tmp_path / "step.py", tmp_path / "loop.py"
+    loop.write_text(f"{head}import step\n@compiled\ndef run(x): return step.step(x) + 1\n")
+    for factor, kept in ((2, 0), (2, 1), (3, 0)):
+        step.write_text(f"{head}@compiled\ndef step(x): return {factor} * x\n") if not kept else None
+        done = _python(
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import loop\n"
+            "print(loop.run(10), sum(loop.run.stats.cache_hits.values()))"
+        )
+        assert done.stdout == f"{10 * factor + 1} {kept}\n", done.stderr
 
 
 def test_the_refusal_refuses() -> None:

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.errors import OutOfOrder
-from service.learning import rules
 from service.learning.identity import Identity
-from service.learning.learner import Learner, Options
+from service.learning.learner import Learner
+from service.learning.options import Options
 from service.learning.start import initial
 from service.snapshots import head as heads
+from tests import formulas as rules
 from tests.checks import restored, state_digest
 from tests.kinds import BAD_NAMED
 from tests.oracle import Fold
@@ -87,7 +88,7 @@ def test_the_state_is_the_oracles_fold(records: list[bytes | None]) -> None:
     counts = learner.counts
     assert (counts.events, counts.mistakes, counts.wrong_predictions) == (fold.events, fold.mistakes, fold.wrong)
     assert counts.updates == fold.mistakes
-    assert learner.squared_norm_limit == fold.limit
+    assert learner.watch.squared_norm_limit == fold.limit
     assert sum(counts.rejected.values()) == sum(raw in bad for raw in records[:consumed])
     assert learner.next == {0: consumed}
     assert fold.diverged == (consumed < len(records)) == bool(learner.diverged)
@@ -100,7 +101,7 @@ def test_the_first_event_always_updates_and_only_mistakes_do() -> None:
     learner.apply(0, 0, [raw, raw])
     assert learner.weights.tolist() == [-3.0, -6.0]
     assert (learner.counts.mistakes, learner.counts.updates, learner.counts.wrong_predictions) == (1, 1, 0)
-    assert (learner.squared_norm_limit, learner.squared_norm) == (45.0, 45.0)
+    assert (learner.watch.squared_norm_limit, learner.squared_norm) == (45.0, 45.0)
 
 
 def test_offsets_that_do_not_go_on_are_refused() -> None:
@@ -171,7 +172,7 @@ def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start:
         assert learner.next == {0: at}
         assert learner.weights.tolist() == w[: len(learner.columns)]
         assert learner.squared_norm <= 1e30
-        assert np.isfinite([learner.squared_steps, *learner.arrays["late"], *learner.served]).all()
+        assert np.isfinite([learner.watch.squared_steps, *learner.arrays["late"], *learner.served]).all()
 
 
 def test_a_snapshot_beyond_the_limit_is_one_that_diverged() -> None:
@@ -196,7 +197,7 @@ def test_the_recent_window_keeps_its_length() -> None:
     learner = begun(Identity())
     right, wrong = b'{"features":{},"label":0}', b'{"features":{},"label":1}'
     learner.apply(0, 0, [wrong] + [right] * 400)
-    assert len(learner.recent.wrong) == 10
+    assert len(learner.watch.recent.wrong) == 10
     overall, recent = learner.accuracy()
     assert overall == pytest.approx(1 - learner.counts.wrong_predictions / 401)
     assert recent == 1.0

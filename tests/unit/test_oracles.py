@@ -9,11 +9,11 @@ import pytest
 from river import linear_model as river
 from sklearn.linear_model import Perceptron, SGDRegressor
 
-from service.learning import rules
-from service.learning.identity import Identity, Rule
+from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.model_settings import ETAS, ModelSettings
+from service.model_settings import ModelSettings
 from tests import data
+from tests import formulas as rules
 from tests.checks import RULES, close
 
 
@@ -56,14 +56,16 @@ def test_perceptron_is_rivers(name: str) -> None:
 def test_lms_is_scikit_learns(name: str) -> None:
     """`SGDRegressor` of the squared error at a constant rate, without penalty, after each event."""
     x, y = data.table(name)
-    theirs = SGDRegressor("squared_error", penalty=None, learning_rate="constant", eta0=ETAS["lms"], shuffle=False)
-    for i, ours in one_by_one(x, y, rule="lms", eta=ETAS["lms"]):
+    theirs = SGDRegressor(
+        "squared_error", penalty=None, learning_rate="constant", eta0=ModelSettings(rule="lms").rate, shuffle=False
+    )
+    for i, ours in one_by_one(x, y, rule="lms", eta=ModelSettings(rule="lms").rate):
         theirs.partial_fit(x[i : i + 1], y[i : i + 1])
         assert close(ours.weights, np.concatenate([theirs.intercept_, theirs.coef_]), 1e-9), f"event {i}"
 
 
 @pytest.mark.parametrize("rule", ["lms", "logistic-delta"])
-def test_a_gradient_rule_follows_its_gradient(rule: Rule) -> None:
+def test_a_gradient_rule_follows_its_gradient(rule: str) -> None:
     """The step is -η times the slope of ½·(t - o)² in each weight, taken by central differences."""
     rng = np.random.default_rng(3)
     for _ in range(200):

@@ -9,6 +9,7 @@ from aiokafka.errors import MessageSizeTooLargeError
 
 from service.errors import DependencyError
 from service.streaming import outbox
+from service.streaming.cluster import Cluster
 from service.streaming.dead_letters import dead_letter
 from service.streaming.outbox import Outbox
 
@@ -28,7 +29,7 @@ async def test_one_that_is_refused_does_not_write_the_others_again(monkeypatch: 
             answer.set_exception(MessageSizeTooLargeError()) if key == large and refusing else answer.set_result(None)
             return answer
 
-    box, refusing = Outbox("t.dead-letters", "kafka"), True
+    box, refusing = Outbox("t.dead-letters", Cluster("kafka")), True
     writing = asyncio.create_task(box.write(Producer()))
     for offset in range(20):
         await box.put(dead_letter("t", 0, offset, None, b"v", [], "not-json", ""), lambda: True)

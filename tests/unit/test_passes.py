@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import DataError
-from service.learning import passes, rules
+from service.learning import passes
 from service.learning.bounds import Separation
 from service.learning.identity import Identity
 from service.learning.kernel import Vector
 from service.learning.passes import Data, Pass
 from service.learning.separable import Evidence, separate
 from service.learning.start import Weights
+from tests import formulas as rules
 from tests.conftest import event
 
 SQUARE = [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -1,0 +1,117 @@
+"""What is known of a model beside its state: how the last events went, how far it moved, what the theorem allows.
+
+The fold needs none of it, and it changes nothing there: it is told of columns that came and of batches that were
+learned. A snapshot keeps it as observations.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.learning.bounds import Stretch, Sums, direction, why_none
+from service.learning.compiled import compiled
+from service.learning.events import Batch
+from service.learning.identity import Identity
+from service.learning.kernel import Learned, Vector
+from service.learning.options import Options
+from service.learning.recent import Recent
+
+
+class Watch:
+    """Who watches one learner."""
+
+    def __init__(self, identity: Identity, options: Options) -> None:
+        self.options = options
+        self.recent = Recent(options.window)
+        self.stretch: Stretch | None = None
+        self.squared_steps = 0.0
+        """‖w(0)‖² + Σ‖Δw‖²."""
+        self._identity = identity
+        given = options.reference
+        self._given = dict(zip(given.names, given.coef, strict=True)) if given and given.names else {}
+
+    @property
+    def squared_norm_limit(self) -> float | None:
+        """What ‖w‖² cannot exceed: the start's plus Σ‖Δw‖². Of rules alone that update only where y·s <= 0."""
+        return self.squared_steps if self._identity.how.mistake_driven else None
+
+    @property
+    def bound(self) -> tuple[int | None, str | None]:
+        """The most updates that the theorem allows, or None and the reason why there is no such figure."""
+        if reason := why_none(self._identity, self.options.bound):
+            return None, reason
+        return (self.stretch.bound, None) if self.stretch else (None, "no reference is known yet")
+
+    def broken(self, squared_norm: float) -> str | None:
+        """Which theorem a state of this ‖w‖² contradicts, so that it must be corrupt; None where it does not."""
+        return self.stretch.broken(squared_norm) if self.stretch else None
+
+    def restored(
+        self, recent: Recent, squared_steps: float, stretch: Stretch | None, w: Vector, updates: int, names: list[str]
+    ) -> None:
+        """Take over what a snapshot kept of a model that is at `w` after so many `updates`."""
+        self.recent, self.squared_steps = recent, squared_steps
+        given = self.options.reference
+        if given is None or (stretch and stretch.sums.reference == given.identity):
+            self.stretch = stretch if self.options.bound else None
+        else:
+            self.refer_to_given(w, updates, names)
+
+    def begin_stretch(self, vector: Vector, w: Vector, updates: int) -> bool:
+        """Begin a new stretch of the bound, whose reference is where this vector points: the weights or their average.
+
+        Nothing, and False, where the reference is given.
+        """
+        if self.options.reference is not None:
+            return False
+        self._begin_stretch(vector, "kept version", vector, w, updates)
+        return True
+
+    def refer_to_given(self, w: Vector, updates: int, names: list[str]) -> None:
+        """Begin a new stretch whose reference is the given one, if any."""
+        if (given := self.options.reference) is not None:
+            self._begin_stretch(self._referred(0, len(w), names), given.identity, given.vector, w, updates)
+
+    def grow(self, started: Vector, first: int, names: list[str]) -> None:
+        """Columns came, from `first` on: what they begin with is part of w(0), whenever they come."""
+        self.squared_steps += float(started @ started)
+        if self.stretch is not None:
+            self.stretch.grow(started, self._referred(first, first + len(started), names))
+
+    def follow(self, batch: Batch, learned: Learned, wrong: NDArray[np.bool_]) -> None:
+        """Events were learned: the first ones of a batch; was the prediction `wrong`, of each of them?"""
+        self.squared_steps = float(_lengthened(self.squared_steps, batch.starts, batch.values, learned.steps))
+        if self.stretch is not None:
+            self.stretch.follow(self._identity, batch, learned)
+        self.recent.add(wrong, batch.labels[: len(wrong)] * learned.scores, learned.squared_norms)
+
+    def _begin_stretch(self, reference: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
+        """`reference` is the part of the `whole` vector that there are columns for."""
+        scale = direction(whole)
+        if why_none(self._identity, self.options.bound) is None and scale > 0.0:
+            with np.errstate(over="ignore"):  # an older release let them grow without a limit
+                squared = float(w @ w)
+            self.stretch = Stretch(reference, Sums(name, scale, updates, squared, scale * float(w @ reference)))
+
+    def _referred(self, first: int, end: int, names: list[str]) -> Vector:
+        """The parts of a given reference for these columns; of one that is not given there are none."""
+        given = self.options.reference
+        if given is None:
+            return np.zeros(end - first)
+        if given.names is None:
+            return given.vector[first:end]
+        named = [self._given.get(name, 0.0) for name in names[max(first - 1, 0) : end - 1]]
+        return np.array([given.intercept, *named] if first == 0 else named)
+
+
+@compiled
+def _lengthened(total: float, starts: Any, values: Vector, steps: Vector) -> float:
+    """A sum of squares with those of these updates, in their order."""
+    for i in range(len(steps)):
+        if steps[i] != 0.0:
+            total += steps[i] * steps[i]
+            for j in range(starts[i], starts[i + 1]):
+                delta = steps[i] * values[j]
+                total += delta * delta
+    return total

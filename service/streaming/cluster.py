@@ -1,0 +1,232 @@
+"""How to reach Kafka, as one value: every client is made here, and what one raises is told here.
+
+Beside it: Kafka asked for a moment, and a topic read whole.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
+
+from service.errors import DataError, DependencyError, LogGap, PerceptronError, os_cause
+from service.streaming.batches import Hole, Seen, check_offsets
+from service.streaming.internals import BatchTooLarge
+
+ANSWER_SECONDS = 5.0
+FRESH_SECONDS = 4.0
+SILENCE_SECONDS = 30.0
+"""A topic that is read whole and brings nothing for so long is given up."""
+
+# The client reports each retry, and each rebalance, as a warning or error; what matters of it is said by us.
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+
+
+class Cluster(NamedTuple):
+    """A Kafka cluster, by the brokers that are asked first."""
+
+    bootstrap: str
+
+    def __str__(self) -> str:
+        return f"Kafka at {self.bootstrap}"
+
+    def consumer(self, **options: Any) -> AIOKafkaConsumer:
+        """A consumer with these options, not started."""
+        return AIOKafkaConsumer(bootstrap_servers=self.bootstrap, **options)
+
+    def producer(self, **options: Any) -> AIOKafkaProducer:
+        """A producer with these options, not started, whose records all replicas have when they are acknowledged."""
+        return AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", **options)
+
+    @asynccontextmanager
+    async def errors(self, what: str = "") -> AsyncIterator[None]:
+        """Turn what aiokafka raises into one DependencyError that names the address, and `what` of it was asked."""
+        where = f"{self}{what and ', '}{what}"
+        try:
+            yield
+        except TimeoutError as error:
+            raise DependencyError(f"{where}: no answer in time", "kafka") from error
+        except KafkaConnectionError as error:
+            raise DependencyError(f"{where}: {await _why_not(self.bootstrap)}", "kafka") from error
+        except BatchTooLarge as error:
+            raise DataError(f"{error}, so it is not read") from error
+        except (KafkaError, OSError, ValueError) as error:
+            # ValueError: an address that does not resolve
+            raise DependencyError(f"{where}: {str(error) or type(error).__name__}", "kafka") from error
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
+        """An admin client for a moment."""
+        client = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap, request_timeout_ms=int(ANSWER_SECONDS * 1000))
+        async with self.errors():
+            try:
+                await client.start()
+                yield client
+            finally:
+                await client.close()
+
+    async def answers(self) -> None:
+        """Raises DependencyError where no broker answers a fresh connection."""
+        async with self.errors(), asyncio.timeout(FRESH_SECONDS), self.admin():
+            pass
+
+    async def answered_afresh(self, topics: Mapping[str, Sequence[TopicPartition]]) -> set[str]:
+        """Those of these topics of whose ends a client hears that is made for it."""
+        consumer = self.consumer(request_timeout_ms=int(FRESH_SECONDS * 1000))
+
+        async def ask(partitions: Sequence[TopicPartition]) -> None:
+            async with asyncio.timeout(FRESH_SECONDS):
+                await consumer.end_offsets(partitions)
+
+        try:
+            async with self.errors(), asyncio.timeout(2 * FRESH_SECONDS):
+                await consumer.start()
+                heard = await asyncio.gather(*map(ask, topics.values()), return_exceptions=True)
+            return {topic for topic, error in zip(topics, heard, strict=True) if error is None}
+        except DependencyError:
+            return set()
+        finally:
+            await consumer.stop()
+
+    async def id(self) -> str:
+        """The cluster's id; "" where it has none."""
+        async with self.admin() as client:
+            return str((await client.describe_cluster())["cluster_id"] or "")
+
+    async def create_topics(self, topics: Sequence[str], partitions: int = 1) -> None:
+        """Create topics with the broker's default replication; those that exist are left alone."""
+        async with self.admin() as client:
+            for topic in topics:
+                with contextlib.suppress(TopicAlreadyExistsError):
+                    # An empty assignment lets the class take -1, the broker's own default replication.
+                    answer = await client.create_topics([NewTopic(topic, partitions, -1, replica_assignments={})])
+                    for _, code, *rest in answer.topic_errors:
+                        if code not in (0, TopicAlreadyExistsError.errno):
+                            raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
+
+    async def largest_batch(self, topic: str) -> int:
+        """The bytes of the largest batch that a topic takes; raises DependencyError, as where we may not know."""
+        async with self.admin() as client:
+            return min(map(int, (await _settings(client, topic, "max.message.bytes", "segment.bytes")).values()))
+
+    @asynccontextmanager
+    async def reader(self, topic: str, missing: PerceptronError) -> AsyncIterator[tuple[Any, list[TopicPartition]]]:
+        """A consumer of committed records that is in no group, and the topic's partitions.
+
+        Raises `missing` where there is no such topic, and DependencyError.
+        """
+        async with self.admin() as client:
+            described = (await client.describe_topics([topic]))[0]
+            if described["error_code"]:
+                raise missing
+            try:
+                gaps = [topic] if await compacted(client, topic) else []
+            except TopicAuthorizationFailedError:  # a tool that only reads need not be told
+                gaps = [topic]
+        consumer = self.consumer(
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+        )
+        async with self.errors():
+            try:
+                await consumer.start()
+                check_offsets(consumer, Seen(*gaps, strict=False))
+                yield (
+                    consumer,
+                    [TopicPartition(topic, p) for p in sorted(d["partition"] for d in described["partitions"])],
+                )
+            finally:
+                await consumer.stop()
+
+    async def read_whole(self, topic: str, missing: PerceptronError) -> AsyncIterator[Any]:
+        """Every committed record, partition after partition, as far as the topic goes now.
+
+        Raises `missing` where there is no such topic, and DependencyError.
+        """
+        async with self.reader(topic, missing) as (consumer, partitions):
+            for tp in partitions:
+                consumer.assign([tp])
+                end = (await consumer.end_offsets([tp]))[tp]
+                while await consumer.position(tp) < end:
+                    for record in await more(consumer, tp):
+                        if record.offset < end:
+                            yield record
+
+
+def unreadable(topic: str, partition: int, offset: int | None, error: Exception | str) -> DataError:
+    """What to say of a record that the client cannot read, however often it is fetched."""
+    if isinstance(error, BatchTooLarge):
+        resume = f"{partition}:{error.to}"
+        return DataError(
+            f"{error}, so it is not read: leave it out with `perceptron rollback -t {topic} --to VERSION --resume-at "
+            f"{resume} --yes`, or `perceptron reset -t {topic} --yes` and --start-at {resume}"
+        )
+    return (LogGap if isinstance(error, Hole) else DataError)(
+        f"topic {topic}: the record at offset {offset} of partition {partition} cannot be read ({error}): mend the "
+        f"log, or leave the whole of its batch out with `perceptron rollback -t {topic} --to VERSION --resume-at "
+        f"{partition}:OFFSET --yes`, or `perceptron reset -t {topic} --yes` and --start-at {partition}:OFFSET"
+    )
+
+
+async def _why_not(bootstrap: str) -> str:
+    """Why no broker answers there: the client library does not tell."""
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        try:
+            async with asyncio.timeout(1.0):
+                _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+        except TimeoutError:
+            return "no answer in time"
+        except OSError as error:
+            return os_cause(error)
+        except ValueError:
+            return "expected HOST:PORT,…"
+    return "something answers there, but not as a Kafka broker"
+
+
+async def compacted(client: AIOKafkaAdminClient, topic: str) -> bool:
+    """Whether records of this topic may be missing because a later one has the same key; raises KafkaError."""
+    [policy] = (await _settings(client, topic, "cleanup.policy")).values()
+    return "compact" in policy
+
+
+async def _settings(client: AIOKafkaAdminClient, topic: str, *names: str) -> dict[str, str]:
+    [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(names))])
+    code, _, _, _, entries = answer.resources[0]
+    if code:
+        raise for_code(code)(f"the settings of topic {topic} cannot be asked")
+    return {name: value for name, value, *_ in entries}
+
+
+async def bounds(consumer: Any, partitions: Sequence[TopicPartition]) -> dict[int, tuple[int, int]]:
+    """First and next offset of each partition."""
+    begin, end = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+    return {tp.partition: (begin[tp], end[tp]) for tp in partitions}
+
+
+async def more(consumer: Any, tp: TopicPartition, most: int | None = None) -> Sequence[Any]:
+    """The partition's next records, or none where its position passed over offsets that hold none.
+
+    Of what lies behind the `most` that are wanted nothing is decoded: it may be nothing that can be read.
+
+    Raises TimeoutError: a broker that is gone would be asked for ever.
+    """
+    at, records = await consumer.position(tp), list[Any]()
+    async with asyncio.timeout(SILENCE_SECONDS):
+        while await consumer.position(tp) == at:
+            records += (await consumer.getmany(tp, timeout_ms=200, max_records=most)).get(tp, ())
+    return records
