@@ -173,7 +173,7 @@ class _Show:
         progress = Progress(*columns, console=self._console, auto_refresh=False)
         task = progress.add_task("", total=events)
         begun = time.monotonic()
-        printed, said = 0.0, ""
+        printed, said = 0.0, set[str]()
         try:
             with Live(console=self._console, refresh_per_second=10, transient=True) as live:
                 while time.monotonic() < begun + events / RATE + LEARN_SECONDS:
@@ -188,8 +188,9 @@ class _Show:
                     progress.update(task, completed=state["events"])
                     live.update(Group(_table(state), progress))
                     line = _line(state)
-                    if not self._console.is_terminal and time.monotonic() - printed > 1.0 and line != said:
-                        printed, said = time.monotonic(), line
+                    if not self._console.is_terminal and time.monotonic() - printed > 1.0 and line not in said:
+                        printed = time.monotonic()
+                        said.add(line)  # the standby may be where the learner was
                         self._console.print(f"        {line}", highlight=False)
                     if state["events"] >= events and not state["ahead"]:
                         return state
