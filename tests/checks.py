@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from service.learning import rules
 from service.learning.columns import columns_for
 from service.learning.identity import Identity
 from service.learning.learner import Learner
@@ -22,7 +23,7 @@ from service.learning.start import RANDOM, Weights, initial
 from service.snapshots import blobs, codec
 from service.snapshots import head as heads
 from service.snapshots.head import Head
-from tests import formulas as rules
+from tests import formulas
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL
 
 NAMES = ("a", "b", "c", "d", "e", "f")
@@ -140,7 +141,7 @@ def one_by_one(model: Model, events: Sequence[Event]) -> Iterator[tuple[Event, f
         learner.apply(0, at, [event.record])
         new = initial(model.identity.start, len(before), len(learner.columns) - len(before)).tolist()
         pairs, _ = learner.columns.find(event.features)
-        yield event, rules.score(before + new, pairs), learner
+        yield event, formulas.score(before + new, pairs), learner
 
 
 def batches(model: Model) -> None:
@@ -181,9 +182,9 @@ def formula(model: Model) -> None:
                 columns.extend([name])
                 w += initial(model.identity.start, len(w), 1).tolist()
         pairs, _ = columns.find(event.features)
-        rules.learn(w, pairs, event.y, event.weight, model.identity)
+        formulas.learn(w, pairs, event.y, event.weight, model.identity)
         assert close(learner.weights, w, tolerance)
-        assert close(learner.score(event.features)[0], rules.score(w, pairs), tolerance)
+        assert close(learner.score(event.features)[0], formulas.score(w, pairs), tolerance)
 
 
 def importance(model: Model) -> None:
@@ -226,7 +227,7 @@ def permutation(model: Model) -> None:
     if model.identity.features == "positional":
         theirs = {"": theirs.pop(""), **dict(zip(theirs, reversed(theirs.values()), strict=True))}
     assert ours.keys() == theirs.keys()
-    exact = model.identity.how.mistake_driven
+    exact = rules.RULES[model.identity.rule].mistake_driven
     assert close([theirs[name] for name in ours], list(ours.values()), 0.0 if exact else 1e-9)
 
 
@@ -307,7 +308,7 @@ def average(model: Model) -> None:
     assert learner.weights.tolist() == model.but(average=False).learned(events).weights.tolist()
     for event in events:
         pairs, _ = learner.columns.find(event.features)
-        assert close(learner.score(event.features)[0], rules.score(mean, pairs), 1e-9)
+        assert close(learner.score(event.features)[0], formulas.score(mean, pairs), 1e-9)
 
 
 def quality(model: Model) -> None:

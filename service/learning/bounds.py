@@ -22,6 +22,7 @@ from service.learning.compiled import compiled
 from service.learning.events import Batch
 from service.learning.identity import Identity
 from service.learning.kernel import Learned, Vector
+from service.learning.rules import RULES
 
 GRID = 49
 RATIO = 2.0**0.25
@@ -177,12 +178,12 @@ class Stretch:
             return
         if not len(self.gammas):
             # The γ to try are chosen by the first event's ‖z‖: data have a scale, which nobody says.
-            longest = identity.eta * float(batch.weights[0]) * identity.how.parameter(identity)
+            longest = identity.eta * float(batch.weights[0]) * identity.parameter
             self.sums.largest_gamma = max(16.0 * longest * math.sqrt(learned.squared_norms[0]), LEAST)
             self._grid()
             self.hinge = np.zeros(GRID)
         _follow(
-            identity.eta, identity.how.parameter(identity), batch.starts, batch.columns, batch.values, batch.labels,
+            identity.eta, identity.parameter, batch.starts, batch.columns, batch.values, batch.labels,
             batch.weights, learned.steps, learned.squared_norms, self.reference, self.sums.scale, self.gammas,
             self.hinge, self.squares,
         )  # fmt: skip
@@ -226,7 +227,7 @@ class Stretch:
 
 def why_none(identity: Identity, wanted: bool) -> str | None:
     """Why a model has no bound, whatever it learns; None where it may have one."""
-    if not identity.how.mistake_driven:
+    if not RULES[identity.rule].mistake_driven:
         return f"rule {identity.rule} does not only update where y·s <= 0, so the theorem is not about it"
     return None if wanted else "bound = false"
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from service.learning.rules import RULES, Rule, RuleName, decide
+from service.learning.rules import RULES, RuleName, decide
 
 FOLD = 1
 """Raised when decoding, hashing or the kernel change what the same record means."""
@@ -53,9 +53,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
         return ("w", "late") if self.average else ("w",)
 
     @property
-    def how(self) -> Rule:
-        """What its rule is."""
-        return RULES[self.rule]
+    def parameter(self) -> float:
+        """What its rule's step is scaled by: see `rules.Rule`."""
+        return RULES[self.rule].parameter(self)
 
     def decide(self, s: Any) -> Any:
         """Whether a score, or each of an array, predicts the positive label."""

@@ -98,7 +98,7 @@ def learn(identity: Identity, w: Vector, late: Vector, batch: Batch, seen: int =
     scores, steps, squared_norms = (np.empty(len(batch.labels)) for _ in range(3))
     done, reach = _learn(
         list(rules.RULES).index(identity.rule), identity.eta, identity.tie == "positive",
-        identity.how.parameter(identity), w, late, float(seen), batch.starts, batch.columns, batch.values,
+        identity.parameter, w, late, float(seen), batch.starts, batch.columns, batch.values,
         batch.labels, batch.weights, scores, steps, squared_norms, reach,
     )  # fmt: skip
     return Learned(scores[:done], steps[:done], squared_norms[:done], float(reach))

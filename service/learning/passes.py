@@ -23,6 +23,7 @@ from service.learning.columns import Columns, columns_for
 from service.learning.events import Batch, Decoder, Reject
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.kernel import Vector
+from service.learning.rules import RULES
 from service.learning.start import Weights, initial
 
 SETTLED = 1e-12
@@ -103,9 +104,9 @@ def _passes(identity: Identity, batch: Batch, w: Vector, trace: bool) -> Iterato
             at += done
             after += [w.copy()] if trace else []
         mistakes = int(np.count_nonzero(y * scores <= 0.0))
-        driven = identity.how.mistake_driven
+        driven = RULES[identity.rule].mistake_driven
         norms = _squared_norms(identity, batch, begun, scores, squared) if driven else np.zeros(0)
-        if identity.rule == "lms":
+        if RULES[identity.rule].loss == "squared":
             loss = _linear_loss(batch, scores)
             if loss > RISEN * zero_loss:
                 raise _diverges(
@@ -137,7 +138,7 @@ def _one(batch: Batch, i: int) -> Batch:
 def _squared_norms(identity: Identity, batch: Batch, begun: float, scores: Vector, squared: Vector) -> Vector:
     """‖w‖² after each update of a pass: each adds 2·step·s + step²·‖x‖² to the `begun` one."""
     mistaken, wrong = batch.labels * scores <= 0.0, identity.decide(scores) != (batch.labels > 0.0)
-    updated = mistaken if identity.how.updates == "mistakes" else wrong
+    updated = mistaken if RULES[identity.rule].updates == "mistakes" else wrong
     step = np.where(updated, lengths_of(identity, batch) * batch.labels, 0.0)
     norms: Vector = (begun + np.cumsum(step * (2.0 * scores + step * squared)))[updated]
     return norms
@@ -145,7 +146,7 @@ def _squared_norms(identity: Identity, batch: Batch, begun: float, scores: Vecto
 
 def lengths_of(identity: Identity, batch: Batch) -> Vector:
     """What each event's update multiplies y·x by, of mistake-driven rules."""
-    return identity.how.parameter(identity) * identity.eta * batch.weights
+    return identity.parameter * identity.eta * batch.weights
 
 
 def descend(identity: Identity, batch: Batch, w: Vector, *, max_passes: int, trace: bool = False) -> Iterator[Pass]:

@@ -30,6 +30,8 @@ class Rule(NamedTuple):
     """
     tie: Literal["negative", "positive"] = "negative"
     """The default."""
+    loss: Literal["perceptron", "squared"] = "perceptron"
+    """What passes over finite data show falling: Σ max(0, -y·s), or ½ Σ (y - s)², which its steps follow downhill."""
     exact: bool = True
     """Whether the same records give the same bits on any machine."""
 
@@ -47,7 +49,7 @@ RULES = {
         parameter=lambda identity: 1.0 if identity.outputs == "binary" else 2.0,
     ),
     "half-step": Rule("wrong outputs", eta=0.5, eta_below=1.0),
-    "lms": Rule("always", eta=0.001),
+    "lms": Rule("always", eta=0.001, loss="squared"),
     "logistic-delta": Rule(
         "always", eta=0.1, settings={"slope": 1.0}, parameter=lambda identity: identity.slope or 1.0, exact=False
     ),

@@ -16,6 +16,7 @@ from service.learning.identity import Identity
 from service.learning.kernel import Learned, Vector
 from service.learning.options import Options
 from service.learning.recent import Recent
+from service.learning.rules import RULES
 
 
 class Watch:
@@ -34,7 +35,7 @@ class Watch:
     @property
     def squared_norm_limit(self) -> float | None:
         """What ‖w‖² cannot exceed: the start's plus Σ‖Δw‖². Of rules alone that update only where y·s <= 0."""
-        return self.squared_steps if self._identity.how.mistake_driven else None
+        return self.squared_steps if RULES[self._identity.rule].mistake_driven else None
 
     @property
     def bound(self) -> tuple[int | None, str | None]:

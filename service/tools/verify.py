@@ -18,6 +18,7 @@ from service.errors import ConfigurationError, DataError, LogLost
 from service.learning.identity import FOLD
 from service.learning.learner import Learner
 from service.learning.options import Options
+from service.learning.rules import RULES
 from service.learning.start import GIVEN, Weights
 from service.settings import Settings
 from service.snapshots import head as heads
@@ -283,7 +284,7 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
                     f"{name}: {len(other):,} of {len(array):,} columns, such as {label}: {float(array[c])!r} stored, "
                     f"{float(replayed.arrays[name][c])!r} replayed"
                 )
-    if not stored.identity.how.exact:
+    if not RULES[stored.identity.rule].exact:
         found.append("the logistic rule's exp may differ between machines")
     return found
 

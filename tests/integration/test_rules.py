@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from service.learning.identity import Identity
 from service.learning.start import Weights, initial
-from tests import formulas as rules
+from tests import formulas
 from tests.conftest import Run, Running, create_topic, event, perceptron, wait
 
 UNITS = """
@@ -69,7 +69,7 @@ async def test_a_rule_is_learned_as_its_formula(
             assert await asyncio.to_thread(service.stop) == 0
             service = await asyncio.to_thread(run(whole).up)
         await producer.send_and_wait(topic, event(x, label))
-        updates += rules.learn(w, list(enumerate(x, 1)), 2.0 * label - 1.0, 1.0, identity)[1] != 0.0
+        updates += formulas.learn(w, list(enumerate(x, 1)), 2.0 * label - 1.0, 1.0, identity)[1] != 0.0
     model = await asyncio.to_thread(service.wait_for, 400)
     assert model["identity"]["rule"] == identity.rule
     assert model["updates"] == updates
@@ -127,7 +127,7 @@ async def test_the_average_answers_where_settings_say_so(run: Run, producer: AIO
     for x, label in events:
         await producer.send(topic, event(x, label))
         y = 2.0 * label - 1.0
-        mistakes += y * rules.learn(w, list(enumerate(x, 1)), y, 1.0, Identity())[0] <= 0.0
+        mistakes += y * formulas.learn(w, list(enumerate(x, 1)), y, 1.0, Identity())[0] <= 0.0
         total = [a + b for a, b in zip(total, w, strict=True)]
     await producer.flush()
     model = await asyncio.to_thread(service.wait_for, 300)

@@ -16,7 +16,7 @@ from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.start import initial
 from service.snapshots import head as heads
-from tests import formulas as rules
+from tests import formulas
 from tests.checks import restored, state_digest
 from tests.kinds import BAD_NAMED
 from tests.oracle import Fold
@@ -159,7 +159,7 @@ def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start:
     for row in rows:
         x = [(columns.setdefault(name, len(columns) + 1), value) for name, value in row.items()]
         after = list(w)
-        rules.learn(after, x, 1.0, 3.0, identity)
+        formulas.learn(after, x, 1.0, 3.0, identity)
         if sum(v * v for v in after) > 1e30:
             break
         w, at = after, at + 1

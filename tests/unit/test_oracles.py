@@ -12,8 +12,7 @@ from sklearn.linear_model import Perceptron, SGDRegressor
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.model_settings import ModelSettings
-from tests import data
-from tests import formulas as rules
+from tests import data, formulas
 from tests.checks import RULES, close
 
 
@@ -80,7 +79,7 @@ def test_a_gradient_rule_follows_its_gradient(rule: str) -> None:
         slopes = [(error(w + h * axis) - error(w - h * axis)) / (2.0 * h) for axis in np.eye(5)]
         learned = w.tolist()
         slope = None if rule == "lms" else a
-        rules.learn(learned, list(enumerate(x.tolist()))[1:], y, 1.0, Identity(rule=rule, eta=eta, slope=slope))
+        formulas.learn(learned, list(enumerate(x.tolist()))[1:], y, 1.0, Identity(rule=rule, eta=eta, slope=slope))
         assert np.allclose(learned - w, -eta * np.array(slopes), rtol=1e-6, atol=1e-8)
 
 

@@ -18,7 +18,7 @@ from service.learning.kernel import Vector
 from service.learning.passes import Data, Pass
 from service.learning.separable import Evidence, separate
 from service.learning.start import Weights
-from tests import formulas as rules
+from tests import formulas
 from tests.conftest import event
 
 SQUARE = [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -340,7 +340,7 @@ def test_passes_are_the_formula(rule: dict[str, Any], records: Any, trace: bool)
         mistakes = updates = 0
         loss = 0.0
         for x, y, weight in events:
-            s, step = rules.learn(w, x, y, weight, identity)
+            s, step = formulas.learn(w, x, y, weight, identity)
             mistakes += y * s <= 0
             updates += step != 0
             loss += weight * ((y - s) ** 2 / 2 if identity.rule == "lms" else max(0.0, -y * s))

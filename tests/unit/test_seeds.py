@@ -15,7 +15,7 @@ import pytest
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.start import Weights
-from tests import formulas as rules
+from tests import formulas
 
 
 def learned(identity: Identity, *events: tuple[list[float], int]) -> Learner:
@@ -142,5 +142,5 @@ def test_row_16_the_cost_is_that_of_the_features_present(present: int) -> None:
     """Of a million weights an event reads and writes those of its m features and the bias: 2·(m + 1) and m + 1."""
     w = _Counting(1_000_001)
     x = [(1 + 1000 * i, 1.0) for i in range(present)]
-    rules.learn(w, x, 1.0, 1.0, Identity())
+    formulas.learn(w, x, 1.0, 1.0, Identity())
     assert (w.reads, w.writes) == (2 * (present + 1), present + 1)
