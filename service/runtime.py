@@ -342,7 +342,10 @@ def _warm_up() -> None:
     most_headers(b"\0", 0)
     learner = Learner(Identity(features="positional", dimension=1))
     learner.begin({0: 0})
-    learner.apply(0, 0, [b'{"features":[1],"label":1,"more":1}'])
+    event = b'{"features":[1],"label":1,"more":1}'
+    learner.apply(0, 0, [event])
+    learner.begin_stretch()
+    learner.apply(0, 1, [event])
     large.answer(large.moment(learner), b'{"instances":[]}', 1, explain=False)
 
 
