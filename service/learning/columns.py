@@ -1,21 +1,33 @@
 """Feature names to columns of the weight vector, and back. Column 0 is the bias.
 
-Three feature modes, one class each, with the same operations:
-`place` appends an accepted event's columns and values to a batch under construction (a new name gets a column);
-`find` gives the known columns of a request and counts the unknown; `explain` keeps their names.
+Three feature modes, one class each, with the same operations: `place` says which columns the features of events have,
+and which new names would get the next ones; `extend` gives them; `find` gives the known columns of a request and counts
+the unknown; `explain` keeps their names.
 """
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import mmh3
 import numpy as np
+from numpy.typing import NDArray
 
 from service.learning.identity import Identity
 
 Pairs = list[tuple[int, float]]
-Ignored = Sequence[tuple[str, float]]
+
+
+class Placed(NamedTuple):
+    """The features of events as rows: event i has `columns[starts[i]:starts[i+1]]` and the values beside them."""
+
+    starts: NDArray[np.uint64]
+    columns: NDArray[np.uint64]
+    values: NDArray[np.float64]
+    names: Sequence[str]
+    """The new names, whose columns follow upon those in use, in their order."""
+    ignored: Sequence[tuple[int, str, float]]
+    """Event, name and value of each feature that gets no column."""
 
 
 class Columns(Protocol):
@@ -26,8 +38,8 @@ class Columns(Protocol):
     def __len__(self) -> int:
         """Columns in use, the bias included: the length of the weight vector."""
 
-    def place(self, features: Any, columns: "array[int]", values: "array[float]") -> Ignored:
-        """Append one event's columns and values, equal columns merged; return the features that got no column."""
+    def place(self, events: Sequence[Any]) -> Placed:
+        """Columns and values of the features of events, equal columns of one event merged. It changes nothing."""
 
     def find(self, features: Any) -> tuple[Pairs, int]:
         """(column, value) pairs in record order, equal columns merged, and the number of unknown features."""
@@ -42,10 +54,7 @@ class Columns(Protocol):
         """The column of a shown name, or None."""
 
     def extend(self, names: Iterable[str]) -> None:
-        """Give these names the next columns: those of a snapshot."""
-
-    def truncate(self, count: int) -> None:
-        """Forget the names after the first `count`."""
+        """Give these names the next columns."""
 
 
 class Named:
@@ -59,28 +68,28 @@ class Named:
     def __len__(self) -> int:
         return len(self.names) + 1
 
-    def place(self, features: Mapping[str, float], columns: "array[int]", values: "array[float]") -> Ignored:
+    def place(self, events: Sequence[Mapping[str, float]]) -> Placed:
         """See Columns.place."""
-        try:
-            columns.fromlist(list(map(self._column.__getitem__, features)))
-        except KeyError:
-            return self._place_new(features, columns, values)
-        values.fromlist(list(features.values()))
-        return ()
-
-    def _place_new(self, features: Mapping[str, float], columns: "array[int]", values: "array[float]") -> Ignored:
-        ignored: list[tuple[str, float]] = []
-        for name, value in features.items():
-            column = self._column.get(name)
-            if column is None:
-                if len(self.names) >= self._cap:
-                    ignored.append((name, value))
-                    continue
-                self.names.append(name)
-                column = self._column[name] = len(self.names)
-            columns.append(column)
-            values.append(value)
-        return ignored
+        starts, columns, values = array("Q", [0]), array("Q"), array("d")
+        new: dict[str, int] = {}
+        ignored: list[tuple[int, str, float]] = []
+        known = self._column.__getitem__
+        for i, features in enumerate(events):
+            try:
+                columns.fromlist(list(map(known, features)))
+                values.fromlist(list(features.values()))
+            except KeyError:
+                for name, value in features.items():
+                    column = self._column.get(name) or new.get(name)
+                    if column is None:
+                        if len(self.names) + len(new) >= self._cap:
+                            ignored.append((i, name, value))
+                            continue
+                        column = new[name] = len(self) + len(new)
+                    columns.append(column)
+                    values.append(value)
+            starts.append(len(columns))
+        return _placed(starts, columns, values, list(new), ignored)
 
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
         """See Columns.find."""
@@ -107,12 +116,6 @@ class Named:
         self.names += names
         self._column.update((name, i) for i, name in enumerate(self.names[known:], known + 1))
 
-    def truncate(self, count: int) -> None:
-        """See Columns.truncate."""
-        for name in self.names[count:]:
-            del self._column[name]
-        del self.names[count:]
-
 
 class _Numbered:
     """Columns shown as "0", "1", …: there are no names to keep."""
@@ -137,22 +140,21 @@ class _Numbered:
     def extend(self, names: Iterable[str]) -> None:
         """See Columns.extend."""
 
-    def truncate(self, count: int) -> None:
-        """See Columns.truncate."""
-
 
 class Positional(_Numbered):
     """The i-th value of a list of `dimension` belongs to column i + 1."""
 
     def __init__(self, dimension: int) -> None:
         super().__init__(dimension)
-        self._all = np.arange(1, dimension + 1, dtype=np.uint64).tobytes()
+        self._all = np.arange(1, dimension + 1, dtype=np.uint64)
 
-    def place(self, features: list[float], columns: "array[int]", values: "array[float]") -> Ignored:
+    def place(self, events: Sequence[list[float]]) -> Placed:
         """See Columns.place."""
-        columns.frombytes(self._all)
-        values.fromlist(features)
-        return ()
+        values = array("d")
+        for features in events:
+            values.fromlist(features)
+        starts = np.arange(len(events) + 1, dtype=np.uint64) * np.uint64(self._count)
+        return Placed(starts, np.tile(self._all, len(events)), np.frombuffer(values, np.float64), (), ())
 
     def find(self, features: Sequence[float]) -> tuple[Pairs, int]:
         """See Columns.find."""
@@ -169,12 +171,15 @@ class Hashed(_Numbered):
     def __init__(self, bits: int) -> None:
         super().__init__(1 << bits)
 
-    def place(self, features: Mapping[str, float], columns: "array[int]", values: "array[float]") -> Ignored:
+    def place(self, events: Sequence[Mapping[str, float]]) -> Placed:
         """See Columns.place."""
-        pairs, _ = self.find(features)
-        columns.fromlist([column for column, _ in pairs])
-        values.fromlist([value for _, value in pairs])
-        return ()
+        starts, columns, values = array("Q", [0]), array("Q"), array("d")
+        for features in events:
+            pairs, _ = self.find(features)
+            columns.fromlist([column for column, _ in pairs])
+            values.fromlist([value for _, value in pairs])
+            starts.append(len(columns))
+        return _placed(starts, columns, values)
 
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
         """See Columns.find."""
@@ -192,6 +197,17 @@ class Hashed(_Numbered):
     def column_of(self, name: str) -> int | None:
         """The column that a feature name hashes to."""
         return 1 + abs(mmh3.hash(name)) % self._count
+
+
+def _placed(
+    starts: "array[int]",
+    columns: "array[int]",
+    values: "array[float]",
+    names: Sequence[str] = (),
+    ignored: Sequence[tuple[int, str, float]] = (),
+) -> Placed:
+    rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint64), np.frombuffer(values, np.float64)
+    return Placed(*rows, names, ignored)
 
 
 def columns_for(identity: Identity) -> Columns:

@@ -1,34 +1,29 @@
 """JSON values and the features in them: which rules they keep, for events and requests alike.
 
-Two ways to the same answer. `certain` is a quick look at features that a typed reader has read; where it is not sure,
-`parse` and the checks look again with the standard library, and name the rule that is broken.
+Two ways to the same answer. `certain` is a quick look at features that a typed reader has read, in the form that
+`form_of` says; where it is not sure, `examine` looks again with the standard library, and names the broken rule.
+Of what the features stand in, `given` finds the members that somebody knows. The rest is only looked over (`scanner`):
+what no rule is about costs little, however it is made.
 """
 
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.errors import Rejected
 from service.learning.identity import MAX_VALUE, Identity
-from service.learning.scanner import MAX_DEPTH, scan
+from service.learning.scanner import MAX_DEPTH, WHITE, Member, look, scan
+
+Features = Mapping[str, float] | Sequence[float]
+"""Of one event or instance, as it is given: values by name, or in their positions."""
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Members(list[tuple[str, Any]]):
     """A JSON object as its (name, value) pairs, so that a name given twice is seen."""
-
-    def once(self, known: Sequence[str]) -> dict[str, Any]:
-        """The known members by name; others are ignored, so that producers can evolve."""
-        found: dict[str, Any] = {}
-        for name, value in self:
-            if name in known:
-                if name in found:
-                    raise Rejected("duplicate-feature", f"'{name}' is given twice", f"/{name}")
-                found[name] = value
-        return found
 
 
 def _integer(text: str) -> int:
@@ -69,6 +64,36 @@ def kind(value: Any) -> str:
     return "an object" if isinstance(value, Members) else "a list"
 
 
+def given(raw: bytes, names: tuple[str, ...], pointer: str = "") -> dict[str, Member]:
+    """Where the members of these names stand in an object's text; raises Rejected where it is no JSON or no object.
+
+    Others are ignored, so that producers can evolve. `pointer` is where the object stands.
+    """
+    first = raw.lstrip(WHITE)[:1]
+    found = look(raw, names) if first in (b"{", b"[") else None
+    if found is None or first == b"[":
+        raise Rejected("wrong-type", f"expected an object, got {'a list' if found else kind(parse(raw))}", pointer)
+    if found.twice is not None:
+        raise Rejected("duplicate-feature", f"'{found.twice}' is given twice", f"{pointer}/{found.twice}")
+    return found.members
+
+
+def outermost(raw: bytes, member: Member) -> Any:
+    """A member's value; of a list or an object only that it is one."""
+    text = raw[member.start : member.end].strip(WHITE)
+    return [] if text[:1] == b"[" else Members() if text[:1] == b"{" else parse(text)
+
+
+def form_of(identity: Identity) -> Any:
+    """The type that features of this model are read as."""
+    return list[float] if identity.features == "positional" else dict[str, float]
+
+
+def names_in(features: Any) -> int:
+    """How many members of an object these features are: colons in their text, where no name holds one."""
+    return len(features) if features.__class__ is dict else 0
+
+
 def certain(features: Any, identity: Identity) -> bool:
     """Whether features, a list of floats or a mapping to them, are surely within the limits; if not, the checks say."""
     if identity.features == "positional":
@@ -84,14 +109,26 @@ def name_fits(name: str, identity: Identity) -> bool:
     return len(name) <= limit and (name.isascii() or len(name.encode(errors="surrogatepass")) <= limit)
 
 
-def check_features(features: Any, identity: Identity, pointer: str) -> None:
-    """Raise Rejected with the first rule that parsed features break; `pointer` is where they stand."""
-    check_form(kind(features), len(features) if isinstance(features, list) else 0, identity, pointer)
-    check_items(features, identity, pointer)
+def examine(raw: bytes, member: Member, identity: Identity, pointer: str, read: Any = None) -> None:
+    """Raise Rejected with the first rule that features break, in the order of the format; else nothing.
+
+    They stand in `raw` as this `member`, of which `pointer` speaks. `read` are they as msgspec has read them, where it
+    has: they are not read again unless one is missing.
+    """
+    listed = identity.features == "positional"
+    _check_form(kind(outermost(raw, member)), member.items, identity, pointer)
+    if read is not None and member.items == len(read):
+        _check_items(read if listed else read.items(), identity, pointer)
+        return
+    text = raw[member.start : member.end]
+    if member.nested >= 0:
+        # A feature that is no number is the last that matters: what it holds and what follows is not read.
+        inner = b"[]" if raw[member.nested] == ord("[") else b"{}"
+        text = raw[member.start : member.nested] + inner + (b"]" if listed else b"}")
+    _check_items(parse(text), identity, pointer)
 
 
-def check_form(found: str, count: int, identity: Identity, pointer: str) -> None:
-    """Raise Rejected where features of this kind, so many of them, are not what the model takes."""
+def _check_form(found: str, count: int, identity: Identity, pointer: str) -> None:
     listed = identity.features == "positional"
     if found != ("a list" if listed else "an object"):
         hint = (
@@ -108,8 +145,7 @@ def check_form(found: str, count: int, identity: Identity, pointer: str) -> None
         raise Rejected("too-many-features", detail, pointer)
 
 
-def check_items(features: Any, identity: Identity, pointer: str) -> None:
-    """Raise Rejected at the first of parsed features that breaks a rule."""
+def _check_items(features: Any, identity: Identity, pointer: str) -> None:
     listed = identity.features == "positional"
     seen: set[str] = set()
     for i, item in enumerate(features):

@@ -90,8 +90,8 @@ class Learner:
                 raise ConfigurationError(
                     f"start: {len(self._w) - 1} weights are given where the model has {len(self.columns) - 1} features"
                 )
-        self._begun = 0
-        self._fit_arrays()
+        self._make_room(len(self.columns))
+        self.watch.grow(self.weights, 0, self.columns.names)
         self.watch.refer_to_given(self.weights, 0, self.columns.names)
 
     @property
@@ -147,8 +147,7 @@ class Learner:
         """Take over restored state, these very objects; the columns have their names already."""
         self._w, self._late = arrays["w"], arrays.get("late", self._late)
         self.covered, self.counts = covered, counts
-        self._begun = len(self.columns)
-        self._fit_arrays()
+        self._make_room(len(self.columns))
         self._reach = math.inf
         self.diverged, norm = diverged, self.squared_norm
         if norm > MAX_SQUARED_NORM * (1.0 + ROUNDING):  # saved by a release that had no limit
@@ -186,10 +185,9 @@ class Learner:
         """
         if first != self.next.get(partition):
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
-        known = len(self.columns.names)
-        batch, rejects, ignored = self._decoder.decode(records, enough)
-        self._fit_arrays()
-        identity = self.identity
+        batch, rejects = self._decoder.decode(records, enough)
+        identity, known = self.identity, len(self.columns)
+        self._make_room(known + len(batch.names))
         learned = kernel.learn(identity, self._w, self._late, batch, self.counts.events, self._reach)
         self._reach = learned.reach
         consumed, diverged, done = len(batch.records) + len(rejects), None, len(learned.scores)
@@ -200,9 +198,12 @@ class Learner:
                 f"rule {identity.rule} with eta {identity.eta:g}: the update at offset {first + consumed} of partition "
                 f"{partition} takes the squared norm of the weights beyond {MAX_SQUARED_NORM:g}"
             )
-            self.columns.truncate(known)
-            batch, rejects, ignored = self._decoder.decode(records[:consumed])
-        self._count(batch, learned, rejects, ignored)
+            batch, rejects = batch.first(done), [reject for reject in rejects if reject.record < consumed]
+        if batch.names:
+            self.columns.extend(batch.names)
+            started = initial(identity.start, known, len(batch.names))
+            self.watch.grow(started, known, self.columns.names)
+        self._count(batch, learned, rejects)
         self._cover(partition, first + consumed)
         return Outcome(consumed, rejects, diverged)
 
@@ -245,26 +246,20 @@ class Learner:
             return None, None
         return 1.0 - self.counts.wrong_predictions / events, self.watch.recent.accuracy
 
-    def _fit_arrays(self) -> None:
-        # Unused columns have the weight that a new column starts with.
+    def _make_room(self, count: int) -> None:
+        """Let the arrays have so many columns, and more: those that are not in use have what a new one begins with."""
         have = len(self._w)
-        short = len(self.columns) - have
-        if short > 0:
-            self._w = np.concatenate([self._w, initial(self.identity.start, have, max(short, have))])
+        if have < count:
+            self._w = np.concatenate([self._w, initial(self.identity.start, have, max(count - have, have))])
         if self.identity.average and len(self._late) < len(self._w):
             self._late = np.concatenate([self._late, np.zeros(len(self._w) - len(self._late))])
-        end = len(self.columns)
-        if end > self._begun:
-            started = self._w[self._begun : end]
-            self.watch.grow(started, self._begun, self.columns.names)
-            self._begun = end
 
-    def _count(self, batch: Batch, learned: Learned, rejects: list[Reject], ignored: int) -> None:
+    def _count(self, batch: Batch, learned: Learned, rejects: list[Reject]) -> None:
         counts, scores, truth = self.counts, learned.scores, batch.labels > 0.0
         predicted = self.identity.decide(scores)
         counts.mistakes += int(np.count_nonzero(batch.labels * scores <= 0.0))
         counts.updates += int(np.count_nonzero(learned.steps))
-        counts.ignored_features += ignored
+        counts.ignored_features += len(batch.ignored)
         table = np.bincount(2 * truth + predicted, minlength=4).tolist()
         for row, new in zip(counts.confusion, (table[:2], table[2:]), strict=True):
             row[0] += new[0]

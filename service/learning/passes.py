@@ -62,7 +62,8 @@ def gather(identity: Identity, records: Sequence[bytes | None], start: Weights |
     """Record values as finite data. `start` has the weights of an identity whose start is given ones."""
     columns = columns_for(identity)
     columns.extend((start.names or ()) if start else ())
-    batch, rejects, _ = Decoder(identity, columns).decode(records)
+    batch, rejects = Decoder(identity, columns).decode(records)
+    columns.extend(batch.names)
     given = start.vector if start else np.zeros(0)
     rest = initial(identity.start, len(given), len(columns) - len(given))
     return Data(batch, columns, np.concatenate([given, rest]), rejects)
@@ -132,7 +133,7 @@ def _one(batch: Batch, i: int) -> Batch:
     part = slice(int(batch.starts[i]), int(batch.starts[i + 1]))
     starts = batch.starts[i : i + 2] - batch.starts[i]
     one = slice(i, i + 1)
-    return Batch(starts, batch.columns[part], batch.values[part], batch.labels[one], batch.weights[one], [0])
+    return Batch(starts, batch.columns[part], batch.values[part], batch.labels[one], batch.weights[one])
 
 
 def _squared_norms(identity: Identity, batch: Batch, begun: float, scores: Vector, squared: Vector) -> Vector:

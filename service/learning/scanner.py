@@ -5,6 +5,7 @@ bracket: so a record that is of no use costs the event loop little.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -13,9 +14,6 @@ from numpy.typing import NDArray
 
 from service.errors import Rejected
 from service.learning.compiled import compiled
-
-MEMBERS = ("features", "label", "weight", "id")
-"""What an event has."""
 
 MAX_DEPTH = 64
 """JSON nested deeper is refused: parsers recurse, and how far depends on who calls them."""
@@ -26,8 +24,6 @@ _NOT_FINITE = ((b"NaN", b"[ ]"), (b"-Infinity", b"[       ]"), (b"Infinity", b"[
 _SURROGATES = ((b"\\ud", b"\\u0"), (b"\\uD", b"\\u0"))
 _skip = msgspec.json.Decoder(msgspec.Raw).decode
 
-_LONGEST = max(map(len, MEMBERS))
-_NAMES = np.array([list(name.encode().ljust(_LONGEST, b"\0")) for name in MEMBERS])
 _START, _END, _ITEMS, _NESTED = range(4)
 _QUOTE, _BACKSLASH, _COLON, _COMMA, _LETTER_U = b'"\\:,u'
 _BRACKET, _BRACKET_END, _BRACE, _BRACE_END = b"[]{}"
@@ -53,30 +49,48 @@ class Scan(NamedTuple):
     """The most lists and objects open at once."""
     end: int
     """Behind the first list or object of the text, or -1."""
-    again: int
-    """Which of MEMBERS the outermost object gives twice first, or -1."""
-    found: NDArray[np.int64]
-    """A row for each of MEMBERS, its columns those of Member; -1 in front where there is none."""
-
-    def member(self, name: str) -> Member | None:
-        """A known member of the outermost object, where it is given first."""
-        row = self.found[MEMBERS.index(name)].tolist()
-        return Member(*row) if row[_START] >= 0 else None
+    twice: str | None
+    """Which of the known members the outermost object gives twice first."""
+    members: dict[str, Member]
+    """The known members of the outermost object, where each is given first."""
 
 
-def scan(raw: bytes) -> Scan:
-    """Look over JSON text. Of what is none `deepest` means something, and `end` where a list or object ends there."""
-    found = np.full((len(MEMBERS), 4), -1)
-    deepest, end, again = _scan(raw, found)
-    return Scan(deepest, end, again, found)
+def scan(raw: bytes, names: tuple[str, ...] = ()) -> Scan:
+    """Look over JSON text for the members of these `names` (ASCII) in its outermost object.
+
+    Of what is no JSON `deepest` means something, and `end` where a list or object ends there.
+    """
+    found = np.full((len(names), 4), -1)
+    deepest, end, again = _scan(raw, _table(names), found)
+    rows = zip(names, found.tolist(), strict=True)
+    members = {name: Member(*row) for name, row in rows if row[_START] >= 0}
+    return Scan(deepest, end, names[again] if again >= 0 else None, members)
 
 
-def look(raw: bytes) -> Scan:
+def elements(raw: bytes, within: Member) -> list[tuple[int, int]]:
+    """Where each of a list's `within.items` values stands: what is between its commas, or its brackets."""
+    begin, end = raw.index(b"[", within.start) + 1, raw.rindex(b"]", within.start, within.end)
+    commas = np.full(max(within.items - 1, 0), end)
+    _commas(raw, begin, end, commas)
+    edges = [begin - 1, *commas.tolist(), end]
+    return [(edges[i] + 1, edges[i + 1]) for i in range(within.items)]
+
+
+@cache
+def _table(names: tuple[str, ...]) -> NDArray[np.int64]:
+    """The names' characters, a row each; behind each name is a zero at least, which no name has."""
+    table = np.zeros((len(names), 1 + max(map(len, names), default=0)), np.int64)
+    for row, name in zip(table, names, strict=True):
+        row[: len(name)] = list(name.encode())
+    return table
+
+
+def look(raw: bytes, names: tuple[str, ...] = ()) -> Scan:
     """What the text of a list or object looks like; raises Rejected where it is no JSON, as `parse` of all of it would.
 
     Of what is not finite it says nothing: that is for those who know what it stands for.
     """
-    found = scan(raw)
+    found = scan(raw, names)
     if found.deepest > MAX_DEPTH:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
     try:
@@ -113,7 +127,7 @@ def _is_json(raw: bytes) -> bool:
 
 
 @compiled
-def _scan(raw: bytes, found: NDArray[np.int64]) -> tuple[int, int, int]:
+def _scan(raw: bytes, names: NDArray[np.int64], found: NDArray[np.int64]) -> tuple[int, int, int]:
     depth = deepest = first = last = i = 0
     end = again = member = -1
     listed, size = False, len(raw)
@@ -140,7 +154,7 @@ def _scan(raw: bytes, found: NDArray[np.int64]) -> tuple[int, int, int]:
             if depth == 0 and end < 0:
                 end = i + 1
         elif c == _COLON and depth == 1:
-            member, listed = _member(raw, first, last), False
+            member, listed = _member(raw, first, last, names), False
             if member >= 0 and found[member, _START] >= 0:
                 again, member = again if again >= 0 else member, -1
             elif member >= 0:
@@ -155,9 +169,29 @@ def _scan(raw: bytes, found: NDArray[np.int64]) -> tuple[int, int, int]:
 
 
 @compiled
-def _member(raw: bytes, first: int, last: int) -> int:
-    """Which of MEMBERS the string there is, its characters escaped or not; else -1."""
-    for name in range(len(_NAMES)):
+def _commas(raw: bytes, i: int, end: int, commas: NDArray[np.int64]) -> None:
+    """Where the first commas of a list's own stand: JSON from `i` to `end`, what is between its brackets."""
+    depth = count = 0
+    while i < end and count < len(commas):
+        c = raw[i]
+        if c == _QUOTE:
+            i += 1
+            while i < end and raw[i] != _QUOTE:
+                i += 2 if raw[i] == _BACKSLASH else 1
+        elif c in (_BRACKET, _BRACE):
+            depth += 1
+        elif c in (_BRACKET_END, _BRACE_END):
+            depth -= 1
+        elif c == _COMMA and depth == 0:
+            commas[count] = i
+            count += 1
+        i += 1
+
+
+@compiled
+def _member(raw: bytes, first: int, last: int, names: NDArray[np.int64]) -> int:
+    """Which of the names the string there is, its characters escaped or not; else -1."""
+    for name in range(len(names)):
         i, j, alike = first, 0, True
         while alike and i < last:
             c = raw[i]
@@ -167,10 +201,9 @@ def _member(raw: bytes, first: int, last: int) -> int:
                     c = 16 * c + _hexadecimal(raw[digit])
                 i += 5
             i += 1
-            # Behind each name are zeros, which no name has.
-            alike = alike and c != 0 and j < _LONGEST and c == _NAMES[name, j]
+            alike = alike and c != 0 and c == names[name, j]
             j += 1
-        if alike and (j == _LONGEST or _NAMES[name, j] == 0):
+        if alike and names[name, j] == 0:
             return name
     return -1
 

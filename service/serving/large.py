@@ -5,6 +5,7 @@ compiled scan finds where the elements of `instances` begin and end, and runs of
 small requests, as requests of their own. One instance has a limit therefore. One moment of the model answers.
 """
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator
@@ -14,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import Rejected
-from service.learning.compiled import compiled
 from service.learning.events import Batch
+from service.learning.features import Features
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.passes import scored
-from service.learning.scanner import MAX_DEPTH
+from service.learning.scanner import MAX_DEPTH, WHITE, elements, scan
 from service.serving import predict
-from service.serving.predict import Features
+from service.serving.predict import MEMBERS
 
 LARGE = 32 << 10
 """Bytes of a body from which on it is read beside the loop, and of the elements that are read at once."""
@@ -29,7 +30,7 @@ LARGEST_PIECE = 1 << 20
 """Bytes of one instance, and of all that is not `instances`; more where a record of the model may have more."""
 MOST_VALUES = 100_000
 """Commas in such a piece; more where an event of the model may have more features."""
-_INSTANCES = np.frombuffer(b"instances", np.uint8)
+_LIST = re.compile(rb"[ \t\n\r]*\[(.*)\][ \t\n\r]*", re.DOTALL)
 
 
 class Moment(NamedTuple):
@@ -66,7 +67,7 @@ def answer(
             unknown.append(strange + len(pairs) - len(known))
         none = np.zeros(len(found))
         rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint64), np.frombuffer(values)
-        scores, _ = scored(Batch(*rows, none, none, []), w)
+        scores, _ = scored(Batch(*rows, none, none), w)
         piece = [predict.shown(learner, *shown) for shown in zip(scores.tolist(), unknown, strict=True)]
         predict.check_finite(piece, many, len(answers))
         if explain:
@@ -79,26 +80,29 @@ def answer(
 
 def _pieces(body: bytes, identity: Identity, max_instances: int) -> Iterator[tuple[list[Features], bool]]:
     """What `predict.read` gives for the body, a piece at a time; raises Rejected."""
-    commas = np.empty(max_instances, np.int64)
-    depth, begin, end, count = _scan(np.frombuffer(body, np.uint8), _INSTANCES, MAX_DEPTH, commas)
-    if depth > MAX_DEPTH:
+    found = scan(body, MEMBERS)
+    if found.deepest > MAX_DEPTH:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
-    rest = body[:begin] + body[end:]  # all of it where there are no instances
-    _check_size(rest, identity, "")
-    read = predict.read(rest, identity, max_instances)
-    if begin == end or not (count or body[begin:end].strip(b" \t\n\r")):
-        yield read
+    instances = found.members.get("instances")
+    listed = instances is not None and found.twice is None and _LIST.fullmatch(body, instances.start, instances.end)
+    if instances is None or not listed or not instances.items:
+        _check_size(body, identity, "")
+        yield predict.read(body, identity, max_instances)
         return
-    if count >= max_instances:
-        raise Rejected("too-large", f"{count + 1} instances; the limit is {max_instances}", "/instances")
-    edges = [begin - 1, *commas[:count].tolist(), end]
+    begin, end = listed.span(1)
+    rest = body[:begin] + body[end:]
+    _check_size(rest, identity, "")
+    predict.read(rest, identity, max_instances)
+    if instances.items > max_instances:
+        raise Rejected("too-large", f"{instances.items} instances; the limit is {max_instances}", "/instances")
+    edges = elements(body, instances)
     first = 0
-    for i in range(1, count + 2):
-        if i <= count and edges[i + 1] - edges[first] <= LARGE:
+    for i in range(1, len(edges) + 1):
+        if i < len(edges) and edges[i][1] - edges[first][0] <= LARGE:
             continue
-        piece = body[edges[first] + 1 : edges[i]]
+        piece = body[edges[first][0] : edges[i - 1][1]]
         _check_size(piece, identity, f"/instances/{first}")
-        if not piece.strip(b" \t\n\r"):
+        if not piece.strip(WHITE):
             raise Rejected("not-json", f"instance {first} is missing", "")
         try:
             yield predict.read(b'{"instances":[' + piece + b"]}", identity, max_instances)
@@ -122,42 +126,3 @@ def _at(rejected: Rejected, first: int) -> Rejected:
         return Rejected(rejected.reason, detail, rejected.pointer)
     _, name, index, *rest = rejected.pointer.split("/")
     return Rejected(rejected.reason, rejected.detail, "/".join(("", name, str(int(index) + first), *rest)))
-
-
-@compiled
-def _scan(raw: Any, name: Any, deepest: int, commas: Any) -> tuple[int, int, int, int]:
-    """How deep JSON is nested, where the one array of this name in the outermost object begins and ends, and how many
-    commas there are between its elements, with the places of the first of them. No array, or several: from 0 to 0.
-
-    Brackets of one kind are as good as those of the other: what stands between them is read afterwards.
-    """
-    depth, most, begin, end, count = 0, 0, 0, 0, 0
-    inside, many = False, False
-    start, stop = 0, 0  # of the last string
-    i, n = 0, len(raw)
-    while i < n:
-        c = raw[i]
-        if c == 34:  # a string, to its end or that of the bytes
-            start = i + 1
-            i += 1
-            while i < n and raw[i] != 34:
-                i += 2 if raw[i] == 92 else 1
-            stop = i
-        elif c in (91, 123):
-            if c == 91 and depth == 1 and stop - start == len(name) and (raw[start:stop] == name).all():
-                many = many or end > 0
-                begin, inside = i + 1, True
-            depth += 1
-            most = max(most, depth)
-            if most > deepest:
-                return most, 0, 0, 0
-        elif c in (93, 125):
-            depth -= 1
-            if inside and depth == 1:
-                end, inside = i, False
-        elif c == 44 and inside and depth == 2:
-            if count < len(commas):
-                commas[count] = i
-            count += 1
-        i += 1
-    return (most, 0, 0, 0) if many or inside else (most, begin, end, count)

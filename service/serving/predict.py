@@ -1,102 +1,88 @@
 """A prediction: request bytes to features, by the same rules as events, then the same scoring as learning."""
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import Rejected
-from service.learning.features import Members, certain, check_features, kind, parse
+from service.learning.features import Features, certain, examine, form_of, given, kind, names_in, outermost
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.scanner import elements
 
-Features = Mapping[str, float] | Sequence[float]
+MEMBERS = ("features", "instances")
+"""What a request has: one of them."""
 
 MAX_EXPLAINED = 20_000
 """Contributions in one answer, which is made in one turn of the loop."""
 _UNSET = msgspec.UNSET
+_F = TypeVar("_F")
 
 
-class _Named(msgspec.Struct):
-    features: dict[str, float]
+class _Instance(msgspec.Struct, Generic[_F]):
+    features: _F
 
 
-class _Listed(msgspec.Struct):
-    features: list[float]
+class _Request(msgspec.Struct, Generic[_F]):
+    features: _F | msgspec.UnsetType = _UNSET
+    instances: list[_Instance[_F]] | msgspec.UnsetType = _UNSET
 
 
-class _NamedRequest(msgspec.Struct):
-    features: dict[str, float] | msgspec.UnsetType = _UNSET
-    instances: list[_Named] | msgspec.UnsetType = _UNSET
-
-
-class _ListedRequest(msgspec.Struct):
-    features: list[float] | msgspec.UnsetType = _UNSET
-    instances: list[_Listed] | msgspec.UnsetType = _UNSET
-
-
-_NAMED, _LISTED = msgspec.json.Decoder(_NamedRequest).decode, msgspec.json.Decoder(_ListedRequest).decode
+@functools.cache
+def _fast(form: Any) -> Callable[[bytes], Any]:
+    request: Any = _Request
+    return msgspec.json.Decoder(request[form]).decode
 
 
 def read(body: bytes, identity: Identity, max_instances: int) -> tuple[list[Features], bool]:
     """The instances of a request body, and whether they came as `instances`; raises Rejected."""
-    listed = identity.features == "positional"
-    refused = ""
     try:
-        request: Any = (_LISTED if listed else _NAMED)(body)
-        many = request.instances is not _UNSET
-        if many == (request.features is not _UNSET):
-            raise Rejected("missing-field", "one of 'features' and 'instances' is needed")
-        found: list[Any] = [i.features for i in request.instances] if many else [request.features]
-        # As many colons as members: nothing is given twice or unknown. See events.Decoder.
-        members = 1 + (len(found) if many else 0) + (0 if listed else sum(map(len, found)))
-        if body.count(b":") == members and len(found) <= max_instances and all(certain(f, identity) for f in found):
-            return found, many
-    except Rejected:
-        pass
+        request = _fast(form_of(identity))(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        refused = str(error)
-    examined = _examine(body, identity, max_instances)
-    if refused:  # a NaN where nobody looks: for Python it is JSON
-        raise Rejected("not-json", refused)
-    return examined
+        _examine(body, identity, max_instances)
+        raise Rejected("not-json", str(error)) from None  # a NaN where nobody looks: for Python it is JSON
+    many = request.instances is not _UNSET
+    one = [request.features] if request.features is not _UNSET else []
+    found = [instance.features for instance in request.instances] if many else one
+    # As many colons as members: nothing is given twice or unknown. See events.Decoder.
+    members = 1 + (len(found) if many else 0) + sum(map(names_in, found))
+    if not (
+        many == (not one)
+        and body.count(b":") == members
+        and len(found) <= max_instances
+        and all(certain(features, identity) for features in found)
+    ):
+        _examine(body, identity, max_instances, found)
+    return found, many
 
 
-def _examine(body: bytes, identity: Identity, max_instances: int) -> tuple[list[Features], bool]:
-    """As `read`, with the standard library: slow, and it knows what to say."""
-    request = parse(body)
-    if not isinstance(request, Members):
-        raise Rejected("wrong-type", f"expected an object, got {kind(request)}")
-    members = request.once(("features", "instances"))
+def _examine(body: bytes, identity: Identity, max_instances: int, read: Sequence[Features] = ()) -> None:
+    """Raise Rejected with the first rule that a request breaks; else nothing.
+
+    `read` are the instances as msgspec has read them, where it has.
+    """
+    members = given(body, MEMBERS)
     if len(members) != 1:
         raise Rejected("missing-field", "expected one of 'features' and 'instances'", "/features")
     if "features" in members:
-        return [_features(members["features"], identity, "/features")], False
+        examine(body, members["features"], identity, "/features", *read)
+        return
     instances = members["instances"]
-    if isinstance(instances, Members) or not isinstance(instances, list):
-        raise Rejected("wrong-type", f"'instances' must be a list, got {kind(instances)}", "/instances")
-    if len(instances) > max_instances:
-        raise Rejected("too-large", f"{len(instances)} instances; the limit is {max_instances}", "/instances")
-    found = []
-    for i, instance in enumerate(instances):
-        pointer = f"/instances/{i}"
-        if not isinstance(instance, Members):
-            raise Rejected("wrong-type", f"an instance must be an object, got {kind(instance)}", pointer)
-        given = instance.once(("features",))
-        if "features" not in given:
+    if (found := kind(outermost(body, instances))) != "a list":
+        raise Rejected("wrong-type", f"'instances' must be a list, got {found}", "/instances")
+    if instances.items > max_instances:
+        raise Rejected("too-large", f"{instances.items} instances; the limit is {max_instances}", "/instances")
+    for i, (start, end) in enumerate(elements(body, instances)):
+        one, pointer = body[start:end], f"/instances/{i}"
+        member = given(one, MEMBERS[:1], pointer).get("features")
+        if member is None:
             raise Rejected("missing-field", "'features' is missing", f"{pointer}/features")
-        found.append(_features(given["features"], identity, f"{pointer}/features"))
-    return found, True
-
-
-def _features(value: Any, identity: Identity, pointer: str) -> Features:
-    check_features(value, identity, pointer)
-    if isinstance(value, Members):
-        return {name: float(v) for name, v in value}
-    return [float(v) for v in value]
+        examine(one, member, identity, f"{pointer}/features", *read[i : i + 1])
 
 
 def answer(learner: Learner, features: Features, explain: bool = False) -> dict[str, Any]:

@@ -28,7 +28,7 @@ async def best_bound(cluster: Cluster, topic: str, own: ModelSettings, learner: 
         async for record in cluster.read_whole(topic, ConfigurationError(f"topic {topic} does not exist"))
         if any(start <= record.offset < end for start, end in learner.covered.get(record.partition, ()))
     ]
-    batch, _, _ = Decoder(learner.identity, learner.columns).decode(values)
+    batch, _ = Decoder(learner.identity, learner.columns).decode(values)
     if len(batch.labels) != learner.counts.events:
         raise DataError(
             f"topic {topic} holds {len(batch.labels):,} of the {learner.counts.events:,} events that were learned"

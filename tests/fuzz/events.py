@@ -141,7 +141,10 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
     columns, judged, counted = columns_for(identity), Judged(identity), Counter[str]()
     decoder = Decoder(identity, columns)
     for start, end in cuts(random, length):
-        batch, rejects, ignored = decoder.decode(records[start:end])
+        known = len(columns.names)
+        batch, rejects = decoder.decode(records[start:end])
+        hold(len(columns.names) == known, "reading gave columns", start)
+        columns.extend(batch.names)
         reasons = {start + r.record: r.reason for r in rejects}
         places = {start + r: i for i, r in enumerate(batch.records)}
         hold(list(places) == sorted(places) and len(reasons) == len(rejects), "in order, each once", start)
@@ -162,7 +165,7 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
             hold(batch.columns[part].tolist() == [c for c, _ in pairs], "other columns", at)
             hold(bits(batch.values[part]) == bits([v for _, v in pairs]), "other values", at)
             hold(bits([batch.labels[i], batch.weights[i]]) == bits([event.y, event.weight]), "other label, weight", at)
-        hold(ignored == judged.ignored - before, "ignored features", start)
+        hold(len(batch.ignored) == judged.ignored - before, "ignored features", start)
         hold(columns.names == judged.names, f"names {columns.names}, judged {judged.names}", end - 1)
     hold(counted.total() == length, "records lost")
 

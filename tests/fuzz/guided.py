@@ -39,7 +39,7 @@ def one(data: bytes) -> None:
     i, raw = data[0] % len(IDENTITIES), data[1:]
     identity, good = IDENTITIES[i], NEIGHBOURS[i]
     columns, judged = columns_for(identity), Judged(identity)
-    batch, rejects, ignored = Decoder(identity, columns).decode([good, raw, good])
+    batch, rejects = Decoder(identity, columns).decode([good, raw, good])
     event, faults = judge.event(raw, identity)
     known = judge.event(good, identity)[0]
     events = [e for e in (known, event, known) if e]
@@ -48,8 +48,8 @@ def one(data: bytes) -> None:
         batch.records == ([0, 1, 2] if event else [0, 2])
         and len(rejects) == (event is None)
         and all(r.record == 1 and r.reason in faults and r.reason in REASONS for r in rejects)
-        and columns.names == judged.names
-        and ignored == judged.ignored
+        and batch.names == judged.names
+        and len(batch.ignored) == judged.ignored
         and batch.columns.tolist() == [column for column, _ in pairs]
         and bits(batch.values) == bits([value for _, value in pairs])
         and bits(batch.labels) == bits([e.y for e in events])

@@ -26,7 +26,7 @@ def test_mutated_events_are_read_as_the_judge_reads_them() -> None:
         (events, "name_fits"),
         (features, "name_fits"),
         (features, "_in_range"),
-        (events, "look"),
+        (features, "look"),
     ],
 )
 def test_a_fault_is_found(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

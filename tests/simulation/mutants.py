@@ -210,7 +210,10 @@ MUTANTS = (
         "the rest of a slice that was cut short is left out", LEARN, "return outcome.consumed\n",
         "return len(records)\n",
     ),
-    Mutant("names of rejected events stay", EVENTS, "            self._columns.truncate(count)\n", ""),
+    Mutant(
+        "names of rejected events stay", EVENTS, "in read])\n        batch = ",
+        "in read])._replace(names=placed.names)\n        batch = ",
+    ),
     Mutant(
         "known runs are looked for by name", HEAD, "runs = blobs.missing_runs(head.run_blobs, before.runs)",
         "runs = [name for name in head.run_blobs if name not in before.runs]",

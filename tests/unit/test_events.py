@@ -40,7 +40,7 @@ def decode(identity: Identity, *records: bytes | None) -> Any:
 
 @pytest.mark.parametrize(("raw", "reason"), BAD_NAMED)
 def test_bad_named_events_are_rejected_with_their_reason(raw: bytes | None, reason: str) -> None:
-    batch, rejects, _ = decode(NAMED, raw)
+    batch, rejects = decode(NAMED, raw)
     assert len(batch.labels) == 0
     assert [r.reason for r in rejects] == [reason]
     assert "\n" not in rejects[0].detail
@@ -48,7 +48,7 @@ def test_bad_named_events_are_rejected_with_their_reason(raw: bytes | None, reas
 
 @pytest.mark.parametrize(("raw", "reason"), BAD_POSITIONAL)
 def test_bad_positional_events_are_rejected_with_their_reason(raw: bytes | None, reason: str) -> None:
-    _, rejects, _ = decode(POSITIONAL, raw)
+    _, rejects = decode(POSITIONAL, raw)
     assert [r.reason for r in rejects] == [reason]
 
 
@@ -58,7 +58,7 @@ def test_every_reason_is_shown() -> None:
 
 @pytest.mark.parametrize("raw", GOOD_NAMED)
 def test_good_events_are_accepted(raw: bytes) -> None:
-    batch, rejects, _ = decode(NAMED, raw)
+    batch, rejects = decode(NAMED, raw)
     assert not rejects
     assert len(batch.labels) == 1
 
@@ -68,8 +68,8 @@ def test_a_bad_event_leaves_its_neighbours_and_their_columns_alone() -> None:
     good = [b'{"features":{"a":1},"label":1}', b'{"features":{"b":2,"a":3},"label":0}']
     for raw, _ in BAD_NAMED:
         columns = columns_for(NAMED)
-        batch, rejects, _ = Decoder(NAMED, columns).decode([good[0], raw, good[1]])
-        assert columns.names == ["a", "b"], raw
+        batch, rejects = Decoder(NAMED, columns).decode([good[0], raw, good[1]])
+        assert (batch.names, columns.names) == (["a", "b"], []), raw
         assert batch.columns.tolist() == [1, 2, 1]
         assert batch.values.tolist() == [1.0, 2.0, 3.0]
         assert batch.labels.tolist() == [1.0, -1.0]
@@ -97,18 +97,35 @@ def test_a_reason_does_not_depend_on_the_neighbours() -> None:
 def test_labels(labels: Any, known: list[Any], unknown: list[Any]) -> None:
     identity = Identity(labels=labels)
     raws = [json.dumps({"features": {}, "label": label}).encode() for label in [*known, *unknown]]
-    batch, rejects, _ = decode(identity, *raws)
+    batch, rejects = decode(identity, *raws)
     assert batch.records == list(range(len(known)))
     assert {r.reason for r in rejects} == {"unknown-label"}
+
+
+def test_the_first_events_alone() -> None:
+    """With the names that they are the first to have, and none of those that come later."""
+    identity = Identity(max_columns=3)
+    columns = columns_for(identity)
+    columns.extend(["a"])
+    values = [b'{"features":{"a":1,"b":2},"label":1}', b"", b'{"features":{"c":3,"d":4},"label":0,"weight":2}', b"{}"]
+    batch, _ = Decoder(identity, columns).decode([*values, b'{"features":{"b":5,"e":6},"label":0}'])
+    assert (batch.names, batch.ignored, batch.records) == (["b", "c"], [1, 2], [0, 2, 4])
+    for count, names, ignored in ((0, [], []), (1, ["b"], []), (2, ["b", "c"], [1]), (3, ["b", "c"], [1, 2])):
+        first = batch.first(count)
+        read, _ = Decoder(identity, columns).decode([values[0], values[2], values[3]][:count])
+        assert (first.names, first.ignored) == (names, ignored)
+        assert len(first.starts) - 1 == len(first.labels) == len(first.weights) == len(first.records) == count
+        for ours, whole in zip(first[:5], read[:5], strict=True):
+            assert count == 3 or ours.tolist() == whole.tolist()
 
 
 def test_names_beyond_the_cap_are_ignored_and_counted() -> None:
     identity = Identity(max_columns=2)
     columns = columns_for(identity)
-    batch, rejects, ignored = Decoder(identity, columns).decode(
+    batch, rejects = Decoder(identity, columns).decode(
         [b'{"features":{"a":1,"b":2,"c":3},"label":1}', b'{"features":{"d":1,"a":5},"label":1}']
     )
-    assert (columns.names, ignored, rejects) == (["a", "b"], 2, [])
+    assert (batch.names, batch.ignored, rejects) == (["a", "b"], [0, 1], [])
     assert batch.starts.tolist() == [0, 2, 3]
     assert batch.values.tolist() == [1.0, 2.0, 5.0]
 
@@ -118,7 +135,7 @@ def test_hashing_is_scikit_learns(features: dict[str, float], bits: int) -> None
     """Few bits, so that names collide and are merged."""
     identity = Identity(features="hashed", bits=bits)
     raw = json.dumps({"features": features, "label": 1}).encode()
-    batch, rejects, _ = decode(identity, raw)
+    batch, rejects = decode(identity, raw)
     if rejects:  # an unpaired surrogate is no JSON text
         return
     ours = np.zeros(1 << bits)
@@ -188,7 +205,7 @@ def test_members_that_nobody_knows_go_the_quick_way(identity: Identity, monkeypa
         for ascii_ in (True, False):
             known = json.dumps({"features": features, "label": 1, "weight": 2, "id": "x:y"}, ensure_ascii=ascii_)
             text = f'{{"ts" : {unknown},"ts":{unknown},{known[1:-1]} , "more":{unknown}}}'
-            batch, rejects, _ = decoder.decode([text.encode()])
+            batch, rejects = decoder.decode([text.encode()])
             assert (len(batch.labels), rejects) == (1, [])
 
 
