@@ -24,6 +24,7 @@ from aiokafka.errors import (
 from service.errors import DataError, DependencyError, LogGap, PerceptronError, os_cause
 from service.streaming.batches import Hole, Seen, check_offsets
 from service.streaming.internals import BatchTooLarge
+from service.streaming.records import Records
 
 ANSWER_SECONDS = 5.0
 FRESH_SECONDS = 4.0
@@ -151,8 +152,8 @@ class Cluster(NamedTuple):
             finally:
                 await consumer.stop()
 
-    async def read_whole(self, topic: str, missing: PerceptronError) -> AsyncIterator[Any]:
-        """Every committed record, partition after partition, as far as the topic goes now.
+    async def read_whole(self, topic: str, missing: PerceptronError) -> AsyncIterator[tuple[int, Records]]:
+        """The committed records, partition after partition, as far as the topic goes now.
 
         Raises `missing` where there is no such topic, and DependencyError.
         """
@@ -161,9 +162,8 @@ class Cluster(NamedTuple):
                 consumer.assign([tp])
                 end = (await consumer.end_offsets([tp]))[tp]
                 while await consumer.position(tp) < end:
-                    for record in await more(consumer, tp):
-                        if record.offset < end:
-                            yield record
+                    records = await more(consumer, tp)
+                    yield tp.partition, records[: records.find(end)]
 
 
 def unreadable(topic: str, partition: int, offset: int | None, error: Exception | str) -> DataError:
@@ -218,7 +218,7 @@ async def bounds(consumer: Any, partitions: Sequence[TopicPartition]) -> dict[in
     return {tp.partition: (begin[tp], end[tp]) for tp in partitions}
 
 
-async def more(consumer: Any, tp: TopicPartition, most: int | None = None) -> Sequence[Any]:
+async def more(consumer: Any, tp: TopicPartition, most: int | None = None) -> Records:
     """The partition's next records, or none where its position passed over offsets that hold none.
 
     Of what lies behind the `most` that are wanted nothing is decoded: it may be nothing that can be read.
@@ -229,4 +229,4 @@ async def more(consumer: Any, tp: TopicPartition, most: int | None = None) -> Se
     async with asyncio.timeout(SILENCE_SECONDS):
         while await consumer.position(tp) == at:
             records += (await consumer.getmany(tp, timeout_ms=200, max_records=most)).get(tp, ())
-    return records
+    return Records(records)

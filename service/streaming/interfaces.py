@@ -1,6 +1,6 @@
 """What the loop that learns needs of the world: a log to learn from, and somebody who hears what happens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 from service.errors import DependencyError
@@ -8,16 +8,7 @@ from service.learning.learner import Learner
 from service.snapshots.head import Head, Source, Writer
 from service.snapshots.keeper import Saved
 from service.streaming.dead_letters import DeadLetter
-
-
-class Record(Protocol):
-    """A Kafka record, as far as learning needs it."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
+from service.streaming.records import Record, Records
 
 
 class Log(Protocol):
@@ -50,7 +41,7 @@ class Log(Protocol):
     def seek(self, offsets: Mapping[int, int]) -> None:
         """Go on from these offsets."""
 
-    async def poll(self, idle: bool = False) -> Mapping[int, Sequence[Record]]:
+    async def poll(self, idle: bool = False) -> Mapping[int, Records]:
         """Records by partition, in order, none after a short while; a longer one, if `idle`: nothing else is to do.
 
         Raises DependencyError where the log has no such offset; `bounds` say why. Raises LogGap where offsets are

@@ -15,7 +15,7 @@ Only `Log`, the keeper's `Store` and `Clock` are awaited, so that one test can d
 interleaving. What happened is told to an `Observer`; nothing here logs, counts or serves.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 
 from service.errors import (
@@ -32,8 +32,9 @@ from service.learning.learner import Learner
 from service.snapshots.head import Source
 from service.snapshots.keeper import Clock, Keeper, Refused
 from service.streaming.dead_letters import dead_letter
-from service.streaming.interfaces import Log, Observer, Record
+from service.streaming.interfaces import Log, Observer
 from service.streaming.recognise import fingerprint, may_go_on
+from service.streaming.records import Record, Records
 
 SLICE = 200
 SLICE_BYTES = 1 << 20
@@ -232,10 +233,10 @@ class Learning:
                 )
         return {p: chosen.get(p, 0) for p in bounds}
 
-    async def _take(self, learner: Learner, partition: int, records: Sequence[Record]) -> None:
+    async def _take(self, learner: Learner, partition: int, records: Records) -> None:
         polled_from = learner.next[partition]
-        for run in contiguous(records):
-            first, expected = run[0].offset, learner.next[partition]
+        for run in records.runs():
+            first, expected = run.record(0).offset, learner.next[partition]
             if first < expected:
                 run = run[expected - first :]  # noqa: PLW2901 - the rest of it
             elif first > expected:
@@ -281,24 +282,24 @@ class Learning:
             )
         return True
 
-    async def _apply(self, learner: Learner, partition: int, records: Sequence[Record]) -> int:
+    async def _apply(self, learner: Learner, partition: int, records: Records) -> int:
         """Learn the first of these records, as many as make a slice, and say how many."""
         now, started = self._clock.now, self._clock.now()
-        values = [record.value for record in records]
+        values = records.values
         if sum(len(value or b"") for value in values) > SLICE_BYTES:
             sizes = accumulate(len(value or b"") for value in values)
             values = values[: max(1, sum(size <= SLICE_BYTES for size in sizes))]
-        outcome = learner.apply(partition, records[0].offset, values, lambda: now() - started >= SLICE_SECONDS)
+        outcome = learner.apply(partition, records.record(0).offset, values, lambda: now() - started >= SLICE_SECONDS)
         for reject in outcome.rejects:
-            r = records[reject.record]
+            r = records.record(reject.record)
             letter = dead_letter(
                 self._log.topic, partition, r.offset, r.key, r.value, r.headers, reject.reason, reject.detail
             )
             await self._log.publish(letter)
             self._tell.set_aside(letter)
         if outcome.consumed:
-            self._last[partition] = records[outcome.consumed - 1]
-        delay = self._clock.time() - records[max(outcome.consumed, 1) - 1].timestamp / 1000
+            self._last[partition] = records.record(outcome.consumed - 1)
+        delay = self._clock.time() - records.record(max(outcome.consumed, 1) - 1).timestamp / 1000
         self._tell.learned(outcome.consumed, self._clock.now() - started, delay)
         if outcome.diverged:
             await self._save(learner)
@@ -332,15 +333,3 @@ class Learning:
             return
         self._tell.saved(saved)
         self._log.commit(learner.next)
-
-
-def contiguous(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    """Records cut where offsets do not follow on each other."""
-    if records and records[-1].offset - records[0].offset == len(records) - 1:
-        yield records
-        return
-    start = 0
-    for i in range(1, len(records) + 1):
-        if i == len(records) or records[i].offset != records[i - 1].offset + 1:
-            yield records[start:i]
-            start = i

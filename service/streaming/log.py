@@ -24,9 +24,9 @@ from service.streaming.batches import Seen, check_offsets
 from service.streaming.cluster import ANSWER_SECONDS, Cluster, bounds, unreadable
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.ends import Ends
-from service.streaming.interfaces import Record
 from service.streaming.outbox import Outbox, letter_producer
 from service.streaming.progress import Progress
+from service.streaming.records import Record, Records
 from service.streaming.topic_id import topic_id
 from service.streaming.watch import Watch
 
@@ -321,7 +321,7 @@ class TopicLog:
                     self._consumer.resume(tp)
         self._progress.note(offsets)
 
-    async def poll(self, idle: bool = False) -> dict[int, Sequence[Record]]:
+    async def poll(self, idle: bool = False) -> dict[int, Records]:
         """See interfaces.Log."""
         if not self.held:
             return {}
@@ -352,7 +352,7 @@ class TopicLog:
                 return {}
             raise DependencyError(f"{self._kafka.cluster}, topic {self.topic}: {error}", "kafka") from error
         self._progress.note({tp.partition: part[-1].offset + 1 for tp, part in records.items()})
-        return {tp.partition: part for tp, part in records.items()}
+        return {tp.partition: Records(part) for tp, part in records.items()}
 
     def _ask(self) -> None:
         """Say that records are asked for; raises DataError where none can come."""

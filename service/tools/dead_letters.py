@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import typer
 
@@ -17,6 +17,7 @@ from service.streaming.cluster import Cluster
 from service.streaming.cut import CUT
 from service.streaming.dead_letters import RETRIED, own_headers, topic_of
 from service.streaming.outbox import MOST_BYTES
+from service.streaming.records import Record
 
 
 class Letter(NamedTuple):
@@ -120,12 +121,13 @@ async def _read(cluster: Cluster, topic: str) -> list[Letter]:
     missing = DataError(f"there is no topic {name}: no record of {topic} was set aside yet")
     letters: dict[str, Letter] = {}
     retried: dict[str, str] = {}
-    async for record in cluster.read_whole(name, missing):
-        _file(record, letters, retried)
+    async for _, records in cluster.read_whole(name, missing):
+        for record in records:
+            _file(record, letters, retried)
     return [x._replace(retried=retried.get(x.key)) for x in sorted(letters.values(), key=lambda x: x.written)]
 
 
-def _file(record: Any, letters: dict[str, Letter], retried: dict[str, str]) -> None:
+def _file(record: Record, letters: dict[str, Letter], retried: dict[str, str]) -> None:
     key = (record.key or b"").decode(errors="replace")
     if len(record.headers) == 1 and record.headers[0][0] == RETRIED:
         retried[key] = record.headers[0][1].decode()

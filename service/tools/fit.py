@@ -97,7 +97,7 @@ def _stop(message: str) -> None:
 
 async def _read_topic(cluster: Cluster, topic: str) -> list[tuple[str, bytes | None]]:
     missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
-    return [(f"{r.partition}-{r.offset}", r.value) async for r in cluster.read_whole(topic, missing)]
+    return [(f"{p}-{r.offset}", r.value) async for p, records in cluster.read_whole(topic, missing) for r in records]
 
 
 def fit(source: Source, own: ModelSettings, wanted: Wanted, output: str | None, as_json: bool) -> int:

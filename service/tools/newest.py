@@ -33,9 +33,9 @@ async def judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tupl
                     found = await more(consumer, tp, 1)
                 except (CorruptRecordException, UnicodeDecodeError) as error:
                     raise unreadable(topic, tp.partition, await consumer.position(tp), error) from error
-                for record in found:
-                    records += record.offset < end
-                    for _, reason, detail in decoder.decode([record.value])[1] if record.offset < end else ():
+                for record in found[: found.find(end)]:
+                    records += 1
+                    for _, reason, detail in decoder.decode([record.value])[1]:
                         reasons[reason] += 1
                         example[reason] = f"{detail} (offset {record.offset} of partition {tp.partition})"
     if not records:

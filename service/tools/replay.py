@@ -24,9 +24,10 @@ async def best_bound(cluster: Cluster, topic: str, own: ModelSettings, learner: 
     if reason := why_none(learner.identity, True):
         raise DataError(reason)
     values = [
-        record.value
-        async for record in cluster.read_whole(topic, ConfigurationError(f"topic {topic} does not exist"))
-        if any(start <= record.offset < end for start, end in learner.covered.get(record.partition, ()))
+        value
+        async for partition, records in cluster.read_whole(topic, ConfigurationError(f"topic {topic} does not exist"))
+        for start, end in learner.covered.get(partition, ())
+        for value in records[records.find(start) : records.find(end)].values
     ]
     batch, _ = Decoder(learner.identity, learner.columns).decode(values)
     if len(batch.labels) != learner.counts.events:

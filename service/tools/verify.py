@@ -27,8 +27,8 @@ from service.snapshots.keeper import Snapshot, fetch
 from service.snapshots.rollback import kept_snapshot
 from service.snapshots.store import RedisStore
 from service.streaming.cluster import Cluster, bounds, more
-from service.streaming.learn import contiguous
 from service.streaming.recognise import fingerprint
+from service.streaming.records import Records
 from service.tools.models import none_stored
 
 SLICE = 1000
@@ -189,16 +189,17 @@ async def _replay(cluster: Cluster, topic: str, snapshot: Snapshot, learner: Lea
         for partition, start, to in steps:
             learner.skip(partition, start)
             async for part in log.read(partition, start, to):
-                for record in part:
-                    seen = known[partition]
-                    if seen and record.offset == seen.offset and fingerprint(record) != seen:
+                seen = known[partition]
+                for record in part[part.find(seen.offset) : part.find(seen.offset + 1)] if seen else ():
+                    if fingerprint(record) != seen:
                         raise LogLost(
-                            f"topic {topic}: the record at offset {seen.offset} of partition {partition} is not the "
+                            f"topic {topic}: the record at offset {record.offset} of partition {partition} is not the "
                             "one that was learned, so the topic was recreated"
                         )
                 for run in _slices(part):
-                    pass_over(partition, run[0].offset)
-                    outcome = learner.apply(partition, run[0].offset, [record.value for record in run])
+                    first = run.record(0).offset
+                    pass_over(partition, first)
+                    outcome = learner.apply(partition, first, run.values)
                     records += outcome.consumed
                     if outcome.diverged:
                         return Replayed(records, gaps, outcome.diverged)
@@ -227,28 +228,27 @@ class _Log:
     def __init__(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
         self._consumer = consumer
         self._partitions = {tp.partition: tp for tp in partitions}
-        self._held: dict[int, list[Any]] = {tp.partition: [] for tp in partitions}
+        self._held = {tp.partition: Records() for tp in partitions}
         self._begun: set[int] = set()
         consumer.assign(list(partitions))
 
-    async def read(self, partition: int, start: int, to: int) -> AsyncIterator[Sequence[Any]]:
+    async def read(self, partition: int, start: int, to: int) -> AsyncIterator[Records]:
         """Those at offsets from `start` to before `to`; within a partition `start` never goes back."""
         tp, held = self._partitions[partition], self._held[partition]
-        while held and held[0].offset < start:  # in a hole
-            held.pop(0)
+        held = held[held.find(start) :]  # those before are in a hole
         if not held and (partition not in self._begun or await self._consumer.position(tp) < start):
             self._consumer.seek(tp, start)
             self._begun.add(partition)
         while True:
-            count = next((i for i, record in enumerate(held) if record.offset >= to), len(held))
+            count = held.find(to)
+            self._held[partition] = held[count:]
             if count:
                 yield held[:count]
-                del held[:count]
-            if held or await self._consumer.position(tp) >= to:
+            if self._held[partition] or await self._consumer.position(tp) >= to:
                 return
             at = await self._consumer.position(tp)
             try:
-                held += await more(self._consumer, tp, to - at)
+                held = await more(self._consumer, tp, to - at)
             except (CorruptRecordException, UnicodeDecodeError) as error:
                 raise LogLost(
                     f"topic {tp.topic}: the records from offset {at} of partition {partition} on, which were learned, "
@@ -256,9 +256,9 @@ class _Log:
                 ) from error
 
 
-def _slices(records: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def _slices(records: Records) -> Iterator[Records]:
     """Contiguous records, not many at once."""
-    for run in contiguous(records):
+    for run in records.runs():
         for i in range(0, len(run), SLICE):
             yield run[i : i + SLICE]
 

@@ -12,6 +12,7 @@ from service.embedded.servers import Server
 from service.errors import DependencyError, LogGap
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.interfaces import Log
+from service.streaming.records import Records
 from tests.contract.sides import SESSION_SECONDS, Content, OfSimulation, Seen, Side, of_kafka, plain, until
 
 
@@ -271,8 +272,8 @@ async def a_broker_that_is_silent_is_an_error_and_then_forgotten(side: Side) -> 
             assert await side.log.acquire()
         side.log.seek({0: 0, 1: 0})
         with contextlib.suppress(DependencyError):
-            bounds, found = await side.log.bounds(), (await side.log.poll()).get(0, ())
-            return bool(found) and found[0].value == records[0].value and bounds == {0: (0, 3), 1: (0, 0)}
+            bounds, found = await side.log.bounds(), (await side.log.poll()).get(0, Records())
+            return bool(found) and found.values[0] == records[0].value and bounds == {0: (0, 3), 1: (0, 0)}
         return False
 
     await until(there, "the records again", 3 * SESSION_SECONDS)  # the group waits for the member that it was before

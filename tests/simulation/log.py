@@ -1,11 +1,12 @@
 """A topic as a seed makes it, seen through the interface that learning awaits: what the log contract holds to Kafka."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from service.errors import DependencyError, LogGap
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.offsets import Offsets, Wrong
+from service.streaming.records import Records
 from tests.simulation.world import Record, Step, Topic, World
 
 
@@ -96,12 +97,12 @@ class SimulatedLog:
         self._at.update({p: o for p, o in offsets.items() if p in self.partitions})
         self._sought.update(offsets)
 
-    async def poll(self, idle: bool = False) -> dict[int, Sequence[Record]]:  # noqa: ARG002 - time has no weight here
+    async def poll(self, idle: bool = False) -> dict[int, Records]:  # noqa: ARG002 - time has no weight here
         if not self.held:
             return {}
         at, partitions, rng = self._at, list(self.partitions), self._world.rng
         topic = await self._ask("poll")
-        polled: dict[int, Sequence[Record]] = {}
+        polled: dict[int, Records] = {}
         rng.shuffle(partitions)
         for p in partitions:
             part = topic.partitions[p]
@@ -116,7 +117,7 @@ class SimulatedLog:
                 found = found[rng.randint(1, len(found) - 1) :]
             self._sought.discard(p)
             if found:
-                polled[p] = found
+                polled[p] = Records(found)
         await Step("polled")
         if not polled:
             self._world.now += 0.2

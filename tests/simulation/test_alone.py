@@ -1,15 +1,16 @@
 """One process in a world without faults but one: histories so rare that few seeds have them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from service.errors import AnotherCluster, LogLost, SnapshotDamaged, SnapshotNewer
 from service.learning.identity import Identity
+from service.streaming.records import Records
 from tests.simulation.judge import Judge
 from tests.simulation.run import Process
-from tests.simulation.world import Record, Topic, World
+from tests.simulation.world import Topic, World
 
 
 class Alone:
@@ -85,13 +86,13 @@ def test_a_hole_is_fetched_again_after_each_seek(alone: Alone) -> None:
     poll, wanted, part = log.poll, 1, alone.world.topic.partitions[0]
     alone.produce(3)
 
-    async def all_but_the_first(idle: bool) -> Mapping[int, Sequence[Record]]:
+    async def all_but_the_first(idle: bool) -> Mapping[int, Records]:
         polled = await poll(idle)
         if not polled or len(cut) == wanted:
             return polled
-        cut.append(polled[0][0].offset)
+        cut.append(polled[0].record(0).offset)
         log.seek({0: part.end})
-        return {0: [record for offset, record in part.records.items() if offset > cut[-1]]}
+        return {0: Records([record for offset, record in part.records.items() if offset > cut[-1]])}
 
     log.poll = all_but_the_first  # type: ignore[method-assign, assignment]
     assert alone.until(lambda: cut and alone.process.at and alone.process.at.at == "poll")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.streaming import learn
+from service.streaming.records import Records
 from tests.checks import state_digest
 from tests.kinds import BAD_NAMED
 
@@ -164,6 +165,6 @@ def test_a_slice_ends_by_records_bytes_and_time(values: Sequence[bytes | None], 
     told.publish, told.set_aside = publish, lambda _: None  # type: ignore[attr-defined]
     learning = learn.Learning(told, None, told, told, learner.identity)  # type: ignore[arg-type]
     learning._learner = learner
-    asyncio.run(learning._take(learner, 0, [_Record(1 + i, value) for i, value in enumerate(values)]))  # type: ignore[misc]
+    asyncio.run(learning._take(learner, 0, Records([_Record(1 + i, value) for i, value in enumerate(values)])))
     assert told.slices == slices
     assert learner.next == {0: 1 + len(values)}
