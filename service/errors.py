@@ -13,7 +13,9 @@ PerceptronError
 │   └── SnapshotNewer     a stored snapshot is whole, and has what this release does not know
 ├── DependencyError       Kafka or Redis did not answer, or refused
 ├── Stuck                 ours or a client library's: there is work and nothing moves; a fresh process goes on
-└── Rejected              one event or request that breaks the format (never ends a process)
+├── Rejected              one event or request that breaks the format (never ends a process)
+├── UnknownModel          a request is for a model that is not there
+└── Unanswerable          a model that is there and cannot answer now
 
 Each message is one line that says what was found and what to do.
 """
@@ -100,6 +102,17 @@ class Rejected(PerceptronError):
     def __init__(self, reason: str, detail: str, pointer: str = "") -> None:
         super().__init__(detail)
         self.reason, self.detail, self.pointer = reason, detail, pointer
+
+
+class UnknownModel(PerceptronError):
+    """A request is for a model that is not there."""
+
+    def __init__(self) -> None:
+        super().__init__("there is no model of this name; GET /v1/models lists them")
+
+
+class Unanswerable(PerceptronError):
+    """A model is there and cannot answer now."""
 
 
 def os_cause(error: OSError) -> str:

@@ -29,12 +29,13 @@ from service.errors import (
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.logs import set_up
-from service.monitoring.metrics import Durable, Metrics, Now
+from service.monitoring.metrics import Figures, Metrics
 from service.observer import ModelObserver
-from service.serving import large
+from service.serving import predictor
 from service.serving.app import Limits, create_app
 from service.serving.connections import ConnectionLimits, Connections, Server
 from service.serving.models import Model, Models, given
+from service.serving.report import Description
 from service.settings import Settings, is_topic, parse_start_at
 from service.snapshots.codec import readable
 from service.snapshots.head import Source, Writer
@@ -294,36 +295,12 @@ class Service:
         kafka = {"kafka": self._kafka.missing_since} if self._settings.learn else {}
         return {**kafka, "redis": self._store.missing_since}
 
-    def _now(self) -> Iterator[Now]:
+    def _now(self) -> Iterator[Figures]:
         """The models' figures for a scrape."""
         for model in self._models:
-            a = model.answering
-            if a is None:
-                continue
-            learner, counts, ours = a.learner, a.head.counts, model.learning_here
-            yield Now(
-                model=model.name,
-                learning=ours,
-                version=a.head.version,
-                columns=len(learner.columns),
-                squared_norm=learner.squared_norm,
-                saved_at=a.head.saved_at,
-                durable=Durable(
-                    counts.events,
-                    counts.mistakes,
-                    counts.wrong_predictions,
-                    counts.updates,
-                    counts.ignored_features,
-                    counts.rejected,
-                )
-                if ours
-                else None,
-                limit=learner.watch.squared_norm_limit if ours else None,
-                accuracy=learner.watch.recent.accuracy if ours else None,
-                bound=learner.watch.bound[0] if ours else None,
-                margins=learner.watch.recent.margins if ours else None,
-                lag=self._kafka.logs[model.name].lag(learner.next) if ours else {},
-            )
+            if a := model.answering:
+                lag = self._kafka.logs[model.name].lag(a.learner.next) if model.learning_here else {}
+                yield Figures(Description.of(model, a), a.head.counts, a.head.saved_at, lag)
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -346,7 +323,7 @@ def _warm_up() -> None:
     learner.apply(0, 0, [event])
     learner.begin_stretch()
     learner.apply(0, 1, [event])
-    large.answer(large.moment(learner), b'{"instances":[]}', 1, explain=False)
+    predictor.answer_large(predictor.moment(learner), b'{"instances":[]}', 1, explain=False)
 
 
 def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:

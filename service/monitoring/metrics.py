@@ -7,8 +7,8 @@ count them twice, and a counter never goes back within a process. The learner al
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -26,38 +26,40 @@ from prometheus_client.registry import Collector
 disable_created_metrics()  # type: ignore[no-untyped-call]
 # Else each counter has a series of start times beside it, which nothing here reads.
 
-QUANTILES = (0.1, 0.5, 0.9)
 TURN_SECONDS = 0.002
 FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
-class Durable(NamedTuple):
-    """Counts of one model as of its last accepted snapshot."""
+class Figures(NamedTuple):
+    """One model at this moment. What has its metric named alike is read from it by that name: see COUNTERS, GAUGES."""
 
-    events: int
-    mistakes: int
-    wrong_predictions: int
-    updates: int
-    ignored_features: int
-    rejected: dict[str, int]
-
-
-class Now(NamedTuple):
-    """One model at this moment. From `durable` on figures are the learner's alone."""
-
-    model: str
-    learning: bool
-    version: int
-    columns: int
-    squared_norm: float
+    about: Any
+    """What the model has to say of itself (`serving.report.Description`)."""
+    durable: Any
+    """Its counts as of its last accepted snapshot (`learning.learner.Counts`)."""
     saved_at: float
-    durable: Durable | None
-    limit: float | None
-    accuracy: float | None
-    bound: int | None
-    margins: tuple[float, Sequence[float]] | None
-    """Mean perceptron loss, and quantiles of the margin by QUANTILES."""
     lag: dict[int, int]
+
+
+COUNTERS = {
+    "events": "Events learned.",
+    "mistakes": "Events with y*s <= 0 before learning.",
+    "wrong_predictions": "Events predicted wrongly before learning.",
+    "updates": "Events that changed the weights.",
+    "ignored_features": "Features beyond the cap on columns.",
+}
+"""Of `durable`, and of the learner alone."""
+
+GAUGES = {
+    "version": "Accepted snapshots so far.",
+    "columns": "Columns of the weight vector, the bias included.",
+    "squared_norm": "Squared norm of the weights.",
+}
+LEARNERS = {
+    "squared_norm_limit": "What the squared norm cannot exceed: the start's plus that of all updates.",
+    "loss": "Mean of max(0, -y*s) over the recent window.",
+}
+"""Of the learner alone."""
 
 
 class Metrics:
@@ -66,7 +68,7 @@ class Metrics:
     def __init__(
         self,
         version: str,
-        models: Callable[[], Iterable[Now]],
+        models: Callable[[], Iterable[Figures]],
         ready: Callable[[], bool],
         missing: Callable[[], Mapping[str, float]],
     ) -> None:
@@ -142,7 +144,7 @@ class Metrics:
 
 class _Models(Collector):
     def __init__(self, ready: Callable[[], bool], missing: Callable[[], Mapping[str, float]]) -> None:
-        self.rows: list[Now] = []
+        self.rows: list[Figures] = []
         self._ready, self._missing = ready, missing
         self._highest: dict[tuple[str, ...], int] = {}
 
@@ -163,73 +165,62 @@ class _Models(Collector):
             since.add_metric([dependency], seconds)
         yield since
 
-        for name, text, field in (
-            ("events", "Events learned.", "events"),
-            ("mistakes", "Events with y*s <= 0 before learning.", "mistakes"),
-            ("wrong_predictions", "Events predicted wrongly before learning.", "wrong_predictions"),
-            ("updates", "Events that changed the weights.", "updates"),
-            ("ignored_features", "Features beyond the cap on columns.", "ignored_features"),
-        ):
+        learned = [row for row in rows if row.about.learning_here]
+        for name, text in COUNTERS.items():
             family = CounterMetricFamily(f"perceptron_{name}", text, labels=["model"])
-            for row in rows:
-                if row.durable is not None:
-                    family.add_metric([row.model], self._rising(getattr(row.durable, field), name, row.model))
+            for row in learned:
+                family.add_metric([row.about.model], self._rising(getattr(row.durable, name), name, row.about.model))
             yield family
         family = CounterMetricFamily(
             "perceptron_rejected_events", "Records that were no event, by reason.", labels=["model", "reason"]
         )
-        for row in rows:
-            if row.durable is not None:
-                for reason, n in sorted(row.durable.rejected.items()):
-                    family.add_metric([row.model, reason], self._rising(n, "rejected", row.model, reason))
+        for row in learned:
+            for reason, n in sorted(row.durable.rejected.items()):
+                family.add_metric([row.about.model, reason], self._rising(n, "rejected", row.about.model, reason))
         yield family
 
-        def gauge(name: str, text: str, value: Callable[[Now], float | None]) -> GaugeMetricFamily:
+        def gauge(
+            name: str, text: str, value: Callable[[Figures], float | None], of: Iterable[Figures] = learned
+        ) -> GaugeMetricFamily:
             gauges = GaugeMetricFamily(f"perceptron_{name}", text, labels=["model"])
-            for row in rows:
+            for row in of:
                 v = value(row)
                 if v is not None and math.isfinite(v):
-                    gauges.add_metric([row.model], v)
+                    gauges.add_metric([row.about.model], v)
             return gauges
 
-        yield gauge("learning", "Whether this process learns the model.", lambda r: float(r.learning))
-        yield gauge("version", "Accepted snapshots so far.", lambda r: r.version)
-        yield gauge("columns", "Columns of the weight vector, the bias included.", lambda r: r.columns)
-        yield gauge("squared_norm", "Squared norm of the weights.", lambda r: r.squared_norm)
-        yield gauge(
-            "squared_norm_limit",
-            "What the squared norm cannot exceed: the start's plus that of all updates.",
-            lambda r: r.limit,
-        )
+        yield gauge("learning", "Whether this process learns the model.", lambda r: r.about.learning_here, rows)
+        for name, text in GAUGES.items():
+            yield gauge(name, text, lambda r, name=name: getattr(r.about, name), rows)  # type: ignore[misc]
+        for name, text in LEARNERS.items():
+            yield gauge(name, text, lambda r, name=name: getattr(r.about, name))  # type: ignore[misc]
         yield gauge(
             "prequential_accuracy",
             "Share of right predictions, each made before learning the event, over the recent window.",
-            lambda r: r.accuracy,
+            lambda r: r.about.accuracy.recent,
         )
         yield gauge(
             "mistake_bound",
             "The most updates that the perceptron theorem allows; absent where it says nothing.",
-            lambda r: r.bound,
+            lambda r: r.about.bound,
         )
-        yield gauge("loss", "Mean of max(0, -y*s) over the recent window.", lambda r: r.margins and r.margins[0])
         # A summary: in the exposition format quantiles are a summary's alone.
         margins = Metric("perceptron_margin", "Quantiles of y*s/|x| over the recent window.", "summary")
-        for row in rows:
-            for quantile, value in zip(QUANTILES, row.margins[1], strict=True) if row.margins else ():
-                margins.add_sample("perceptron_margin", {"model": row.model, "quantile": str(quantile)}, value)
+        for row in learned:
+            for quantile, value in (row.about.margins or {}).items():
+                margins.add_sample("perceptron_margin", {"model": row.about.model, "quantile": quantile}, value)
         yield margins
+        yield gauge("snapshot_timestamp_seconds", "When the last save was accepted.", lambda r: r.saved_at)
         yield gauge(
-            "snapshot_timestamp_seconds",
-            "When the last save was accepted.",
-            lambda r: r.saved_at if r.learning else None,
-        )
-        yield gauge(
-            "served_snapshot_timestamp_seconds", "When the snapshot that answers was saved.", lambda r: r.saved_at
+            "served_snapshot_timestamp_seconds",
+            "When the snapshot that answers was saved.",
+            lambda r: r.saved_at,
+            rows,
         )
         lags = GaugeMetricFamily("perceptron_lag_records", "Records not learned yet.", labels=["model", "partition"])
-        for row in rows:
+        for row in learned:
             for partition, n in sorted(row.lag.items()):
-                lags.add_metric([row.model, str(partition)], n)
+                lags.add_metric([row.about.model, str(partition)], n)
         yield lags
 
     def _rising(self, value: int, *key: str) -> int:

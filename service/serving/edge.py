@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.monitoring.metrics import Metrics
 from service.serving import problems
-from service.serving.problems import Problem
+from service.serving.problems import Refusal
 
 BODIES = 8
 """So many of the largest may be held at a time, arriving or being answered."""
@@ -29,10 +29,10 @@ class InFlight:
         self._held = 0  # bytes of all bodies, arriving or being answered
 
     async def read(self, request: Request) -> bytes:
-        """The request's body, counted as it streams in, and a place for the request; raises Problem."""
+        """The request's body, counted as it streams in, and a place for the request; raises Refusal."""
         media = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
         if media != "application/json" and not media.endswith("+json"):
-            raise Problem(415, "send the body as JSON, with the header content-type: application/json")
+            raise Refusal(415, "send the body as JSON, with the header content-type: application/json")
         parts: list[bytes] = []
         deadline = asyncio.timeout(self._body_seconds)
         self._arriving[deadline] = 0
@@ -45,10 +45,10 @@ class InFlight:
             self.take(request, self._arriving[deadline])
         except ClientDisconnect:
             # Nobody reads this answer, but it is counted, and no defect of ours.
-            raise Problem(400, "the connection ended before the body did") from None
+            raise Refusal(400, "the connection ended before the body did") from None
         except TimeoutError:
             self._not_given_way(deadline)
-            raise Problem(408, f"the body did not arrive within {self._body_seconds:g} seconds") from None
+            raise Refusal(408, f"the body did not arrive within {self._body_seconds:g} seconds") from None
         finally:
             self._held -= self._arriving.pop(deadline, 0)
         return b"".join(parts)
@@ -59,7 +59,7 @@ class InFlight:
         self._arriving[deadline] += more
         self._held += more
         if self._arriving[deadline] > self._body_bytes:
-            raise Problem(413, f"the body is larger than {self._body_bytes} bytes")
+            raise Refusal(413, f"the body is larger than {self._body_bytes} bytes")
         if self._held > BODIES * self._body_bytes:
             largest = max(self._arriving, key=self._arriving.__getitem__)
             if self._arriving[largest] > SMALL_BODY:
@@ -70,12 +70,12 @@ class InFlight:
 
     def _not_given_way(self, deadline: asyncio.Timeout) -> None:
         if deadline not in self._arriving:
-            raise Problem(503, "too many bytes of request bodies at a time")
+            raise Refusal(503, "too many bytes of request bodies at a time")
 
     def take(self, request: Request, body_bytes: int = 0) -> None:
-        """A place, until the request is `done`; raises Problem where all are taken."""
+        """A place, until the request is `done`; raises Refusal where all are taken."""
         if not self._places:
-            raise Problem(503, "too many requests at a time")
+            raise Refusal(503, "too many requests at a time")
         self._places -= 1
         self._held += body_bytes
         request.scope[_TAKEN] = body_bytes

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from service.errors import DependencyError, Diverged, SnapshotDamaged, SnapshotNewer
+from service.errors import DependencyError, Diverged, SnapshotDamaged, SnapshotNewer, Unanswerable, UnknownModel
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.snapshots import codec
@@ -137,6 +137,15 @@ class Models:
     def get(self, name: str) -> Model | None:
         """The model of this name."""
         return self._models.get(name)
+
+    def answering(self, name: str) -> tuple[Model, Answering]:
+        """The model of this name, and what answers for it; raises UnknownModel and Unanswerable."""
+        model = self._models.get(name)
+        if model is None:
+            raise UnknownModel
+        if model.answering is None:
+            raise Unanswerable(model.why_not)
+        return model, model.answering
 
     def __iter__(self) -> Any:
         return iter(list(self._models.values()))

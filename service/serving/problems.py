@@ -1,62 +1,82 @@
 """Errors over HTTP, as RFC 9457 problem documents. What a client sent is never echoed."""
 
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
+from msgspec import Meta
 from starlette.exceptions import HTTPException
 
-from service.errors import PerceptronError, Rejected
+from service.errors import PerceptronError, Rejected, Unanswerable, UnknownModel
 
 
-class Problem(PerceptronError):
-    """A request that cannot be answered: a status, one line, and the members at fault."""
+class Fault(msgspec.Struct, forbid_unknown_fields=True):
+    """A member at fault."""
 
-    def __init__(self, status: int, detail: str, errors: list[dict[str, str]] | None = None) -> None:
+    pointer: Annotated[str, Meta(examples=["/features/age"])]
+    reason: Annotated[str, Meta(examples=["wrong-type"])]
+
+
+class Problem(msgspec.Struct, forbid_unknown_fields=True):
+    """RFC 9457."""
+
+    type: Annotated[str, Meta(examples=["about:blank"])]
+    title: Annotated[str, Meta(examples=["Unprocessable Entity"])]
+    status: Annotated[int, Meta(examples=[422])]
+    detail: Annotated[str, Meta(examples=['feature "age" must be a number, got a string'])]
+    errors: list[Fault]
+
+
+class Refusal(PerceptronError):
+    """A request that cannot be answered: a status, and one line."""
+
+    def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
-        self.status, self.errors = status, errors or []
+        self.status = status
 
 
-def invalid(rejected: Rejected) -> Problem:
-    """A request body that breaks the format."""
-    return Problem(422, str(rejected), [{"pointer": rejected.pointer, "reason": rejected.reason}])
-
-
-def response(status: int, detail: str, errors: list[dict[str, str]] | None = None, headers: Any = None) -> JSONResponse:
+def response(status: int, detail: str, *faults: Fault, headers: Any = None) -> Response:
     """A problem document."""
-    body = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": detail,
-        "errors": errors or [],
-    }
-    return JSONResponse(body, status, headers, media_type="application/problem+json")
+    if status == 503:
+        headers = {"retry-after": "1"}
+    problem = Problem("about:blank", HTTPStatus(status).phrase, status, detail, list(faults))
+    return Response(msgspec.json.encode(problem), status, headers, media_type="application/problem+json")
 
 
 def install(app: FastAPI) -> None:
     """Answer every error of `app` with a problem document."""
 
-    @app.exception_handler(Problem)
-    async def _problem(_request: Request, problem: Problem) -> JSONResponse:
-        retry = {"retry-after": "1"} if problem.status == 503 else None
-        return response(problem.status, str(problem), problem.errors, retry)
+    @app.exception_handler(Refusal)
+    async def _refusal(_request: Request, refusal: Refusal) -> Response:
+        return response(refusal.status, str(refusal))
+
+    @app.exception_handler(UnknownModel)
+    async def _unknown(_request: Request, error: UnknownModel) -> Response:
+        return response(404, str(error))
+
+    @app.exception_handler(Unanswerable)
+    async def _unanswerable(_request: Request, error: Unanswerable) -> Response:
+        return response(503, str(error))
+
+    @app.exception_handler(Rejected)
+    async def _rejected(_request: Request, rejected: Rejected) -> Response:
+        return response(422, str(rejected), Fault(rejected.pointer, rejected.reason))
 
     @app.exception_handler(RequestValidationError)
-    async def _parameter(_request: Request, invalid: RequestValidationError) -> JSONResponse:
+    async def _parameter(_request: Request, invalid: RequestValidationError) -> Response:
         first = invalid.errors()[0]
         where = first["loc"][-1]
         reason = "out-of-range" if first["type"].startswith(("greater", "less")) else "wrong-type"
-        return response(422, f"'{where}': {first['msg']}", [{"pointer": f"?{where}", "reason": reason}])
+        return response(422, f"'{where}': {first['msg']}", Fault(f"?{where}", reason))
 
     @app.exception_handler(HTTPException)
-    async def _http(_request: Request, error: HTTPException) -> JSONResponse:
-        return response(
-            error.status_code, HTTPStatus(error.status_code).description or error.detail, headers=error.headers
-        )
+    async def _http(_request: Request, error: HTTPException) -> Response:
+        detail = HTTPStatus(error.status_code).description or error.detail
+        return response(error.status_code, detail, headers=error.headers)
 
     @app.exception_handler(Exception)
-    async def _defect(_request: Request, _error: Exception) -> JSONResponse:
+    async def _defect(_request: Request, _error: Exception) -> Response:
         return response(500, "the service failed on this request; its log says why")

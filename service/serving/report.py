@@ -1,76 +1,153 @@
-"""What a model has to say of itself, as the API, `perceptron inspect` and `export` show it. Knows no web framework."""
+"""What a model has to say of itself, said once: the API, `/openapi.json`, metrics, `inspect` and `export` show it.
+
+Knows no web framework.
+"""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Self
 
+import msgspec
+from msgspec import Meta
+
+from service.learning.identity import Identity
 from service.learning.recent import QUANTILES
 from service.serving.models import Answering, Model
 from service.snapshots.head import Head
 
-
-def describe(model: Model, a: Answering) -> dict[str, Any]:
-    """A model as `GET /v1/models/{m}` and `perceptron inspect` show it."""
-    learner, head, counts = a.learner, a.head, a.learner.counts
-    overall, recent = learner.accuracy()
-    margins = learner.watch.recent.margins
-    bound, bound_reason = learner.watch.bound
-    return {
-        "model": model.name,
-        "identity": learner.identity,
-        "version": head.version,
-        "ahead": a.ahead,
-        "order": head.order,
-        "next": {str(p): o for p, o in sorted(learner.next.items())},
-        "covered": {str(p): ranges for p, ranges in sorted(learner.covered.items())},
-        "events": counts.events,
-        "mistakes": counts.mistakes,
-        "wrong_predictions": counts.wrong_predictions,
-        "updates": counts.updates,
-        "confusion": counts.confusion,
-        "rejected": counts.rejected,
-        "ignored_features": counts.ignored_features,
-        "accuracy": {"all": overall, "recent": recent},
-        "columns": len(learner.columns),
-        "squared_norm": learner.squared_norm,
-        "squared_norm_limit": learner.watch.squared_norm_limit,
-        "loss": margins and margins.loss,
-        "margins": margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
-        "serve": learner.watch.options.serve,
-        "bound": bound,
-        "bound_reason": bound_reason,
-        "digest": a.digest,
-        "state_digest": head.state_digest,
-        "saved_at": _iso(head.saved_at),
-        "learning_here": model.learning_here,
-        "stopped": model.stopped or model.unusable,
-    }
+Name = Annotated[str, Meta(examples=["churn"])]
+Saved = Annotated[str, Meta(examples=["2030-01-01T12:00:00.000+00:00"])]
+Offsets = Annotated[dict[str, int], Meta(examples=[{"0": 1234}], description="the next offset, by partition")]
+Digest = Annotated[str, Meta(examples=["9d55c0e5…"])]
 
 
-def describe_version(name: str, head: Head) -> dict[str, Any]:
-    """A kept version as `GET /v1/models/{m}/versions` and `perceptron inspect` show it."""
-    return {
-        "version": head.version,
-        "saved_at": _iso(head.saved_at),
-        "next": {partition: position.offset for partition, position in head.next.items()},
-        "events": head.counts.events,
-        "mistakes": head.counts.mistakes,
-        "digest": name,
-    }
+class Accuracy(msgspec.Struct, forbid_unknown_fields=True):
+    """Prequential: each event was predicted before it was learned. Null before the first event."""
+
+    all: Annotated[float | None, Meta(examples=[0.969])]
+    recent: Annotated[float | None, Meta(examples=[0.98])]
+
+
+class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A model: counts and offsets of the state that answers; version and digests of its accepted head."""
+
+    model: Name
+    identity: Annotated[
+        Identity,
+        Meta(examples=[{"fold": 1, "rule": "perceptron", "eta": 1.0, "features": "named"}]),
+    ]
+    version: Annotated[int, Meta(examples=[42])]
+    ahead: Annotated[int, Meta(examples=[0])]
+    order: Annotated[str, Meta(examples=["log"])]
+    next: Offsets
+    covered: Annotated[dict[str, list[tuple[int, int]]], Meta(examples=[{"0": [[0, 1234]]}])]
+    events: Annotated[int, Meta(examples=[1230])]
+    mistakes: Annotated[int, Meta(examples=[31])]
+    wrong_predictions: Annotated[int, Meta(examples=[29])]
+    updates: Annotated[int, Meta(examples=[31])]
+    confusion: Annotated[list[list[int]], Meta(examples=[[[600, 14], [15, 601]]], description="[truth][prediction]")]
+    rejected: Annotated[dict[str, int], Meta(examples=[{"not-json": 4}])]
+    ignored_features: Annotated[int, Meta(examples=[0])]
+    accuracy: Accuracy
+    columns: Annotated[int, Meta(examples=[21])]
+    squared_norm: Annotated[
+        float | None, Meta(examples=[88.5], description="null where it is beyond what a number can hold")
+    ]
+    squared_norm_limit: Annotated[float | None, Meta(examples=[310.25])]
+    loss: Annotated[
+        float | None, Meta(examples=[0.02], description="mean perceptron loss max(0, -y*s) of recent events")
+    ]
+    margins: Annotated[
+        dict[str, float] | None,
+        Meta(examples=[{"0.1": 0.2, "0.5": 1.1, "0.9": 2.5}], description="quantiles of y*s/|x| of recent events"),
+    ]
+    serve: Annotated[str, Meta(examples=["last"], description="the weights that answer: last or average")]
+    bound: Annotated[
+        int | None, Meta(examples=[112], description="the most updates that the perceptron theorem allows")
+    ]
+    bound_reason: Annotated[str | None, Meta(examples=[None])]
+    digest: Digest
+    state_digest: Digest
+    saved_at: Saved
+    learning_here: bool
+    stopped: str | None
+
+    @classmethod
+    def of(cls, model: Model, a: Answering) -> Self:
+        """What there is to say of a model at this moment."""
+        learner, head, counts = a.learner, a.head, a.learner.counts
+        overall, recent = learner.accuracy()
+        margins = learner.watch.recent.margins
+        bound, bound_reason = learner.watch.bound
+        return cls(
+            model=model.name,
+            identity=learner.identity,
+            version=head.version,
+            ahead=a.ahead,
+            order=head.order,
+            next={str(p): o for p, o in sorted(learner.next.items())},
+            covered={str(p): ranges for p, ranges in sorted(learner.covered.items())},
+            events=counts.events,
+            mistakes=counts.mistakes,
+            wrong_predictions=counts.wrong_predictions,
+            updates=counts.updates,
+            confusion=counts.confusion,
+            rejected=counts.rejected,
+            ignored_features=counts.ignored_features,
+            accuracy=Accuracy(overall, recent),
+            columns=len(learner.columns),
+            squared_norm=learner.squared_norm,
+            squared_norm_limit=learner.watch.squared_norm_limit,
+            loss=margins and margins.loss,
+            margins=margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
+            serve=learner.watch.options.serve,
+            bound=bound,
+            bound_reason=bound_reason,
+            digest=a.digest,
+            state_digest=head.state_digest,
+            saved_at=_iso(head.saved_at),
+            learning_here=model.learning_here,
+            stopped=model.stopped or model.unusable,
+        )
+
+
+class Version(msgspec.Struct, forbid_unknown_fields=True):
+    """A kept version."""
+
+    version: Annotated[int, Meta(examples=[40])]
+    saved_at: Saved
+    next: Offsets
+    events: Annotated[int, Meta(examples=[1196])]
+    mistakes: Annotated[int, Meta(examples=[30])]
+    digest: Digest
+
+    @classmethod
+    def of(cls, digest: str, head: Head) -> Self:
+        """What there is to say of the version that a head of this digest is."""
+        following = {partition: position.offset for partition, position in head.next.items()}
+        return cls(head.version, _iso(head.saved_at), following, head.counts.events, head.counts.mistakes, digest)
+
+
+class Summary(msgspec.Struct, forbid_unknown_fields=True):
+    """A model in a list; fields are null before its first snapshot is there."""
+
+    model: Name
+    rule: Annotated[str | None, Meta(examples=["perceptron"])]
+    features: Annotated[str | None, Meta(examples=["named"])]
+    version: Annotated[int | None, Meta(examples=[42])]
+    events: Annotated[int | None, Meta(examples=[1000])]
+    mistakes: Annotated[int | None, Meta(examples=[31])]
+    learning_here: bool
+
+    @classmethod
+    def of(cls, model: Model) -> Self:
+        """A line of the list."""
+        if model.answering is None:
+            return cls(model.name, None, None, None, None, None, model.learning_here)
+        learner, head, _ = model.answering
+        identity, counts = learner.identity, learner.counts
+        said = identity.rule, identity.features, head.version, counts.events, counts.mistakes
+        return cls(model.name, *said, model.learning_here)
 
 
 def _iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-
-
-def summary(model: Model) -> dict[str, Any]:
-    """A model in a list: null before its first snapshot is there."""
-    a = model.answering
-    return {
-        "model": model.name,
-        "rule": a and a.learner.identity.rule,
-        "features": a and a.learner.identity.features,
-        "version": a and a.head.version,
-        "events": a and a.learner.counts.events,
-        "mistakes": a and a.learner.counts.mistakes,
-        "learning_here": model.learning_here,
-    }

@@ -12,7 +12,7 @@ import typer
 
 from service.errors import ConfigurationError, DataError
 from service.serving.models import Answering, Model
-from service.serving.report import describe
+from service.serving.report import Description
 from service.settings import Settings
 from service.snapshots.store import RedisStore
 from service.tools import weights
@@ -45,15 +45,15 @@ async def _newest(settings: Settings, name: str) -> Answering:
 
 def as_json(name: str, a: Answering) -> dict[str, Any]:
     """The model as the JSON names its parts."""
-    described = describe(Model(name), a)
+    described = Description.of(Model(name), a)
     counts = ("events", "mistakes", "wrong_predictions", "updates", "confusion", "rejected", "ignored_features")
     about = ("model", "version", "saved_at", "state_digest")
     return weights.as_json(
         a.learner.identity,
         a.learner.columns.names,
         a.learner.served,
-        {part: described[part] for part in counts},
-        {part: described[part] for part in about},
+        {part: getattr(described, part) for part in counts},
+        {part: getattr(described, part) for part in about},
     )
 
 

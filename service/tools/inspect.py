@@ -16,7 +16,7 @@ from rich.text import Text
 from service.errors import DataError, DependencyError
 from service.learning.learner import Learner
 from service.serving.models import Model
-from service.serving.report import describe, describe_version
+from service.serving.report import Description, Version
 from service.settings import Settings
 from service.snapshots import codec
 from service.snapshots.store import RedisStore
@@ -29,6 +29,25 @@ BAR_WIDTH = 30
 """Characters; even, so that zero is between two of them."""
 
 
+class Largest(msgspec.Struct):
+    """A weight."""
+
+    name: str
+    weight: float
+
+
+class Inspection(Description, kw_only=True):
+    """What `--json` shows: all that the API says, and what a stored model and its topic say without a service."""
+
+    hindsight_bound: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    offsets_without_record: int
+    lag: dict[str, int] | None
+    lag_reason: str | None
+    versions: list[Version]
+    bias: float
+    largest_weights: list[Largest]
+
+
 def inspect_model(settings: Settings, name: str, *, bound: bool, as_json: bool) -> None:
     """Print all that is known of a model without asking the process that learns it; with `bound`, replay its log."""
     about = asyncio.run(_about(settings, name, bound))
@@ -37,14 +56,13 @@ def inspect_model(settings: Settings, name: str, *, bound: bool, as_json: bool) 
         return
     console = Console()
     console.print(_facts(about))
-    for table in (_partitions(about), _versions(about["versions"]), _weights(about)):
+    for table in (_partitions(about), _versions(about.versions), _weights(about)):
         if table.row_count:
             console.print()
             console.print(table)
 
 
-async def _about(settings: Settings, name: str, bound: bool) -> dict[str, Any]:
-    """Everything that is shown, as `--json` names it."""
+async def _about(settings: Settings, name: str, bound: bool) -> Inspection:
     async with RedisStore(settings.redis.url) as store:
         answering = await newest(store, name, settings.of(name).options())
         kept = await store.kept(name, [v.version for v in answering.head.kept])
@@ -55,24 +73,21 @@ async def _about(settings: Settings, name: str, bound: bool) -> dict[str, Any]:
         lag = await _lag(settings.kafka.cluster, name, answering.learner.next)
     except (DependencyError, DataError) as error:
         reason = str(error)
-    hindsight = {}
+    best: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     if bound:
         from service.tools.replay import best_bound
 
         best = await best_bound(settings.kafka.cluster, name, settings.of(name), answering.learner)
-        hindsight = {"hindsight_bound": best}
-    return {
-        **describe(Model(name), answering),
-        **hindsight,
-        "offsets_without_record": _empty(answering.learner),
-        "lag": lag,
-        "lag_reason": reason,
-        "versions": [describe_version(*v) for v in codec.kept(answering.head, answering.digest, kept)],
-        "bias": float(w[0]),
-        "largest_weights": [
-            {"name": columns.name_of(c), "weight": float(w[c])} for c in answering.learner.largest(TOP)
-        ],
-    }
+    return Inspection(
+        **msgspec.structs.asdict(Description.of(Model(name), answering)),
+        hindsight_bound=best,
+        offsets_without_record=_empty(answering.learner),
+        lag=lag,
+        lag_reason=reason,
+        versions=[Version.of(*v) for v in codec.kept(answering.head, answering.digest, kept)],
+        bias=float(w[0]),
+        largest_weights=[Largest(columns.name_of(c), float(w[c])) for c in answering.learner.largest(TOP)],
+    )
 
 
 def _empty(learner: Learner) -> int:
@@ -99,91 +114,94 @@ async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> di
     return {str(partition): n for partition, n in lag.items()}
 
 
-def _facts(about: dict[str, Any]) -> Table:
+def _facts(about: Inspection) -> Table:
     table = Table(show_header=False, box=None)
-    identity = about["identity"]
-    accuracy = ", ".join(f"{k} {v:.4f}" for k, v in about["accuracy"].items() if v is not None) or "no events yet"
-    lag, limit, margins = about["lag"], about["squared_norm_limit"], about["margins"]
+    identity = about.identity
+    accuracy = (
+        ", ".join(f"{k} {v:.4f}" for k, v in msgspec.structs.asdict(about.accuracy).items() if v is not None)
+        or "no events yet"
+    )
+    lag, limit, margins = about.lag, about.squared_norm_limit, about.margins
     rows = {
-        "model": about["model"],
+        "model": about.model,
         "rule": f"{identity.rule}, eta {identity.eta:g}, features {identity.features}",
-        "version": f"{about['version']}, saved {about['saved_at']}",
-        "events": f"{about['events']:,}",
-        "mistakes": f"{about['mistakes']:,} ({about['wrong_predictions']:,} wrong predictions)",
-        "updates": f"{about['updates']:,}, "
-        + (f"no bound: {about['bound_reason']}" if about["bound"] is None else f"of at most {about['bound']:,}"),
+        "version": f"{about.version}, saved {about.saved_at}",
+        "events": f"{about.events:,}",
+        "mistakes": f"{about.mistakes:,} ({about.wrong_predictions:,} wrong predictions)",
+        "updates": f"{about.updates:,}, "
+        + (f"no bound: {about.bound_reason}" if about.bound is None else f"of at most {about.bound:,}"),
         **_hindsight(about),
         "accuracy": accuracy,
-        "loss": "-" if about["loss"] is None else f"{about['loss']:g} (mean perceptron loss of recent events)",
+        "loss": "-" if about.loss is None else f"{about.loss:g} (mean perceptron loss of recent events)",
         "margins": ", ".join(f"{q} quantile {v:g}" for q, v in (margins or {}).items()) or "-",
-        "rejected": ", ".join(f"{k} {v:,}" for k, v in sorted(about["rejected"].items())) or "none",
+        "rejected": ", ".join(f"{k} {v:,}" for k, v in sorted(about.rejected.items())) or "none",
         "gaps": _gaps(about),
-        "columns": f"{about['columns']:,}",
-        "squared norm": f"{about['squared_norm']:g}" + (f" of at most {limit:g}" if limit is not None else ""),
-        "state digest": about["state_digest"],
-        "lag": f"unknown: {about['lag_reason']}" if lag is None else f"{sum(lag.values()):,} records",
-        "bias": f"{about['bias']:g}",
+        "columns": f"{about.columns:,}",
+        "squared norm": f"{about.squared_norm:g}" + (f" of at most {limit:g}" if limit is not None else ""),
+        "state digest": about.state_digest,
+        "lag": f"unknown: {about.lag_reason}" if lag is None else f"{sum(lag.values()):,} records",
+        "bias": f"{about.bias:g}",
     }
     for key, value in rows.items():
         table.add_row(Text(key, "bold"), Text(str(value)))
     return table
 
 
-def _gaps(about: dict[str, Any]) -> str:
+def _gaps(about: Inspection) -> str:
     """Offsets that were not learned, between those that were."""
-    empty = about["offsets_without_record"]
+    empty = about.offsets_without_record
     holes = [
         f"partition {p}: {a:,} to {b:,} left out"
-        for p, ranges in about["covered"].items()
+        for p, ranges in about.covered.items()
         for (_, a), (b, _) in pairwise(ranges)
     ]
     said = [f"{empty:,} offsets hold no record, perceptron verify says which"] if empty else []
     return "; ".join([*said, *holes]) or "none"
 
 
-def _hindsight(about: dict[str, Any]) -> dict[str, str]:
-    if "hindsight_bound" not in about:
+def _hindsight(about: Inspection) -> dict[str, str]:
+    found = about.hindsight_bound
+    if found is msgspec.UNSET:
         return {}
-    found = about["hindsight_bound"]
-    ratio = found["updates"] / about["updates"] if about["updates"] else 1.0
+    ratio = found["updates"] / about.updates if about.updates else 1.0
     return {
         "in hindsight": f"at most {found['updates']:,} updates, {ratio:.2f} times those made, with γ = "
         f"{found['gamma']:g} and for reference {found['reference']}"
     }
 
 
-def _partitions(about: dict[str, Any]) -> Table:
+def _partitions(about: Inspection) -> Table:
     table = _table("partition", "covered", "lag")
-    lag = about["lag"] or {}
-    for partition in sorted({*about["covered"], *lag}, key=int):
-        ranges = about["covered"].get(partition, [])
+    lag = about.lag or {}
+    for partition in sorted({*about.covered, *lag}, key=int):
+        ranges = about.covered.get(partition, [])
         covered = ", ".join(f"{a:,} to {b:,}" for a, b in ranges) or "nothing"
         table.add_row(partition, covered, f"{lag[partition]:,}" if partition in lag else "unknown")
     return table
 
 
-def _versions(versions: list[dict[str, Any]]) -> Table:
+def _versions(versions: list[Version]) -> Table:
     table = _table("kept version", "saved at", "events", "mistakes")
     for row in versions:
-        table.add_row(f"{row['version']:,}", row["saved_at"], f"{row['events']:,}", f"{row['mistakes']:,}")
+        table.add_row(f"{row.version:,}", row.saved_at, f"{row.events:,}", f"{row.mistakes:,}")
     return table
 
 
-def _weights(about: dict[str, Any]) -> Table:
+def _weights(about: Inspection) -> Table:
     """The largest weights; bars to the left of the middle are negative, to its right positive."""
     table = Table(box=None)
     table.add_column("largest weights")
     table.add_column("weight", justify="right", no_wrap=True)
     table.add_column("-" + "0".center(BAR_WIDTH - 2) + "+", width=BAR_WIDTH)
-    rows = [row for row in about["largest_weights"] if row["weight"]]
+    rows = [row for row in about.largest_weights if row.weight]
     for row in rows:
-        share = row["weight"] / abs(rows[0]["weight"])
+        share = row.weight / abs(rows[0].weight)
         begin, end = 1 + min(share, 0.0), 1 + max(share, 0.0)
         bar = Bar(2, begin, end, width=BAR_WIDTH, color="red" if share < 0 else "green")
-        name = row["name"]
+        name = row.name
         # A name is data: it may hold what a terminal would obey.
         name = name if name.isprintable() else json.dumps(name)
-        table.add_row(Text(name, no_wrap=True, overflow="ellipsis"), f"{row['weight']:+g}", bar)
+        table.add_row(Text(name, no_wrap=True, overflow="ellipsis"), f"{row.weight:+g}", bar)
     return table
 
 

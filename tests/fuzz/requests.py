@@ -21,8 +21,8 @@ from fastapi import FastAPI
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics
 from service.serving.app import Limits, create_app
-from service.serving.large import LARGE
 from service.serving.models import Models, given
+from service.serving.requests import LARGE
 from service.snapshots.store import RedisStore
 from tests.fuzz import judge
 from tests.fuzz.events import IDENTITIES, learned, record

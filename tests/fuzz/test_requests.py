@@ -6,7 +6,7 @@ import os
 import pytest
 
 from service.learning import features
-from service.serving import app, large, predict
+from service.serving import predictor, requests
 from tests.fuzz.requests import Asked, application, ask, fuzz
 
 
@@ -19,13 +19,13 @@ async def test_mutated_requests_get_an_answer_or_a_problem() -> None:
 
 async def test_pieces_are_read_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if every body were large, and every few bytes of it a piece: the same verdicts and scores, bit for bit."""
-    monkeypatch.setattr(app, "LARGE", 0)
-    monkeypatch.setattr(large, "LARGE", 30)
+    monkeypatch.setattr(predictor, "LARGE", 0)
+    monkeypatch.setattr(requests, "LARGE", 30)
     counted = await fuzz(1500, seed=1)
     assert counted[200] > 300
 
 
-@pytest.mark.parametrize(("owner", "name"), [(predict, "certain"), (features, "_in_range")])
+@pytest.mark.parametrize(("owner", "name"), [(requests, "certain"), (features, "_in_range")])
 async def test_a_fault_is_found(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these tests of a body that lets everything through is noticed."""
     monkeypatch.setattr(owner, name, lambda *_: True)

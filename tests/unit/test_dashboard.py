@@ -11,7 +11,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.monitoring.metrics import Durable, Metrics, Now
+from service.monitoring.metrics import Metrics
+from tests.figures import learned
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 TEXT = (DEPLOY / "grafana" / "dashboards" / "perceptron.json").read_text()
@@ -27,9 +28,7 @@ def test_the_committed_dashboard_is_what_its_generator_gives() -> None:
 
 def _exported() -> set[str]:
     """The name of every sample that a learner can export, as its own /metrics writes it."""
-    durable = Durable(1, 1, 1, 1, 1, {"not-json": 1})
-    learner = {"limit": 1.0, "accuracy": 1.0, "bound": 1, "margins": (0.0, (0.0, 0.0, 0.0)), "lag": {0: 1}}
-    now = Now("m", True, 1, 1, 1.0, 1.0, durable, **learner)  # type: ignore[arg-type]
+    now = learned("m")
     metrics = Metrics("1", lambda: [now], lambda: True, lambda: {"kafka": 0.0})
     families = list(text_string_to_metric_families(asyncio.run(metrics.render()).decode()))
     # Of a metric with labels there is no sample before its first use, but its family is there.

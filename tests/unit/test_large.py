@@ -13,11 +13,12 @@ from fastapi import FastAPI
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.monitoring.metrics import Durable, Metrics, Now
-from service.serving import large
+from service.monitoring.metrics import Metrics
+from service.serving import predictor
 from service.serving.app import Limits, create_app
 from service.serving.models import Models, given
 from service.snapshots.store import RedisStore
+from tests.figures import learned
 from tests.fuzz.requests import Answered, Asked, ask
 
 NAMES = [f"n{i}" for i in range(100)]
@@ -69,7 +70,7 @@ def served() -> Served:
     app = create_app(
         Models([given("m", learner, 0.0)]), metrics, lambda: True, lambda: False, store, Limits(), version="0"
     )
-    large.answer(large.moment(learner), b'{"instances":[]}', 1, explain=False)
+    predictor.answer_large(predictor.moment(learner), b'{"instances":[]}', 1, explain=False)
     return Served(app, learner)
 
 
@@ -171,12 +172,12 @@ async def test_what_is_wrong_with_a_large_request_is_named(
 
 async def test_a_scrape_of_a_hundred_models_does_not_hold_the_loop() -> None:
     """Ten thousand lines, which took it 128 ms."""
-    figures: dict[str, Any] = {"limit": 1.0, "accuracy": 1.0, "bound": 1, "margins": (0.0, (0.0,) * 3), "lag": {0: 1}}
+    figures = [learned(f"m{i}") for i in range(100)]
 
     def models() -> Any:
-        for i in range(100):
+        for one in figures:
             sum(range(20_000))  # what it takes to say how a model does
-            yield Now(f"m{i}", True, 1, 1, 1.0, 1.0, Durable(1, 1, 1, 1, 1, {}), **figures)
+            yield one
 
     metrics = Metrics("1", models, lambda: True, lambda: {})
     for i in range(100):

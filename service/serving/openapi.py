@@ -1,0 +1,109 @@
+"""What `/openapi.json` and `/docs` show: the shapes of answers as they are encoded, and of requests by kind of model.
+
+Requests are described alone: `requests.read` reads them, and says what is wrong in the format's own words. A test
+holds all of it against real answers.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from service.learning.identity import MAX_VALUE, Identity
+from service.serving.problems import Problem
+
+PREDICT = "/v1/models/{name}/predict"
+_REF = "#/components/schemas/{name}"
+
+
+def responses(answers: Sequence[type[msgspec.Struct]], *problems: int) -> dict[int | str, dict[str, Any]]:
+    """A route's `responses`: its answer is one of these, and these are the problems that it can end with."""
+    texts = {
+        404: "no such model",
+        408: "body too slow",
+        413: "body too large",
+        415: "not JSON",
+        422: "not as expected",
+        503: "not now",
+    }
+    (problem, *shapes), _ = msgspec.json.schema_components([Problem, *answers], ref_template=_REF)
+    shape = {"anyOf": shapes} if len(shapes) > 1 else shapes[0]
+    return {
+        200: {"description": "the answer", "content": {"application/json": {"schema": shape}}},
+        "default": {"description": "a problem", "content": {"application/problem+json": {"schema": problem}}},
+        **{
+            status: {"description": texts[status], "content": {"application/problem+json": {"schema": problem}}}
+            for status in problems
+        },
+    }
+
+
+def described(document: dict[str, Any], answers: Iterable[Any]) -> dict[str, Any]:
+    """A document with the schemas of these answers, and of what they are made of."""
+    _, schemas = msgspec.json.schema_components([Problem, *answers], ref_template=_REF)
+    components = document.get("components", {})
+    return document | {"components": components | {"schemas": components.get("schemas", {}) | schemas}}
+
+
+def following(document: dict[str, Any], models: Iterable[Any], max_instances: int) -> Callable[[], dict[str, Any]]:
+    """`/openapi.json`: the document of the routes, its requests of the kinds that there are `models` of by now.
+
+    What one kind of model takes another refuses. So where there are several kinds, one has the route as it stands, for
+    the names of its models, and each model of another kind has a path of its own.
+    """
+
+    def openapi() -> dict[str, Any]:
+        kinds: dict[str, tuple[dict[str, Any], list[str]]] = {}
+        for model in models:
+            if model.answering is not None:
+                body = _body(model.answering.learner.identity, max_instances)
+                kinds.setdefault(repr(body), (body, []))[1].append(model.name)
+        by_count = sorted(kinds.values(), key=lambda kind: -len(kind[1]))
+        body, names = by_count[0] if by_count else (_body(None, max_instances), [])
+        operation = document["paths"][PREDICT]["post"]
+        name, *parameters = operation["parameters"]
+        if len(by_count) > 1:
+            name = name | {"schema": name["schema"] | {"enum": names}}
+        paths = document["paths"] | {PREDICT: {"post": operation | {"parameters": [name, *parameters]} | body}}
+        for own, others in by_count[1:]:
+            for other in others:
+                its = {"operationId": f"{operation['operationId']}_{other}", "parameters": parameters}
+                paths[PREDICT.replace("{name}", quote(other, safe=""))] = {"post": operation | its | own}
+        return document | {"paths": paths}
+
+    return openapi
+
+
+def _body(identity: Identity | None, max_instances: int) -> dict[str, Any]:
+    """The `requestBody` of a prediction: the handler reads the bytes itself."""
+    features = _features(identity or Identity())
+    if identity is None:
+        features = {"anyOf": [features, _features(Identity(features="positional", dimension=2))]}
+    example = (features["anyOf"][0] if identity is None else features)["examples"][0]
+    instance = {"type": "object", "required": ["features"], "properties": {"features": features}}
+    schema = {
+        "type": "object",
+        "properties": {
+            "features": features,
+            "instances": {"type": "array", "items": instance, "maxItems": max_instances},
+        },
+        "oneOf": [{"required": ["features"]}, {"required": ["instances"]}],
+        "examples": [{"features": example}, {"instances": [{"features": example}] * min(2, max_instances)}],
+    }
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _features(identity: Identity) -> dict[str, Any]:
+    number = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
+    if identity.features == "positional":
+        count = identity.dimension or 0
+        example = [[0.3, 2.0][i % 2] for i in range(count)]
+        return {"type": "array", "items": number, "minItems": count, "maxItems": count, "examples": [example]}
+    return {
+        "type": "object",
+        "additionalProperties": number,
+        "maxProperties": identity.max_features,
+        "propertyNames": {"maxLength": identity.max_name_bytes},
+        "examples": [dict(list({"age": 0.3, "clicks": 2.0}.items())[: identity.max_features])],
+    }

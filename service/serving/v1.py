@@ -1,0 +1,135 @@
+"""Our own protocol: predictions, models, their weights and kept versions, under `/v1/models`.
+
+Handlers are `async def` only: a plain one would run in a thread and see half an update.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from msgspec import Meta
+
+from service.errors import DependencyError, SnapshotDamaged
+from service.learning.learner import Learner
+from service.serving.edge import InFlight
+from service.serving.models import Models
+from service.serving.openapi import PREDICT, responses
+from service.serving.predictor import Many, One, Predictor
+from service.serving.problems import Refusal
+from service.serving.report import Description, Summary, Version
+from service.snapshots import codec
+from service.snapshots.store import RedisStore
+
+MAX_PAGE = 10_000
+
+
+class ModelList(msgspec.Struct, forbid_unknown_fields=True):
+    """All models of the process."""
+
+    models: list[Summary]
+
+
+class Weight(msgspec.Struct, forbid_unknown_fields=True):
+    """One weight."""
+
+    name: Annotated[str, Meta(examples=["clicks"])]
+    column: Annotated[int, Meta(examples=[2])]
+    weight: Annotated[float, Meta(examples=[1.5])]
+
+
+class Weights(msgspec.Struct, forbid_unknown_fields=True):
+    """Some weights; `next` is the cursor of the following page, if there is one."""
+
+    bias: Annotated[float, Meta(examples=[0.45])]
+    weights: list[Weight]
+    next: Annotated[str | None, Meta(examples=["1001"])]
+
+
+class Versions(msgspec.Struct, forbid_unknown_fields=True):
+    """The versions kept for rollback, oldest first."""
+
+    versions: list[Version]
+
+
+ANSWERS = One, Many, ModelList, Description, Weights, Versions
+
+
+def routes(models: Models, predictor: Predictor, store: RedisStore, in_flight: InFlight) -> APIRouter:
+    """The routes of this protocol."""
+    router = APIRouter()
+
+    @router.post(PREDICT, responses=responses([One, Many], 404, 408, 413, 415, 422, 503))
+    async def predict_one_or_many(name: str, request: Request, explain: bool = False) -> Response:
+        """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes."""
+        predictor.answering(name)  # before a body is waited for
+        return encoded(await predictor.predict(name, await in_flight.read(request), explain))
+
+    @router.get("/v1/models", responses=responses([ModelList]))
+    async def list_models() -> Response:
+        """Every model of this process."""
+        return encoded(ModelList([Summary.of(model) for model in models]))
+
+    @router.get("/v1/models/{name}", responses=responses([Description], 404, 503))
+    async def describe_model(name: str) -> Response:
+        """Counts and offsets of the state that answers; version and digests of its accepted head."""
+        return encoded(Description.of(*models.answering(name)))
+
+    @router.get("/v1/models/{name}/weights", responses=responses([Weights], 404, 422, 503))
+    async def weights(
+        name: str,
+        one: Annotated[
+            list[str],
+            Query(alias="name", default_factory=list, description="this one, commas and all; may be given again"),
+        ],
+        top: Annotated[int | None, Query(ge=1, le=MAX_PAGE, description="the largest")] = None,
+        names: Annotated[str | None, Query(description="these, with commas between them")] = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="of a page")] = 1000,
+        cursor: Annotated[int, Query(ge=1, description="`next` of the page before")] = 1,
+    ) -> Response:
+        """Some weights by name (`names`, `name`), the largest of these or of all (`top`), or all in pages (`limit`)."""
+        learner = models.answering(name)[1].learner
+        wanted = one if names is None else [*one, *names.split(",")]
+        chosen, after = _choose(learner, wanted, top, limit, cursor)
+        w = learner.served
+        rows = [Weight(learner.columns.name_of(c), c, float(w[c])) for c in chosen]
+        return encoded(Weights(float(w[0]), rows, after))
+
+    @router.get("/v1/models/{name}/versions", responses=responses([Versions], 404, 503))
+    async def versions(name: str, request: Request) -> Response:
+        """The versions kept for rollback, oldest first."""
+        a = models.answering(name)[1]
+        in_flight.take(request)
+        try:
+            found = await store.kept(name, [v.version for v in a.head.kept])
+            kept = codec.kept(a.head, a.digest, found)
+        except SnapshotDamaged as error:
+            raise Refusal(503, str(error)) from None
+        except DependencyError:
+            raise Refusal(503, "the snapshot store does not answer") from None
+        return encoded(Versions([Version.of(*version) for version in kept]))
+
+    return router
+
+
+def encoded(answer: msgspec.Struct) -> Response:
+    """An answer as JSON."""
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def _choose(
+    learner: Learner, wanted: Sequence[str], top: int | None, limit: int, cursor: int
+) -> tuple[Sequence[int], str | None]:
+    """Columns to show, and the cursor of the page after them."""
+    if wanted:
+        columns = [c for n in wanted if (c := learner.columns.column_of(n)) is not None]
+        if top is None:
+            return columns, None
+        w = learner.served
+        return sorted(columns, key=lambda c: (-abs(w[c]), c))[:top], None
+    if top is not None:
+        return learner.largest(top), None
+    count = len(learner.columns)
+    end = min(cursor + limit, count)
+    return range(cursor, end), str(end) if end < count else None
