@@ -96,7 +96,7 @@ class Decoder:
         self._listed = identity.features == "positional"
         self._hashed = identity.features == "hashed"
         event: Any = _Event
-        self._fast: Callable[[bytes], Any] = msgspec.json.Decoder(event[form_of(identity)]).decode
+        self._fast: Callable[[bytes], Any] = msgspec.json.Decoder(event[form_of(identity.features)]).decode
         self._signs = label_signs(identity)
 
     def decode(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.errors import Rejected
-from service.learning.identity import MAX_VALUE, Identity
+from service.learning.identity import MAX_VALUE, Identity, Mode
 from service.learning.scanner import MAX_DEPTH, WHITE, Member, look, scan
 
 Features = Mapping[str, float] | Sequence[float]
@@ -84,9 +84,9 @@ def outermost(raw: bytes, member: Member) -> Any:
     return [] if text[:1] == b"[" else Members() if text[:1] == b"{" else parse(text)
 
 
-def form_of(identity: Identity) -> Any:
-    """The type that features of this model are read as."""
-    return list[float] if identity.features == "positional" else dict[str, float]
+def form_of(mode: Mode) -> Any:
+    """The type that features are read as."""
+    return list[float] if mode == "positional" else dict[str, float]
 
 
 def names_in(features: Any) -> int:

@@ -23,6 +23,10 @@ so that `FOLD` is what it was."""
 Label = bool | int | float | str
 
 
+Mode = Literal["named", "positional", "hashed"]
+"""What features are: see `columns`."""
+
+
 class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
     """Rule, features, labels and acceptance limits of one model. Plain JSON values only."""
 
@@ -38,7 +42,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     start: str = "zero"
     """See `learning.start`."""
     average: bool = False
-    features: Literal["named", "positional", "hashed"] = "named"
+    features: Mode = "named"
     dimension: int | None = None
     bits: int | None = None
     labels: tuple[Label, Label] | None = None

@@ -56,7 +56,7 @@ def create_app(
     problems.install(app)
     in_flight = InFlight(limits.in_flight, limits.body_bytes, limits.body_seconds)
     app.add_middleware(Edge, metrics=metrics, stopping=stopping, in_flight=in_flight)
-    app.include_router(v1.routes(models, Predictor(models, metrics, limits.instances), store, in_flight))
+    v1.install(app, models, Predictor(models, metrics, limits.instances), store, in_flight)
 
     @app.get("/livez", responses=responses([Live]))
     async def live() -> Response:

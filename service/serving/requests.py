@@ -5,16 +5,15 @@ long. So `pieces` finds by a compiled scan where the elements of `instances` beg
 small requests, as requests of their own. One instance has a limit therefore.
 """
 
-import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
 from service.errors import Rejected
 from service.learning.features import Features, certain, examine, form_of, given, kind, names_in, outermost
-from service.learning.identity import Identity
+from service.learning.identity import Identity, Mode
 from service.learning.scanner import MAX_DEPTH, WHITE, elements, scan
 
 MEMBERS = ("features", "instances")
@@ -40,16 +39,18 @@ class _Request(msgspec.Struct, Generic[_F]):
     instances: list[_Instance[_F]] | msgspec.UnsetType = _UNSET
 
 
-@functools.cache
-def _fast(form: Any) -> Callable[[bytes], Any]:
+def _reader(mode: Mode) -> Callable[[bytes], Any]:
     request: Any = _Request
-    return msgspec.json.Decoder(request[form]).decode
+    return msgspec.json.Decoder(request[form_of(mode)]).decode
+
+
+_READERS = {mode: _reader(mode) for mode in get_args(Mode)}
 
 
 def read(body: bytes, identity: Identity, max_instances: int) -> tuple[list[Features], bool]:
     """The instances of a request body, and whether they came as `instances`; raises Rejected."""
     try:
-        request = _fast(form_of(identity))(body)
+        request = _READERS[identity.features](body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         _examine(body, identity, max_instances)
         raise Rejected("not-json", str(error)) from None  # a NaN where nobody looks: for Python it is JSON
