@@ -16,7 +16,7 @@ from service.embedded.stream import NAMES, examples, separator
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
-from service.learning.start import Weights
+from service.learning.weights import Weights
 
 FOLDER = Path(__file__).parent
 SEED = 7

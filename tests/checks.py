@@ -19,7 +19,8 @@ from service.learning.columns import columns_for
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
-from service.learning.start import RANDOM, Weights, initial
+from service.learning.start import RANDOM, initial
+from service.learning.weights import Weights
 from service.snapshots import blobs, codec
 from service.snapshots import head as heads
 from service.snapshots.head import Head

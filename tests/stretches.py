@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
-from service.learning.start import Weights, initial
+from service.learning.start import initial
+from service.learning.weights import Weights
 from tests.checks import close, restored
 
 NAMES = [f"f{i}" for i in range(5)]

@@ -34,7 +34,7 @@ from service.errors import PerceptronError
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
-from service.learning.start import Weights
+from service.learning.weights import Weights
 from service.snapshots.head import content
 from service.streaming.cluster import Cluster
 

@@ -22,8 +22,9 @@ from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.kernel import Learned
 from service.learning.options import DEFAULT, Options
 from service.learning.recent import Recent
-from service.learning.start import Weights, initial
+from service.learning.start import initial
 from service.learning.watch import Watch
+from service.learning.weights import Weights
 
 Ranges = dict[int, list[tuple[int, int]]]
 """Covered offsets by partition, as half-open [from, to) in ascending order; the last `to` is the next offset."""

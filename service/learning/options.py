@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from service.learning.start import Weights
+from service.learning.weights import Weights
 
 
 class Options(NamedTuple):

@@ -24,7 +24,8 @@ from service.learning.events import Batch, Decoder, Reject
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.kernel import Vector
 from service.learning.rules import RULES
-from service.learning.start import Weights, initial
+from service.learning.start import initial
+from service.learning.weights import Weights
 
 SETTLED = 1e-12
 """Relative: a loss that falls by less in a pass falls no more."""

@@ -2,65 +2,15 @@
 
 zero            every column begins at 0
 random:SEED     column c begins at a number in [-1, 1) that depends on SEED and c alone
-weights:DIGEST  given weights, in the form that `perceptron export` and `perceptron fit` write
+weights:DIGEST  given weights (`weights.Weights`)
 """
 
-import hashlib
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from service.errors import ConfigurationError
-from service.learning.identity import MAX_SQUARED_NORM
-
 RANDOM, GIVEN = "random:", "weights:"
-
-
-class Weights(msgspec.Struct, frozen=True):
-    """Given weights: `names` in column order (none where features are positional or hashed), beside `coef`."""
-
-    coef: list[float]
-    intercept: float
-    names: list[str] | None = None
-
-    def __post_init__(self) -> None:
-        with np.errstate(over="ignore"):
-            if not self.vector @ self.vector <= MAX_SQUARED_NORM:
-                raise ValueError(f"weights must be numbers whose squared norm is at most {MAX_SQUARED_NORM:g}")
-
-    @property
-    def vector(self) -> NDArray[np.float64]:
-        """The intercept, and then the rest."""
-        return np.array([self.intercept, *self.coef])
-
-    @property
-    def identity(self) -> str:
-        """What an identity says of them."""
-        return GIVEN + hashlib.sha256(msgspec.json.encode(self)).hexdigest()
-
-
-class _Mode(msgspec.Struct):
-    mode: str | None = None
-
-
-class _About(msgspec.Struct):
-    features: _Mode = msgspec.field(default_factory=_Mode)
-
-
-def read(raw: bytes, source: str, mode: str) -> Weights:
-    """Weights from a file's bytes, for features of this mode; raises ConfigurationError that names the `source`."""
-    try:
-        weights = msgspec.json.decode(raw, type=Weights)
-        given = msgspec.json.decode(raw, type=_About).features.mode or mode
-    except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{source}: {error}: expected what `perceptron export` writes") from None
-    if given != mode:
-        raise ConfigurationError(f"{source}: its features are {given}, the model's {mode}")
-    if weights.names is not None and len(set(weights.names)) != len(weights.coef):
-        raise ConfigurationError(f"{source}: expected as many different names as there are weights in coef")
-    return weights
 
 
 def initial(start: str, first: int, count: int) -> NDArray[np.float64]:

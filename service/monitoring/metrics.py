@@ -23,9 +23,6 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-disable_created_metrics()  # type: ignore[no-untyped-call]
-# Else each counter has a series of start times beside it, which nothing here reads.
-
 TURN_SECONDS = 0.002
 FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
@@ -73,6 +70,8 @@ class Metrics:
         missing: Callable[[], Mapping[str, float]],
     ) -> None:
         """`missing` gives, for each dependency, since when it does not answer (seconds since 1970), or 0."""
+        # Else each counter has a series of start times beside it, which nothing here reads.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)

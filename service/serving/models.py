@@ -10,9 +10,9 @@ from service.snapshots import codec
 from service.snapshots import head as heads
 from service.snapshots.blobs import digest
 from service.snapshots.head import Head
-from service.snapshots.keeper import Clock, Offload, Snapshot, fetch
-from service.snapshots.rollback import KeptStore, before_growth
-from service.snapshots.store import Looking
+from service.snapshots.keeper import Snapshot, fetch
+from service.snapshots.ports import Clock, KeptStore, Looking, Offload
+from service.snapshots.rollback import before_growth
 
 POLL_SECONDS = 0.1
 OWN_SECONDS = 1.0

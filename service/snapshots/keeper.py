@@ -9,19 +9,19 @@ Rules that hold whatever crashes:
 No asyncio and no clock of its own: `Clock` and `offload` are handed in, so that a test can step every await.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from service.errors import DependencyError, SnapshotDamaged
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
-from service.learning.start import Weights
+from service.learning.weights import Weights
 from service.snapshots import blobs, codec, head
 from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, Source, Stored, Writer
-from service.snapshots.store import Store
+from service.snapshots.ports import Clock, Offload, Store
 
 SHARE = 50
 """A save is followed by a pause of this many times its cost, within the two bounds below."""
@@ -29,23 +29,6 @@ SHORTEST, LONGEST = 0.1, 10.0
 BYTES_PER_SECOND = 8 << 20
 MOST_RUNS = 128 * blobs.BLOCK_RUNS
 """Runs since the last kept version (2.6 MB in the store), beyond which a version is kept though none is due."""
-
-
-class Clock(Protocol):
-    """Time, as far as anything that is simulated may see it."""
-
-    def now(self) -> float:
-        """Seconds that never go back."""
-
-    def time(self) -> float:
-        """Seconds since 1970."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Let others run for at least this long; 0 is one turn."""
-
-
-Offload = Callable[..., Awaitable[Any]]
-"""`await offload(function, *arguments)`: a thread in the service, a plain call in a test."""
 
 
 class Snapshot(NamedTuple):

@@ -5,16 +5,15 @@ behind undo it: its parent would be current again. As a child, it refuses every 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
 from service.errors import DataError, SnapshotDamaged, SnapshotNewer
 from service.learning.identity import MAX_SQUARED_NORM
 from service.learning.options import Options
 from service.snapshots import blobs, codec, head
 from service.snapshots.head import Head
-from service.snapshots.keeper import Offload, Snapshot, verified
-from service.snapshots.store import Store
+from service.snapshots.keeper import Snapshot, verified
+from service.snapshots.ports import KeptStore, Offload, Store
 
 GROWN = 1000.0
 """How many times the mean square of a model's steps may differ where its weights are not about to grow without end."""
@@ -22,13 +21,6 @@ LARGE = math.sqrt(MAX_SQUARED_NORM)
 """The squared norm of weights with half as many digits as there may be."""
 TRIES = 20
 """A learner may save ten times a second; each time the rollback begins again on top of that save."""
-
-
-class KeptStore(Store, Protocol):
-    """A store that also reads what it keeps."""
-
-    async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:
-        """The heads of kept versions, as far as they are there."""
 
 
 async def kept_snapshot(

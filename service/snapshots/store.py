@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from typing import Any, Literal, Protocol, Self, cast
+from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -24,6 +24,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from service.errors import ConfigurationError, DependencyError, os_cause
 from service.snapshots import needs
 from service.snapshots.codec import damaged
+from service.snapshots.ports import Verdict
 
 MODELS = "perceptron:models"
 MAX_COMMAND = 1 << 20
@@ -41,43 +42,6 @@ return found
 """
 """One command for any number of models: a pipeline of as many HGETs costs six times as much, ten times a second."""
 PLAIN = re.compile(r"[A-Za-z0-9._-]+")
-
-Verdict = Literal["OK", "CONFLICT", "MISSING"]
-
-
-class Store(Protocol):
-    """What the keeper needs.
-
-    Every method raises DependencyError when the store cannot be reached, and SnapshotDamaged where it holds something
-    else under the model's key.
-    """
-
-    missing_since: float
-    """Since when it does not answer (seconds since 1970); 0 while it does."""
-
-    async def digest(self, model: str) -> str:
-        """The digest of the current head, or ''; as `head`, where there is none."""
-
-    async def head(self, model: str) -> tuple[str, bytes] | None:
-        """Digest and bytes of the current head, of one moment. Raises SnapshotDamaged where one of them is missing."""
-
-    async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
-        """The blobs that are there, by digest."""
-
-    async def put(self, model: str, blobs: Mapping[str, bytes]) -> None:
-        """Upload blobs."""
-
-    async def commit(
-        self, model: str, parent: str, digest: str, head: bytes, refs: Iterable[str], keep: str, evict: str
-    ) -> Verdict:
-        """Make `head` the current one if `parent` is; see commit.lua."""
-
-
-class Looking(Store, Protocol):
-    """A store that is looked at for many models in one command."""
-
-    async def digests(self, models: Sequence[str]) -> list[str | None]:
-        """Each model's `digest`, all of one moment; None where something else is under its key."""
 
 
 def key(model: str) -> str:

@@ -23,7 +23,7 @@ from aiokafka.errors import (
 
 from service.errors import DataError, DependencyError, LogGap, PerceptronError, os_cause
 from service.streaming.batches import Hole, Seen, check_offsets
-from service.streaming.internals import BatchTooLarge
+from service.streaming.internals import MAX_BATCH_BYTES, BatchTooLarge, fence
 from service.streaming.records import Records
 
 ANSWER_SECONDS = 5.0
@@ -31,25 +31,31 @@ FRESH_SECONDS = 4.0
 SILENCE_SECONDS = 30.0
 """A topic that is read whole and brings nothing for so long is given up."""
 
-# The client reports each retry, and each rebalance, as a warning or error; what matters of it is said by us.
-logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-
 
 class Cluster(NamedTuple):
     """A Kafka cluster, by the brokers that are asked first."""
 
     bootstrap: str
+    max_batch_bytes: int = MAX_BATCH_BYTES
 
     def __str__(self) -> str:
         return f"Kafka at {self.bootstrap}"
 
     def consumer(self, **options: Any) -> AIOKafkaConsumer:
         """A consumer with these options, not started."""
-        return AIOKafkaConsumer(bootstrap_servers=self.bootstrap, **options)
+        fence(self.max_batch_bytes)
+        return AIOKafkaConsumer(**self._reached, **options)
 
     def producer(self, **options: Any) -> AIOKafkaProducer:
         """A producer with these options, not started, whose records all replicas have when they are acknowledged."""
-        return AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", **options)
+        return AIOKafkaProducer(**self._reached, acks="all", **options)
+
+    @property
+    def _reached(self) -> dict[str, Any]:
+        """What every client is made with."""
+        # It reports each retry, and each rebalance, as a warning or error; what matters of it is said by us.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+        return {"bootstrap_servers": self.bootstrap}
 
     @asynccontextmanager
     async def errors(self, what: str = "") -> AsyncIterator[None]:
@@ -70,7 +76,7 @@ class Cluster(NamedTuple):
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
         """An admin client for a moment."""
-        client = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap, request_timeout_ms=int(ANSWER_SECONDS * 1000))
+        client = AIOKafkaAdminClient(**self._reached, request_timeout_ms=int(ANSWER_SECONDS * 1000))
         async with self.errors():
             try:
                 await client.start()

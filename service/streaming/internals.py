@@ -1,7 +1,7 @@
 """What leans on aiokafka's privates: a fence around what its consumers unpack, in every client of this process.
 
 The client unpacks a batch whole, whatever comes out of it, and nothing bounds how many batches one poll unpacks: some
-hundred kilobytes of the log can be gigabytes in memory. Importing this puts the fence up:
+hundred kilobytes of the log can be gigabytes in memory. `fence` is called before a consumer is made, and from then on:
 - unpacking stops at a limit, by the bytes that come out, not by the size that a codec's header declares;
 - a record with very many headers is refused before it is parsed: an empty one is two bytes, and `HEADER` when parsed;
 - a turn of the event loop unpacks `TURN` and what one batch has beyond it, whichever polls share that turn;
@@ -58,11 +58,6 @@ class _Unpacked:
 
 
 _unpacked = _Unpacked()
-
-
-def limit(max_batch_bytes: int) -> None:
-    """From now on no batch may have more bytes than this when it is unpacked."""
-    _unpacked.most = max_batch_bytes
 
 
 def _gzip(packed: bytes, most: int) -> bytes:
@@ -214,14 +209,17 @@ PLACES: list[tuple[Any, str]] = [
 """Where the client looks for what the fence replaces."""
 
 
-def _put_up() -> None:
-    """Put our own there; raises ImportError where the client has others than we know."""
-    own = {"PartitionRecords": _PartitionRecords, "FetchResult": _FetchResult}
+def fence(max_batch_bytes: int) -> None:
+    """Put our own there: from now on no batch may have more bytes than this when it is unpacked.
+
+    Raises ImportError where the client has others than we know.
+    """
+    _unpacked.most = max_batch_bytes
+    own: dict[str, Any] = {"PartitionRecords": _PartitionRecords, "FetchResult": _FetchResult}
+    own |= {f"{name}_decode": decode for name, decode in DECODERS.items()}
     for module, name in PLACES:
-        theirs = own[name].__base__ if name in own else getattr(codec, name)
-        if getattr(module, name, None) is not theirs:
+        ours = own[name]
+        theirs = getattr(codec, name, None) or ours.__base__
+        if getattr(module, name, None) not in (theirs, ours):
             raise ImportError(f"aiokafka {__version__}: {module.__name__}.{name} is not what streaming/internals knows")
-        setattr(module, name, own.get(name) or DECODERS[name.removesuffix("_decode")])
-
-
-_put_up()
+        setattr(module, name, ours)

@@ -30,9 +30,10 @@ from service.errors import (
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.snapshots.head import Source
-from service.snapshots.keeper import Clock, Keeper, Refused
+from service.snapshots.keeper import Keeper, Refused
+from service.snapshots.ports import Clock
 from service.streaming.dead_letters import dead_letter
-from service.streaming.interfaces import Log, Observer
+from service.streaming.ports import Log, Observer
 from service.streaming.recognise import fingerprint, may_go_on
 from service.streaming.records import Record, Records
 

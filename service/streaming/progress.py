@@ -13,7 +13,7 @@ from service.streaming.batches import Clients, Hole
 from service.streaming.cluster import ANSWER_SECONDS, compacted, unreadable
 
 if TYPE_CHECKING:
-    from service.streaming.log import Kafka
+    from service.streaming.group import Kafka
 
 POLLING_SECONDS = 15.0
 """The watchdog minds a topic that was asked for records so lately: not one that is stopped, or waits for the store."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from service.errors import AnotherCluster, DependencyError, IdentityChanged, LogLost
 from service.learning.identity import Identity
 from service.snapshots.head import Fingerprint, Head, Source
-from service.streaming.interfaces import Log, Observer
+from service.streaming.ports import Log, Observer
 from service.streaming.records import Record
 
 

@@ -17,7 +17,7 @@ from service.streaming.cluster import Cluster
 from service.streaming.coordinator import coordinator
 
 if TYPE_CHECKING:
-    from service.streaming.log import TopicLog
+    from service.streaming.topic import TopicLog
 
 LOOK_SECONDS = 1.0
 OUTSIDE_SECONDS = 3.0

@@ -11,35 +11,35 @@ import numpy as np
 import typer
 
 from service.errors import ConfigurationError, DataError
+from service.learning import weights
 from service.serving.models import Answering, Model
 from service.serving.report import Description
-from service.settings import Settings
-from service.snapshots.store import RedisStore
-from service.tools import weights
-from service.tools.models import newest
+from service.settings.load import Settings
+from service.tools import files
+from service.tools.stored import newest
 
 
 def export(settings: Settings, name: str, output: str | None, sklearn: str | None, onnx: str | None) -> None:
     """Write the model to these files, each whole or not at all; the JSON to standard output where none is named."""
     answering = asyncio.run(_newest(settings, name))
-    files: list[tuple[str, bytes]] = []
+    written: list[tuple[str, bytes]] = []
     if sklearn is not None:
-        files.append((sklearn, _skops(name, answering)))
+        written.append((sklearn, _skops(name, answering)))
     if onnx is not None:
-        files.append((onnx, _onnx(name, answering)))
-    if output is not None or not files:
+        written.append((onnx, _onnx(name, answering)))
+    if output is not None or not written:
         data = msgspec.json.encode(as_json(name, answering)) + b"\n"
         if output is None:
             typer.echo(data, nl=False)
             return
-        files.append((output, data))
-    for file, content in files:
-        weights.write(file, content)
+        written.append((output, data))
+    for file, content in written:
+        files.write(file, content)
         typer.echo(f"version {answering.head.version} of {name} written to {file}", err=True)
 
 
 async def _newest(settings: Settings, name: str) -> Answering:
-    async with RedisStore(settings.redis.url) as store:
+    async with settings.redis.store as store:
         return await newest(store, name, settings.of(name).options())
 
 

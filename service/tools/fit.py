@@ -17,16 +17,16 @@ import typer
 from rich.console import Console
 
 from service.errors import ConfigurationError, DataError
-from service.learning import bounds, passes
+from service.learning import bounds, passes, weights
 from service.learning.identity import Identity
 from service.learning.kernel import Vector
 from service.learning.passes import Bounded, Data, Pass
 from service.learning.separable import Evidence, separate
-from service.model_settings import ModelSettings
-from service.settings import Settings, model_settings
+from service.settings.load import Settings, model_settings
+from service.settings.model import ModelSettings
 from service.streaming.cluster import Cluster
-from service.tools import weights
-from service.tools.read import Events, format_of
+from service.tools import files
+from service.tools.formats import Events, format_of
 
 SHOWN = 10
 BAR = 30
@@ -125,7 +125,7 @@ def fit(source: Source, own: ModelSettings, wanted: Wanted, output: str | None, 
     }
     fitted = weights.as_json(identity, data.columns.names, w, counts, {})
     if output is not None:
-        weights.write(output, msgspec.json.encode(fitted) + b"\n")
+        files.write(output, msgspec.json.encode(fitted) + b"\n")
     places = [source.places[i] for i in data.batch.records]
     if as_json:
         typer.echo(json.dumps(_json(result, places, fitted), ensure_ascii=False))

@@ -17,11 +17,10 @@ from service.errors import DataError, DependencyError
 from service.learning.learner import Learner
 from service.serving.models import Model
 from service.serving.report import Description, Version
-from service.settings import Settings
+from service.settings.load import Settings
 from service.snapshots import codec
-from service.snapshots.store import RedisStore
 from service.streaming.cluster import Cluster, bounds
-from service.tools.models import newest
+from service.tools.stored import newest
 
 TOP = 10
 KAFKA_SECONDS = 3.0
@@ -63,7 +62,7 @@ def inspect_model(settings: Settings, name: str, *, bound: bool, as_json: bool) 
 
 
 async def _about(settings: Settings, name: str, bound: bool) -> Inspection:
-    async with RedisStore(settings.redis.url) as store:
+    async with settings.redis.store as store:
         answering = await newest(store, name, settings.of(name).options())
         kept = await store.kept(name, [v.version for v in answering.head.kept])
     columns, w = answering.learner.columns, answering.learner.served
@@ -75,7 +74,7 @@ async def _about(settings: Settings, name: str, bound: bool) -> Inspection:
         reason = str(error)
     best: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     if bound:
-        from service.tools.replay import best_bound
+        from service.tools.hindsight import best_bound
 
         best = await best_bound(settings.kafka.cluster, name, settings.of(name), answering.learner)
     return Inspection(

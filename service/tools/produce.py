@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 
 from service.errors import ConfigurationError, DataError
 from service.streaming.cluster import Cluster
-from service.tools.read import Events, Line
+from service.tools.formats import Events, Line
 
 BATCH = 500
 UNACKNOWLEDGED = 20_000

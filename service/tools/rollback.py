@@ -8,12 +8,11 @@ import typer
 
 from service.errors import ConfigurationError, DataError
 from service.learning.options import Options
-from service.settings import Settings, parse_start_at
+from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Head
 from service.snapshots.rollback import current_head, kept_snapshot, roll_back
-from service.snapshots.store import RedisStore
 from service.streaming.cluster import Cluster, bounds
-from service.tools.models import none_stored
+from service.tools.stored import none_stored
 
 
 def rollback_model(settings: Settings, name: str, to: int, resume_at: str | None, yes: bool) -> None:
@@ -32,7 +31,7 @@ def _offsets(text: str | None) -> dict[int, int]:
 
 
 async def _rollback(settings: Settings, name: str, to: int, resume_at: Mapping[int, int], yes: bool) -> None:
-    async with RedisStore(settings.redis.url) as store:
+    async with settings.redis.store as store:
         found = await current_head(store, name)
         if found is None:
             raise await none_stored(store, name)

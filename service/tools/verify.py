@@ -19,8 +19,9 @@ from service.learning.identity import FOLD
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.rules import RULES
-from service.learning.start import GIVEN, Weights
-from service.settings import Settings
+from service.learning.start import GIVEN
+from service.learning.weights import Weights
+from service.settings.load import Settings
 from service.snapshots import head as heads
 from service.snapshots.head import Head
 from service.snapshots.keeper import Snapshot, fetch
@@ -29,7 +30,7 @@ from service.snapshots.store import RedisStore
 from service.streaming.cluster import Cluster, bounds, more
 from service.streaming.recognise import fingerprint
 from service.streaming.records import Records
-from service.tools.models import none_stored
+from service.tools.stored import none_stored
 
 SLICE = 1000
 TRIES = 5
@@ -74,7 +75,7 @@ def verify_model(settings: Settings, name: str, as_json: bool) -> int:
 
 
 async def _verify(settings: Settings, name: str) -> dict[str, Any]:
-    async with RedisStore(settings.redis.url) as store:
+    async with settings.redis.store as store:
         snapshot, begun = await _begin(store, settings, name)
     learner, head = begun.learner, snapshot.head
     before = learner.counts.events

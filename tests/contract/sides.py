@@ -17,8 +17,8 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from service.embedded.servers import Server
 from service.streaming.cluster import Cluster
 from service.streaming.dead_letters import topic_of
-from service.streaming.interfaces import Log
-from service.streaming.log import Kafka
+from service.streaming.group import Kafka
+from service.streaming.ports import Log
 from tests.conftest import DEADLINE, create_topic, read_all, trim
 from tests.faults.test_log_faults import batches
 from tests.simulation.log import SimulatedLog

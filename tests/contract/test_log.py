@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from service.errors import DependencyError, LogGap
 from service.streaming.dead_letters import DeadLetter
-from service.streaming.interfaces import Log
+from service.streaming.ports import Log
 from service.streaming.records import Records
 from tests.contract.sides import SESSION_SECONDS, Content, OfSimulation, Seen, Side, of_kafka, plain, until
 

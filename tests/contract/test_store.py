@@ -14,7 +14,8 @@ from service.learning.options import DEFAULT
 from service.snapshots import codec
 from service.snapshots import head as heads
 from service.snapshots.keeper import fetch
-from service.snapshots.store import RedisStore, Store, key
+from service.snapshots.ports import Store
+from service.snapshots.store import RedisStore, key
 from tests import saving
 from tests.conftest import both_stores
 from tests.simulation.world import SimulatedStore, World

@@ -41,7 +41,8 @@ def armed(point: str, number: signal.Signals, nth: int, redis: str) -> None:
     """Make the process send itself this signal when it comes to the point for the nth time."""
     from service.learning.learner import Learner
     from service.snapshots.store import RedisStore, key
-    from service.streaming.log import Kafka, TopicLog
+    from service.streaming.group import Kafka
+    from service.streaming.topic import TopicLog
 
     seen = 0
 

@@ -16,7 +16,7 @@ from service.errors import DependencyError, Stuck
 from service.streaming.assignor import whole_topics
 from service.streaming.cluster import Cluster
 from service.streaming.coordinator import coordinator
-from service.streaming.log import Kafka
+from service.streaming.group import Kafka
 from tests.conftest import Running, create_topic, perceptron, wait
 from tests.faults.conftest import everything
 from tests.faults.proxy import KafkaProxy

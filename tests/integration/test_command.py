@@ -210,9 +210,9 @@ def test_a_replica_follows_and_serves_without_kafka(
 def test_a_dead_task_ends_the_process(kafka: Server, topic: str, tmp_path: Path) -> None:
     """A defect in one task ends the whole process with 1: nothing goes on half alive."""
     code = (
-        "import service.runtime, service.cli\n"
+        "import service.process.service, service.cli\n"
         "async def broken(self): raise RuntimeError('defect')\n"
-        "service.runtime.Service._measure_loop = broken\n"
+        "service.process.service.Service._measure_loop = broken\n"
         "service.cli.main()"
     )
     done = subprocess.run(

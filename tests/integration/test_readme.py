@@ -8,7 +8,7 @@ from pathlib import Path
 
 from service.embedded.servers import Server
 from service.learning.events import REASONS
-from service.settings import load
+from service.settings.load import load
 from tests.conftest import Run, clean_environment
 
 README = (Path(__file__).parents[2] / "README.md").read_text()

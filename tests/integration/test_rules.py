@@ -15,7 +15,8 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
 from service.learning.identity import Identity
-from service.learning.start import Weights, initial
+from service.learning.start import initial
+from service.learning.weights import Weights
 from tests import formulas
 from tests.conftest import Run, Running, create_topic, event, perceptron, wait
 

@@ -11,7 +11,7 @@ from tests.simulation.world import Record, Step, Topic, World
 
 
 class SimulatedLog:
-    """`streaming.interfaces.Log` for one process, assigned and revoked as `log.TopicLog` is."""
+    """`streaming.ports.Log` for one process, assigned and revoked as `log.TopicLog` is."""
 
     topic = "t"
 

@@ -14,7 +14,7 @@ from service.learning.bounds import direction, hindsight, largest_root
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
-from service.learning.start import Weights
+from service.learning.weights import Weights
 from tests import data
 from tests.checks import restored
 from tests.stretches import CHECKS, Check, random_stream

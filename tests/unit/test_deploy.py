@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.settings import load
+from service.settings.load import load
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: Any = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

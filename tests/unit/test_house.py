@@ -10,8 +10,7 @@ from pathlib import Path
 SERVICE = Path(__file__).parents[2] / "service"
 ROWS = [
     "errors", "monitoring", "learning", "snapshots", "streaming", "serving", "embedded",
-    "model_settings", "settings", "tools", "observer", "runtime",
-    "cli_options", "cli_stored", "cli", "__main__",
+    "settings", "tools", "process", "cli", "__main__",
 ]  # fmt: skip
 
 
@@ -108,6 +107,6 @@ def test_compiled_code_that_is_kept_is_of_what_it_calls_too(tmp_path: Path) -> N
 
 def test_the_refusal_refuses() -> None:
     """The test above can fail: a module that needs them does."""
-    done = _python(LEARNING + "\nimport service.streaming.log")
+    done = _python(LEARNING + "\nimport service.streaming.group")
     assert done.returncode != 0
     assert "learned" in done.stdout

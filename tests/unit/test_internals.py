@@ -16,7 +16,8 @@ from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from service.cli_options import settings_of
+from service.settings.load import Settings
+from service.settings.sections import KafkaSettings
 from service.streaming import internals
 from service.streaming.headers import most_headers
 from service.streaming.internals import DECODERS, MAX_BATCH_BYTES, MOST_HEADERS, TURN, BatchTooLarge
@@ -29,9 +30,10 @@ codecs = pytest.mark.parametrize("codec", list(CODECS))
 @pytest.fixture(autouse=True)
 def _turn_over() -> Iterator[None]:
     """Each test begins a turn of the loop."""
+    internals.fence(MAX_BATCH_BYTES)
     internals._unpacked.clear()
     yield
-    internals.limit(MAX_BATCH_BYTES)
+    internals.fence(MAX_BATCH_BYTES)
 
 
 class Partition:
@@ -59,19 +61,17 @@ def at_offset(raw: bytes, offset: int) -> bytes:
 
 
 def test_the_fence_says_so_where_the_client_is_not_as_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ImportError, match=r"default_records.gzip_decode is not what streaming/internals knows"):
-        internals._put_up()  # what is there now is ours
     for module, name in internals.PLACES:
         assert getattr(module, name).__module__ == "service.streaming.internals", f"{module.__name__}.{name}"
-    monkeypatch.delattr(fetcher, "PartitionRecords")
-    for module, name in internals.PLACES[:-2]:
-        monkeypatch.setattr(module, name, getattr(aiokafka.codec, name))
-    with pytest.raises(ImportError, match="PartitionRecords is not what"):
-        internals._put_up()
+        with monkeypatch.context() as broken:
+            broken.delattr(module, name)
+            with pytest.raises(ImportError, match=f"{module.__name__}.{name} is not what streaming/internals knows"):
+                internals.fence(MAX_BATCH_BYTES)
 
 
-def test_the_limit_is_a_setting_of_every_command() -> None:
-    settings_of(SimpleNamespace(obj=None), kafka__max_batch_bytes=70_000)  # type: ignore[arg-type]
+async def test_the_limit_is_a_setting_of_every_consumer() -> None:
+    settings = Settings(kafka=KafkaSettings(max_batch_bytes=70_000))
+    await settings.kafka.cluster.consumer().stop()
     with pytest.raises(internals._TooLargeError):
         DECODERS["zstd"](bytes(cramjam.zstd.compress(bytes(70_001))))
     assert len(DECODERS["zstd"](bytes(cramjam.zstd.compress(bytes(70_000))))) == 70_000
@@ -80,7 +80,7 @@ def test_the_limit_is_a_setting_of_every_command() -> None:
 @codecs
 def test_unpacking_stops_at_the_limit(codec: str) -> None:
     """To the byte, in the client's compiled parser and in its plain one, however little the batch is in the log."""
-    internals.limit(3 * MIB)
+    internals.fence(3 * MIB)
     framing = 13  # of this record: lengths, attributes, deltas
     fits, over = (packed(codec, [(bytes(3 * MIB - framing + more), [])]) for more in (0, 1))
     assert len(over) < 200_000
@@ -98,7 +98,7 @@ async def test_a_batch_of_the_old_format_is_held_to_it_too(codec: str) -> None:
         builder.append(i, timestamp=1, key=None, value=bytes(MIB))
     raw = at_offset(bytes(builder.build()), 42)
     assert [record.offset for record in Partition(raw, 40).poll()] == [40, 41, 42]
-    internals.limit(2 * MIB)
+    internals.fence(2 * MIB)
     with pytest.raises(BatchTooLarge, match="the batch of offsets 40 to 42 of partition 0 unpacks to more than 2,097"):
         Partition(raw, 40).poll()
 

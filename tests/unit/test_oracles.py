@@ -11,7 +11,7 @@ from sklearn.linear_model import Perceptron, SGDRegressor
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.model_settings import ModelSettings
+from service.settings.model import ModelSettings
 from tests import data, formulas
 from tests.checks import RULES, close
 

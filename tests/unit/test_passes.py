@@ -17,7 +17,7 @@ from service.learning.identity import Identity
 from service.learning.kernel import Vector
 from service.learning.passes import Data, Pass
 from service.learning.separable import Evidence, separate
-from service.learning.start import Weights
+from service.learning.weights import Weights
 from tests import formulas
 from tests.conftest import event
 

@@ -13,7 +13,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from service.errors import ConfigurationError, DataError
 from service.learning.identity import Identity
-from service.tools.read import Events, Line, format_of
+from service.tools.formats import Events, Line, format_of
 
 NAMED = Identity()
 THREE = Identity(features="positional", dimension=3)

@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from service.errors import ConfigurationError
 from service.learning.learner import Learner
-from service.learning.start import initial, read
-from service.model_settings import ModelSettings
+from service.learning.start import initial
+from service.learning.weights import read
+from service.settings.model import ModelSettings
 from tests.checks import MODES, RULES, STATEMENTS, Statement, models
 
 

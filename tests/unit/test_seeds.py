@@ -14,7 +14,7 @@ import pytest
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.learning.start import Weights
+from service.learning.weights import Weights
 from tests import formulas
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from service.errors import ConfigurationError
 from service.learning.identity import Identity
-from service.settings import load, parse_start_at
+from service.settings.load import load, parse_start_at
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import uvloop
@@ -19,31 +19,28 @@ from aiokafka.errors import KafkaError
 
 from service import __version__
 from service.errors import (
-    ConfigurationError,
     DependencyError,
     PerceptronError,
     SnapshotDamaged,
     SnapshotNewer,
-    os_cause,
 )
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.logs import set_up
-from service.monitoring.metrics import Figures, Metrics
-from service.observer import ModelObserver
+from service.monitoring.metrics import Metrics
+from service.process import http
+from service.process.figures import figures
+from service.process.observer import ModelObserver
 from service.serving import predictor
-from service.serving.app import Limits, create_app
-from service.serving.connections import ConnectionLimits, Connections, Server
 from service.serving.models import Model, Models, given
-from service.serving.report import Description
-from service.settings import Settings, is_topic, parse_start_at
+from service.settings.load import Settings, is_topic, parse_start_at
 from service.snapshots.codec import readable
 from service.snapshots.head import Source, Writer
 from service.snapshots.keeper import Keeper
-from service.snapshots.store import MODELS, RedisStore
+from service.snapshots.store import MODELS
+from service.streaming.group import Kafka
 from service.streaming.headers import most_headers
 from service.streaming.learn import Learning
-from service.streaming.log import Kafka
 from service.streaming.recognise import identity_changed
 from service.streaming.topic_id import too_old
 
@@ -55,8 +52,6 @@ STOP_SECONDS = 4.0
 ANSWER_SECONDS = 2
 """For the last saves, then for requests in flight. With leaving the group it all stays within ten seconds."""
 LONGEST_PAUSE = 5.0
-DESCRIPTORS, MODEL_DESCRIPTORS = 64, 8
-"""Not for HTTP connections: the process needs them itself, and each model for Kafka and Redis. A request may too."""
 FIND_SECONDS = 2.0
 
 
@@ -90,9 +85,11 @@ class Service:
             unit = settings.of(name)
             learner = Learner(unit.identity(), options=unit.options(), start=unit.start_weights())
             self._models.add(given(name, learner, self._clock.time()))
-        self._metrics = Metrics(__version__, self._now, lambda: self.ready, self._missing)
+        self._metrics = Metrics(
+            __version__, lambda: figures(self._models, self._kafka), lambda: self.ready, self._missing
+        )
         self._learners: list[asyncio.Task[None]] = []
-        self._store = RedisStore(settings.redis.url)
+        self._store = settings.redis.store
         self._kafka = Kafka(
             settings.kafka.cluster,
             settings.kafka.group_id,
@@ -114,28 +111,16 @@ class Service:
 
         Raises PerceptronError when the process cannot go on.
         """
-        http = self._settings.http
-        listening = _bind(http.host, http.port)
-        for warning in self._settings.ignored:
+        settings = self._settings
+        listening = http.bind(settings.http.host, settings.http.port)
+        for warning in settings.ignored:
             self._log.warning(warning)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping, number)
-        app = create_app(
-            self._models,
-            self._metrics,
-            lambda: self.ready,
-            self._stop.is_set,
-            self._store,
-            Limits(http.max_body_bytes, http.max_instances, http.body_timeout, http.max_in_flight),
-            version=__version__,
+        server = http.server(
+            settings, self._models, self._metrics, self._store, lambda: self.ready, self._stop.is_set, ANSWER_SECONDS
         )
-        connections = Connections(
-            ConnectionLimits(http.max_connections, http.header_timeout, http.answer_timeout),
-            lambda cause: self._metrics.ended.labels(cause).inc(),
-            lambda: DESCRIPTORS + http.max_in_flight + MODEL_DESCRIPTORS * len(list(self._models)),
-        )
-        server = Server(app, connections, ANSWER_SECONDS)
         host, port = listening.getsockname()[:2]
         self._log.info("listening", url=f"http://{host}:{port}", release=__version__)
         failed: PerceptronError | None = None
@@ -294,24 +279,6 @@ class Service:
         """Since when each dependency does not answer, or 0."""
         kafka = {"kafka": self._kafka.missing_since} if self._settings.learn else {}
         return {**kafka, "redis": self._store.missing_since}
-
-    def _now(self) -> Iterator[Figures]:
-        """The models' figures for a scrape."""
-        for model in self._models:
-            if a := model.answering:
-                lag = self._kafka.logs[model.name].lag(a.learner.next) if model.learning_here else {}
-                yield Figures(Description.of(model, a), a.head.counts, a.head.saved_at, lag)
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-    except OSError as error:
-        raise ConfigurationError(f"http: cannot listen on {host}:{port}: {os_cause(error)}") from None
-    return listening
 
 
 def _warm_up() -> None:

@@ -12,7 +12,7 @@ from service.learning.kernel import Vector
 from service.learning.learner import Learner
 from service.learning.separable import separate
 from service.learning.start import initial
-from service.model_settings import ModelSettings
+from service.settings.model import ModelSettings
 from service.streaming.cluster import Cluster
 
 

@@ -8,11 +8,10 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal
 
 from pydantic import (
-    Field,
+    PrivateAttr,
     ValidationError,
     field_validator,
     model_validator,
@@ -27,79 +26,12 @@ from pydantic_settings import (
 )
 
 from service.errors import ConfigurationError
-from service.model_settings import ModelSettings, Section
-
-if TYPE_CHECKING:
-    from service.streaming.cluster import Cluster
+from service.settings.model import ModelSettings
+from service.settings.sections import HttpSettings, KafkaSettings, RedisSettings, SnapshotSettings
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
 _OF_KUBERNETES = re.compile("PERCEPTRON_(SERVICE_|PORT_[0-9])")
 """Variables that it gives every pod beside a Service named perceptron; another has an address for its value."""
-
-
-class KafkaSettings(Section):
-    """`[kafka]`: where events come from."""
-
-    bootstrap_servers: str = "localhost:9092"
-    group_id: str = Field("perceptron", min_length=1)
-    session_timeout: float = Field(10.0, ge=6.0, le=300.0, description="seconds until a silent member is replaced")
-    watchdog: float = Field(60.0, ge=1.0, description="seconds without a record, though there are more, until we end")
-    max_batch_bytes: int = Field(16 << 20, ge=1 << 16, description="a batch that is unpacked to more stops its topic")
-
-    @field_validator("bootstrap_servers", mode="after")
-    @classmethod
-    def _addresses(cls, servers: str) -> str:
-        if not all(map(_ADDRESS.fullmatch, servers.split(","))):
-            raise ValueError("expected HOST:PORT, or several with commas between them")
-        return servers
-
-    @property
-    def cluster(self) -> "Cluster":
-        """What reaches it."""
-        from service.streaming.cluster import Cluster  # half of the commands need no client of Kafka, and load none
-
-        return Cluster(self.bootstrap_servers)
-
-
-class RedisSettings(Section):
-    """`[redis]`: where snapshots are kept."""
-
-    url: str = "redis://localhost:6379/0"
-
-    @field_validator("url", mode="after")
-    @classmethod
-    def _reads(cls, url: str) -> str:
-        try:
-            parts = urlsplit(url)
-            good = parts.scheme == "unix" or (parts.scheme in {"redis", "rediss"} and parts.port != 0)
-            good = good and (parts.scheme == "unix" or re.fullmatch(r"/?\d*", parts.path) is not None)
-        except ValueError:
-            good = False
-        if not good:
-            raise ValueError("expected redis://[user:password@]host:port/number, rediss:// or unix://path")
-        return url
-
-
-class HttpSettings(Section):
-    """`[http]`: where predictions are asked for."""
-
-    host: str = "127.0.0.1"
-    port: int = Field(8000, ge=0, le=65535)
-    max_body_bytes: int = Field(16 << 20, ge=1)
-    max_instances: int = Field(10_000, ge=1)
-    max_in_flight: int = Field(100, ge=1)
-    max_connections: int = Field(1000, ge=1, description="fewer where the limit of descriptors is too low for them")
-    header_timeout: float = Field(10.0, gt=0, description="seconds for a request's headers to arrive")
-    body_timeout: float = Field(10.0, gt=0, description="seconds for a request's body to arrive")
-    answer_timeout: float = Field(30.0, gt=0, description="seconds for an answer to be read")
-
-
-class SnapshotSettings(Section):
-    """`[snapshots]`: which versions are kept for rollback."""
-
-    keep_every: float = Field(300.0, gt=0)
-    keep: int = Field(12, ge=0)
 
 
 def is_topic(name: str) -> bool:
@@ -227,38 +159,47 @@ class Settings(BaseSettings):
         """A model's settings: its own, or those of the pattern that its topic was found by."""
         return self.models[model if model in self.models else _matching(self.models, model) or model]
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags over environment over file over defaults."""
-        del dotenv_settings, file_secret_settings
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, _toml_file)
+    _file: Path = PrivateAttr(Path("perceptron.toml"))
 
-
-_toml_file: Path | None = None
+    @property
+    def file(self) -> Path:
+        """The file that was looked for; there may be none."""
+        return self._file
 
 
 def load(file: str | None, flags: dict[str, Any]) -> Settings:
     """Read the settings; raises ConfigurationError with one line that names the setting and what was expected."""
-    global _toml_file  # noqa: PLW0603 - the library's sources are built by the class, not by us
     chosen = file or os.environ.get("PERCEPTRON_CONFIG")
-    _toml_file = Path(chosen or "perceptron.toml")
-    if chosen and not _toml_file.is_file():
+    path = Path(chosen or "perceptron.toml")
+    if chosen and not path.is_file():
         raise ConfigurationError(f"{chosen}: no such file")
+
+    class FromFile(Settings):
+        """The library asks the class for its sources."""
+
+        _file: Path = PrivateAttr(path)
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            """Flags over environment over file over defaults."""
+            del dotenv_settings, file_secret_settings
+            return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, path)
+
     try:
-        return Settings(**flags)
+        return FromFile(**flags)
     except ValidationError as error:
         raise ConfigurationError("; ".join(map(_line, error.errors()))) from None
     except SettingsError as error:  # an environment variable that is not JSON
         raise ConfigurationError(f"environment: {error}".replace("\n", " ")) from None
     except ValueError as error:  # not TOML
-        raise ConfigurationError(f"{_toml_file}: {error}".replace("\n", " ")) from None
+        raise ConfigurationError(f"{path}: {error}".replace("\n", " ")) from None
 
 
 def model_settings(settings: Settings, model: str | None, flags: dict[str, Any]) -> ModelSettings:
@@ -276,11 +217,6 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
         raise ConfigurationError(f"the settings have no model {name}") from None
     except ValidationError as error:
         raise ConfigurationError("; ".join(map(_line, error.errors()))) from None
-
-
-def settings_file() -> Path:
-    """The file that the last `load` looked for."""
-    return _toml_file or Path("perceptron.toml")
 
 
 def _line(error: Any) -> str:

@@ -1,78 +1,23 @@
-"""`perceptron config` and `perceptron check`: what is set and where it came from, and whether it can work."""
+"""`perceptron check`: whether what is set can work, and the last records of each topic as its model would take them."""
 
 import asyncio
-import os
-import tomllib
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from collections import Counter
+from collections.abc import Iterable
 
 import typer
+from aiokafka.errors import CorruptRecordException
 
 from service.errors import DataError, DependencyError, PerceptronError
-from service.settings import Settings, settings_file
-from service.snapshots.store import RedisStore
+from service.learning.columns import columns_for
+from service.learning.events import Decoder
+from service.learning.identity import Identity
+from service.settings.load import Settings
+from service.streaming.cluster import Cluster, bounds, more, unreadable
 from service.streaming.coordinator import coordinator
 from service.streaming.dead_letters import topic_of
 from service.streaming.topic_id import too_old
-from service.tools.newest import judge_newest
 
-
-def show_config(settings: Settings, flags: set[str], as_json: bool) -> None:
-    """Print each setting, its value and its origin; a password is masked."""
-    file = settings_file()
-    written = tomllib.loads(file.read_text()) if file.is_file() else {}
-    rows = [(path, _masked(path, value), _origin(path, written, file, flags)) for path, value in _flat(settings)]
-    if as_json:
-        import json
-
-        typer.echo(json.dumps({path: {"value": value, "origin": origin} for path, value, origin in rows}))
-        return
-    width = max(len(path) for path, _, _ in rows)
-    for path, value, origin in rows:
-        typer.echo(f"{path:{width}}  {'-' if value is None else value!s:<36} {origin}")
-
-
-def _flat(settings: Settings) -> Iterator[tuple[str, Any]]:
-    def walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, dict) and value:
-            for name, inner in value.items():
-                yield from walk(inner, f"{path}.{name}" if path else name)
-        else:
-            yield path, value
-
-    yield from walk(settings.model_dump(mode="json", exclude={"model"}), "")
-
-
-def _origin(path: str, written: Any, file: Path, flags: set[str]) -> str:
-    if path in flags:
-        return "flag"
-    parts = path.split(".")
-    # A model's setting may come from [model], the defaults of all.
-    candidates = [parts] + ([["model", *parts[2:]]] if parts[0] == "models" and len(parts) > 2 else [])
-    for names in candidates:
-        # A section may be given whole, as JSON.
-        for depth in range(1, len(names) + 1):
-            variable = f"PERCEPTRON_{'__'.join(names[:depth])}".upper()
-            if variable in {name.upper() for name in os.environ}:
-                return f"environment {variable}"
-    for names in candidates:
-        found = written
-        for name in names:
-            found = found.get(name) if isinstance(found, dict) else None
-        if found is not None:
-            return str(file)
-    return "default"
-
-
-def _masked(path: str, value: Any) -> Any:
-    if path != "redis.url":
-        return value
-    parts = urlsplit(value)
-    if parts.password is None:
-        return value
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"))
+RECORDS = 100
 
 
 def check(settings: Settings) -> int:
@@ -92,7 +37,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     for warning in settings.ignored:
         typer.echo(f"warn  {warning}")
     try:
-        async with RedisStore(settings.redis.url) as store:
+        async with settings.redis.store as store:
             warnings = await store.check(settings.learn)
         typer.echo(f"ok    Redis at {store.address}")
         for warning in warnings:
@@ -138,7 +83,7 @@ async def _check_records(settings: Settings, topics: Iterable[str]) -> list[Perc
     for topic in sorted(topics):
         if topic in settings.listed or settings.wanted(topic):
             try:
-                level, said = await judge_newest(settings.kafka.cluster, topic, settings.of(topic).identity())
+                level, said = await _judge_newest(settings.kafka.cluster, topic, settings.of(topic).identity())
             except PerceptronError as error:
                 level, said = "fail", str(error)
                 found.append(error)
@@ -146,3 +91,38 @@ async def _check_records(settings: Settings, topics: Iterable[str]) -> list[Perc
                 found += [DataError(said)] if level == "fail" else []
             typer.echo(f"{level:<4}  topic {topic}: {said}")
     return found
+
+
+async def _judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tuple[str, str]:
+    """Whether the last RECORDS of a topic, as many of each partition, are events: ok, warn or fail, and what to say.
+
+    Raises DependencyError, and DataError where a record cannot be read.
+    """
+    decoder, records, reasons = Decoder(identity, columns_for(identity)), 0, Counter[str]()
+    example: dict[str, str] = {}
+    async with cluster.reader(topic, DataError(f"topic {topic} does not exist")) as (consumer, partitions):
+        held = {p: at for p, at in (await bounds(consumer, partitions)).items() if at[0] < at[1]}
+        for tp in partitions:
+            if tp.partition not in held:
+                continue
+            begin, end = held[tp.partition]
+            consumer.assign([tp])
+            consumer.seek(tp, max(begin, end - max(1, RECORDS // len(held))))
+            while await consumer.position(tp) < end:
+                try:
+                    found = await more(consumer, tp, 1)
+                except (CorruptRecordException, UnicodeDecodeError) as error:
+                    raise unreadable(topic, tp.partition, await consumer.position(tp), error) from error
+                for record in found[: found.find(end)]:
+                    records += 1
+                    for _, reason, detail in decoder.decode([record.value])[1]:
+                        reasons[reason] += 1
+                        example[reason] = f"{detail} (offset {record.offset} of partition {tp.partition})"
+    if not records:
+        return "ok", "no records yet"
+    accepted = records - reasons.total()
+    said = f"{accepted} of the last {records} records would be accepted"
+    if not reasons:
+        return "ok", said
+    reason, count = reasons.most_common(1)[0]
+    return "warn" if accepted else "fail", f"{said}; {count} are rejected as {reason}, such as: {example[reason]}"

@@ -7,7 +7,7 @@ import typer
 from service.errors import ConfigurationError, DataError
 from service.learning.options import Options
 from service.serving.models import Answering
-from service.settings import Settings
+from service.settings.load import Settings
 from service.snapshots.keeper import fetch
 from service.snapshots.store import RedisStore
 
@@ -32,7 +32,7 @@ def reset_model(settings: Settings, name: str, yes: bool) -> None:
 
 
 async def _reset(settings: Settings, name: str, yes: bool) -> None:
-    async with RedisStore(settings.redis.url) as store:
+    async with settings.redis.store as store:
         if not await store.there(name):
             raise DataError(f"model {name} has no snapshot in Redis at {store.address}: there is nothing to reset")
         if not yes:

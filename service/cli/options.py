@@ -1,15 +1,18 @@
-"""Options that several commands take, and what they make of the settings."""
+"""Options that several commands take, and the settings that they make."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from service.errors import PerceptronError
+from service.errors import ConfigurationError, PerceptronError
+
+if TYPE_CHECKING:
+    from service.settings.load import Settings
 
 
 def _known_topics(ctx: typer.Context, incomplete: str) -> list[str]:
     """The topics that settings name, for the shell to complete."""
-    from service.settings import load
+    from service.settings.load import load
 
     try:
         models = load(ctx.find_root().params["config"], {}).models
@@ -58,27 +61,37 @@ Output = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def settings_of(ctx: typer.Context, **flags: Any) -> Any:
-    """Settings with the flags that were given; `kafka__group_id` is `kafka.group_id`."""
-    from service.settings import load
+SETTINGS = {
+    "topics": "topics",
+    "topic": "topics",
+    "learn": "learn",
+    "create_topics": "create_topics",
+    "fail_fast": "fail_fast",
+    "start_at": "start_at",
+    "bootstrap": "kafka.bootstrap_servers",
+    "group": "kafka.group_id",
+    "redis": "redis.url",
+    "host": "http.host",
+    "port": "http.port",
+}
+"""Which setting an option of a command is, by its parameter's name."""
+
+
+def settings_of(ctx: typer.Context) -> "Settings":
+    """Settings, under those options of this command that are settings; raises ConfigurationError."""
+    from service.settings.load import load
 
     given: dict[str, Any] = {}
-    for name, value in flags.items():
-        if value is not None and value != []:
-            section, _, key = name.rpartition("__")
-            (given.setdefault(section, {}) if section else given)[key] = value
-    settings = load(ctx.obj, given)
-    if "max_batch_bytes" in settings.kafka.model_fields_set:
-        from service.streaming.internals import limit
-
-        limit(settings.kafka.max_batch_bytes)
-    return settings
+    for name, value in ctx.params.items():
+        if name in SETTINGS and value is not None and value != []:
+            section, _, key = SETTINGS[name].rpartition(".")
+            part = given.setdefault(section, {}) if section else given
+            part[key] = [value] if name == "topic" else value
+    return load(ctx.obj, given)
 
 
-def one_topic(settings: Any) -> str:
+def one_topic(settings: "Settings") -> str:
     """The only topic of these settings; raises ConfigurationError where there is not one."""
-    from service.errors import ConfigurationError
-
     if len(settings.topics) != 1 or settings.patterns:
         raise ConfigurationError("topics: name one topic with -t TOPIC")
-    return str(settings.topics[0])
+    return settings.topics[0]

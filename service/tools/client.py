@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError, os_cause
-from service.settings import Settings
+from service.settings.load import Settings
 
 BATCH = 1000
 TIMEOUT = 30.0

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     StrictBool,
     StrictFloat,
@@ -21,23 +19,9 @@ from service.errors import ConfigurationError
 from service.learning.identity import Identity
 from service.learning.options import Options
 from service.learning.rules import RULES, RuleName
-from service.learning.start import RANDOM, Weights, read
-
-
-class Section(BaseModel):
-    """A table of the settings file."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_boolean_is_a_number(cls, values: Any) -> Any:
-        for name, value in values.items() if isinstance(values, dict) else ():
-            field = cls.model_fields.get(name)
-            if isinstance(value, bool) and field and field.annotation in {int, float, int | None, float | None}:
-                raise ValueError(f"{name} is a number, not {str(value).lower()}")
-        return values
-
+from service.learning.start import RANDOM
+from service.learning.weights import Weights, read
+from service.settings.sections import Section
 
 Label = StrictBool | StrictInt | StrictFloat | StrictStr
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli_options import AsJson, Bootstrap, Output, RedisUrl, Topic, one_topic, settings_of
+from service.cli.options import AsJson, Bootstrap, Output, RedisUrl, Topic, one_topic, settings_of
 
 Yes = Annotated[bool, typer.Option("--yes", help="Really do it.")]
 
@@ -22,7 +22,7 @@ def inspect(
     """Show a model's newest snapshot: counts, offsets, lag, kept versions, largest weights."""
     from service.tools.inspect import inspect_model
 
-    settings = settings_of(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap, redis__url=redis)
+    settings = settings_of(ctx)
     inspect_model(settings, one_topic(settings), bound=bound, as_json=json)
 
 
@@ -40,7 +40,7 @@ def export(
     """Write a model's newest snapshot for other programs: as JSON, for scikit-learn, as ONNX."""
     from service.tools.export import export as write
 
-    settings = settings_of(ctx, topics=[topic] if topic else None, redis__url=redis)
+    settings = settings_of(ctx)
     write(settings, one_topic(settings), output, sklearn, onnx)
 
 
@@ -58,7 +58,7 @@ def rollback(
     """Go back to a kept version: a running learner goes on from there, over the same records again."""
     from service.tools.rollback import rollback_model
 
-    settings = settings_of(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap, redis__url=redis)
+    settings = settings_of(ctx)
     rollback_model(settings, one_topic(settings), to, resume_at, yes)
 
 
@@ -72,7 +72,7 @@ def verify(
     """Learn again what a model's newest snapshot covers, and compare: exit 4 if the state differs."""
     from service.tools.verify import verify_model
 
-    settings = settings_of(ctx, topics=[topic] if topic else None, kafka__bootstrap_servers=bootstrap, redis__url=redis)
+    settings = settings_of(ctx)
     raise typer.Exit(verify_model(settings, one_topic(settings), json))
 
 
@@ -83,7 +83,7 @@ def reset(
     yes: Yes = False,
 ) -> None:
     """Forget a model: its snapshot and kept versions. A running learner begins it anew."""
-    from service.tools.models import reset_model
+    from service.tools.stored import reset_model
 
-    settings = settings_of(ctx, topics=[topic] if topic else None, redis__url=redis)
+    settings = settings_of(ctx)
     reset_model(settings, one_topic(settings), yes)

@@ -1,0 +1,68 @@
+"""The command `perceptron`. Heavy modules are imported inside the commands, so that `--help` is quick.
+
+Results go to stdout, everything else to stderr. Every error is one line that says what to do.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from service import __version__
+from service.cli import data, run, stored
+from service.cli.options import Config
+from service.errors import PerceptronError
+
+app = typer.Typer(
+    name="perceptron",
+    help="A linear classifier that learns from a Kafka topic while it serves predictions.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_release(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    ctx: typer.Context,
+    config: Config = None,
+    version: Annotated[
+        bool,
+        # Eager: before a command is asked for.
+        typer.Option("--version", is_eager=True, callback=_print_release, help="Print the release and exit."),
+    ] = False,
+) -> None:
+    ctx.obj = config
+
+
+for command in (
+    run.run, data.produce, data.fit, data.predict, run.healthcheck, run.config, run.check,
+    stored.inspect, stored.export, stored.rollback, stored.verify, stored.reset, run.demo,
+):  # fmt: skip
+    app.command()(command)
+app.add_typer(data.dead_letters, name="dead-letters")
+
+
+def main() -> None:
+    """Run the command; turn every known error into one line and its exit code."""
+    try:
+        sys.exit(app(standalone_mode=False, prog_name="perceptron"))
+    except PerceptronError as error:
+        typer.echo(f"perceptron: {error}", err=True)
+        sys.exit(error.exit_code)
+    except typer.TyperException as error:
+        # Of usage; without a text it was a command without arguments, whose help is printed.
+        if said := " ".join(error.format_message().replace("Value error, ", "").split()):
+            ctx = getattr(error, "ctx", None)
+            typer.echo(
+                f"perceptron: {said.rstrip('.')}; see {ctx.command_path if ctx else 'perceptron'} --help", err=True
+            )
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)

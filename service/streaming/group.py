@@ -1,0 +1,194 @@
+"""This process in its Kafka consumer group: one member for all of its topics.
+
+What the client library makes unsafe is settled here: rebalance callbacks only record what happened and wait (for a
+while) until the loop has saved and let go. Commits are advisory, so they happen in the background, and failing ones
+are forgotten.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import KafkaError
+
+from service.errors import DependencyError
+from service.streaming.assignor import whole_topics
+from service.streaming.batches import Seen, check_offsets
+from service.streaming.cluster import ANSWER_SECONDS, Cluster
+from service.streaming.dead_letters import topic_of
+from service.streaming.ends import Ends
+from service.streaming.outbox import letter_producer
+from service.streaming.topic import TopicLog
+from service.streaming.watch import Watch
+
+CLOSE_SECONDS = 1.0
+METADATA_SECONDS = 10
+"""So often it is asked for new partitions, and for new topics where a pattern names them."""
+
+
+class Kafka(ConsumerRebalanceListener):
+    """This process in its consumer group."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str,
+        topics: Sequence[str],
+        say: Callable[..., None],
+        *,
+        create: bool = False,
+        session_timeout: float = 10.0,
+        watchdog: float = 60.0,
+        wanted: Callable[[str], bool] | None = None,
+    ) -> None:
+        """`wanted` says which topics are learned beside `topics`, as they come to exist."""
+        self.cluster, self.cluster_id, self.watchdog = cluster, "", watchdog
+        self.logs = {topic: TopicLog(self, topic) for topic in topics}
+        self.stopping = False
+        self.consumer: AIOKafkaConsumer | None = None
+        self.producer: AIOKafkaProducer | None = None
+        self.seen = Seen()
+        self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
+        self._wanted, self._listed = wanted, frozenset(topics)
+        self._to_commit: dict[TopicPartition, int] = {}
+        self._watch = Watch(cluster, group, say, session_timeout, watchdog)
+        self.ends = Ends(lambda wanted: self.consumer.end_offsets(wanted))  # type: ignore[union-attr]  # noqa: PLW0108
+
+    @property
+    def missing_since(self) -> float:
+        """Since when it does not answer (seconds since 1970); 0 while it does."""
+        return self._watch.missing_since
+
+    async def connect(self) -> None:
+        """Connect, without joining the group yet; raises DependencyError."""
+        self._watch.missing_since = self.missing_since or time.time()
+        self.cluster_id = await self.cluster.id()
+        session = int(self._session_timeout * 1000)
+        consumer = self.cluster.consumer(
+            group_id=self._group,
+            partition_assignment_strategy=(whole_topics(),),
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            session_timeout_ms=session,
+            heartbeat_interval_ms=min(500, session // 3),
+            # A standby never polls, and must not leave the group for it.
+            max_poll_interval_ms=2**31 - 1,
+            metadata_max_age_ms=METADATA_SECONDS * 1000,
+        )
+        producer = letter_producer(self.cluster)
+        async with self.cluster.errors():
+            try:
+                await consumer.start()
+                await producer.start()
+            except BaseException:
+                await consumer.stop()
+                await producer.stop()
+                raise
+        check_offsets(consumer, self.seen)
+        self.consumer, self.producer, self._watch.missing_since = consumer, producer, 0.0
+
+    async def run(self, found: Callable[[str], None]) -> None:
+        """Join the group with the topics that exist, as they come to exist; commit; write dead letters.
+
+        `found` hears of each `wanted` topic, whose log is there then.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._subscribe(tasks, found))
+            tasks.create_task(self._commit_and_check())
+            tasks.create_task(self._watch.run(self.consumer, self.logs))
+            for log in self.logs.values():
+                tasks.create_task(log.outbox.write(self.producer))
+
+    def stop(self) -> None:
+        """Every topic is lost from now on."""
+        self.stopping = True
+        for log in self.logs.values():
+            log.wake()
+
+    async def close(self) -> None:
+        """Commit what is left and leave the group."""
+        clients = [client for client in (self.consumer, self.producer) if client is not None]
+        # Without a broker the clients raise all kinds of errors here, a cancellation of their own among them.
+        for seconds, calls in ((CLOSE_SECONDS, [self._commit()]), (2 * CLOSE_SECONDS, [c.stop() for c in clients])):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await asyncio.gather(*calls, return_exceptions=True)
+
+    async def _subscribe(self, tasks: asyncio.TaskGroup, found: Callable[[str], None]) -> None:
+        assert self.consumer is not None  # noqa: S101 - run follows connect
+        subscribed: set[str] = set()
+        said: set[str] = set()
+        while self._wanted or len(subscribed) < len(self.logs):
+            pause = 1.0 if len(subscribed) < len(self.logs) else METADATA_SECONDS
+            try:
+                async with self.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
+                    existing = set(await self.consumer.topics())
+                for topic in filter(self._wanted, sorted(existing - self.logs.keys())) if self._wanted else ():
+                    self.logs[topic] = TopicLog(self, topic)
+                    tasks.create_task(self.logs[topic].outbox.write(self.producer))
+                    found(topic)
+                wanted = [name for topic in self.logs for name in (topic, topic_of(topic))]
+                missing = [name for name in wanted if name not in existing]
+                # A topic that a pattern found, and that is gone, was deleted by somebody: it stays so.
+                if self._create and (ours := [n for n in missing if n in self._listed or n not in self.logs]):
+                    await self.cluster.create_topics(ours)
+                    self._say("topics created", topics=ours)
+                    pause = 0.1
+                for name in set(missing) - said if not self._create else ():
+                    self._say(
+                        "waiting for the topic to exist; create it, or run with --create-topics"
+                        if name in self.logs
+                        else "no dead-letter topic: saves will wait at the first rejected event; "
+                        "create it, or run with --create-topics",
+                        topic=name,
+                    )
+                said.update(missing)
+                if new := (set(self.logs) & existing) - subscribed:
+                    subscribed |= new
+                    self.consumer.subscribe(sorted(subscribed), listener=self)
+            except DependencyError as error:
+                if str(error) not in said:
+                    self._say(str(error))
+                    said.add(str(error))
+            await asyncio.sleep(pause)
+
+    async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:
+        """Wait until the loops have saved and let go; a save that comes later is refused if it matters."""
+        self._watch.joined = False
+        logs = [self.logs[topic] for topic in {tp.topic for tp in revoked}]
+        for log in logs:
+            log.assign([])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._session_timeout / 2):
+                for log in logs:
+                    await log.released.wait()
+
+    async def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
+        """Record what is ours now, be it nothing."""
+        self._watch.joined = True
+        for topic, log in self.logs.items():
+            log.assign(sorted(tp for tp in assigned if tp.topic == topic))
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit these offsets in the background."""
+        self._to_commit.update(offsets)
+
+    async def _commit_and_check(self) -> None:
+        while True:
+            with contextlib.suppress(KafkaError, OSError):
+                await self._commit()
+            await asyncio.sleep(1.0)
+            if self.consumer is not None:
+                # A group member whose coordination has died would wait for ever; the process must not.
+                async with self.cluster.errors(f"group {self._group}"):
+                    self.consumer._coordinator.check_errors()
+
+    async def _commit(self) -> None:
+        offsets, self._to_commit = self._to_commit, {}
+        if self.consumer is not None:
+            held = self.consumer.assignment()
+            if ours := {tp: offset for tp, offset in offsets.items() if tp in held}:
+                await self.consumer.commit(ours)

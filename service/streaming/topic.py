@@ -1,0 +1,217 @@
+"""One topic through aiokafka, as `ports.Log`.
+
+Positions are ours: offsets live in snapshots, so every assignment is followed by a seek, and a complaint that the
+group has no committed offset is not an error. `getmany` has no bound while the group rebalances; here it has.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from aiokafka import TopicPartition
+from aiokafka.errors import CorruptRecordException, KafkaError, NoOffsetForPartitionError
+
+from service.errors import DataError, DependencyError
+from service.snapshots.head import Source
+from service.streaming.cluster import ANSWER_SECONDS, bounds, unreadable
+from service.streaming.dead_letters import DeadLetter, topic_of
+from service.streaming.outbox import Outbox
+from service.streaming.progress import Progress
+from service.streaming.records import Record, Records
+from service.streaming.topic_id import topic_id
+
+if TYPE_CHECKING:
+    from service.streaming.group import Kafka
+
+POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
+POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
+
+
+class TopicLog:
+    """One topic as this process sees it: see `ports.Log`."""
+
+    def __init__(self, kafka: "Kafka", topic: str) -> None:
+        self.topic = topic
+        self.released = asyncio.Event()
+        self.released.set()
+        self._kafka = kafka
+        self._partitions: list[TopicPartition] = []
+        # An assignment is numbered, so that one that comes after a revocation does not look like the one before.
+        self._assignment = self._acquired = 0
+        self._changed = asyncio.Event()
+        self._polling: Any = None
+        self._idle = False
+        self._unreadable, self._turn = False, 0
+        self._progress = Progress(kafka, topic)
+        self.ends: dict[int, int] = {}
+        self.outbox = Outbox(topic_of(topic), kafka.cluster)
+
+    @property
+    def assigned(self) -> Sequence[TopicPartition]:
+        """What the group gave us of the topic: all of its partitions, or none."""
+        return self._partitions
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """The group gave us these partitions, all of the topic or none."""
+        self._partitions = partitions
+        self._assignment += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Let whoever waits look again."""
+        self._changed.set()
+        with contextlib.suppress(AttributeError, RuntimeError):  # nobody polls
+            self._polling.reschedule(0)
+
+    async def acquire(self) -> bool:
+        """See ports.Log."""
+        while not self._kafka.stopping:
+            if self._partitions:
+                self._acquired = self._assignment
+                self._unreadable = False
+                self._progress.begin(self._partitions)
+                self.released.clear()
+                return True
+            self._changed.clear()
+            await self._changed.wait()
+        return False
+
+    @property
+    def held(self) -> bool:
+        """See ports.Log."""
+        return bool(self._partitions) and self._acquired == self._assignment and not self._kafka.stopping
+
+    def release(self) -> None:
+        """See ports.Log."""
+        self.released.set()
+
+    @property
+    def _consumer(self) -> Any:
+        return self._kafka.consumer
+
+    async def source(self) -> Source:
+        """See ports.Log."""
+        kafka = self._kafka
+        return Source(kafka.cluster_id, await topic_id(kafka.cluster, kafka.producer, self._consumer, self.topic))
+
+    async def bounds(self) -> dict[int, tuple[int, int]]:
+        """See ports.Log."""
+        partitions = self._partitions
+        if not partitions:
+            return {}
+        async with self._kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
+            return await bounds(self._consumer, partitions)
+
+    async def positions(self) -> dict[int, int]:
+        """See ports.Log."""
+        async with self._kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
+            at = {tp.partition: await self._consumer.position(tp) for tp in self._partitions}
+        self._progress.note(at)
+        return at
+
+    async def read(self, partition: int, offset: int) -> Record | None:
+        """See ports.Log."""
+        tp = TopicPartition(self.topic, partition)
+        async with self._kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
+            begin, end = (await bounds(self._consumer, [tp]))[partition]
+            if not begin <= offset < end:
+                return None
+            again = False
+            while self.held:
+                self._ask()
+                self.seek({partition: offset})
+                with contextlib.suppress(NoOffsetForPartitionError):
+                    try:
+                        found = await self._consumer.getmany(tp, timeout_ms=int(POLL_SECONDS * 1000), max_records=1)
+                    except (CorruptRecordException, UnicodeDecodeError) as error:
+                        if await self._progress.explained(error):
+                            continue
+                        if again:
+                            raise unreadable(self.topic, partition, offset, error) from error
+                        again = True
+                        continue
+                    if records := found.get(tp):
+                        return records[0] if records[0].offset == offset else None
+                    if await self._consumer.position(tp) > offset:  # only markers follow it
+                        return None
+        return None
+
+    def seek(self, offsets: Mapping[int, int]) -> None:
+        """See ports.Log."""
+        for tp in self._partitions:
+            if tp.partition in offsets:
+                with contextlib.suppress(KafkaError):  # revoked meanwhile
+                    self._consumer.seek(tp, offsets[tp.partition])
+                    self._consumer.resume(tp)
+        self._progress.note(offsets)
+
+    async def poll(self, idle: bool = False) -> dict[int, Records]:
+        """See ports.Log."""
+        if not self.held:
+            return {}
+        self._ask()
+        partitions, most = self._partitions, POLL_RECORDS
+        seconds = min(IDLE_SECONDS, self._kafka.watchdog / 4) if idle else POLL_SECONDS
+        if self._unreadable:  # somewhere among what comes next: record by record, a partition at a time
+            partitions, most, seconds = [self._partitions[self._turn % len(self._partitions)]], 1, POLL_SECONDS
+            self._turn += 1
+        try:
+            async with asyncio.timeout(seconds + 4 * POLL_SECONDS) as self._polling:
+                self._idle = idle
+                records = await self._consumer.getmany(*partitions, timeout_ms=int(seconds * 1000), max_records=most)
+        except (TimeoutError, NoOffsetForPartitionError):
+            return {}
+        except (CorruptRecordException, UnicodeDecodeError) as error:
+            # What the client had parsed of the fetch is lost with the exception: fetch it again.
+            self.seek(dict(self._progress.at))
+            if await self._progress.explained(error):
+                return {}
+            if self._unreadable:
+                partition = partitions[0].partition
+                raise unreadable(self.topic, partition, self._progress.at.get(partition), error) from error
+            self._unreadable = True
+            return {}
+        except KafkaError as error:
+            if not self.held:
+                return {}
+            raise DependencyError(f"{self._kafka.cluster}, topic {self.topic}: {error}", "kafka") from error
+        self._progress.note({tp.partition: part[-1].offset + 1 for tp, part in records.items()})
+        return {tp.partition: Records(part) for tp, part in records.items()}
+
+    def _ask(self) -> None:
+        """Say that records are asked for; raises DataError where none can come."""
+        try:
+            self._progress.ask()
+        except DataError:
+            with contextlib.suppress(KafkaError):  # revoked meanwhile
+                self._consumer.pause(*self._partitions)  # else it is fetched again and again
+            raise
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """See ports.Log."""
+        self._kafka.commit({TopicPartition(self.topic, partition): o for partition, o in offsets.items()})
+
+    def lag(self, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Records between these offsets and the log's end, by partition, as of the last look at it."""
+        return {p: max(0, end - offsets[p]) for p, end in self.ends.items() if p in offsets}
+
+    async def look(self) -> None:
+        """Look where the log ends, whether or not anything is polled; raises DependencyError and Stuck."""
+        ends: dict[int, int] = {}
+        try:
+            async with self._kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
+                found = await self._kafka.ends.of(self._partitions)
+            self.ends = ends = {tp.partition: end for tp, end in found.items()}
+            if self._idle and any(end > self._progress.at.get(partition, end) for partition, end in ends.items()):
+                self.wake()  # what is there may be no record, which ends no poll
+        finally:
+            await self._progress.watch(ends, self.held)
+
+    async def publish(self, letter: DeadLetter) -> None:
+        """See ports.Log."""
+        await self.outbox.put(letter, lambda: self.held)
+
+    async def flush(self) -> None:
+        """See ports.Log."""
+        await self.outbox.flush()

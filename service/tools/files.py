@@ -1,0 +1,24 @@
+"""Files that are written whole or not at all."""
+
+import os
+from pathlib import Path
+
+from service.errors import ConfigurationError
+
+
+def write(file: str, content: bytes) -> None:
+    """Write a file whole or not at all; raises ConfigurationError."""
+    # A link stays a link. What is no file, such as a pipe or /dev/null, cannot be replaced.
+    path = Path(file).resolve()
+    part = path.with_name(f".{path.name}.{os.getpid()}") if path.is_file() or not path.exists() else path
+    try:
+        with part.open("wb") as out:
+            out.write(content)
+            out.flush()
+            if part != path:
+                os.fsync(out.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        if part != path:
+            part.unlink(missing_ok=True)
+        raise ConfigurationError(f"{file}: {error.strerror}") from None
