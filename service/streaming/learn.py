@@ -1,21 +1,25 @@
 """The loop that learns one topic.
 
-1. Wait until Kafka gives us the topic.
-2. Restore the current head; where there is none, begin a model and save its first head before its first event.
+1. WAITING: wait until Kafka gives us the topic.
+2. RESTORING: restore the current head; where there is none, begin a model and save its first head before its first
+   event.
 3. Seek to where the head stops.
-4. Poll. Apply records in slices, a turn of the event loop between them; publish the rejected ones as dead letters.
-   Only the record at the next offset is applied; a gap is fetched again once, then accepted or the end. The log
-   itself raises where markers, aborted transactions and compaction do not explain it.
+4. LEARNING: poll. Apply records in slices, a turn of the event loop between them; publish the rejected ones as dead
+   letters. Only the record at the next offset is applied; a gap is fetched again once, then accepted or the end. The
+   log itself raises where markers, aborted transactions and compaction do not explain it.
 5. When due: flush the dead letters, look whether it was one topic all along, save, tell Kafka the offsets (advisory:
    nothing reads them back).
 6. Refused: somebody else went on from our head. Drop the state and go to 2.
 7. Revoked or stopping: save a last time, let the topic go, and go to 1 or end.
+8. STOPPED: what waiting does not mend is told, and the stored model watched, until it is another one.
 
 Only `Log`, the keeper's `Store` and `Clock` are awaited, so that one test can drive this through any
 interleaving. What happened is told to an `Observer`; nothing here logs, counts or serves.
+What moves the loop from one state to another, and why, is in `states.TRANSITIONS`.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from service.errors import (
@@ -36,6 +40,7 @@ from service.streaming.dead_letters import dead_letter
 from service.streaming.ports import Log, Observer
 from service.streaming.recognise import fingerprint, may_go_on
 from service.streaming.records import Record, Records
+from service.streaming.states import State
 
 SLICE = 200
 SLICE_BYTES = 1 << 20
@@ -50,6 +55,19 @@ UNREADABLE = SnapshotDamaged, SnapshotNewer
 
 StartAt = str | Mapping[int, int] | None
 """Where a model without a snapshot begins: "earliest", "latest", offsets by partition, or only a log from 0."""
+
+
+@dataclass
+class _Held:
+    """The model that is learned. It is dropped as a whole."""
+
+    learner: Learner
+    source: Source
+    """Which topic it is learned from."""
+    last: dict[int, Record] = field(default_factory=dict)
+    """The last record learned of each partition, so that it is recognised later."""
+    refetched: dict[int, int] = field(default_factory=dict)
+    """Offsets that did not come, and were fetched again since the last seek."""
 
 
 class Learning:
@@ -72,60 +90,80 @@ class Learning:
         """
         self._log, self._keeper, self._clock, self._tell = log, keeper, clock, tell
         self._identity, self._start_at, self._known, self._looked = identity, start_at, known, looked
-        self._learner: Learner | None = None
-        self._last: dict[int, Record] = {}
-        self._refetched: dict[int, int] = {}
-        self._began = self._displaced = False
+        self.state = State.WAITING
+        self._held: _Held | None = None
+        self._reason: Exception | None = None
+        """Why we are STOPPED."""
+        self._began = False
+        """Whether we ever learned it. A model that is then not there any more was lost, and is none that is new."""
+        self._displaced = False
+        """Whether somebody took our place since the last head was read."""
         self._confirmed: tuple[float, str | None] = 0.0, None
         """When our head was last looked at, and what the process's look had found then."""
-        self._source = Source()
-        """Of what our state was learned from, or is to go on with."""
 
     async def run(self) -> None:
-        """Steps 1 to 7, until the log says that the process is stopping."""
-        while await self._log.acquire():
-            try:
-                while self._log.held:
-                    await self._hold()
-            except (DataError, ConfigurationError) as error:
-                self._learner = None
-                self._tell.stopped(error)
-                await self._decision(error)
-            finally:
-                self._tell.resigned()
-                self._log.release()
+        """From state to state, until the log says that the process is stopping."""
+        steps = {
+            State.WAITING: self._wait,
+            State.RESTORING: self._restore,
+            State.LEARNING: self._learn,
+            State.STOPPED: self._look_on,
+        }
+        try:
+            while self.state is not State.ENDED:
+                try:
+                    following = await steps[self.state]()
+                except (DataError, ConfigurationError) as error:
+                    self._held, self._reason, following = None, error, State.STOPPED
+                self._enter(following)
+        finally:
+            self._let_go()
 
-    async def _decision(self, reason: Exception) -> None:
-        """Wait until the topic is lost, or the stored model is another one: reset, rolled back.
+    def _enter(self, state: State) -> None:
+        self.state = state
+
+    async def _wait(self) -> State:
+        """Step 1, and the end of step 7."""
+        self._let_go()
+        return State.RESTORING if await self._log.acquire() else State.ENDED
+
+    def _let_go(self) -> None:
+        self._tell.resigned()
+        self._log.release()
+
+    async def _look_on(self) -> State:
+        """Step 8: wait until the topic is lost, or the stored model is another one: reset, rolled back.
 
         One that is damaged, or a newer release's, is looked at again a little later: somebody may put it right.
         """
+        assert self._reason is not None  # noqa: S101 - what brought us here
+        self._tell.stopped(self._reason)
         self._tell.resigned()
         while self._log.held:
             await self._clock.sleep(1.0)
             try:
-                if isinstance(reason, UNREADABLE) or await self._keeper.stored_digest() != self._keeper.digest:
-                    return
+                if isinstance(self._reason, UNREADABLE) or await self._keeper.stored_digest() != self._keeper.digest:
+                    break
             except SnapshotDamaged:
-                return  # another reason now
+                break  # another reason now
             except DependencyError as error:
                 self._tell.unavailable(error)
+        return State.WAITING
 
-    async def _hold(self) -> None:
-        """Steps 2 to 7, until the topic is lost or the state was dropped."""
-        learner = await self._restore()
-        if learner is None:
-            return
-        reason: DataError | None = None
+    async def _learn(self) -> State:
+        """Steps 4 to 7, until the topic is lost or the state was dropped."""
+        held = self._held
+        assert held is not None  # noqa: S101 - it was restored
+        learner, reason = held.learner, None
         try:
-            while self._log.held and self._learner is not None:
-                polled = await self._log.poll(not self._keeper.ahead(learner))
+            while self._log.held and self._held is not None:
+                polled = await self._log.poll(not self._keeper.ahead(learner))  # 4
                 for partition, records in polled.items():
-                    await self._take(learner, partition, records)
-                if self._log.held and self._learner is not None:
+                    await self._take(held, partition, records)
+                if self._log.held and self._held is not None:
                     await self._pass_markers(learner)
-                if self._learner is not None and self._keeper.due(learner):
-                    await self._save(learner)
+                if self._held is not None and self._keeper.due(learner):
+                    await self._save(held)  # 5
                 elif not polled:
                     await self._confirm()
         except DependencyError as error:
@@ -133,11 +171,13 @@ class Learning:
             await self._clock.sleep(0.5)
         except DataError as error:
             reason = error  # what came before it is learned, and saved as far as it may be
-        # On a head that could not be read nothing is saved, even where it was put right meanwhile: it is taken up anew.
-        if self._learner is not None and self._keeper.ahead(learner) and not isinstance(reason, UNREADABLE):
-            await self._save(learner)
+        # 7. On a head that could not be read nothing is saved, even where it was put right meanwhile: it is taken up
+        # anew.
+        if self._held is not None and self._keeper.ahead(learner) and not isinstance(reason, UNREADABLE):
+            await self._save(held)
         if reason is not None:
             raise reason
+        return State.RESTORING if self._log.held else State.WAITING
 
     async def _confirm(self) -> None:
         """While nothing comes, look whether our head is still current: the model may have been reset."""
@@ -148,42 +188,49 @@ class Learning:
         try:
             # A look may be of before our last save: it can only say that all is well.
             if looked != self._keeper.digest and not await self._keeper.current():
-                self._dropped("replaced")
+                self._drop("replaced")
             self._tell.answered()
         except DependencyError as error:
             self._tell.unavailable(error)  # learning goes on without it
 
-    async def _restore(self) -> Learner | None:
-        """The learner of the current head, sought to where it stops; None when the topic is lost meanwhile."""
+    async def _restore(self) -> State:
+        """Steps 2 and 3, until the log is sought to where the current head stops, or the topic is lost."""
         pause = 0.1
         while self._log.held:
             try:
+                source = await self._log.source()
                 # A rebalance that gave the topic back to us finds our head current and our state good.
-                before, self._source = self._source, await self._log.source()
-                if self._learner is None or before != self._source or not await self._keeper.current():
-                    self._learner = None
-                    self._last.clear()
-                    self._learner = await self._keeper.restore()
+                if self._held is None or self._held.source != source or not await self._keeper.current():
+                    self._held = None
+                    learner = await self._keeper.restore()
+                    self._held = _Held(learner, source) if learner else None
                 self._say_who()
-                learner = await self._check(self._learner)
-                if learner is None or not self._log.held:
+                bounds = await self._log.bounds()
+                if not self._log.held:  # the bounds are those of no partition, or of some
                     continue
-                self._learner = learner
-                self._log.seek(learner.next)
-                self._refetched.clear()  # what was fetched again before this seek says nothing of fetches after it
+                if self._held is None:
+                    learner = await self._begin(bounds, source)
+                    self._held = _Held(learner, source) if learner else None
+                else:
+                    await self._check(self._held, bounds)
+                if self._held is None or not self._log.held:
+                    continue
+                learner = self._held.learner
+                self._log.seek(learner.next)  # 3
+                self._held.refetched.clear()  # what was fetched again before this seek says nothing of fetches after it
                 assert self._keeper.head is not None  # noqa: S101 - a restored or begun model has a head
                 self._tell.learning(learner, self._keeper.head, self._keeper.digest)
                 self._began = True
-                return learner
+                return State.LEARNING
             except DependencyError as error:
                 self._tell.unavailable(error)
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-        return None
+        return State.WAITING
 
-    def _dropped(self, cause: str) -> None:
-        """Somebody else's head is current."""
-        self._learner, self._displaced = None, True
+    def _drop(self, cause: str) -> None:
+        """Step 6: somebody else's head is current."""
+        self._held, self._displaced = None, True
         self._tell.rewound(cause)
 
     def _say_who(self) -> None:
@@ -193,32 +240,30 @@ class Learning:
             self._tell.outsider(head.writer)
         self._displaced = False
 
-    async def _check(self, learner: Learner | None) -> Learner | None:
-        """The learner, if log and settings still fit; a new one, its first head saved; None if refused or lost."""
-        bounds = await self._log.bounds()
-        if not self._log.held:  # the bounds are those of no partition, or of some
+    async def _begin(self, bounds: Mapping[int, tuple[int, int]], source: Source) -> Learner | None:
+        """A new model, its first head saved; None where somebody else began it."""
+        began = self._began or self._known()
+        learner = Learner(self._identity, options=self._keeper.options, start=self._keeper.start)
+        if began:
+            self._tell.emptied()
+        # Where to begin is said for a new model. One that was lost is learned again from 0, or not at all.
+        learner.begin(self._starts(bounds, None if began else self._start_at))
+        saved = await self._keeper.save(learner, {}, source)
+        if isinstance(saved, Refused):
             return None
-        if learner is None:
-            began = self._began or self._known()
-            learner = Learner(self._identity, options=self._keeper.options, start=self._keeper.start)
-            if began:
-                self._tell.emptied()
-            # Where to begin is said for a new model. One that was lost is learned again from 0, or not at all.
-            learner.begin(self._starts(bounds, None if began else self._start_at))
-            saved = await self._keeper.save(learner, {}, self._source)
-            if isinstance(saved, Refused):
-                return None
-            self._tell.saved(saved)
-            return learner
-        head = self._keeper.head
+        self._tell.saved(saved)
+        return learner
+
+    async def _check(self, held: _Held, bounds: Mapping[int, tuple[int, int]]) -> None:
+        """Raises DataError or ConfigurationError where log or settings do not fit the model any more."""
+        head, learner = self._keeper.head, held.learner
         assert head is not None  # noqa: S101 - a learner that was there is a head's
-        await may_go_on(self._log, head, self._identity, self._source, learner.next, bounds, self._tell)
+        await may_go_on(self._log, head, self._identity, held.source, learner.next, bounds, self._tell)
         if learner.diverged:
             raise Diverged(self._log.topic, learner.diverged)
         # A partition that was added: all of its records are newer than the model.
         added = {p: found for p, found in bounds.items() if p not in learner.next}
         learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
-        return learner
 
     def _starts(self, bounds: Mapping[int, tuple[int, int]], start_at: StartAt) -> dict[int, int]:
         """Where a new model, or a new partition of one, begins."""
@@ -234,7 +279,8 @@ class Learning:
                 )
         return {p: chosen.get(p, 0) for p in bounds}
 
-    async def _take(self, learner: Learner, partition: int, records: Records) -> None:
+    async def _take(self, held: _Held, partition: int, records: Records) -> None:
+        learner = held.learner
         polled_from = learner.next[partition]
         for run in records.runs():
             first, expected = run.record(0).offset, learner.next[partition]
@@ -242,14 +288,14 @@ class Learning:
                 run = run[expected - first :]  # noqa: PLW2901 - the rest of it
             elif first > expected:
                 # Between records of one poll the log has no others; before the first of them, we may have lost some.
-                if expected == polled_from and not await self._gap(partition, expected):
+                if expected == polled_from and not await self._gap(held, partition, expected):
                     return
                 self._pass_over(learner, partition, first)
             at = 0
             while at < len(run):
-                if not self._log.held or self._learner is None:
+                if not self._log.held or self._held is None:
                     return
-                at += await self._apply(learner, partition, run[at : at + SLICE])
+                at += await self._apply(held, partition, run[at : at + SLICE])
                 await self._clock.sleep(0)
 
     async def _pass_markers(self, learner: Learner) -> None:
@@ -266,10 +312,10 @@ class Learning:
         self._tell.passed_over(partition, learner.next[partition], offset)
         learner.pass_over(partition, offset)
 
-    async def _gap(self, partition: int, expected: int) -> bool:
+    async def _gap(self, held: _Held, partition: int, expected: int) -> bool:
         """Whether learning may go on behind `expected`, which was next and did not come."""
-        if self._refetched.get(partition) != expected:
-            self._refetched[partition] = expected
+        if held.refetched.get(partition) != expected:
+            held.refetched[partition] = expected
             self._log.seek({partition: expected})
             return False
         bounds = await self._log.bounds()
@@ -283,14 +329,16 @@ class Learning:
             )
         return True
 
-    async def _apply(self, learner: Learner, partition: int, records: Records) -> int:
+    async def _apply(self, held: _Held, partition: int, records: Records) -> int:
         """Learn the first of these records, as many as make a slice, and say how many."""
         now, started = self._clock.now, self._clock.now()
         values = records.values
         if sum(len(value or b"") for value in values) > SLICE_BYTES:
             sizes = accumulate(len(value or b"") for value in values)
             values = values[: max(1, sum(size <= SLICE_BYTES for size in sizes))]
-        outcome = learner.apply(partition, records.record(0).offset, values, lambda: now() - started >= SLICE_SECONDS)
+        outcome = held.learner.apply(
+            partition, records.record(0).offset, values, lambda: now() - started >= SLICE_SECONDS
+        )
         for reject in outcome.rejects:
             r = records.record(reject.record)
             letter = dead_letter(
@@ -299,38 +347,39 @@ class Learning:
             await self._log.publish(letter)
             self._tell.set_aside(letter)
         if outcome.consumed:
-            self._last[partition] = records.record(outcome.consumed - 1)
+            held.last[partition] = records.record(outcome.consumed - 1)
         delay = self._clock.time() - records.record(max(outcome.consumed, 1) - 1).timestamp / 1000
         self._tell.learned(outcome.consumed, self._clock.now() - started, delay)
         if outcome.diverged:
-            await self._save(learner)
-            if self._learner is None:
+            await self._save(held)
+            if self._held is None:
                 return 0
             raise Diverged(self._log.topic, outcome.diverged)
         return outcome.consumed
 
-    async def _save(self, learner: Learner) -> None:
+    async def _save(self, held: _Held) -> None:
+        learner = held.learner
         if broken := learner.watch.broken(learner.squared_norm):
             # What the theorem excludes cannot have been learned: memory or program are at fault, so nothing is saved.
             raise DataError(
                 f"model {self._log.topic} is corrupt: {broken}; its last good version answers. A restart goes on from "
                 f"that one, and `perceptron verify -t {self._log.topic}` compares it with the log"
             )
-        fingerprints = {partition: fingerprint(record) for partition, record in self._last.items()}
+        fingerprints = {partition: fingerprint(record) for partition, record in held.last.items()}
         try:
             await self._log.flush()
-            if await self._log.source() != self._source:
+            if await self._log.source() != held.source:
                 # Some of it may be of another topic under the same name: what the head covers is looked at again.
-                self._learner = None
+                self._held = None
                 self._tell.rewound("recreated")
                 return
-            saved = await self._keeper.save(learner, fingerprints, self._source)
+            saved = await self._keeper.save(learner, fingerprints, held.source)
         except DependencyError as error:
             self._keeper.postpone()
             self._tell.save_failed(error)
             return
         if isinstance(saved, Refused):
-            self._dropped("refused")
+            self._drop("refused")
             return
         self._tell.saved(saved)
         self._log.commit(learner.next)

@@ -25,6 +25,7 @@ from service.snapshots import blobs, keeper
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, fetch
 from service.streaming import learn
+from service.streaming.states import State
 from tests.simulation.judge import Judge
 from tests.simulation.log import SimulatedLog
 from tests.simulation.world import Clock, SimulatedStore, Step, Topic, Violation, World
@@ -109,9 +110,21 @@ class Process:
         self.looked: str | None = None
         log: Any = self.log
         asked = lambda: known, lambda: self.looked
-        self.learning = learn.Learning(log, saver, clock, self.tell, identity, None, *asked)
+        self.learning = _Learning(world, log, saver, clock, self.tell, identity, None, *asked)
         self.coroutine = self.learning.run()
         self.at: Step | None = Step("start")
+
+
+class _Learning(learn.Learning):
+    """Counts how it comes from state to state."""
+
+    def __init__(self, world: World, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._world = world
+
+    def _enter(self, state: State) -> None:
+        self._world.count(f"{self.state.name} to {state.name}")
+        super()._enter(state)
 
 
 class Reader:

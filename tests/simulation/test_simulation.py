@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from service.streaming.states import TRANSITIONS
 from tests.simulation.mutants import HERE, MUTANTS, Mutant, tried
 from tests.simulation.run import Simulation
 
@@ -15,11 +16,8 @@ FOUND = (371, 2334, 2821, 3578, 3887, 7642)
 """Seeds beyond, each of which found something."""
 
 ISOLATED = """
-import sys, types
-import hashlib, mmh3, msgspec, numba, numba.core.caching, numpy, random, redis, traceback, unittest.mock
-store = types.ModuleType("service.snapshots.store")  # of which the interface alone is wanted
-store.Store = object
-sys.modules["service.snapshots.store"] = store
+import sys
+import hashlib, mmh3, msgspec, numba, numba.core.caching, numpy, random, traceback, unittest.mock
 for name in ("asyncio", "time", "socket", "select", "threading", "_thread", "concurrent.futures"):
     sys.modules[name] = None  # an import of it raises from here on
 from tests.simulation.mutants import HERE, MUTANTS, Mutant, tried
@@ -44,6 +42,8 @@ def test_nothing_is_lost_and_nothing_learned_twice() -> None:
         ("stopped: Diverged", 10), ("base offset flipped", 40), ("stopped: LogGap", 40),
     ):  # fmt: skip
         assert counts[what] >= least, f"{what}: {counts[what]}"
+    moved = {f"{state.name} to {following.name}" for state in TRANSITIONS for following in TRANSITIONS[state]}
+    assert {what for what in counts if " to " in what} == moved, "the table has each way that is taken, and no other"
     assert counts["excused"] < SEEDS / 2, "most runs must end with everything learned"
 
 

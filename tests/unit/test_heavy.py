@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.snapshots.head import Source
 from service.streaming import learn
 from service.streaming.records import Records
 from tests.checks import state_digest
@@ -164,7 +165,7 @@ def test_a_slice_ends_by_records_bytes_and_time(values: Sequence[bytes | None], 
 
     told.publish, told.set_aside = publish, lambda _: None  # type: ignore[attr-defined]
     learning = learn.Learning(told, None, told, told, learner.identity)  # type: ignore[arg-type]
-    learning._learner = learner
-    asyncio.run(learning._take(learner, 0, Records([_Record(1 + i, value) for i, value in enumerate(values)])))
+    learning._held = held = learn._Held(learner, Source())
+    asyncio.run(learning._take(held, 0, Records([_Record(1 + i, value) for i, value in enumerate(values)])))
     assert told.slices == slices
     assert learner.next == {0: 1 + len(values)}
