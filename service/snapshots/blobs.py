@@ -10,7 +10,7 @@ The cuts are fixed, so equal arrays have equal blocks; which of them are stored,
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -110,7 +110,7 @@ def decode(
         # A block of the base has its digest for a name, so one that we hold under this name is it.
         held = {i for i, name in enumerate(base) if before.blocks[i : i + 1] == [name]}
         parts = (_block(before.values, i) if i in held else found[name] for i, name in enumerate(base))
-        stored = np.frombuffer(b"".join(parts), "<f8")
+        stored = _rows(b"".join(parts), np.dtype("<f8"))
         before = Encoded(stored, base, base, [])
         start, fresh, blocks = len(stored), deltas, list(base)
     if start > columns:
@@ -119,7 +119,7 @@ def decode(
     covered = before.deltas[: len(deltas) - len(fresh)]
     dirty = set(range(start // BLOCK_COLUMNS, -(-columns // BLOCK_COLUMNS)) if columns > start else ())
     for name in fresh:
-        delta = np.frombuffer(found[name], DELTA)
+        delta = _rows(found[name], DELTA)
         if len(delta) and int(delta["column"].max()) >= columns:
             raise SnapshotDamaged(f"delta {name[:12]} has a column beyond the {columns} of the head")
         values[delta["column"]] = delta["value"]
@@ -129,6 +129,12 @@ def decode(
     for i in dirty:
         blocks[i] = digest(_block(values, i))
     return Encoded(values, blocks, base, covered)
+
+
+def _rows(blob: bytes, kind: np.dtype[Any]) -> NDArray[Any]:
+    if len(blob) % kind.itemsize:
+        raise SnapshotDamaged(f"a blob of {len(blob)} bytes does not hold whole rows of {kind.itemsize}")
+    return np.frombuffer(blob, kind)
 
 
 def _known(deltas: list[str], before: Encoded) -> int:
@@ -204,5 +210,5 @@ def missing_runs(names: list[str], before: list[str]) -> list[str]:
 def decode_runs(names: list[str], rest: Runs, found: Mapping[str, bytes], before: list[str], known: Runs) -> Runs:
     """All runs of a head: those of `before` are at the start of the `known`."""
     fetched = missing_runs(names, before)
-    fresh = (run for name in fetched for run in np.frombuffer(found[name], RUN).tolist())
+    fresh = (run for name in fetched for run in _rows(found[name], RUN).tolist())
     return [*known[: (len(names) - len(fetched)) * BLOCK_RUNS], *fresh, *rest]

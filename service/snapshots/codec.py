@@ -1,5 +1,6 @@
 """A head's bytes: written, and read whole or not at all. What is damaged is told from what a newer release wrote."""
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Annotated
@@ -10,6 +11,9 @@ from service.errors import SnapshotDamaged, SnapshotNewer
 from service.learning.identity import FOLD
 from service.snapshots import blobs
 from service.snapshots.head import SCHEMA, Head
+
+MOST_COLUMNS = 1 << 28
+"""As many as settings allow at most."""
 
 
 class _Release(msgspec.Struct):
@@ -50,7 +54,35 @@ def decode(data: bytes, digest: str) -> Head:
         raise _newer(
             digest, f"it has arrays {', '.join(head.arrays)}, this one knows {', '.join(head.identity.arrays)}"
         )
+    if what := _senseless(head):
+        raise SnapshotDamaged(f"head {digest[:12]} makes no sense: {what}")
     return head
+
+
+def _senseless(head: Head) -> str | None:
+    """What a head says that no learner can have: its bytes are those that were written, but not by one."""
+    identity, seen = head.identity, head.observations
+    for partition, ranges in head.covered.items():
+        if not re.fullmatch(r"0|[1-9]\d{0,9}", partition):
+            return f"'{partition}' is no partition"
+        edges = [edge for both in ranges for edge in both]
+        if not edges or edges[0] < 0 or edges != sorted(edges):
+            return f"the covered ranges of partition {partition} do not follow on each other"
+    if {p: at.offset for p, at in head.next.items()} != {p: ranges[-1][1] for p, ranges in head.covered.items()}:
+        return "it goes on elsewhere than where its covered records end"
+    if [len(row) for row in head.counts.confusion] != [2, 2]:
+        return "its confusion is no table of two labels"
+    hashed = 1 << max(0, min(identity.bits or 0, 30))
+    own = {"named": head.columns - 1, "positional": identity.dimension, "hashed": hashed}[identity.features]
+    if head.columns - 1 != own or not 0 <= own <= MOST_COLUMNS:
+        return f"it has {head.columns} columns"
+    if (
+        seen.recent_events < 0
+        or len(seen.recent_wrong) != 2 * -(-seen.recent_events // 8)
+        or re.search("[^0-9a-f]", seen.recent_wrong)
+    ):
+        return f"its recent window is not one of {seen.recent_events} events"
+    return None
 
 
 def _newer(digest: str, what: str) -> SnapshotNewer:

@@ -292,8 +292,6 @@ def decode(
     heavy part and changes nothing; what it returns finishes the work, quickly, in one step of whoever shares it.
     """
     learner, stored = before or (Learner(head.identity, options=options), NOTHING)
-    if {p: at.offset for p, at in head.next.items()} != {p: ranges[-1][1] for p, ranges in head.covered.items()}:
-        raise SnapshotDamaged(f"version {head.version}: it goes on elsewhere than where its covered records end")
     if head.identity != learner.identity:
         raise SnapshotDamaged("the identity is not that of the snapshot before")
     arrays = {
