@@ -1,1 +1,3 @@
 """One running process: its tasks, and what it shows of itself."""
+
+__all__ = ["service"]

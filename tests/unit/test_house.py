@@ -1,6 +1,7 @@
 """The house's own rules: imports go one way, and learning opens nothing."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -32,6 +33,27 @@ def test_a_room_imports_only_rooms_above_it() -> None:
         for imported in _imports(path):
             if imported in ROWS and imported != room:
                 assert ROWS.index(imported) < ROWS.index(room), f"{path} imports {imported}, which is below {room}"
+
+
+def test_a_room_is_entered_by_what_it_offers() -> None:
+    """`__all__` of a room names its files that others may import: those, and each of them by somebody."""
+    taken = set()
+    for path in SERVICE.rglob("*.py"):
+        room = path.relative_to(SERVICE).parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("service."):
+                continue
+            _, other, *file = (node.module or "").split(".")
+            names = [alias.name for alias in node.names]
+            if other != room and (SERVICE / other).is_dir():
+                assert not any(name.startswith("_") for name in names), f"{path}: {names}"
+                taken |= {(other, name) for name in file[:1] or names}
+    offered = {
+        (path.parent.name, name)
+        for path in SERVICE.glob("*/__init__.py")
+        for name in getattr(importlib.import_module(f"service.{path.parent.name}"), "__all__", ["main"])
+    }
+    assert taken == offered
 
 
 def test_monitoring_imports_no_room() -> None:
