@@ -58,7 +58,16 @@ class Columns(Protocol):
 
 
 class Named:
-    """A name gets the next column when it is first seen, up to `cap` names; beyond it the feature is ignored."""
+    """A name gets the next column when it is first seen, up to `cap` names; beyond it the feature is ignored.
+
+    >>> columns = Named(cap=2)
+    >>> placed = columns.place([{"a": 0.5, "b": 1.0}, {"c": 3.0, "a": 2.0}])
+    >>> placed.columns.tolist(), placed.names, placed.ignored
+    ([1, 2, 1], ['a', 'b'], [(1, 'c', 3.0)])
+    >>> columns.extend(placed.names)
+    >>> columns.find({"b": 4.0, "c": 3.0})
+    ([(2, 4.0)], 1)
+    """
 
     def __init__(self, cap: int) -> None:
         self.names: list[str] = []
@@ -69,7 +78,6 @@ class Named:
         return len(self.names) + 1
 
     def place(self, events: Sequence[Mapping[str, float]]) -> Placed:
-        """See Columns.place."""
         starts, columns, values = array("Q", [0]), array("Q"), array("d")
         new: dict[str, int] = {}
         ignored: list[tuple[int, str, float]] = []
@@ -92,26 +100,21 @@ class Named:
         return _placed(starts, columns, values, list(new), ignored)
 
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
-        """See Columns.find."""
         get = self._column.get  # once: a thread may ask while names come and go
         pairs = [(column, value) for name, value in features.items() if (column := get(name)) is not None]
         return pairs, len(features) - len(pairs)
 
     def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float]]:
-        """See Columns.explain."""
         get = self._column.get
         return [(name, column, value) for name, value in features.items() if (column := get(name)) is not None]
 
     def name_of(self, column: int) -> str:
-        """See Columns.name_of."""
         return self.names[column - 1]
 
     def column_of(self, name: str) -> int | None:
-        """See Columns.column_of."""
         return self._column.get(name)
 
     def extend(self, names: Iterable[str]) -> None:
-        """See Columns.extend."""
         known = len(self.names)
         self.names += names
         self._column.update((name, i) for i, name in enumerate(self.names[known:], known + 1))
@@ -128,17 +131,15 @@ class _Numbered:
         return self._count + 1
 
     def name_of(self, column: int) -> str:
-        """See Columns.name_of."""
         return str(column - 1)
 
     def column_of(self, name: str) -> int | None:
-        """See Columns.column_of."""
         if not (name.isascii() and name.isdigit() and len(name) < 10) or int(name) >= self._count:
             return None
         return int(name) + 1
 
     def extend(self, names: Iterable[str]) -> None:
-        """See Columns.extend."""
+        """There are none to be given."""
 
 
 class Positional(_Numbered):
@@ -149,7 +150,6 @@ class Positional(_Numbered):
         self._all = np.arange(1, dimension + 1, dtype=np.uint64)
 
     def place(self, events: Sequence[list[float]]) -> Placed:
-        """See Columns.place."""
         values = array("d")
         for features in events:
             values.fromlist(features)
@@ -157,11 +157,9 @@ class Positional(_Numbered):
         return Placed(starts, np.tile(self._all, len(events)), np.frombuffer(values, np.float64), (), ())
 
     def find(self, features: Sequence[float]) -> tuple[Pairs, int]:
-        """See Columns.find."""
         return list(enumerate(features, 1)), 0
 
     def explain(self, features: Sequence[float]) -> list[tuple[str, int, float]]:
-        """See Columns.explain."""
         return [(str(i), i + 1, value) for i, value in enumerate(features)]
 
 
@@ -172,7 +170,6 @@ class Hashed(_Numbered):
         super().__init__(1 << bits)
 
     def place(self, events: Sequence[Mapping[str, float]]) -> Placed:
-        """See Columns.place."""
         starts, columns, values = array("Q", [0]), array("Q"), array("d")
         for features in events:
             pairs, _ = self.find(features)
@@ -182,14 +179,12 @@ class Hashed(_Numbered):
         return _placed(starts, columns, values)
 
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
-        """See Columns.find."""
         merged: dict[int, float] = {}
         for _, column, value in self.explain(features):
             merged[column] = merged[column] + value if column in merged else value
         return list(merged.items()), 0
 
     def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float]]:
-        """See Columns.explain; the values have the hash's sign."""
         count = self._count
         hashed = [(name, value, mmh3.hash(name)) for name, value in features.items()]
         return [(name, 1 + abs(h) % count, value if h >= 0 else -value) for name, value, h in hashed]

@@ -89,7 +89,16 @@ class _Event(msgspec.Struct, Generic[_F]):
 
 
 class Decoder:
-    """Reads the events of one model. Its columns are looked at, and stay as they are."""
+    """Reads the events of one model. Its columns are looked at, and stay as they are.
+
+    >>> from service.learning.columns import columns_for
+    >>> decoder = Decoder(Identity(), columns_for(Identity()))
+    >>> batch, rejects = decoder.decode([b'{"features": {"a": 1e99}, "label": 1}', b'{"features": {"b": 3}, "label": 0}'])
+    >>> batch.names, batch.values, batch.labels, batch.records
+    (['b'], array([3.]), array([-1.]), [1])
+    >>> rejects[0].reason, rejects[0].detail
+    ('out-of-range', 'feature "a" is beyond ±1e+30')
+    """
 
     def __init__(self, identity: Identity, columns: Columns) -> None:
         self._identity, self._columns = identity, columns

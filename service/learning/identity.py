@@ -40,7 +40,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     tie: Literal["negative", "positive"] = "negative"
     """What s = 0 predicts."""
     start: str = "zero"
-    """See `learning.start`."""
+    """Where the weights begin: `zero`, `random:SEED` or `weights:DIGEST`; `learning.start` has what these are."""
     average: bool = False
     features: Mode = "named"
     dimension: int | None = None

@@ -69,7 +69,16 @@ class Outcome(NamedTuple):
 
 
 class Learner:
-    """One model: weights, columns, covered ranges, counts. Not shared between threads."""
+    """One model: weights, columns, covered ranges, counts. Not shared between threads.
+
+    >>> learner = Learner(Identity())
+    >>> learner.begin({0: 0})
+    >>> outcome = learner.apply(0, 0, [b'{"features": {"a": 2}, "label": 1}', b"no event"])
+    >>> [reject.reason for reject in outcome.rejects], learner.next
+    (['not-json'], {0: 2})
+    >>> learner.score({"a": 1.0, "never seen": 1.0})
+    (3.0, 1)
+    """
 
     def __init__(self, identity: Identity, *, options: Options = DEFAULT, start: Weights | None = None) -> None:
         """`start` has the weights of an identity whose start is given ones; a snapshot has them already."""

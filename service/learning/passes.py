@@ -50,7 +50,7 @@ class Pass(NamedTuple):
     mistakes: int
     updates: int
     errors: int
-    """See the module's first lines."""
+    """What ends the passes: its mistakes, or where a rule updates exactly at its wrong outputs its updates."""
     loss: float
     """Of the linear unit E = ½ Σ (y - o)², of the others the perceptron loss Σ max(0, -y·s), times the weights."""
     squared_norms: Vector

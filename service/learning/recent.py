@@ -18,6 +18,11 @@ class Margins(NamedTuple):
 class Recent:
     """A window of the last events, oldest first.
 
+    >>> recent = Recent(window=2)
+    >>> recent.add(np.array([True, False, False]), np.array([-1.0, 4.0, 0.5]), np.array([1.0, 4.0, 1.0]))
+    >>> recent.accuracy, recent.margins.loss
+    (1.0, 0.0)
+
     Which predictions were wrong is kept in a snapshot; of loss and margins only their summary is, so after a restore
     they are those of the snapshot until events come.
     """

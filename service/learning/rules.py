@@ -65,7 +65,11 @@ else:
 
 
 def decide(s: Any, positive_tie: Any) -> Any:
-    """Whether a score (or each of an array) predicts the positive label: s > 0; what s = 0 gives is a convention."""
+    """Whether a score (or each of an array) predicts the positive label: s > 0; what s = 0 gives is a convention.
+
+    >>> decide(0.1, False), decide(0.0, False), decide(0.0, True)
+    (True, False, True)
+    """
     return (s > 0.0) | ((s == 0.0) & positive_tie)
 
 

@@ -16,7 +16,11 @@ FORMAT_VERSION = 1
 
 
 class Weights(msgspec.Struct, frozen=True):
-    """Given weights: `names` in column order (none where features are positional or hashed), beside `coef`."""
+    """Given weights: `names` in column order (none where features are positional or hashed), beside `coef`.
+
+    >>> Weights([2.0, -1.0], intercept=0.5, names=["a", "b"]).vector
+    array([ 0.5,  2. , -1. ])
+    """
 
     coef: list[float]
     intercept: float

@@ -21,7 +21,7 @@ REWINDS = {
 
 
 class ModelObserver:
-    """See streaming.ports.Observer; and what `serving.models.Model.follow` tells."""
+    """`streaming.ports.Observer` of one model; and what `serving.models.Model.catch_up` tells."""
 
     def __init__(self, model: Model, metrics: Metrics, log: Any) -> None:
         self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)
@@ -39,7 +39,6 @@ class ModelObserver:
         self._outsiders: set[str] = set()
 
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
-        """See streaming.ports.Observer."""
         self._recovered("redis")
         if not self._model.learning_here:
             self._log.info("learning", version=head.version, next=learner.next, events=learner.counts.events)
@@ -48,7 +47,6 @@ class ModelObserver:
         self._model.answering = Answering(learner, head, digest)
 
     def resigned(self) -> None:
-        """See streaming.ports.Observer."""
         if self._model.learning_here:
             # From here on the newest snapshot answers, also where our own state was dropped.
             self._model.learning_here = False
@@ -56,7 +54,6 @@ class ModelObserver:
             self._log.info("not learning any more", version=head and head.version)
 
     def learned(self, records: int, seconds: float, delay: float) -> None:
-        """See streaming.ports.Observer."""
         self._recovered("kafka")
         said = self._rejections.add_records(records, time.monotonic())
         if isinstance(said, Mostly):
@@ -73,7 +70,6 @@ class ModelObserver:
         self._metrics.slices.labels(self._model.name).observe(seconds)
 
     def saved(self, saved: Saved) -> None:
-        """See streaming.ports.Observer."""
         self._recovered("redis", "save")
         name, answering = self._model.name, self._model.answering
         self._metrics.snapshots.labels(name, "accepted").inc()
@@ -83,7 +79,6 @@ class ModelObserver:
             self._model.answering = answering._replace(head=saved.head, digest=saved.digest)
 
     def rewound(self, cause: str) -> None:
-        """See streaming.ports.Observer."""
         if cause == "refused":
             self._metrics.snapshots.labels(self._model.name, "refused").inc()
         self._metrics.rewinds.labels(self._model.name, cause).inc()
@@ -92,7 +87,6 @@ class ModelObserver:
         say(f"state dropped: {REWINDS[cause]}", cause=cause)
 
     def outsider(self, writer: Writer) -> None:
-        """See streaming.ports.Observer."""
         if writer.group not in self._outsiders:
             self._outsiders.add(writer.group)
             self._log.error(
@@ -104,7 +98,6 @@ class ModelObserver:
             )
 
     def passed_over(self, partition: int, start: int, to: int) -> None:
-        """See streaming.ports.Observer."""
         if not self._gaps_said:
             self._gaps_said = True
             self._log.info(
@@ -115,11 +108,9 @@ class ModelObserver:
             )
 
     def emptied(self) -> None:
-        """See streaming.ports.Observer."""
         self._log.error("the store has no snapshot of this model any more: learning the log again from its start")
 
     def unrecognised(self, partition: int, offset: int) -> None:
-        """See streaming.ports.Observer."""
         self._log.warning(
             "the last record learned is not in the log any more, so it could not be compared",
             partition=partition,
@@ -127,7 +118,6 @@ class ModelObserver:
         )
 
     def set_aside(self, letter: DeadLetter) -> None:
-        """See streaming.ports.Observer."""
         self._metrics.dead_letters.labels(self._model.name).inc()
         about = {name: value.decode(errors="replace") for name, value in letter.headers[:5]}
         self._rejections.add(about["reason"], about)
@@ -136,20 +126,16 @@ class ModelObserver:
             self._log.warning("event rejected (said once a reason)", **about)
 
     def answered(self) -> None:
-        """See streaming.ports.Observer."""
         self._recovered("kafka", "redis")
 
     def unavailable(self, error: DependencyError) -> None:
-        """See streaming.ports.Observer."""
         self._miss(error.dependency, error, str(error))
 
     def save_failed(self, error: DependencyError) -> None:
-        """See streaming.ports.Observer."""
         self._metrics.snapshots.labels(self._model.name, "failed").inc()
         self._miss("save", error, f"save failed: {error}")
 
     def stopped(self, error: Exception) -> None:
-        """See streaming.ports.Observer."""
         if self._model.stopped != str(error):  # one that is looked at again is said once
             self._log.error("learning stopped", reason=str(error))
             if isinstance(error, LogGap):

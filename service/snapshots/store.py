@@ -112,7 +112,6 @@ class RedisStore:
             return await needs.check(self._redis, self.address, MODELS, learn)
 
     async def digest(self, model: str) -> str:
-        """See Store.digest."""
         async with self._asking(model):
             if found := await self._redis.hget(key(model), "digest"):
                 return _text(found)
@@ -120,13 +119,11 @@ class RedisStore:
         return head[0] if head else ""
 
     async def digests(self, models: Sequence[str]) -> list[str | None]:
-        """See Looking.digests."""
         async with self._asking():
             found = await self._look(keys=[key(model) for model in models])
         return [digest.decode() if isinstance(digest, bytes) and digest.isascii() else None for digest in found]
 
     async def head(self, model: str) -> tuple[str, bytes] | None:
-        """See Store.head."""
         async with self._asking(model):
             digest, head = await self._redis.hmget(key(model), ["digest", "head"])
         if bool(digest) != bool(head):
@@ -136,7 +133,6 @@ class RedisStore:
         return (_text(digest), head) if digest else None
 
     async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
-        """See Store.blobs."""
         wanted, found = list(digests), dict[str, bytes]()
         async with self._asking(model):
             for i in range(0, len(wanted), 16):
@@ -146,7 +142,6 @@ class RedisStore:
         return found
 
     async def put(self, model: str, blobs: Mapping[str, bytes]) -> None:
-        """See Store.put."""
         part: dict[str, bytes] = {}
         async with self._asking(model):
             for digest, blob in blobs.items():
@@ -160,7 +155,6 @@ class RedisStore:
     async def commit(
         self, model: str, parent: str, digest: str, head: bytes, refs: Iterable[str], keep: str, evict: str
     ) -> Verdict:
-        """See Store.commit."""
         if not parent:
             async with self._asking():
                 await self._redis.sadd(MODELS, model)

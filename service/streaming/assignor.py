@@ -61,7 +61,7 @@ def whole_topics() -> type[AbstractPartitionAssignor]:
     """A fresh assignor class for one consumer: aiokafka calls class methods, and what a member holds is its own."""
 
     class WholeTopics(AbstractPartitionAssignor):
-        """See the module's first lines."""
+        """Gives each topic whole to one member, and leaves it with whom it is."""
 
         name = "perceptron-whole-topics"
         held: frozenset[str] = frozenset()

@@ -34,7 +34,14 @@ class Record(Protocol):
 
 
 class Records:
-    """Records of one partition in order, whose offsets need not follow on each other."""
+    """Records of one partition in order, whose offsets need not follow on each other.
+
+    >>> from collections import namedtuple
+    >>> record = namedtuple("record", "offset timestamp key value headers")
+    >>> records = Records([record(offset, 0, None, b"{}", ()) for offset in (7, 8, 10)])
+    >>> [run.offsets for run in records.runs()], records[records.find(8) :].offsets
+    ([[7, 8], [10]], [8, 10])
+    """
 
     def __init__(self, records: Sequence[Record] = ()) -> None:
         self._records = records

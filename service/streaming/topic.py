@@ -65,7 +65,6 @@ class TopicLog:
             self._polling.reschedule(0)
 
     async def acquire(self) -> bool:
-        """See ports.Log."""
         while not self._kafka.stopping:
             if self._partitions:
                 self._acquired = self._assignment
@@ -79,11 +78,9 @@ class TopicLog:
 
     @property
     def held(self) -> bool:
-        """See ports.Log."""
         return bool(self._partitions) and self._acquired == self._assignment and not self._kafka.stopping
 
     def release(self) -> None:
-        """See ports.Log."""
         self.released.set()
 
     @property
@@ -91,12 +88,10 @@ class TopicLog:
         return self._kafka.consumer
 
     async def source(self) -> Source:
-        """See ports.Log."""
         kafka = self._kafka
         return Source(kafka.cluster_id, await topic_id(kafka.cluster, kafka.producer, self._consumer, self.topic))
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
-        """See ports.Log."""
         partitions = self._partitions
         if not partitions:
             return {}
@@ -104,14 +99,12 @@ class TopicLog:
             return await bounds(self._consumer, partitions)
 
     async def positions(self) -> dict[int, int]:
-        """See ports.Log."""
         async with self._kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
             at = {tp.partition: await self._consumer.position(tp) for tp in self._partitions}
         self._progress.note(at)
         return at
 
     async def read(self, partition: int, offset: int) -> Record | None:
-        """See ports.Log."""
         tp = TopicPartition(self.topic, partition)
         async with self._kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
             begin, end = (await bounds(self._consumer, [tp]))[partition]
@@ -138,7 +131,6 @@ class TopicLog:
         return None
 
     def seek(self, offsets: Mapping[int, int]) -> None:
-        """See ports.Log."""
         for tp in self._partitions:
             if tp.partition in offsets:
                 with contextlib.suppress(KafkaError):  # revoked meanwhile
@@ -147,7 +139,6 @@ class TopicLog:
         self._progress.note(offsets)
 
     async def poll(self, idle: bool = False) -> dict[int, Records]:
-        """See ports.Log."""
         if not self.held:
             return {}
         self._ask()
@@ -189,7 +180,6 @@ class TopicLog:
             raise
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        """See ports.Log."""
         self._kafka.commit({TopicPartition(self.topic, partition): o for partition, o in offsets.items()})
 
     def lag(self, offsets: Mapping[int, int]) -> dict[int, int]:
@@ -209,9 +199,7 @@ class TopicLog:
             await self._progress.watch(ends, self.held)
 
     async def publish(self, letter: DeadLetter) -> None:
-        """See ports.Log."""
         await self.outbox.put(letter, lambda: self.held)
 
     async def flush(self) -> None:
-        """See ports.Log."""
         await self.outbox.flush()

@@ -104,11 +104,11 @@ class MetadataRequest(Request[MetadataRequestStruct]):
         self._topic = topic
 
     def build(self, request_struct_class: type[MetadataRequestStruct]) -> MetadataRequestStruct:
-        """See Request."""
+        """The request's members."""
         return request_struct_class([(0, 0, self._topic, {})], False, False, False, {})
 
     def prepare(self, versions: dict[int, tuple[int, int]]) -> MetadataRequestStruct:
-        """See Request; raises IncompatibleBrokerVersion where the broker has no ids."""
+        """The request for a broker of these versions; raises IncompatibleBrokerVersion where it has no ids."""
         least, most = versions.get(KEY, (0, 0))
         if not least <= VERSION <= most:
             raise IncompatibleBrokerVersion("no topic ids")

@@ -40,7 +40,7 @@ class BadLine(Exception):
 
 
 class Format(Protocol):
-    """See the module's first lines."""
+    """How a file's rows are events."""
 
     def rows(self, plain: Any) -> Iterator[tuple[int, Any]]:
         """Line numbers and rows; empty ones are left out."""
