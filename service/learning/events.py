@@ -93,7 +93,8 @@ class Decoder:
 
     >>> from service.learning.columns import columns_for
     >>> decoder = Decoder(Identity(), columns_for(Identity()))
-    >>> batch, rejects = decoder.decode([b'{"features": {"a": 1e99}, "label": 1}', b'{"features": {"b": 3}, "label": 0}'])
+    >>> records = [b'{"features": {"a": 1e99}, "label": 1}', b'{"features": {"b": 3}, "label": 0}']
+    >>> batch, rejects = decoder.decode(records)
     >>> batch.names, batch.values, batch.labels, batch.records
     (['b'], array([3.]), array([-1.]), [1])
     >>> rejects[0].reason, rejects[0].detail
