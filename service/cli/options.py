@@ -83,10 +83,10 @@ def settings_of(ctx: typer.Context) -> "Settings":
 
     given: dict[str, Any] = {}
     for name, value in ctx.params.items():
-        if name in SETTINGS and value is not None and value != []:
+        if name in SETTINGS and value is not None and value != ():
             section, _, key = SETTINGS[name].rpartition(".")
             part = given.setdefault(section, {}) if section else given
-            part[key] = [value] if name == "topic" else value
+            part[key] = [value] if name == "topic" else list(value) if isinstance(value, tuple) else value
     return load(ctx.obj, given)
 
 

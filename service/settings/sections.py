@@ -33,7 +33,12 @@ class KafkaSettings(Section):
 
     bootstrap_servers: str = "localhost:9092"
     group_id: str = Field("perceptron", min_length=1)
-    session_timeout: float = Field(10.0, ge=6.0, le=300.0, description="seconds until a silent member is replaced")
+    session_timeout: float = Field(
+        10.0,
+        ge=1.0,
+        le=300.0,
+        description="seconds until a silent member is replaced; brokers take no less than 6, unless set to",
+    )
     watchdog: float = Field(60.0, ge=1.0, description="seconds without a record, though there are more, until we end")
     max_batch_bytes: int = Field(16 << 20, ge=1 << 16, description="a batch that is unpacked to more stops its topic")
 

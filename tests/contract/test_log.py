@@ -387,8 +387,9 @@ async def test_of_the_simulator(statement: Statement) -> None:
 
 
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda s: s.__name__)
-async def test_of_the_broker(kafka: Server, statement: Statement, topic: str) -> None:
-    async with of_kafka(kafka, topic) as side:
+async def test_of_the_broker(request: pytest.FixtureRequest, statement: Statement, topic: str) -> None:
+    stops = statement is a_broker_that_is_silent_is_an_error_and_then_forgotten
+    async with of_kafka(request.getfixturevalue("own_kafka" if stops else "kafka"), topic) as side:
         await statement(side)
 
 

@@ -233,16 +233,17 @@ def test_logs_are_json_when_asked(run: Run) -> None:
 
 @pytest.mark.parametrize("hung", ["redis", "kafka"])
 def test_sigterm_is_done_within_10_seconds_although_a_server_hangs(
-    run: Run, kafka: Server, topic: str, tmp_path: Path, hung: str
+    run: Run, own_kafka: Server, topic: str, tmp_path: Path, hung: str
 ) -> None:
     """A lost last save costs a rewind, no more: warn, exit 0, and the next start learns it again."""
     (tmp_path / "redis").mkdir()
     with servers.redis(tmp_path / "redis") as own:
-        service = run(redis_address=own.address).up()
-        produce = ["produce", "-", "-t", topic, "-b", kafka.address]
+        addresses = {"redis_address": own.address, "kafka_address": own_kafka.address}
+        service = run(**addresses).up()
+        produce = ["produce", "-", "-t", topic, "-b", own_kafka.address]
         assert perceptron(*produce, stdin=event({"a": 1}, 1), cwd=tmp_path).returncode == 0
         service.wait_for(1)
-        server = own if hung == "redis" else kafka
+        server = own if hung == "redis" else own_kafka
         assert server.process
         if hung == "redis":
             server.process.send_signal(signal.SIGSTOP)
@@ -258,7 +259,7 @@ def test_sigterm_is_done_within_10_seconds_although_a_server_hangs(
             server.process.send_signal(signal.SIGCONT)
         assert "Traceback" not in service.log.read_text()
         events = 2 if hung == "redis" else 1
-        assert run(redis_address=own.address).up().wait_for(events)["events"] == events
+        assert run(**addresses).up().wait_for(events)["events"] == events
 
 
 def test_bash_completes_commands_options_and_topics(tmp_path: Path) -> None:

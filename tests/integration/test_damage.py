@@ -12,7 +12,17 @@ from redis.asyncio import Redis
 
 from service.embedded.servers import Server
 from service.snapshots.store import key
-from tests.conftest import Run, Running, both_stores, create_topic, delete_topic, event, perceptron, wait
+from tests.conftest import (
+    TAKEOVER_SECONDS,
+    Run,
+    Running,
+    both_stores,
+    create_topic,
+    delete_topic,
+    event,
+    perceptron,
+    wait,
+)
 from tests.faults.proxy import Proxy
 
 
@@ -92,11 +102,11 @@ async def test_a_standby_does_not_begin_an_emptied_model_at_the_end(
     run: Run, producer: AIOKafkaProducer, topic: str
 ) -> None:
     """It followed the model, so --start-at, which is for new ones, says nothing: it is learned again from 0."""
-    learner = await asyncio.to_thread(run("", "--start-at", "latest").up)
+    learner = await asyncio.to_thread(run("", "--start-at", "latest", session_timeout=TAKEOVER_SECONDS).up)
     for i in range(5):
         await producer.send_and_wait(topic, event({"a": i}, i % 2))
     await asyncio.to_thread(learner.wait_for, 5)
-    standby = await asyncio.to_thread(run("", "--start-at", "latest").up)
+    standby = await asyncio.to_thread(run("", "--start-at", "latest", session_timeout=TAKEOVER_SECONDS).up)
     await asyncio.to_thread(standby.wait_for, 5)
     learner.kill()
     client = Redis.from_url(learner.redis_url)

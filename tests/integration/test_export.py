@@ -68,8 +68,9 @@ def learned(model: str) -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def service(kafka: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One service that has learned every model."""
+def service(own_kafka: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One service that has learned every model, from topics whose names no other worker has."""
+    kafka = own_kafka
     folder = tmp_path_factory.mktemp("export")
     with servers.redis(folder) as redis:
         flags = "--create-topics"

@@ -13,10 +13,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from tests.conftest import Running, both_stores, create_topic, event, wait
+from tests.conftest import TAKEOVER_SECONDS, Running, both_stores, create_topic, event, wait
 from tests.oracle import Fold, same
-
-SESSION_SECONDS = 6.0
 
 
 @pytest.fixture
@@ -37,7 +35,9 @@ async def test_a_hung_learner_is_replaced_and_refused_when_it_wakes(
 ) -> None:
     """SIGSTOP past the session timeout: the standby takes over, the zombie's save is refused, and it follows."""
     for _ in range(2):
-        one = Running(topic, kafka.address, redis.address, tmp_path, "", "--create-topics")
+        one = Running(
+            topic, kafka.address, redis.address, tmp_path, "", "--create-topics", session_timeout=TAKEOVER_SECONDS
+        )
         group.append(await asyncio.to_thread(one.up))
     rng = random.Random(3)
     events: list[bytes] = []
@@ -64,7 +64,7 @@ async def test_a_hung_learner_is_replaced_and_refused_when_it_wakes(
     stopped = time.monotonic()
     await asyncio.to_thread(wait, lambda: standby.model()["learning_here"], "the standby takes over")
     taken = time.monotonic() - stopped
-    assert taken < SESSION_SECONDS + 2
+    assert taken < TAKEOVER_SECONDS + 2
     caught_up = len(events)
     await asyncio.to_thread(wait, lambda: standby.model()["next"]["0"] >= caught_up, "it learns what was missed")
     learner.process.send_signal(signal.SIGCONT)
@@ -116,7 +116,17 @@ async def test_topics_are_spread_evenly_over_members_that_come_and_go(
 
     for members in (1, 2, 4):
         while len(group) < members:
-            group.append(Running(topics[0], kafka.address, redis.address, tmp_path, "", topics=topics[1:]))
+            group.append(
+                Running(
+                    topics[0],
+                    kafka.address,
+                    redis.address,
+                    tmp_path,
+                    "",
+                    topics=topics[1:],
+                    session_timeout=TAKEOVER_SECONDS,
+                )
+            )
         for service in group:
             await asyncio.to_thread(service.up)
         await more()

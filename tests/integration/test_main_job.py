@@ -22,7 +22,18 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import Perceptron
 
 from service.embedded.servers import Server
-from tests.conftest import Run, Running, both_stores, clean_environment, create_topic, event, perceptron, read_all, wait
+from tests.conftest import (
+    TAKEOVER_SECONDS,
+    Run,
+    Running,
+    both_stores,
+    clean_environment,
+    create_topic,
+    event,
+    perceptron,
+    read_all,
+    wait,
+)
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL
 from tests.oracle import Fold, same
 
@@ -114,7 +125,7 @@ def test_kill_9_at_random_moments_loses_and_repeats_nothing(
     scraped: list[list[float]] = []
     kills: list[int] = []
     produce: Any = None
-    service = run().up()
+    service = run(session_timeout=TAKEOVER_SECONDS).up()
     try:
         while True:
             scrapes: list[float] = []
@@ -135,7 +146,7 @@ def test_kill_9_at_random_moments_loses_and_repeats_nothing(
                 break
             kills.append(service.model()["events"])
             service.kill()
-            service = run().up()
+            service = run(session_timeout=TAKEOVER_SECONDS).up()
         assert produce.wait(60) == 0
     finally:
         produce.kill()

@@ -238,8 +238,9 @@ def test_ctrl_c_ends_a_slow_pace_at_once_and_says_what_was_sent(kafka: Server, t
 
 
 @pytest.mark.parametrize("ending", ["interrupted", "given up"])
-def test_a_kafka_that_hangs_is_given_up(kafka: Server, topic: str, tmp_path: Path, ending: str) -> None:
+def test_a_kafka_that_hangs_is_given_up(own_kafka: Server, topic: str, tmp_path: Path, ending: str) -> None:
     """Ctrl-C ends it within seconds; without, it says after half a minute that Kafka does not answer."""
+    kafka = own_kafka
     asyncio.run(create_topic(kafka, topic))
     where = ["-t", topic, "-b", kafka.address]
     with producing(*where, cwd=tmp_path) as process:

@@ -16,7 +16,7 @@ from service.snapshots.keeper import Refused, Saved
 from service.snapshots.rollback import TRIES, current_head, kept_snapshot, roll_back
 from service.snapshots.store import RedisStore, key
 from service.streaming.recognise import fingerprint
-from tests.conftest import Run, Running, perceptron, read_all, trim, wait
+from tests.conftest import TAKEOVER_SECONDS, Run, Running, perceptron, read_all, trim, wait
 from tests.integration.kept import (
     KEEPING,
     Tool,
@@ -78,7 +78,7 @@ async def test_what_a_hole_leaves_out_is_never_learned(
     run: Run, tool: Tool, producer: AIOKafkaProducer, topic: str
 ) -> None:
     """While events come, and while none do; another rollback makes the hole longer, or takes it back."""
-    service = await asyncio.to_thread(run(KEEPING).up)
+    service = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
     events = some_events(900)
     versions = await learn_and_keep(service, producer, events[:600])
     version = middle(versions, 400)

@@ -14,7 +14,7 @@ from service.snapshots.head import Source
 from service.snapshots.keeper import Keeper, Saved
 from service.snapshots.rollback import current_head
 from service.snapshots.store import RedisStore
-from tests.conftest import Run, Running, create_topic, delete_topic, trim, wait
+from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, delete_topic, trim, wait
 from tests.integration.kept import (
     KEEPING,
     RNG,
@@ -39,7 +39,7 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
     client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"tx-{topic}")
     await client.start()
     events, rejected = some_events(600), 0
-    service = await asyncio.to_thread(run(KEEPING).up)
+    service = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
     for i in range(0, 600, 50):
         async with client.transaction():
             for raw in events[i : i + 50]:
@@ -49,7 +49,7 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
         if i % 150 == 100:
             await asyncio.to_thread(something_learned, service)
             service.kill()
-            service = await asyncio.to_thread(run(KEEPING).up)
+            service = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
     await client.stop()
     model = await asyncio.to_thread(service.wait_for, 600 + 2 * rejected)
     same(Fold().fold(events), model, service.weights())
@@ -88,15 +88,15 @@ async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
             wait, lambda: (m := service.model())["next"] == ends and m["ahead"] == 0 and m, "all eight are learned"
         )
 
-    service = await asyncio.to_thread(run("[snapshots]\nkeep = 0").up)
+    service = await asyncio.to_thread(run("[snapshots]\nkeep = 0", session_timeout=TAKEOVER_SECONDS).up)
     await more(service, 400)
     assert ((found := await tool.verify())["from_version"], found["replayed_events"]) == (None, 400)
     service.kill()
-    service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 1\n").up)
+    service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 1\n", session_timeout=TAKEOVER_SECONDS).up)
     for _ in range(3):
         model = await more(service, 500)
         service.kill()
-        service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 1\n").up)
+        service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 1\n", session_timeout=TAKEOVER_SECONDS).up)
     found = await tool.verify()
     assert (found["order"], found["equal"], found["state_digest"]) == ("arrival", True, model["state_digest"])
     assert found["from_version"] == (await asyncio.to_thread(kept, service))[-1]["version"]
@@ -142,7 +142,7 @@ async def store_altered(store: RedisStore, topic: str, change: Any) -> None:
 async def test_verify_finds_what_digests_cannot(
     run: Run, tool: Tool, store: RedisStore, producer: AIOKafkaProducer, kafka: Server, topic: str
 ) -> None:
-    service = await asyncio.to_thread(run(KEEPING).up)
+    service = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
     await learn_and_keep(service, producer, some_events(200))
     assert await asyncio.to_thread(service.stop) == 0
     await tool.verify()
@@ -167,7 +167,7 @@ async def test_verify_finds_what_digests_cannot(
     assert found_head
     await tool.back(next(k.version for k in found_head[0].kept))
     await tool.verify()
-    again = await asyncio.to_thread(run(KEEPING).up)
+    again = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
     await asyncio.to_thread(again.wait_for, 200)
     await tool.verify()
     assert await asyncio.to_thread(again.stop) == 0
