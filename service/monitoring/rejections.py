@@ -7,6 +7,7 @@ WINDOW = 1000
 LEAST = 10
 """Fewer records say nothing."""
 AGAIN_SECONDS = 3600.0
+"""So often it is said again, for whoever came to look later."""
 
 
 class Mostly(NamedTuple):

@@ -52,7 +52,9 @@ STOP_SECONDS = 4.0
 ANSWER_SECONDS = 2
 """For the last saves, then for requests in flight. With leaving the group it all stays within ten seconds."""
 LONGEST_PAUSE = 5.0
+"""Between two tries of a dependency: soon enough once it answers, and no flood while it does not."""
 FIND_SECONDS = 2.0
+"""Between two looks of a replica for models that it does not know."""
 
 
 class SystemClock:

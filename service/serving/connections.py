@@ -23,6 +23,7 @@ from service.serving import problems
 MAX_HEAD_BYTES = 64 << 10
 MAX_URL_BYTES = 32 << 10
 MAX_HEADERS = 100
+"""Of a request: as other servers take, and many times what browsers and balancers send."""
 MAX_PIPELINED = 32
 """Requests of one connection that came before their turn."""
 MAX_UNREAD_BYTES = 64 << 20

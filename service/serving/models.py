@@ -15,7 +15,9 @@ from service.snapshots.ports import Clock, KeptStore, Looking, Offload
 from service.snapshots.rollback import before_growth
 
 POLL_SECONDS = 0.1
+"""So soon a follower sees a save: as often as a learner saves at most."""
 OWN_SECONDS = 1.0
+"""So often a model that is learned here is looked at too: it may have been reset."""
 NOBODYS_SECONDS = 0.5
 """Where all models are learned here: so soon it is seen that one is not any more."""
 MEND_SECONDS = 5.0

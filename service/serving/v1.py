@@ -23,6 +23,7 @@ from service.snapshots import codec
 from service.snapshots.store import RedisStore
 
 MAX_PAGE = 10_000
+"""Weights in one answer, which is made in one turn of the loop."""
 
 
 class ModelList(msgspec.Struct, forbid_unknown_fields=True):

@@ -21,6 +21,8 @@ from service.errors import SnapshotDamaged
 BLOCK_COLUMNS = 8192
 BLOCK_NAMES = 4096
 BLOCK_RUNS = 1024
+"""Blobs of 64 KB, of names about as much, and of runs 20 KB: one that changed a little costs little, and a million
+columns are 123 of them."""
 DELTA = np.dtype([("column", "<u4"), ("value", "<f8")])
 RUN = np.dtype([("partition", "<u4"), ("from", "<u8"), ("to", "<u8")])
 

@@ -23,6 +23,7 @@ from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
 
 SCHEMA = 1
+"""Of heads. A release refuses one that is newer."""
 
 
 class Fingerprint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

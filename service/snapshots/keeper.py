@@ -27,6 +27,7 @@ SHARE = 50
 """A save is followed by a pause of this many times its cost, within the two bounds below."""
 SHORTEST, LONGEST = 0.1, 10.0
 BYTES_PER_SECOND = 8 << 20
+"""Of blobs on average, so that a large model does not keep Redis and its disk busy with nothing else."""
 MOST_RUNS = 128 * blobs.BLOCK_RUNS
 """Runs since the last kept version (2.6 MB in the store), beyond which a version is kept though none is due."""
 
@@ -85,7 +86,7 @@ async def fetch(
             except SnapshotDamaged as error:
                 if before is None:
                     raise SnapshotDamaged(f"{error}{_ways_out(model)}") from error
-                before = None  # another history, such as a rollback: take up all of it
+                before = None  # another history, such as a rollback: decode all of it
                 continue
             return Snapshot(current, digest, finish(), stored)
         found = await store.head(model)

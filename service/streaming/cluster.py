@@ -27,7 +27,9 @@ from service.streaming.internals import MAX_BATCH_BYTES, BatchTooLarge, fence
 from service.streaming.records import Records
 
 ANSWER_SECONDS = 5.0
+"""For one question to Kafka: a broker that is busy or has just lost its leader takes seconds."""
 FRESH_SECONDS = 4.0
+"""For one of a client that is made for it."""
 SILENCE_SECONDS = 30.0
 """A topic that is read whole and brings nothing for so long is given up."""
 

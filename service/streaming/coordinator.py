@@ -18,6 +18,7 @@ from service.streaming.assignor import whole_topics
 from service.streaming.cluster import ANSWER_SECONDS, Cluster
 
 PROBE_SECONDS = 3.0
+"""For each question of a probe: it is asked where something is wrong already."""
 RETRY_SECONDS = 0.2
 OFFSETS = "__consumer_offsets"
 FACTOR = "offsets.topic.replication.factor"

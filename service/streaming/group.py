@@ -24,6 +24,7 @@ from service.streaming.topic import TopicLog
 from service.streaming.watch import Watch
 
 CLOSE_SECONDS = 1.0
+"""For the last commit at a stop, and twice that to leave the group: neither loses anything when it is cut short."""
 METADATA_SECONDS = 10
 """So often it is asked for new partitions, and for new topics where a pattern names them."""
 

@@ -48,7 +48,9 @@ SLICE_SECONDS = 0.005
 """The records, their bytes and the time after which the event loop turns: predictions wait for at most one slice. A
 single record may be more, and how long that takes is the decoder's concern."""
 LONGEST_PAUSE = 5.0
+"""Between two tries to restore."""
 CONFIRM_SECONDS = 1.0
+"""So often an idle learner asks whether its head is current, where nobody looked for it."""
 
 UNREADABLE = SnapshotDamaged, SnapshotNewer
 """What a stored head is that somebody may put right."""

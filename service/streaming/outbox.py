@@ -13,6 +13,7 @@ from service.streaming.cut import cut, wire_size
 from service.streaming.dead_letters import DeadLetter
 
 BATCH = 500
+"""Letters under way at a time: as many as a poll has records."""
 BATCH_BYTES = 16_384
 """The client puts letters into batches of so much, and larger ones into one each."""
 USUAL_BYTES = 1_048_588
@@ -21,6 +22,7 @@ MOST_BYTES = 64 << 20
 """Of one letter; and of letters that cannot be written: beyond it learning waits too."""
 FLUSH_SECONDS = 2.0
 RETRY_SECONDS = 1.0
+"""For a flush before a save, which then comes later; and between two tries of letters that were refused."""
 
 
 def letter_producer(cluster: Cluster) -> AIOKafkaProducer:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
 POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
+"""A poll that brings nothing: while there is something to save, and while there is nothing to do."""
 
 
 class TopicLog:

@@ -24,6 +24,7 @@ from aiokafka.protocol.types import (
 from service.streaming.cluster import Cluster
 
 IDENTITY_SECONDS = 2.0
+"""For the leaders to say it, since a save waits for their answer."""
 UNKNOWN = ""
 """Of a broker that gives no ids: Kafka before 2.8, and some that only speak its protocol."""
 KEY, VERSION = 3, 10

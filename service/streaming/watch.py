@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from service.streaming.topic import TopicLog
 
 LOOK_SECONDS = 1.0
+"""Between two looks, and so the age of the lag that is shown."""
 OUTSIDE_SECONDS = 3.0
 """So long a process may be outside its group, to join or to find the coordinator, before it is asked why."""
 

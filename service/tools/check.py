@@ -18,6 +18,7 @@ from service.streaming.dead_letters import topic_of
 from service.streaming.topic_id import too_old
 
 RECORDS = 100
+"""Of a topic: enough to see what its producers send now."""
 
 
 def check(settings: Settings) -> int:

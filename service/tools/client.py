@@ -17,6 +17,7 @@ from service.errors import ConfigurationError, DataError, DependencyError, Perce
 from service.settings.load import Settings
 
 BATCH = 1000
+"""Lines of a request."""
 TIMEOUT = 30.0
 
 

@@ -21,6 +21,7 @@ from service.tools.formats import Events, Line
 
 BATCH = 500
 UNACKNOWLEDGED = 20_000
+"""Events that are sent at a time, and that may be under way: more are no faster, and cost memory."""
 CATCH_UP = 0.05
 """Seconds that the pace may be behind and still make up for: no timer is exact, and a pause must not end in a burst."""
 ANSWER_SECONDS = 30.0

@@ -34,12 +34,14 @@ from service.tools.stored import none_stored
 
 SLICE = 1000
 TRIES = 5
+"""A learner that saves often may sweep what is read here; then it begins again."""
 GAPS = 100
 """Of so many it is said where they are."""
 LISTED = 10
 UNWATCHED = Options(bound=False)
 """The bound's sums are no part of the state."""
 DIFFERENT = 4
+"""The exit code where the state is another."""
 
 
 class Begun(NamedTuple):
