@@ -50,7 +50,8 @@ def pytest_configure_node(node: Any) -> None:
         stack = contextlib.ExitStack()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stash[BROKER] = stack, stack.enter_context(servers.kafka(folder))
-    node.workerinput["kafka"] = stash[BROKER][1].port
+    server = stash[BROKER][1]
+    node.workerinput["kafka"] = server.port, str(server.log)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -68,8 +69,9 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest) -> Server:
     """The workers' broker; ours, where there are none."""
-    if port := getattr(request.config, "workerinput", {}).get("kafka"):
-        return Server([], port, Path())
+    if shared := getattr(request.config, "workerinput", {}).get("kafka"):
+        port, log = shared
+        return Server([], port, Path(log))
     server: Server = request.getfixturevalue("own_kafka")
     return server
 

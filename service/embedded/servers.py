@@ -85,12 +85,12 @@ class Server:
     def __init__(self, command: list[str], port: int, log: Path) -> None:
         self.port = port
         self.address = f"127.0.0.1:{port}"
-        self._command, self._log = command, log
+        self._command, self.log = command, log
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start, and wait until it listens; raises DependencyError with what it printed when it does not."""
-        with self._log.open("ab") as out:
+        with self.log.open("ab") as out:
             # A group of its own: Ctrl-C is for whoever started us, who then stops us in order.
             self.process = subprocess.Popen(
                 self._command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True
@@ -103,7 +103,7 @@ class Server:
                 return
             time.sleep(0.02)
         self.kill()
-        raise DependencyError(f"{self._command[0]} did not start: {self._log.read_text(errors='replace')[-2000:]}")
+        raise DependencyError(f"{self._command[0]} did not start: {self.log.read_text(errors='replace')[-2000:]}")
 
     def stop(self) -> None:
         """End it in order, and with SIGKILL if that takes long."""

@@ -199,9 +199,9 @@ class Service:
                 await self._find_stored(found)
 
     async def _warn_of_age(self) -> None:
-        assert self._kafka.producer is not None  # noqa: S101 - it is connected
+        assert self._kafka.shared.producer is not None  # noqa: S101 - it is connected
         with contextlib.suppress(KafkaError):  # said by those who learn
-            if old := await too_old(self._kafka.producer.client):
+            if old := await too_old(self._kafka.shared.producer.client):
                 self._log.warning(old)
 
     async def _find_stored(self, found: Callable[[str], None]) -> None:

@@ -8,18 +8,18 @@ are forgotten.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
 from service.errors import DependencyError
 from service.streaming.assignor import whole_topics
-from service.streaming.batches import Seen, check_offsets
+from service.streaming.batches import check_offsets
 from service.streaming.cluster import ANSWER_SECONDS, Cluster
 from service.streaming.dead_letters import topic_of
-from service.streaming.ends import Ends
 from service.streaming.outbox import letter_producer
+from service.streaming.shared import Shared
 from service.streaming.topic import TopicLog
 from service.streaming.watch import Watch
 
@@ -45,17 +45,11 @@ class Kafka(ConsumerRebalanceListener):
         wanted: Callable[[str], bool] | None = None,
     ) -> None:
         """`wanted` says which topics are learned beside `topics`, as they come to exist."""
-        self.cluster, self.cluster_id, self.watchdog = cluster, "", watchdog
-        self.logs = {topic: TopicLog(self, topic) for topic in topics}
-        self.stopping = False
-        self.consumer: AIOKafkaConsumer | None = None
-        self.producer: AIOKafkaProducer | None = None
-        self.seen = Seen()
+        self.shared = Shared(cluster, watchdog)
+        self.logs = {topic: TopicLog(self.shared, topic) for topic in topics}
         self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
         self._wanted, self._listed = wanted, frozenset(topics)
-        self._to_commit: dict[TopicPartition, int] = {}
         self._watch = Watch(cluster, group, say, session_timeout, watchdog)
-        self.ends = Ends(lambda wanted: self.consumer.end_offsets(wanted))  # type: ignore[union-attr]  # noqa: PLW0108
 
     @property
     def missing_since(self) -> float:
@@ -65,9 +59,10 @@ class Kafka(ConsumerRebalanceListener):
     async def connect(self) -> None:
         """Connect, without joining the group yet; raises DependencyError."""
         self._watch.missing_since = self.missing_since or time.time()
-        self.cluster_id = await self.cluster.id()
+        shared, cluster = self.shared, self.shared.cluster
+        shared.cluster_id = await cluster.id()
         session = int(self._session_timeout * 1000)
-        consumer = self.cluster.consumer(
+        consumer = cluster.consumer(
             group_id=self._group,
             partition_assignment_strategy=(whole_topics(),),
             enable_auto_commit=False,
@@ -79,8 +74,8 @@ class Kafka(ConsumerRebalanceListener):
             max_poll_interval_ms=2**31 - 1,
             metadata_max_age_ms=METADATA_SECONDS * 1000,
         )
-        producer = letter_producer(self.cluster)
-        async with self.cluster.errors():
+        producer = letter_producer(cluster)
+        async with cluster.errors():
             try:
                 await consumer.start()
                 await producer.start()
@@ -88,8 +83,8 @@ class Kafka(ConsumerRebalanceListener):
                 await consumer.stop()
                 await producer.stop()
                 raise
-        check_offsets(consumer, self.seen)
-        self.consumer, self.producer, self._watch.missing_since = consumer, producer, 0.0
+        check_offsets(consumer, shared.seen)
+        shared.consumer, shared.producer, self._watch.missing_since = consumer, producer, 0.0
 
     async def run(self, found: Callable[[str], None]) -> None:
         """Join the group with the topics that exist, as they come to exist; commit; write dead letters.
@@ -99,19 +94,19 @@ class Kafka(ConsumerRebalanceListener):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._subscribe(tasks, found))
             tasks.create_task(self._commit_and_check())
-            tasks.create_task(self._watch.run(self.consumer, self.logs))
+            tasks.create_task(self._watch.run(self.shared.consumer, self.logs))
             for log in self.logs.values():
-                tasks.create_task(log.outbox.write(self.producer))
+                tasks.create_task(log.outbox.write(self.shared.producer))
 
     def stop(self) -> None:
         """Every topic is lost from now on."""
-        self.stopping = True
+        self.shared.stopping = True
         for log in self.logs.values():
             log.wake()
 
     async def close(self) -> None:
         """Commit what is left and leave the group."""
-        clients = [client for client in (self.consumer, self.producer) if client is not None]
+        clients = [client for client in (self.shared.consumer, self.shared.producer) if client is not None]
         # Without a broker the clients raise all kinds of errors here, a cancellation of their own among them.
         for seconds, calls in ((CLOSE_SECONDS, [self._commit()]), (2 * CLOSE_SECONDS, [c.stop() for c in clients])):
             with contextlib.suppress(TimeoutError):
@@ -119,23 +114,23 @@ class Kafka(ConsumerRebalanceListener):
                     await asyncio.gather(*calls, return_exceptions=True)
 
     async def _subscribe(self, tasks: asyncio.TaskGroup, found: Callable[[str], None]) -> None:
-        assert self.consumer is not None  # noqa: S101 - run follows connect
+        assert self.shared.consumer is not None  # noqa: S101 - run follows connect
         subscribed: set[str] = set()
         said: set[str] = set()
         while self._wanted or len(subscribed) < len(self.logs):
             pause = 1.0 if len(subscribed) < len(self.logs) else METADATA_SECONDS
             try:
-                async with self.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
-                    existing = set(await self.consumer.topics())
+                async with self.shared.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
+                    existing = set(await self.shared.consumer.topics())
                 for topic in filter(self._wanted, sorted(existing - self.logs.keys())) if self._wanted else ():
-                    self.logs[topic] = TopicLog(self, topic)
-                    tasks.create_task(self.logs[topic].outbox.write(self.producer))
+                    self.logs[topic] = TopicLog(self.shared, topic)
+                    tasks.create_task(self.logs[topic].outbox.write(self.shared.producer))
                     found(topic)
                 wanted = [name for topic in self.logs for name in (topic, topic_of(topic))]
                 missing = [name for name in wanted if name not in existing]
                 # A topic that a pattern found, and that is gone, was deleted by somebody: it stays so.
                 if self._create and (ours := [n for n in missing if n in self._listed or n not in self.logs]):
-                    await self.cluster.create_topics(ours)
+                    await self.shared.cluster.create_topics(ours)
                     self._say("topics created", topics=ours)
                     pause = 0.1
                 for name in set(missing) - said if not self._create else ():
@@ -149,7 +144,7 @@ class Kafka(ConsumerRebalanceListener):
                 said.update(missing)
                 if new := (set(self.logs) & existing) - subscribed:
                     subscribed |= new
-                    self.consumer.subscribe(sorted(subscribed), listener=self)
+                    self.shared.consumer.subscribe(sorted(subscribed), listener=self)
             except DependencyError as error:
                 if str(error) not in said:
                     self._say(str(error))
@@ -173,23 +168,19 @@ class Kafka(ConsumerRebalanceListener):
         for topic, log in self.logs.items():
             log.assign(sorted(tp for tp in assigned if tp.topic == topic))
 
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit these offsets in the background."""
-        self._to_commit.update(offsets)
-
     async def _commit_and_check(self) -> None:
         while True:
             with contextlib.suppress(KafkaError, OSError):
                 await self._commit()
             await asyncio.sleep(1.0)
-            if self.consumer is not None:
+            if self.shared.consumer is not None:
                 # A group member whose coordination has died would wait for ever; the process must not.
-                async with self.cluster.errors(f"group {self._group}"):
-                    self.consumer._coordinator.check_errors()
+                async with self.shared.cluster.errors(f"group {self._group}"):
+                    self.shared.consumer._coordinator.check_errors()
 
     async def _commit(self) -> None:
-        offsets, self._to_commit = self._to_commit, {}
-        if self.consumer is not None:
-            held = self.consumer.assignment()
+        offsets, self.shared.to_commit = self.shared.to_commit, {}
+        if self.shared.consumer is not None:
+            held = self.shared.consumer.assignment()
             if ours := {tp: offset for tp, offset in offsets.items() if tp in held}:
-                await self.consumer.commit(ours)
+                await self.shared.consumer.commit(ours)

@@ -7,7 +7,7 @@ group has no committed offset is not an error. `getmany` has no bound while the 
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.errors import CorruptRecordException, KafkaError, NoOffsetForPartitionError
@@ -19,10 +19,8 @@ from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.outbox import Outbox
 from service.streaming.progress import Progress
 from service.streaming.records import Record, Records
+from service.streaming.shared import Shared
 from service.streaming.topic_id import topic_id
-
-if TYPE_CHECKING:
-    from service.streaming.group import Kafka
 
 POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
 POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
@@ -32,11 +30,11 @@ POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
 class TopicLog:
     """One topic as this process sees it: see `ports.Log`."""
 
-    def __init__(self, kafka: "Kafka", topic: str) -> None:
+    def __init__(self, shared: Shared, topic: str) -> None:
         self.topic = topic
         self.released = asyncio.Event()
         self.released.set()
-        self._kafka = kafka
+        self._shared = shared
         self._partitions: list[TopicPartition] = []
         # An assignment is numbered, so that one that comes after a revocation does not look like the one before.
         self._assignment = self._acquired = 0
@@ -44,9 +42,9 @@ class TopicLog:
         self._polling: Any = None
         self._idle = False
         self._unreadable, self._turn = False, 0
-        self._progress = Progress(kafka, topic)
+        self._progress = Progress(shared, topic)
         self.ends: dict[int, int] = {}
-        self.outbox = Outbox(topic_of(topic), kafka.cluster)
+        self.outbox = Outbox(topic_of(topic), shared.cluster)
 
     @property
     def assigned(self) -> Sequence[TopicPartition]:
@@ -66,7 +64,7 @@ class TopicLog:
             self._polling.reschedule(0)
 
     async def acquire(self) -> bool:
-        while not self._kafka.stopping:
+        while not self._shared.stopping:
             if self._partitions:
                 self._acquired = self._assignment
                 self._unreadable = False
@@ -79,35 +77,35 @@ class TopicLog:
 
     @property
     def held(self) -> bool:
-        return bool(self._partitions) and self._acquired == self._assignment and not self._kafka.stopping
+        return bool(self._partitions) and self._acquired == self._assignment and not self._shared.stopping
 
     def release(self) -> None:
         self.released.set()
 
     @property
     def _consumer(self) -> Any:
-        return self._kafka.consumer
+        return self._shared.consumer
 
     async def source(self) -> Source:
-        kafka = self._kafka
-        return Source(kafka.cluster_id, await topic_id(kafka.cluster, kafka.producer, self._consumer, self.topic))
+        shared = self._shared
+        return Source(shared.cluster_id, await topic_id(shared.cluster, shared.producer, self._consumer, self.topic))
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
         partitions = self._partitions
         if not partitions:
             return {}
-        async with self._kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
+        async with self._shared.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
             return await bounds(self._consumer, partitions)
 
     async def positions(self) -> dict[int, int]:
-        async with self._kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
+        async with self._shared.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
             at = {tp.partition: await self._consumer.position(tp) for tp in self._partitions}
         self._progress.note(at)
         return at
 
     async def read(self, partition: int, offset: int) -> Record | None:
         tp = TopicPartition(self.topic, partition)
-        async with self._kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
+        async with self._shared.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
             begin, end = (await bounds(self._consumer, [tp]))[partition]
             if not begin <= offset < end:
                 return None
@@ -144,7 +142,7 @@ class TopicLog:
             return {}
         self._ask()
         partitions, most = self._partitions, POLL_RECORDS
-        seconds = min(IDLE_SECONDS, self._kafka.watchdog / 4) if idle else POLL_SECONDS
+        seconds = min(IDLE_SECONDS, self._shared.watchdog / 4) if idle else POLL_SECONDS
         if self._unreadable:  # somewhere among what comes next: record by record, a partition at a time
             partitions, most, seconds = [self._partitions[self._turn % len(self._partitions)]], 1, POLL_SECONDS
             self._turn += 1
@@ -167,7 +165,7 @@ class TopicLog:
         except KafkaError as error:
             if not self.held:
                 return {}
-            raise DependencyError(f"{self._kafka.cluster}, topic {self.topic}: {error}", "kafka") from error
+            raise DependencyError(f"{self._shared.cluster}, topic {self.topic}: {error}", "kafka") from error
         self._progress.note({tp.partition: part[-1].offset + 1 for tp, part in records.items()})
         return {tp.partition: Records(part) for tp, part in records.items()}
 
@@ -181,7 +179,7 @@ class TopicLog:
             raise
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        self._kafka.commit({TopicPartition(self.topic, partition): o for partition, o in offsets.items()})
+        self._shared.commit({TopicPartition(self.topic, partition): o for partition, o in offsets.items()})
 
     def lag(self, offsets: Mapping[int, int]) -> dict[int, int]:
         """Records between these offsets and the log's end, by partition, as of the last look at it."""
@@ -191,8 +189,8 @@ class TopicLog:
         """Look where the log ends, whether or not anything is polled; raises DependencyError and Stuck."""
         ends: dict[int, int] = {}
         try:
-            async with self._kafka.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
-                found = await self._kafka.ends.of(self._partitions)
+            async with self._shared.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
+                found = await self._shared.ends.of(self._partitions)
             self.ends = ends = {tp.partition: end for tp, end in found.items()}
             if self._idle and any(end > self._progress.at.get(partition, end) for partition, end in ends.items()):
                 self.wake()  # what is there may be no record, which ends no poll

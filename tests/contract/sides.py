@@ -236,7 +236,7 @@ class OfKafka:
         ]
 
     async def gap(self) -> int:
-        consumer: Any = self._kafka.consumer
+        consumer: Any = self._kafka.shared.consumer
         tp = TopicPartition(self._topic, 0)
         end = (await consumer.end_offsets([tp]))[tp] + 3
         client = AIOKafkaProducer(bootstrap_servers=self._server.address, transactional_id=f"tx-{self._topic}")
@@ -256,7 +256,7 @@ class OfKafka:
         return 3
 
     async def flip(self, offset: int) -> None:
-        [path] = Path(self._server._log).parent.glob(f"kafka/{self._topic}-0/*.log")
+        [path] = Path(self._server.log).parent.glob(f"kafka/{self._topic}-0/*.log")
         [at] = [begins for first, _, begins, _ in batches(path.read_bytes()) if first == offset]
         with path.open("r+b") as file:
             file.seek(at)
@@ -268,7 +268,7 @@ class OfKafka:
     async def grow(self) -> None:
         async with self._admin() as client:
             await client.create_partitions({self._topic: NewPartitions(PARTITIONS + 1)})
-        consumer: Any = self._kafka.consumer
+        consumer: Any = self._kafka.shared.consumer
 
         async def noticed() -> bool:
             await consumer._client.force_metadata_update()
@@ -286,7 +286,7 @@ class OfKafka:
         subprocess.run([sys.executable, "-c", program, *arguments], check=True, cwd=HERE, timeout=DEADLINE)
 
     async def take(self) -> None:
-        consumer: Any = self._kafka.consumer
+        consumer: Any = self._kafka.shared.consumer
         consumer._coordinator.request_rejoin()
 
         async def taken() -> bool:

@@ -36,7 +36,7 @@ async def send(client: AIOKafkaProducer, topic: str, numbers: range) -> None:
 
 def damage(kafka: Server, topic: str, batch: int, byte: int, bit: int) -> None:
     """One bit of this batch's first bytes is another one, in the broker's own file."""
-    [path] = Path(kafka._log).parent.glob(f"kafka/{topic}-0/*.log")
+    [path] = Path(kafka.log).parent.glob(f"kafka/{topic}-0/*.log")
     data = path.read_bytes()
     at = batches(data)[batch][2] + byte
     with path.open("r+b") as file:

@@ -149,7 +149,7 @@ def batches(data: bytes) -> list[tuple[int, int, int, int]]:
 
 def segment(trial: Trial) -> Path:
     """The file that holds the topic, where it is young."""
-    [path] = Path(trial.kafka._log).parent.glob(f"kafka/{trial.topic}-0/*.log")
+    [path] = Path(trial.kafka.log).parent.glob(f"kafka/{trial.topic}-0/*.log")
     return path
 
 
