@@ -5,16 +5,19 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test faults bounds simulate mutants fuzz fuzz-events fuzz-requests check clean
+.PHONY: demo test faults scale bounds simulate mutants fuzz fuzz-events fuzz-requests check clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
 
-test: $(VENV)/.dev ## All tests, on real servers; three at a time, since most of them wait (ARGS="-n 0" for one)
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
+test: $(VENV)/.dev ## All tests, on real servers; four at a time, since most of them wait (ARGS="-n 0" for one)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 faults: $(VENV)/.dev ## Every fault on a real Kafka and Redis, quickest first, as often as docs/guarantees.md promises: 40 minutes
-	FAULTS=all $(BIN)/python -m pytest -n 2 --dist worksteal -vv -rP tests/faults $(ARGS)
+	FAULTS=all $(BIN)/python -m pytest -n 2 --dist worksteal -vv -rP tests/faults tests/integration/test_outages.py $(ARGS)
+
+scale: $(VENV)/.dev ## A million named columns: what is written, followed and restored, with figures
+	COLUMNS=1000000 $(BIN)/python -m pytest -s tests/integration/test_scale.py $(ARGS)
 
 bounds: $(VENV)/.dev ## The live mistake bound on 10,000 random streams, and the faults that its checks notice
 	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_bounds.py -k random_streams

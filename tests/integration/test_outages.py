@@ -1,6 +1,7 @@
 """The log as it is, and what waits or goes on when something is not there."""
 
 import asyncio
+import os
 import contextlib
 import signal
 import time
@@ -19,7 +20,8 @@ from service.snapshots.store import RedisStore
 from tests.conftest import Run, Running, create_topic, event, read_all, wait
 from tests.oracle import Fold, same
 
-OUTAGE_SECONDS = 20.0
+OUTAGE_SECONDS = 20.0 if os.environ.get("FAULTS") == "all" else 6.0
+"""`make faults` has the long ones."""
 
 
 async def test_saves_wait_for_dead_letters_and_learning_goes_on(
