@@ -1,8 +1,8 @@
 """The log as it is, and what waits or goes on when something is not there."""
 
 import asyncio
-import os
 import contextlib
+import os
 import signal
 import time
 from pathlib import Path
