@@ -1,15 +1,6 @@
 """Records out of Kafka, in order, once: the consumer group, the learning loop, dead letters."""
 
 __all__ = [
-    "cluster",
-    "coordinator",
-    "cut",
-    "dead_letters",
-    "group",
-    "headers",
-    "learn",
-    "outbox",
-    "recognise",
-    "records",
+    "cluster", "coordinator", "cut", "dead_letters", "group", "headers", "learn", "outbox", "recognise", "records",
     "topic_id",
-]
+]  # fmt: skip

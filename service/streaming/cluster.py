@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
+    InvalidSessionTimeoutError,
     KafkaConnectionError,
     KafkaError,
     TopicAlreadyExistsError,
@@ -73,7 +74,7 @@ class Cluster(NamedTuple):
             raise DataError(f"{error}, so it is not read") from error
         except (KafkaError, OSError, ValueError) as error:
             # ValueError: an address that does not resolve
-            raise DependencyError(f"{where}: {str(error) or type(error).__name__}", "kafka") from error
+            raise DependencyError(f"{where}: {cause_of(error)}", "kafka") from error
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
@@ -172,6 +173,13 @@ class Cluster(NamedTuple):
                 while await consumer.position(tp) < end:
                     records = await more(consumer, tp)
                     yield tp.partition, records[: records.find(end)]
+
+
+def cause_of(error: Exception) -> str:
+    """What to say of an error of Kafka's."""
+    if isinstance(error, InvalidSessionTimeoutError):
+        return "its group.min.session.timeout.ms, 6 s where nobody set it, allows no such kafka.session_timeout"
+    return str(error) or type(error).__name__
 
 
 def unreadable(topic: str, partition: int, offset: int | None, error: Exception | str) -> DataError:

@@ -15,7 +15,7 @@ from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 
 from service.errors import DependencyError
 from service.streaming.assignor import whole_topics
-from service.streaming.cluster import ANSWER_SECONDS, Cluster
+from service.streaming.cluster import ANSWER_SECONDS, Cluster, cause_of
 
 PROBE_SECONDS = 3.0
 """For each question of a probe: it is asked where something is wrong already."""
@@ -43,7 +43,7 @@ async def coordinator(cluster: Cluster, group: str, session_timeout: float) -> C
             except TimeoutError as error:
                 raise DependencyError(f"{where}: {error}", "kafka") from error
             except KafkaError as error:
-                cause, lasts = str(error), not error.retriable
+                cause, lasts = cause_of(error), not error.retriable
                 if isinstance(error, GroupCoordinatorNotAvailableError):
                     cause, lasts = await _no_coordinator(client)
                 # The first group of a fresh broker waits a moment for its topic.
