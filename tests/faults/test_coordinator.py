@@ -111,6 +111,26 @@ def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str,
             service.http.close()
 
 
+@pytest.mark.everything
+def test_a_session_that_the_broker_does_not_allow(redis: Server, topic: str, tmp_path: Path) -> None:
+    """The process ends and `check` fails, both with the setting's name."""
+    (tmp_path / "kafka").mkdir()
+    properties = PROPERTIES.replace("group.min.session.timeout.ms=1000", "group.min.session.timeout.ms=6000")
+    with servers.kafka(tmp_path / "kafka", properties=properties) as kafka:
+        service = Running(topic, kafka.address, redis.address, tmp_path, "", "--create-topics", session_timeout=1.5)
+        try:
+            assert service.process.wait(60) == 3
+            why = "its group.min.session.timeout.ms, 6 s where nobody set it, allows no such kafka.session_timeout"
+            said = service.log.read_text()
+            assert said.splitlines()[-1] == f"perceptron: Kafka at {kafka.address}, group g-{topic}: {why}"
+            where = ("-t", topic, "-b", kafka.address, "-g", f"g-{topic}", "--redis", service.redis_url)
+            checked = perceptron("-c", str(service.config), "check", *where)
+            assert (checked.returncode, f"group g-{topic} cannot be joined: {why}\n" in checked.stdout) == (3, True)
+        finally:
+            service.kill()
+            service.http.close()
+
+
 async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
     """FindCoordinator, JoinGroup or SyncGroup: each is named by its member within 10 s, and by `check`."""
     await both_topics(kafka, topic)
