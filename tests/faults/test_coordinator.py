@@ -111,7 +111,7 @@ def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str,
             service.http.close()
 
 
-@pytest.mark.everything
+@everything
 def test_a_session_that_the_broker_does_not_allow(redis: Server, topic: str, tmp_path: Path) -> None:
     """The process ends and `check` fails, both with the setting's name."""
     (tmp_path / "kafka").mkdir()
