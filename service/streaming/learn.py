@@ -60,7 +60,7 @@ StartAt = str | Mapping[int, int] | None
 
 
 @dataclass
-class _Held:
+class _Model:
     """The model that is learned. It is dropped as a whole."""
 
     learner: Learner
@@ -93,7 +93,7 @@ class Learning:
         self._log, self._keeper, self._clock, self._tell = log, keeper, clock, tell
         self._identity, self._start_at, self._known, self._looked = identity, start_at, known, looked
         self.state = State.WAITING
-        self._held: _Held | None = None
+        self._model: _Model | None = None
         self._reason: Exception | None = None
         """Why we are STOPPED."""
         self._began = False
@@ -116,7 +116,7 @@ class Learning:
                 try:
                     following = await steps[self.state]()
                 except (DataError, ConfigurationError) as error:
-                    self._held, self._reason, following = None, error, State.STOPPED
+                    self._model, self._reason, following = None, error, State.STOPPED
                 self._enter(following)
         finally:
             self._let_go()
@@ -154,18 +154,18 @@ class Learning:
 
     async def _learn(self) -> State:
         """Steps 4 to 7, until the topic is lost or the state was dropped."""
-        held = self._held
-        assert held is not None  # noqa: S101 - it was restored
-        learner, reason = held.learner, None
+        model = self._model
+        assert model is not None  # noqa: S101 - it was restored
+        learner, reason = model.learner, None
         try:
-            while self._log.held and self._held is not None:
+            while self._log.held and self._model is not None:
                 polled = await self._log.poll(not self._keeper.ahead(learner))  # 4
                 for partition, records in polled.items():
-                    await self._take(held, partition, records)
-                if self._log.held and self._held is not None:
+                    await self._take(model, partition, records)
+                if self._log.held and self._model is not None:
                     await self._pass_markers(learner)
-                if self._held is not None and self._keeper.due(learner):
-                    await self._save(held)  # 5
+                if self._model is not None and self._keeper.due(learner):
+                    await self._save(model)  # 5
                 elif not polled:
                     await self._confirm()
         except DependencyError as error:
@@ -173,10 +173,10 @@ class Learning:
             await self._clock.sleep(0.5)
         except DataError as error:
             reason = error  # what came before it is learned, and saved as far as it may be
-        # 7. On a head that could not be read nothing is saved, even where it was put right meanwhile: it is taken up
+        # 7. On a head that could not be read nothing is saved, even where it was put right meanwhile: it is restored
         # anew.
-        if self._held is not None and self._keeper.ahead(learner) and not isinstance(reason, UNREADABLE):
-            await self._save(held)
+        if self._model is not None and self._keeper.ahead(learner) and not isinstance(reason, UNREADABLE):
+            await self._save(model)
         if reason is not None:
             raise reason
         return State.RESTORING if self._log.held else State.WAITING
@@ -202,24 +202,24 @@ class Learning:
             try:
                 source = await self._log.source()
                 # A rebalance that gave the topic back to us finds our head current and our state good.
-                if self._held is None or self._held.source != source or not await self._keeper.current():
-                    self._held = None
+                if self._model is None or self._model.source != source or not await self._keeper.current():
+                    self._model = None
                     learner = await self._keeper.restore()
-                    self._held = _Held(learner, source) if learner else None
+                    self._model = _Model(learner, source) if learner is not None else None
                 self._say_who()
                 bounds = await self._log.bounds()
                 if not self._log.held:  # the bounds are those of no partition, or of some
                     continue
-                if self._held is None:
+                if self._model is None:
                     learner = await self._begin(bounds, source)
-                    self._held = _Held(learner, source) if learner else None
+                    self._model = _Model(learner, source) if learner is not None else None
                 else:
-                    await self._check(self._held, bounds)
-                if self._held is None or not self._log.held:
+                    await self._check(self._model, bounds)
+                if self._model is None or not self._log.held:
                     continue
-                learner = self._held.learner
+                learner = self._model.learner
                 self._log.seek(learner.next)  # 3
-                self._held.refetched.clear()  # what was fetched again before this seek says nothing of fetches after it
+                self._model.refetched.clear()  # it says nothing of fetches after this seek
                 assert self._keeper.head is not None  # noqa: S101 - a restored or begun model has a head
                 self._tell.learning(learner, self._keeper.head, self._keeper.digest)
                 self._began = True
@@ -232,7 +232,7 @@ class Learning:
 
     def _drop(self, cause: str) -> None:
         """Step 6: somebody else's head is current."""
-        self._held, self._displaced = None, True
+        self._model, self._displaced = None, True
         self._tell.rewound(cause)
 
     def _say_who(self) -> None:
@@ -256,11 +256,11 @@ class Learning:
         self._tell.saved(saved)
         return learner
 
-    async def _check(self, held: _Held, bounds: Mapping[int, tuple[int, int]]) -> None:
+    async def _check(self, model: _Model, bounds: Mapping[int, tuple[int, int]]) -> None:
         """Raises DataError or ConfigurationError where log or settings do not fit the model any more."""
-        head, learner = self._keeper.head, held.learner
+        head, learner = self._keeper.head, model.learner
         assert head is not None  # noqa: S101 - a learner that was there is a head's
-        await may_go_on(self._log, head, self._identity, held.source, learner.next, bounds, self._tell)
+        await may_go_on(self._log, head, self._identity, model.source, learner.next, bounds, self._tell)
         if learner.diverged:
             raise Diverged(self._log.topic, learner.diverged)
         # A partition that was added: all of its records are newer than the model.
@@ -281,8 +281,8 @@ class Learning:
                 )
         return {p: chosen.get(p, 0) for p in bounds}
 
-    async def _take(self, held: _Held, partition: int, records: Records) -> None:
-        learner = held.learner
+    async def _take(self, model: _Model, partition: int, records: Records) -> None:
+        learner = model.learner
         polled_from = learner.next[partition]
         for run in records.runs():
             first, expected = run.record(0).offset, learner.next[partition]
@@ -290,14 +290,14 @@ class Learning:
                 run = run[expected - first :]  # noqa: PLW2901 - the rest of it
             elif first > expected:
                 # Between records of one poll the log has no others; before the first of them, we may have lost some.
-                if expected == polled_from and not await self._gap(held, partition, expected):
+                if expected == polled_from and not await self._gap(model, partition, expected):
                     return
                 self._pass_over(learner, partition, first)
             at = 0
             while at < len(run):
-                if not self._log.held or self._held is None:
+                if not self._log.held or self._model is None:
                     return
-                at += await self._apply(held, partition, run[at : at + SLICE])
+                at += await self._apply(model, partition, run[at : at + SLICE])
                 await self._clock.sleep(0)
 
     async def _pass_markers(self, learner: Learner) -> None:
@@ -314,10 +314,10 @@ class Learning:
         self._tell.passed_over(partition, learner.next[partition], offset)
         learner.pass_over(partition, offset)
 
-    async def _gap(self, held: _Held, partition: int, expected: int) -> bool:
+    async def _gap(self, model: _Model, partition: int, expected: int) -> bool:
         """Whether learning may go on behind `expected`, which was next and did not come."""
-        if held.refetched.get(partition) != expected:
-            held.refetched[partition] = expected
+        if model.refetched.get(partition) != expected:
+            model.refetched[partition] = expected
             self._log.seek({partition: expected})
             return False
         bounds = await self._log.bounds()
@@ -331,14 +331,14 @@ class Learning:
             )
         return True
 
-    async def _apply(self, held: _Held, partition: int, records: Records) -> int:
+    async def _apply(self, model: _Model, partition: int, records: Records) -> int:
         """Learn the first of these records, as many as make a slice, and say how many."""
         now, started = self._clock.now, self._clock.now()
         values = records.values
         if sum(len(value or b"") for value in values) > SLICE_BYTES:
             sizes = accumulate(len(value or b"") for value in values)
             values = values[: max(1, sum(size <= SLICE_BYTES for size in sizes))]
-        outcome = held.learner.apply(
+        outcome = model.learner.apply(
             partition, records.record(0).offset, values, lambda: now() - started >= SLICE_SECONDS
         )
         for reject in outcome.rejects:
@@ -349,33 +349,33 @@ class Learning:
             await self._log.publish(letter)
             self._tell.set_aside(letter)
         if outcome.consumed:
-            held.last[partition] = records.record(outcome.consumed - 1)
+            model.last[partition] = records.record(outcome.consumed - 1)
         delay = self._clock.time() - records.record(max(outcome.consumed, 1) - 1).timestamp / 1000
         self._tell.learned(outcome.consumed, self._clock.now() - started, delay)
         if outcome.diverged:
-            await self._save(held)
-            if self._held is None:
+            await self._save(model)
+            if self._model is None:
                 return 0
             raise Diverged(self._log.topic, outcome.diverged)
         return outcome.consumed
 
-    async def _save(self, held: _Held) -> None:
-        learner = held.learner
+    async def _save(self, model: _Model) -> None:
+        learner = model.learner
         if broken := learner.watch.broken(learner.squared_norm):
             # What the theorem excludes cannot have been learned: memory or program are at fault, so nothing is saved.
             raise DataError(
                 f"model {self._log.topic} is corrupt: {broken}; its last good version answers. A restart goes on from "
                 f"that one, and `perceptron verify -t {self._log.topic}` compares it with the log"
             )
-        fingerprints = {partition: fingerprint(record) for partition, record in held.last.items()}
+        fingerprints = {partition: fingerprint(record) for partition, record in model.last.items()}
         try:
             await self._log.flush()
-            if await self._log.source() != held.source:
+            if await self._log.source() != model.source:
                 # Some of it may be of another topic under the same name: what the head covers is looked at again.
-                self._held = None
+                self._model = None
                 self._tell.rewound("recreated")
                 return
-            saved = await self._keeper.save(learner, fingerprints, held.source)
+            saved = await self._keeper.save(learner, fingerprints, model.source)
         except DependencyError as error:
             self._keeper.postpone()
             self._tell.save_failed(error)

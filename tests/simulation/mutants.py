@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant("a commit said twice is refused", STORE, "        if current == digest:\n", "        if False:\n"),
     Mutant(
         "a gap accepted at once", LEARN,
-        "if expected == polled_from and not await self._gap(held, partition, expected):", "if False:",
+        "if expected == polled_from and not await self._gap(model, partition, expected):", "if False:",
     ),
     Mutant(
         "saved before the dead letters are flushed", LEARN, "            await self._log.flush()\n", "",
@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant("no seek on assignment", LEARN, "                self._log.seek(learner.next)\n", ""),
     Mutant("no fingerprint check", RECOGNISE, "elif known and record and fingerprint(record) != known:", "elif False:"),
     Mutant(
-        "saved without a look at the topic's id", LEARN, "if await self._log.source() != held.source:", "if False:",
+        "saved without a look at the topic's id", LEARN, "if await self._log.source() != model.source:", "if False:",
     ),
     Mutant(
         "another topic without the last record is gone on with", RECOGNISE,
@@ -64,7 +64,7 @@ MUTANTS = (
         f"{ALONE}::test_another_topic_without_the_last_record_is_not_gone_on_with",
     ),
     Mutant(
-        "what was learned of another topic is kept over a rebalance", LEARN, "or self._held.source != source or", "or",
+        "what was learned of another topic is kept over a rebalance", LEARN, "or self._model.source != source or", "or",
         f"{ALONE}::test_what_was_learned_of_another_topic_is_dropped_at_a_rebalance",
     ),
     Mutant(
@@ -81,7 +81,7 @@ MUTANTS = (
         "if differences := identity.differences(head.identity):", "if differences := []:",
     ),
     Mutant(
-        "a refused state is kept", LEARN, "self._held, self._displaced = None, True\n", "self._displaced = True\n",
+        "a refused state is kept", LEARN, "self._model, self._displaced = None, True\n", "self._displaced = True\n",
     ),
     Mutant(
         "another cluster's head is gone on with", RECOGNISE, "if head.source.elsewhere(source):", "if False:",
@@ -185,7 +185,7 @@ MUTANTS = (
     ),
     Mutant(
         "a hole fetched again is remembered over a seek", LEARN,
-        "                self._held.refetched.clear()", "                pass",
+        "                self._model.refetched.clear()", "                pass",
         f"{ALONE}::test_a_hole_is_fetched_again_after_each_seek",
     ),
     Mutant("a hole in a log that is not compacted", OFFSETS, "first > self.at and not self._compacted:", "False:"),

@@ -144,12 +144,12 @@ def test_what_was_learned_of_another_topic_is_dropped_at_a_rebalance(alone: Alon
     saved = part.end
     while all(record.good for offset, record in part.records.items() if offset >= saved):
         alone.produce(1)
-    assert alone.until(lambda: learning._held and learning._held.learner.next == {0: part.end})
+    assert alone.until(lambda: learning._model and learning._model.learner.next == {0: part.end})
     alone.recreate()
     new = alone.world.topic.partitions[0]
     new.records, new.end = {o: record for o, record in part.records.items() if o < saved}, saved
     log.assign()
-    assert alone.until(lambda: learning._held and learning._held.learner.next == {0: saved})
+    assert alone.until(lambda: learning._model and learning._model.learner.next == {0: saved})
     assert alone.process.tell.reason is None
 
 

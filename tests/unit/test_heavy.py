@@ -165,7 +165,7 @@ def test_a_slice_ends_by_records_bytes_and_time(values: Sequence[bytes | None], 
 
     told.publish, told.set_aside = publish, lambda _: None  # type: ignore[attr-defined]
     learning = learn.Learning(told, None, told, told, learner.identity)  # type: ignore[arg-type]
-    learning._held = held = learn._Held(learner, Source())
+    learning._model = held = learn._Model(learner, Source())
     asyncio.run(learning._take(held, 0, Records([_Record(1 + i, value) for i, value in enumerate(values)])))
     assert told.slices == slices
     assert learner.next == {0: 1 + len(values)}
