@@ -146,8 +146,6 @@ class Learning:
             try:
                 if isinstance(self._reason, UNREADABLE) or await self._keeper.stored_digest() != self._keeper.digest:
                     break
-            except SnapshotDamaged:
-                break  # another reason now
             except DependencyError as error:
                 self._tell.unavailable(error)
         return State.WAITING

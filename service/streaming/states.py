@@ -30,6 +30,7 @@ TRANSITIONS: Mapping[State, Mapping[State, str]] = {
         State.STOPPED: "the next record is gone or cannot be read, the model diverged, or its state is corrupt",
     },
     State.STOPPED: {
+        State.STOPPED: "the stored model cannot be read any more, which is another reason",
         State.WAITING: "the stored model is another one, or may be readable again; or the topic is lost",
     },
 }

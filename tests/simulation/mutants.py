@@ -53,7 +53,7 @@ MUTANTS = (
     Mutant(
         "saved before the dead letters are flushed", LEARN, "            await self._log.flush()\n", "",
     ),
-    Mutant("no seek on assignment", LEARN, "                self._log.seek(learner.next)\n", ""),
+    Mutant("no seek on assignment", LEARN, "                self._log.seek(learner.next)  # 3\n", ""),
     Mutant("no fingerprint check", RECOGNISE, "elif known and record and fingerprint(record) != known:", "elif False:"),
     Mutant(
         "saved without a look at the topic's id", LEARN, "if await self._log.source() != model.source:", "if False:",
@@ -110,10 +110,6 @@ MUTANTS = (
         "damage is looked at as another decision is", LEARN,
         "if isinstance(self._reason, UNREADABLE) or await", "if await",
         f"{ALONE}::test_what_was_damaged_and_is_given_back_is_gone_on_with",
-    ),
-    Mutant(
-        "damage while a decision is waited for ends the process", LEARN,
-        "            except SnapshotDamaged:\n                break  # another reason now\n", "",
     ),
     Mutant(
         "nobody says who is outside the group", LEARN, "self._tell.outsider(head.writer)", "pass",
