@@ -200,9 +200,10 @@ def restored(
         covered=covered,
         # Whether it diverges again is seen at the next event, which may be another.
         observations=replace(version.observations, diverged=None),
-        # Runs are since the last kept version. Of the versions kept now, the last may be of the history that is left
-        # here, so this head is kept itself: the runs that follow are since it, and it has none. Those kept so far stay,
-        # also the later ones: the way back from a rollback is another. The next save lets go of one too many.
+        # A head has the runs since its last kept version, so that `verify` can begin there. The last version kept so
+        # far may belong to the history that this rollback leaves, and no run leads on from it. So this head is kept
+        # itself, and begins without runs. All versions kept so far stay, the later ones too, since one of them is the
+        # way to undo this rollback. That may be one more than `keep` allows; the next save lets one go.
         runs=[],
         run_blobs=[],
         kept=[*(k if k.digest else replace(k, digest=digest) for k in current.kept), Kept(current.version + 1, now)],

@@ -185,7 +185,8 @@ class Keeper:
         saved = await self._save(learner, fingerprints, source, started)
         self._failures, self._missed = 0, False
         if isinstance(saved, Saved):
-            # One that waited for a store that hung says nothing of what the next will cost.
+            # A save that waited for a store that hung says nothing of what the next one will cost: the lesser of the
+            # last two costs counts.
             cost, self._cost = min(saved.seconds, self._cost), saved.seconds
             pause = max(min(max(SHARE * cost, SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
             self._next_save = self._clock.now() + pause
@@ -209,7 +210,7 @@ class Keeper:
             # The bound's next stretch begins here. Its reference, these weights, is then in the store already.
             if learner.begin_stretch():
                 stored = stored._replace(reference=None)
-        # Where blobs are gone that the store had, the second try uploads everything.
+        # The store says MISSING where blobs are gone that it had: then the second try uploads everything.
         for before in (stored, head.NOTHING):
             content: head.Content = await self._offload(head.content, learner, before)
             new, evict = self._compose(learner, content, fingerprints, source, keep)
@@ -236,7 +237,10 @@ class Keeper:
         return Saved(new, digest, written, self._clock.now() - started)
 
     def _most_kept(self, learner: Learner) -> int:
-        """Of several partitions the order is recorded since a kept version, so that there is one, whatever is set."""
+        """How many versions are kept: at least one of a model of several partitions, even where `keep` is 0.
+
+        The order in which their records were learned is recorded since the last kept version, and `verify` needs it.
+        """
         return max(self._keep, int(len(learner.covered) > 1))
 
     def _keeping(self, learner: Learner) -> bool:
@@ -249,7 +253,8 @@ class Keeper:
             return bool(self._keep)
         last, now = self.head.kept[-1], self._clock.now()
         if last.version != self._last_kept[0]:
-            # The wall clock alone tells its age. One of the future was kept while that was wrong.
+            # A version that another process kept: only the wall clock tells its age. Where that says the future, the
+            # clock was wrong then or is now, and the distance is taken as the age, so that it ends.
             self._last_kept = last.version, now - abs(self._clock.time() - last.saved_at)
         return now - self._last_kept[1] >= self._keep_every
 
