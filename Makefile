@@ -17,7 +17,7 @@ faults: $(VENV)/.dev ## Every fault on a real Kafka and Redis, quickest first, a
 	FAULTS=all $(BIN)/python -m pytest -n 2 --dist worksteal -vv -rP tests/faults tests/integration/test_outages.py $(ARGS)
 
 scale: $(VENV)/.dev ## A million named columns: what is written, followed and restored, with figures
-	COLUMNS=1000000 $(BIN)/python -m pytest -s tests/integration/test_scale.py $(ARGS)
+	NAMES=1000000 $(BIN)/python -m pytest -s tests/integration/test_scale.py $(ARGS)
 
 bounds: $(VENV)/.dev ## The live mistake bound on 10,000 random streams, and the faults that its checks notice
 	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_bounds.py -k random_streams

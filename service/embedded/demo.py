@@ -192,7 +192,7 @@ class _Show:
                         printed = time.monotonic()
                         said.add(line)  # the standby may be where the learner was
                         self._console.print(f"        {line}", highlight=False)
-                    if state["events"] >= events and not state["ahead"]:
+                    if self._taken_over and state["events"] >= events and not state["ahead"]:
                         return state
                     await asyncio.sleep(0.1)
         finally:

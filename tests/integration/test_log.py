@@ -315,7 +315,7 @@ async def test_records_deleted_while_it_learns(run: Run, kafka: Server, producer
     assert (await asyncio.to_thread(fresh.wait_for, 21))["covered"] == {"0": [[15, 21]]}
 
 
-WATCHDOG_SECONDS = 8.0
+WATCHDOG_SECONDS = 5.0
 """Longer than the client needs to find a restarted broker again."""
 STUCK = """
 import asyncio, pathlib

@@ -13,7 +13,7 @@ from service.snapshots import codec
 from service.snapshots.store import key
 from tests.conftest import Run, event, wait
 
-COLUMNS = int(os.environ.get("COLUMNS", "100000"))
+COLUMNS = int(os.environ.get("NAMES", "100000"))
 """`make scale` has a million."""
 
 
