@@ -292,7 +292,8 @@ def _warm_up() -> None:
     learner.apply(0, 0, [event])
     learner.begin_stretch()
     learner.apply(0, 1, [event])
-    predictor.answer_large(predictor.moment(learner), b'{"instances":[]}', 1, explain=False)
+    large = b'{"instances":[{"features":[1]},{"features":[1]}]}'
+    predictor.answer_large(predictor.moment(learner), large, 2, explain=False)
 
 
 def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:

@@ -107,6 +107,43 @@ def test_learning_works_where_sockets_tasks_and_clocks_are_refused() -> None:
     assert done.stdout == "learned\n", done.stderr
 
 
+WARM = """
+import gc
+from numba.core.registry import CPUDispatcher
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.process import service
+from service.serving import predictor
+service._warm_up()
+found = [kernel for kernel in gc.get_objects() if isinstance(kernel, CPUDispatcher)]
+kernels = [kernel for kernel in found if kernel.py_func.__module__.startswith("service.")]
+warm = [len(kernel.signatures) for kernel in kernels]
+named, listed = '{"a":1,"b":2}', "[1,2]"
+for identity, features in (
+    (Identity(), named),
+    (Identity(average=True, start="random:1"), named),
+    (Identity(features="hashed", bits=8, rule="error-correction", outputs="bipolar"), named),
+    (Identity(features="positional", dimension=2, rule="lms", eta=0.1), listed),
+):
+    learner = Learner(identity)
+    learner.begin({0: 0})
+    for i in range(4):
+        event = f'{{"features":{features},"label":{i % 2},"more":[]}}'
+        learner.apply(0, 2 * i, [event.encode(), b"no event"])
+        learner.begin_stretch()
+    body = f'{{"instances":[{",".join(["{" + chr(34) + "features" + chr(34) + ":" + features + "}"] * 9)}]}}'
+    predictor.answer_large(predictor.moment(learner), body.encode(), 9, explain=True)
+assert sum(warm) >= 6, (kernels, warm)
+print([k for k, n in zip(kernels, warm) if len(k.signatures) != n])
+"""
+
+
+def test_nothing_is_compiled_after_the_start() -> None:
+    """Or the event loop would stand still for it, at the first event or request of its kind."""
+    done = _python(WARM)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
 def test_learning_works_where_no_compiled_code_can_be_kept() -> None:
     """A read-only file system and a user without a home: numba finds no place for its cache."""
     nowhere = "import numba.core.caching as c\nc.CacheImpl._locator_classes = []\n"

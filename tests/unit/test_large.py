@@ -70,7 +70,9 @@ def served() -> Served:
     app = create_app(
         Models([given("m", learner, 0.0)]), metrics, lambda: True, lambda: False, store, Limits(), version="0"
     )
-    predictor.answer_large(predictor.moment(learner), b'{"instances":[]}', 1, explain=False)
+    predictor.answer_large(
+        predictor.moment(learner), b'{"instances":[{"features":{}},{"features":{}}]}', 2, explain=False
+    )
     return Served(app, learner)
 
 
