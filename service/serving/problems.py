@@ -50,16 +50,10 @@ def install(app: FastAPI) -> None:
     """Answer every error of `app` with a problem document."""
 
     @app.exception_handler(Refusal)
-    async def _refusal(_request: Request, refusal: Refusal) -> Response:
-        return response(refusal.status, str(refusal))
-
     @app.exception_handler(UnknownModel)
-    async def _unknown(_request: Request, error: UnknownModel) -> Response:
-        return response(404, str(error))
-
     @app.exception_handler(Unanswerable)
-    async def _unanswerable(_request: Request, error: Unanswerable) -> Response:
-        return response(503, str(error))
+    async def _refusal(_request: Request, error: PerceptronError) -> Response:
+        return response(getattr(error, "status", 404 if isinstance(error, UnknownModel) else 503), str(error))
 
     @app.exception_handler(Rejected)
     async def _rejected(_request: Request, rejected: Rejected) -> Response:
