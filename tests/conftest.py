@@ -28,6 +28,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from service.cli import main
 from service.embedded import servers
 from service.embedded.servers import Server
+from tests.template import Copy
 
 DEADLINE = 60.0
 SESSION_SECONDS, TAKEOVER_SECONDS = 6.0, 1.5
@@ -140,8 +141,12 @@ class Running:
 
     def start(self, command: list[str]) -> "Running":
         """Start the process, or another in its place."""
-        with self.log.open("ab") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=clean_environment())
+        self.process: Copy | subprocess.Popen[bytes]
+        if command[:3] == [sys.executable, "-m", "service"]:
+            self.process = Copy(command[3:], self.log, clean_environment())
+        else:
+            with self.log.open("ab") as out:
+                self.process = subprocess.Popen(command, stdout=out, stderr=out, env=clean_environment())
         return self
 
     def up(self) -> "Running":
