@@ -22,6 +22,7 @@ class Copy:
     """A service that runs, with what tests use of `subprocess.Popen`."""
 
     def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        log.touch()
         started = {"arguments": list(arguments), "log": str(log), "environment": dict(environment)}
         self.pid: int = _ask(started)
         self.returncode: int | None = None
