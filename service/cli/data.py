@@ -128,7 +128,7 @@ def list_letters(
     """List dead letters, a line each."""
     from service.tools.dead_letters import show_list
 
-    cluster, name = _kafka_and_topic(ctx, topic, bootstrap)
+    cluster, name = _kafka_and_topic(ctx)
     show_list(cluster, name, reason, limit, json)
 
 
@@ -142,7 +142,7 @@ def show_letter(
     """Show one dead letter whole."""
     from service.tools.dead_letters import show_one
 
-    show_one(*_kafka_and_topic(ctx, topic, bootstrap), key)
+    show_one(*_kafka_and_topic(ctx), key)
 
 
 @dead_letters.command("retry")
@@ -157,9 +157,9 @@ def retry_letters(
     """Send dead letters to their topic again, as they were, once each: after a fix of what reads them."""
     from service.tools.dead_letters import retry
 
-    retry(*_kafka_and_topic(ctx, topic, bootstrap), keys or [], every, reason)
+    retry(*_kafka_and_topic(ctx), keys or [], every, reason)
 
 
-def _kafka_and_topic(ctx: typer.Context, topic: str | None, bootstrap: str | None) -> tuple["Cluster", str]:
+def _kafka_and_topic(ctx: typer.Context) -> tuple["Cluster", str]:
     settings = settings_of(ctx)
     return settings.kafka.cluster, one_topic(settings)

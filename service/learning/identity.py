@@ -16,6 +16,8 @@ FOLD = 1
 MAX_VALUE = 1e30
 MAX_WEIGHT = 1e6
 """Of values and weights: larger ones are mistakes in the data, and would spend the range that sums of squares need."""
+MAX_COLUMNS = 1 << 28
+"""Of features in any mode: two gigabytes of weights."""
 MAX_SQUARED_NORM = 1e30
 """What ‖w‖² may not exceed: a model that would go beyond diverges, or learns from values that should have been scaled.
 Within it every score, step and sum is a finite number. An event that is learned means what it meant without the limit,

@@ -54,7 +54,7 @@ GAUGES = {
     "columns": "Columns of the weight vector, the bias included.",
     "squared_norm": "Squared norm of the weights.",
 }
-LEARNERS = {
+LEARNER_GAUGES = {
     "squared_norm_limit": "What the squared norm cannot exceed: the start's plus that of all updates.",
     "loss": "Mean of max(0, -y*s) over the recent window.",
 }
@@ -193,7 +193,7 @@ class _Models(Collector):
         yield gauge("learning", "Whether this process learns the model.", lambda r: r.about.learning_here, rows)
         for name, text in GAUGES.items():
             yield gauge(name, text, lambda r, name=name: getattr(r.about, name), rows)  # type: ignore[misc]
-        for name, text in LEARNERS.items():
+        for name, text in LEARNER_GAUGES.items():
             yield gauge(name, text, lambda r, name=name: getattr(r.about, name))  # type: ignore[misc]
         yield gauge(
             "prequential_accuracy",

@@ -8,10 +8,9 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
-    PrivateAttr,
     ValidationError,
     field_validator,
     model_validator,
@@ -159,12 +158,8 @@ class Settings(BaseSettings):
         """A model's settings: its own, or those of the pattern that its topic was found by."""
         return self.models[model if model in self.models else _matching(self.models, model) or model]
 
-    _file: Path = PrivateAttr(Path("perceptron.toml"))
-
-    @property
-    def file(self) -> Path:
-        """The file that was looked for; there may be none."""
-        return self._file
+    file: ClassVar[Path] = Path("perceptron.toml")
+    """The file that was looked for; there may be none."""
 
 
 def load(file: str | None, flags: dict[str, Any]) -> Settings:
@@ -177,7 +172,7 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
     class FromFile(Settings):
         """The library asks the class for its sources."""
 
-        _file: Path = PrivateAttr(path)
+        file: ClassVar[Path] = path
 
         @classmethod
         def settings_customise_sources(

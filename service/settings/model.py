@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from service.errors import ConfigurationError
-from service.learning.identity import Identity
+from service.learning.identity import MAX_COLUMNS, Identity
 from service.learning.options import Options
 from service.learning.rules import RULES, RuleName
 from service.learning.start import RANDOM
@@ -45,7 +45,7 @@ class ModelSettings(Section):
     max_record_bytes: int = Field(1 << 20, ge=1, le=1 << 30)
     max_features: int = Field(10_000, ge=1)
     max_name_bytes: int = Field(256, ge=1)
-    max_columns: int = Field(1 << 20, ge=1, le=1 << 28)
+    max_columns: int = Field(1 << 20, ge=1, le=MAX_COLUMNS)
     window: int = Field(1000, ge=1, le=1_000_000)
     serve: Literal["last", "average"] = "last"
     bound: bool = True

@@ -8,12 +8,9 @@ from typing import Annotated
 import msgspec
 
 from service.errors import SnapshotDamaged, SnapshotNewer
-from service.learning.identity import FOLD
+from service.learning.identity import FOLD, MAX_COLUMNS
 from service.snapshots import blobs
 from service.snapshots.head import SCHEMA, Head
-
-MOST_COLUMNS = 1 << 28
-"""As many as settings allow at most."""
 
 
 class _Release(msgspec.Struct):
@@ -74,7 +71,7 @@ def _senseless(head: Head) -> str | None:
         return "its confusion is no table of two labels"
     hashed = 1 << max(0, min(identity.bits or 0, 30))
     own = {"named": head.columns - 1, "positional": identity.dimension, "hashed": hashed}[identity.features]
-    if head.columns - 1 != own or not 0 <= own <= MOST_COLUMNS:
+    if head.columns - 1 != own or not 0 <= own <= MAX_COLUMNS:
         return f"it has {head.columns} columns"
     if (
         seen.recent_events < 0
