@@ -26,8 +26,8 @@ class Proxy:
         self.cut_in: bytes | None = None
         """The next message that holds this is sent on by half; then its connection is gone."""
         self.cuts = 0
-        self.before: tuple[bytes, Callable[[], object]] | None = None
-        """The next message that holds these bytes is sent on when this has returned, which is called once."""
+        self.before: Callable[[bytes], bool] | None = None
+        """Is given each message before it is sent on, until it says that this was the one."""
         self._writers: set[asyncio.StreamWriter] = set()
         self._listening = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -108,9 +108,8 @@ class Proxy:
     async def _requests(self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter) -> None:
         while data := await reader.read(CHUNK):
             await self._passing.wait()
-            if self.before is not None and self.before[0] in data:
-                (_, call), self.before = self.before, None
-                call()
+            if self.before is not None and self.before(data):
+                self.before = None
             if self.cut_in is not None and (at := data.find(self.cut_in)) >= 0:
                 self.cut_in, self.cuts = None, self.cuts + 1
                 upstream.write(data[: at + (len(data) - at) // 2])

@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -108,8 +108,28 @@ def cut_off(folder: Path, part: float) -> None:
     os.truncate(newest, size - max(3, int(size * part)))
 
 
+def at_commit(trial: Trial, call: Callable[[], object]) -> None:
+    """When the next save is about to be committed, call this once before.
+
+    Not when one is said again that is accepted already: its client did not hear of it, and asks once more at any time.
+    """
+
+    def reached(message: bytes) -> bool:
+        new = COMMIT in message and f'"parent":"{current(trial)}"'.encode() in message
+        if new:
+            call()
+        return new
+
+    trial.redis_proxy.before = reached
+
+
 def accepted_unheard(trial: Trial) -> None:
     """The next save is accepted, and nobody hears of it."""
-    before = current(trial)
-    trial.redis_proxy.before = (COMMIT, lambda: setattr(trial.redis_proxy, "dropping", True))
-    wait(lambda: trial.redis_proxy.dropping and current(trial) != before, "a save is accepted")
+    before: list[str] = []
+
+    def deafen() -> None:
+        before.append(current(trial))
+        trial.redis_proxy.dropping = True
+
+    at_commit(trial, deafen)
+    wait(lambda: before and current(trial) != before[0], "a save is accepted")

@@ -13,10 +13,10 @@ from service.snapshots.store import key
 from tests.conftest import trim, wait
 from tests.faults.conftest import everything, repeated
 from tests.faults.store import (
-    COMMIT,
     DROPPED,
     EMPTIED,
     appendfsync,
+    at_commit,
     away,
     client,
     copied,
@@ -63,7 +63,7 @@ def test_killed_as_a_save_arrives(trial: Trial) -> None:
     trial.begin()
     for _ in range(repeated(20, 2)):
         failed = saves(trial, "failed")
-        trial.redis_proxy.before = (COMMIT, trial.redis.kill)
+        at_commit(trial, trial.redis.kill)
         save_fails(trial, failed + 1)
         with away(trial):
             pass
@@ -161,7 +161,7 @@ def test_emptied_between_blobs_and_commit(trial: Trial) -> None:
         with client(trial) as redis:
             redis.flushall()
 
-    trial.redis_proxy.before = (COMMIT, flush)
+    at_commit(trial, flush)
     trial.up(trial.service())
     trial.ask()
     trial.progress(100)
@@ -234,7 +234,7 @@ def test_full_between_blobs_and_commit(trial: Trial) -> None:
 
     for _ in range(repeated(20, 3)):
         failed = saves(trial, "failed")
-        trial.redis_proxy.before = (COMMIT, lambda: limit(1))
+        at_commit(trial, lambda: limit(1))
         save_fails(trial, failed + 1)
         limit(0)
         trial.progress(100)
@@ -251,7 +251,7 @@ def test_the_script_is_forgotten(trial: Trial) -> None:
             redis.script_flush()
 
     for _ in range(repeated(50, 5)):
-        trial.redis_proxy.before = (COMMIT, forget)
+        at_commit(trial, forget)
         wait(lambda: trial.redis_proxy.before is None, "a save passes")
         trial.progress(1)
     assert (saves(trial, "failed"), saves(trial, "refused")) == (0, 0)
@@ -290,7 +290,7 @@ def test_one_after_another(trial: Trial, seed: int) -> None:
             redis.execute_command(*command)
 
     def unheard() -> None:
-        trial.redis_proxy.before = (COMMIT, lambda: setattr(trial.redis_proxy, "dropping", True))
+        at_commit(trial, lambda: setattr(trial.redis_proxy, "dropping", True))
         wait(lambda: trial.redis_proxy.dropping, "a save is on its way")
         time.sleep(rng.random() / 10)  # it arrives, or not: who sent it cannot know
         trial.redis_proxy.refuse()

@@ -342,6 +342,7 @@ class Trial:
         # State that was dropped answers until a follower has fetched the newest snapshot.
         wait(lambda: not any(service.model()["ahead"] for service in self.live), "accepted heads alone answer")
         models = [(service.model(), service.weights()) for service in self.live]
+        self._watcher.catch_up()
         judge, accepted = Seen(self.topic, self.logs, letters).judge(self._watcher.seen)
         last = judge.known[accepted[-1]]
         for model, weights in models:

@@ -9,12 +9,14 @@ import contextlib
 import re
 import socket
 import threading
+import uuid
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from redis import Redis as Client
 
 from service.snapshots.store import key
+from tests.conftest import wait
 from tests.simulation import world
 from tests.simulation.judge import Judge
 from tests.simulation.world import Topic
@@ -54,6 +56,7 @@ class Watcher:
         self.seen: list[Change | Reload] = []
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
+        self._echoed = b""
 
     def look(self) -> None:
         """Begin, or begin again after the server was away; nobody may write until this returns."""
@@ -74,8 +77,17 @@ class Watcher:
         with contextlib.suppress(OSError, ValueError):
             for line in lines:
                 change = parsed(line) if line.endswith(b"\n") else None  # the server died within it
+                if change and change.command == b"ECHO":
+                    self._echoed = change.arguments[0]
                 if change and change.command in writing and (self._key in change.arguments or not change.arguments):
                     self.seen.append(change)
+
+    def catch_up(self) -> None:
+        """Wait until all that Redis has done by now is seen: it reports a little after it answers."""
+        token = uuid.uuid4().bytes
+        with Client(host=self._host, port=self._port) as client:
+            client.echo(token)
+        wait(lambda: self._echoed == token, "Redis has reported all that it did")
 
     def head(self) -> bytes:
         """The current head, as far as was seen; b"" where there is none."""
