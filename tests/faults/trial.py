@@ -95,12 +95,11 @@ class Trial:
 
     # Processes
 
-    def service(self, *flags: str, settings: str = "", program: tuple[str, ...] = ("service",)) -> Running:
+    def service(self, *flags: str, settings: str = "", **more: Any) -> Running:
         """One more process, not waited for."""
         started = Running(
-            self.topic, self.kafka_proxy.address, self.redis_proxy.address, self.folder, settings, *flags,
-            program=program,
-        )  # fmt: skip
+            self.topic, self.kafka_proxy.address, self.redis_proxy.address, self.folder, settings, *flags, **more
+        )
         self.services.append(started)
         return started
 
@@ -137,10 +136,10 @@ class Trial:
 
     # The stream
 
-    def begin(self, *flags: str, services: int = 1, partitions: int = 1, rate: int = 1000, settings: str = "") -> None:
+    def begin(self, *flags: str, services: int = 1, partitions: int = 1, rate: int = 1000, **more: Any) -> None:
         """A stream, services that learn it and are asked, and some progress."""
         self.stream(partitions, rate)
-        self.up(*[self.service(*flags, settings=settings) for _ in range(services)])
+        self.up(*[self.service(*flags, **more) for _ in range(services)])
         self.ask()
         self.progress(1000)
 
