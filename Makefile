@@ -10,8 +10,8 @@ ARGS ?=
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
 
-test: $(VENV)/.dev ## All tests, on real servers; four at a time, since most of them wait (ARGS="-n 0" for one)
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
+test: $(VENV)/.dev ## All tests, on real servers; five at a time, since most of them wait (ARGS="-n 0" for one)
+	$(BIN)/python -m pytest -n 5 --dist worksteal $(ARGS)
 
 faults: $(VENV)/.dev ## Every fault on a real Kafka and Redis, quickest first, as often as docs/guarantees.md promises: 40 minutes
 	FAULTS=all $(BIN)/python -m pytest -n 2 --dist worksteal -vv -rP tests/faults tests/integration/test_outages.py $(ARGS)

@@ -41,6 +41,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("here")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 BROKER = pytest.StashKey[tuple[contextlib.ExitStack, Server]]()
 
 
@@ -200,10 +204,10 @@ class Running:
         self.process.kill()
         self.process.wait()
 
-    def stop(self, number: int = signal.SIGTERM) -> int:
+    def stop(self, number: int = signal.SIGTERM, seconds: float = DEADLINE) -> int:
         """Signal it and return its exit code."""
         self.process.send_signal(number)
-        return self.process.wait(DEADLINE)
+        return self.process.wait(seconds)
 
 
 Run = Callable[..., Running]
@@ -319,7 +323,11 @@ class Done(NamedTuple):
 
 
 def perceptron(
-    *arguments: str, stdin: bytes | None = None, cwd: Path | None = None, env: dict[str, str] | None = None
+    *arguments: str,
+    stdin: bytes | None = None,
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+    seconds: float = DEADLINE,
 ) -> Done:
     """Run a command to its end, with `env` beside the clean environment.
 
@@ -328,10 +336,10 @@ def perceptron(
     environment = clean_environment(**(env or {}))
     if stdin is None and "PYTHONPATH" not in environment and not {"run", "demo"} & set(arguments):
         with ThreadPoolExecutor(1) as thread:  # the caller may have a running loop
-            return thread.submit(_here, arguments, cwd or Path.cwd(), environment).result(DEADLINE)
+            return thread.submit(_here, arguments, cwd or Path.cwd(), environment).result(seconds)
     done = subprocess.run(
         [sys.executable, "-m", "service", *arguments],
-        input=stdin, capture_output=True, cwd=cwd, env=environment, timeout=DEADLINE, check=False,
+        input=stdin, capture_output=True, cwd=cwd, env=environment, timeout=seconds, check=False,
     )  # fmt: skip
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 

@@ -2,7 +2,6 @@
 
 import random
 import signal
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ SESSION_SECONDS = 6.0
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.long
 def test_killed_at_random(trial: Trial) -> None:
     """SIGKILL, each after at least 0.5 % of the run's records since the last; the standby goes on from the snapshot."""
     kills, rng = repeated(100, 3), random.Random(11)
@@ -102,10 +102,8 @@ def test_a_learner_that_hangs_is_replaced_and_refused(trial: Trial, how: str) ->
         trial.ahead(hung)
         trial.hide(hung)
         hung.process.send_signal(signal.SIGSTOP if how == "stopped" else signal.SIGUSR1)
-        began = time.monotonic()
-        other = trial.learning()
+        other = trial.learning(SESSION_SECONDS + 4)
         assert other is not hung
-        assert time.monotonic() - began < SESSION_SECONDS + 4
         trial.progress(1000)
         if how == "stopped":
             hung.process.send_signal(signal.SIGCONT)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -251,10 +250,8 @@ def test_sigterm_is_done_within_10_seconds_although_a_server_hangs(
             wait(lambda: service.model()["events"] == 2, "it learns on")
         else:
             server.process.send_signal(signal.SIGSTOP)
-        started = time.monotonic()
         try:
-            assert service.stop() == 0, service.log.read_text()
-            assert time.monotonic() - started < 10
+            assert service.stop(seconds=10) == 0, service.log.read_text()
         finally:
             server.process.send_signal(signal.SIGCONT)
         assert "Traceback" not in service.log.read_text()

@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.conftest import clean_environment, perceptron, wait
+
+pytestmark = pytest.mark.long
 
 
 def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> None:

@@ -62,9 +62,8 @@ async def test_a_hung_learner_is_replaced_and_refused_when_it_wakes(
     assert (before["learning_here"], before["version"] > 1) == (False, True)
     learner.process.send_signal(signal.SIGSTOP)
     stopped = time.monotonic()
-    await asyncio.to_thread(wait, lambda: standby.model()["learning_here"], "the standby takes over")
+    await asyncio.to_thread(wait, lambda: standby.model()["learning_here"], "it takes over", TAKEOVER_SECONDS + 2)
     taken = time.monotonic() - stopped
-    assert taken < TAKEOVER_SECONDS + 2
     caught_up = len(events)
     await asyncio.to_thread(wait, lambda: standby.model()["next"]["0"] >= caught_up, "it learns what was missed")
     learner.process.send_signal(signal.SIGCONT)

@@ -27,18 +27,21 @@ def heavy(i: int) -> bytes:
 
 
 class Asker:
-    """Asks one thing all the time, and knows how long the longest answer took."""
+    """Asks one thing all the time, and knows how long the longest answer took; after 5 s it is wrong."""
 
     def __init__(self, service: Running, method: str, path: str, body: object = None) -> None:
         self.longest, self.answers, self.wrong = 0.0, 0, 0
-        self._ask: Callable[[], httpx.Response] = lambda: service.http.request(method, path, json=body, timeout=120)
+        self._ask: Callable[[], httpx.Response] = lambda: service.http.request(method, path, json=body, timeout=5)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         while not self._done.wait(0.005):
             began = time.monotonic()
-            self.wrong += self._ask().status_code != 200
+            try:
+                self.wrong += self._ask().status_code != 200
+            except httpx.TimeoutException:
+                self.wrong += 1
             self.longest = max(self.longest, time.monotonic() - began)
             self.answers += 1
 
@@ -88,7 +91,6 @@ async def test_heavy_events_hold_nobody_up(run: Run, kafka: Server, topic: str, 
     slices = metrics[f'perceptron_slice_duration_seconds_count{{model="{topic}"}}']
     print(f"{slices:.0f} slices, saves {results}")
     assert (alive.wrong, predicted.wrong) == (0, 0)
-    assert max(alive.longest, predicted.longest) < 5.0  # whatever else the machine does
     assert slices > EVENTS / 4
     assert results["accepted"] > 0
     assert results["failed"] + results["refused"] == 0

@@ -5,7 +5,6 @@ import json
 import random
 import re
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -105,13 +104,13 @@ async def test_without_kafka_it_says_so_and_goes_on(
     command = ["inspect", "-t", topic, "--redis", f"redis://{redis.address}/0"]
 
     def reason(address: str) -> str:
-        done = perceptron(*command, "-b", address, cwd=tmp_path)
+        done = perceptron(*command, "-b", address, cwd=tmp_path, seconds=10)
         assert (done.returncode, done.stderr) == (0, "")
         assert [line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["1"]] == [
             ["1", "0", "to", "1", "unknown"]
         ]
         said = " ".join(done.stdout.split())
-        answer = json.loads(perceptron(*command, "-b", address, "--json", cwd=tmp_path).stdout)
+        answer = json.loads(perceptron(*command, "-b", address, "--json", cwd=tmp_path, seconds=10).stdout)
         assert answer["lag"] is None
         assert f"lag unknown: {answer['lag_reason']}" in said
         return str(answer["lag_reason"])
@@ -121,9 +120,7 @@ async def test_without_kafka_it_says_so_and_goes_on(
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        started = time.monotonic()
         assert reason(address) == f"Kafka at {address}: no answer in time"
-        assert time.monotonic() - started < 20  # two calls
     await delete_topic(kafka, topic)
     assert reason(kafka.address) == f"Kafka at {kafka.address} has no topic {topic}"
     await create_topic(kafka, topic, partitions=2)

@@ -24,12 +24,12 @@ def memory(service: Running, what: str = "VmRSS") -> int:
 
 
 async def slowest_answer(service: Running, work: Awaitable[None]) -> float:
-    """The longest that /livez took, in seconds, while this was done."""
+    """The longest that /livez took, in seconds, while this was done: 2 at most."""
     slowest, over = 0.0, threading.Event()
 
     def ask() -> None:
         nonlocal slowest
-        with httpx.Client(base_url=service.http.base_url, timeout=60) as client:
+        with httpx.Client(base_url=service.http.base_url, timeout=2) as client:
             while not over.wait(0.01):
                 began = time.monotonic()
                 client.get("/livez").raise_for_status()
@@ -81,7 +81,6 @@ async def test_a_batch_that_is_too_large_stops_its_topic_alone(
     grown = memory(service, "VmHWM") - before
     print(f"memory {before} MiB, at most {grown} more, slowest answer {slowest * 1000:.0f} ms")
     assert grown < 200
-    assert slowest < 2
     done = await asyncio.to_thread(perceptron, "fit", "-t", names["zstd"], "-b", kafka.address)
     assert done.returncode == 1
     assert "offsets 3 to 5 of partition 0 unpacks to more than 16,777,216 bytes" in one_line(done.stderr)
@@ -120,4 +119,3 @@ async def test_many_batches_within_the_limit_are_not_in_memory_together(run: Run
     print(f"memory {before} MiB, at most {grown} more, {left} more now; slowest answer {slowest * 1000:.0f} ms")
     assert service.model()["events"] == 1 + TIMES
     assert grown < 300
-    assert slowest < 2

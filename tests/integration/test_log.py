@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
@@ -332,6 +333,7 @@ main()
 """
 
 
+@pytest.mark.long
 async def test_a_client_that_hangs_ends_the_process_and_an_absent_broker_does_not(topic: str, tmp_path: Path) -> None:
     """The watchdog: the broker answers and has more, and nothing came for its time. Then a fresh process goes on."""
     for folder in ("kafka", "redis"):

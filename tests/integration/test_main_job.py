@@ -113,6 +113,7 @@ def _noisy_events(count: int, seed: int) -> list[bytes]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_kill_9_at_random_moments_loses_and_repeats_nothing(
     run: Run, kafka: Server, topic: str, tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def test_sigterm_while_kafka_is_dead_exits_0_without_a_trace(redis: Server, topi
             service.http.close()
 
 
+@pytest.mark.long
 async def test_predictions_go_on_through_every_outage_and_learning_comes_back(topic: str, tmp_path: Path) -> None:
     """Redis and Kafka, each killed and restarted, then hung: no error, no slow answer, and the oracle holds."""
     for folder in ("kafka", "redis"):
@@ -115,7 +116,7 @@ async def test_predictions_go_on_through_every_outage_and_learning_comes_back(to
 
         async def ask() -> None:
             nonlocal slowest
-            async with httpx.AsyncClient(base_url=str(service.http.base_url), timeout=10) as client:
+            async with httpx.AsyncClient(base_url=str(service.http.base_url), timeout=1) as client:
                 while not ended.is_set():
                     started = time.monotonic()
                     answer = await client.post(f"/v1/models/{topic}/predict", json={"features": {"n1": 1}})
@@ -153,7 +154,6 @@ async def test_predictions_go_on_through_every_outage_and_learning_comes_back(to
             model = await asyncio.to_thread(service.wait_for, len(events))
             same(Fold().fold(events), model, service.weights())
             assert set(codes) == {200}
-            assert slowest < 1.0
             assert await asyncio.to_thread(service.stop) == 0
             said = service.log.read_text()
             assert "Traceback" not in said
@@ -165,6 +165,7 @@ async def test_predictions_go_on_through_every_outage_and_learning_comes_back(to
             service.http.close()
 
 
+@pytest.mark.long
 async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: str, tmp_path: Path) -> None:
     """Neither is there: alive, unready, each named once. They come: it learns. Kafka alone is away: it answers."""
     for folder in ("kafka", "redis"):
@@ -229,10 +230,9 @@ async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: st
 
 async def test_an_absent_redis_is_one_line_with_its_address() -> None:
     store = RedisStore("redis://127.0.0.1:1/0", timeout=0.5)
-    started = time.monotonic()
-    with pytest.raises(DependencyError, match=r"Redis at 127\.0\.0\.1:1/0: .*refused"):
-        await store.digest("m")
-    assert time.monotonic() - started < 5
+    async with asyncio.timeout(5):
+        with pytest.raises(DependencyError, match=r"Redis at 127\.0\.0\.1:1/0: .*refused"):
+            await store.digest("m")
     await store.close()
 
 

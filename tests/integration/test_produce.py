@@ -230,10 +230,8 @@ def test_ctrl_c_ends_a_slow_pace_at_once_and_says_what_was_sent(kafka: Server, t
         process.stdin.write(b"\n".join(event({"a": i}, 1) for i in range(9)) + b"\n")
         process.stdin.flush()
         wait(lambda: asyncio.run(read_all(kafka, topic)), "the first event is there")
-        started = time.monotonic()
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
-        assert time.monotonic() - started < 10
+        assert process.wait(10) == 130
         assert process.stderr.read().decode() == f"interrupted: 1 event sent to {topic}\n"
 
 
@@ -261,13 +259,12 @@ def test_a_kafka_that_hangs_is_given_up(own_kafka: Server, topic: str, tmp_path:
             if ending == "interrupted":
                 wait(lambda: time.monotonic() - started > 1.0, "the second event is handed over")
                 process.send_signal(signal.SIGINT)
-            code = process.wait(90)
-            took = time.monotonic() - started
+            code = process.wait(20 if ending == "interrupted" else 90)
         finally:
             kafka.process.send_signal(signal.SIGCONT)
         said = process.stderr.read().decode()
     if ending == "interrupted":
-        assert (code, said, took < 20) == (130, f"interrupted: 1 event sent to {topic}\n", True)
+        assert (code, said) == (130, f"interrupted: 1 event sent to {topic}\n")
     else:
         assert (code, said) == (3, f"perceptron: Kafka at {kafka.address}: no answer in time\n")
 
