@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import psutil
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -304,7 +305,14 @@ class OfKafka:
 
     async def silence(self, silent: bool) -> None:
         assert self._server.process is not None
-        self._server.process.send_signal(signal.SIGSTOP if silent else signal.SIGCONT)
+        process = psutil.Process(self._server.process.pid)
+        process.send_signal(signal.SIGSTOP if silent else signal.SIGCONT)
+
+        async def stopped() -> bool:  # a thread that runs just then still answers
+            return all(psutil.Process(t.id).status() == psutil.STATUS_STOPPED for t in process.threads())
+
+        if silent:
+            await until(stopped, "all of its threads stand still")
 
     async def refuse(self) -> None:
         await create_topic(self._server, topic_of(self._topic), max_message_bytes="1")
