@@ -312,6 +312,25 @@ def average(model: Model) -> None:
         assert close(learner.score(event.features)[0], formulas.score(mean, pairs), 1e-9)
 
 
+def measured(model: Model) -> None:
+    """Right and wrong are counted as they were answered just before, by the last weights and by the average alike."""
+    if model.identity.features == "named" and model.identity.start.startswith(RANDOM):
+        return  # the weight of a name that is new is random, and no answer had it
+    wrong = dict[str, list[bool]]()
+    for options in (DEFAULT, DEFAULT._replace(serve="average"))[: 1 + model.identity.average]:
+        learner, wrong[options.serve] = model.learner(options._replace(window=17)), []
+        for offset, event in enumerate(model.events()):
+            answered = learner.label(learner.score(event.features)[0])
+            wrong[options.serve].append(answered != event.y)
+            learner.apply(0, offset, [event.record])
+    found, truth = learner.watch.recent, [event.y > 0 for event in model.events()]
+    assert found.flag("wrong").tolist() == wrong["last"][-17:]
+    assert learner.counts.wrong_predictions == sum(wrong["last"])
+    assert found.flag("averaged").tolist() == wrong.get("average", [])[-17:]
+    assert found.averaged == (len(wrong.get("average", [])), sum(wrong.get("average", [])))
+    assert found.baseline == max(sum(truth[-17:]), 17 - sum(truth[-17:])) / 17
+
+
 def quality(model: Model) -> None:
     """Over the recent window: the mean of max(0, -y·s), and quantiles of y·s/‖x‖; no window, no figures."""
     assert model.learner().watch.recent.margins is None
@@ -329,5 +348,5 @@ def quality(model: Model) -> None:
 Statement = Callable[[Model], None]
 STATEMENTS: tuple[Statement, ...] = (
     batches, restores, formula, importance, scaling, permutation, label_flip, rejection, locality, counts, average,
-    quality,
+    quality, measured,
 )  # fmt: skip

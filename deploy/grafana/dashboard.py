@@ -108,8 +108,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               "The first line rising above the second means that the stream has changed.", "percentunit",
               {"{{model}} 5 min": mistake_rate("5m"), "{{model}} 6 h": mistake_rate("6h")}),
         Panel("Prequential accuracy", "Share of right predictions, each made before its event was learned, over the "
-              "recent window. The dashed line is a coin's.", "percentunit",
-              {"{{model}}": newest("perceptron_prequential_accuracy")}, ((None, "transparent"), (0.5, "red"))),
+              "recent window: of the last weights, of their average where one is kept, and of who always answers with "
+              "the more frequent label. A model below that baseline is of no use.", "percentunit",
+              {"{{model}}": newest("perceptron_prequential_accuracy"),
+               "{{model}} average": newest("perceptron_average_accuracy"),
+               "{{model}} baseline": newest("perceptron_baseline_accuracy")}),
         Panel("Squared norm under its limit", "Squared length of the weight vector, and what it cannot exceed: the "
               "start's plus that of all updates. Logarithmic.", "short",
               {"{{model}} squared norm": f"max by (model) (perceptron_squared_norm{{{MODEL}}} {LEARNER})",

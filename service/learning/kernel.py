@@ -20,6 +20,7 @@ from service.learning.identity import MAX_SQUARED_NORM, Identity
 Vector = NDArray[np.float64]
 
 register_jitable(rules.decide)
+register_jitable(rules.logistic)
 register_jitable(rules.step)
 
 _NEAR = math.sqrt(MAX_SQUARED_NORM) / 2.0
@@ -35,6 +36,8 @@ class Learned(NamedTuple):
     """What its update added, along x; 0 where there was none."""
     squared_norms: Vector
     """‖x‖², the bias included."""
+    averages: Vector
+    """The score by the average of the weights, before the event too; empty where none is kept."""
     reach: float
     """What ‖w‖ is at most after these events."""
 
@@ -57,13 +60,19 @@ def _squared_norm_after(w: Vector, step: float, columns: Any, values: Vector) ->
 def _learn(
     rule: int, eta: float, positive_tie: bool, parameter: float, w: Vector, late: Vector, seen: float, starts: Any,
     columns: Any, values: Vector, labels: Vector, weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector,
-    reach: float,
+    averages: Vector, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
     for i in range(len(labels)):
         s, squared = w[0], 1.0
         for j in range(starts[i], starts[i + 1]):
             s += w[columns[j]] * values[j]
             squared += values[j] * values[j]
+        if len(late) > 0:
+            part = 1.0 / max(seen + i, 1.0)
+            a = w[0] - late[0] * part
+            for j in range(starts[i], starts[i + 1]):
+                a += (w[columns[j]] - late[columns[j]] * part) * values[j]
+            averages[i] = a
         step = rules.step(rule, s, labels[i], eta * weights[i], positive_tie, parameter)
         scores[i], steps[i], squared_norms[i] = s, step, squared
         if step == 0.0:
@@ -74,8 +83,8 @@ def _learn(
         # within ±1, which no sum near the limit can show, and are left out of all of them.
         reach += abs(step) * math.sqrt(squared)
         if not reach <= _NEAR:
-            part = slice(starts[i], starts[i + 1])
-            total = _squared_norm_after(w, step, columns[part], values[part])
+            own = slice(starts[i], starts[i + 1])
+            total = _squared_norm_after(w, step, columns[own], values[own])
             if not total <= MAX_SQUARED_NORM:
                 return i, reach
             reach = math.sqrt(total + len(w))
@@ -96,9 +105,10 @@ def learn(identity: Identity, w: Vector, late: Vector, batch: Batch, seen: int =
     `seen` is the number of events learned before, `reach` what ‖w‖ is at most, as far as it is known.
     """
     scores, steps, squared_norms = (np.empty(len(batch.labels)) for _ in range(3))
+    averages = np.empty(len(batch.labels) if len(late) else 0)
     done, reach = _learn(
         list(rules.RULES).index(identity.rule), identity.eta, identity.tie == "positive",
         identity.parameter, w, late, float(seen), batch.starts, batch.columns, batch.values,
-        batch.labels, batch.weights, scores, steps, squared_norms, reach,
+        batch.labels, batch.weights, scores, steps, squared_norms, averages, reach,
     )  # fmt: skip
-    return Learned(scores[:done], steps[:done], squared_norms[:done], float(reach))
+    return Learned(scores[:done], steps[:done], squared_norms[:done], averages[:done], float(reach))

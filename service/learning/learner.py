@@ -22,6 +22,7 @@ from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.kernel import Learned
 from service.learning.options import DEFAULT, Options
 from service.learning.recent import Recent
+from service.learning.rules import RULES
 from service.learning.start import initial
 from service.learning.watch import Watch
 from service.learning.weights import Weights
@@ -90,6 +91,9 @@ class Learner:
         self.watch = Watch(identity, options)
         self.diverged: str | None = None
         """Why nothing more is learned, and these weights are not to answer: the next event's update, or ‖w‖² itself."""
+        of, slope = RULES[identity.rule].probability, identity.parameter
+        self.probability = (lambda s: of(s, slope)) if of else None
+        """What a score says of the positive label, where the rule models that."""
         self._reach = math.inf
         self._decoder = Decoder(identity, self.columns)
         self._w = self._late = np.zeros(0)
@@ -119,7 +123,12 @@ class Learner:
         """The mean of the weights after each event so far (Freund and Schapire), where the identity keeps it."""
         if not self.identity.average:
             return None
-        return self.weights - self._late[: len(self.columns)] / max(self.counts.events, 1)
+        return self.weights - self._late[: len(self.columns)] * self._part
+
+    @property
+    def _part(self) -> float:
+        """What `late` is multiplied by, where it is taken off the weights."""
+        return 1.0 / max(self.counts.events, 1)
 
     @property
     def served(self) -> NDArray[np.float64]:
@@ -230,10 +239,10 @@ class Learner:
             for column, value in pairs:
                 s += w[column] * value
             return s, unknown
-        late, events = memoryview(self._late), max(self.counts.events, 1)  # type: ignore[arg-type]
-        s -= late[0] / events
+        late, part = memoryview(self._late), self._part  # type: ignore[arg-type]
+        s -= late[0] * part
         for column, value in pairs:
-            s += (w[column] - late[column] / events) * value
+            s += (w[column] - late[column] * part) * value
         return s, unknown
 
     def label(self, score: float) -> bool | int | float | str:
@@ -248,13 +257,6 @@ class Learner:
         chosen = np.concatenate([above, equal[: count - len(above)]])
         order = np.lexsort((chosen, -sizes[chosen]))[:count]
         return [int(i) + 1 for i in chosen[order]]
-
-    def accuracy(self) -> tuple[float | None, float | None]:
-        """Prequential accuracy (each event predicted before it is learned) over all and over the recent window."""
-        events = self.counts.events
-        if not events:
-            return None, None
-        return 1.0 - self.counts.wrong_predictions / events, self.watch.recent.accuracy
 
     def _make_room(self, count: int) -> None:
         """Let the arrays have so many columns, and more: those that are not in use have what a new one begins with."""
@@ -276,7 +278,8 @@ class Learner:
             row[1] += new[1]
         for reject in rejects:
             counts.rejected[reject.reason] = counts.rejected.get(reject.reason, 0) + 1
-        self.watch.follow(batch, learned, truth != predicted)
+        averaged = self.identity.decide(learned.averages) != truth if self.identity.average else truth[:0]
+        self.watch.follow(batch, learned, predicted != truth, averaged)
 
     def _cover(self, partition: int, to: int) -> None:
         start, at = self.covered[partition][-1]

@@ -1,11 +1,13 @@
-"""How well the last events were predicted, each before it was learned: observations, not state."""
+"""How well events were predicted, each before it was learned, above all the last ones: observations, not state."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 QUANTILES = (0.1, 0.5, 0.9)
+_NONE = np.zeros(0, bool)
 
 
 class Margins(NamedTuple):
@@ -15,42 +17,86 @@ class Margins(NamedTuple):
     quantiles: tuple[float, float, float]
 
 
+FLAGS = ("wrong", "positive", "averaged")
+"""Of each event: the weights predicted it wrongly; it has the positive label; the average predicted it wrongly."""
+
+
+class Averaged(NamedTuple):
+    """How many events the average of the weights has predicted, and how many of them wrongly."""
+
+    events: int = 0
+    wrong: int = 0
+
+
 class Recent:
     """A window of the last events, oldest first.
 
     >>> recent = Recent(window=2)
-    >>> recent.add(np.array([True, False, False]), np.array([-1.0, 4.0, 0.5]), np.array([1.0, 4.0, 1.0]))
-    >>> recent.accuracy, recent.margins.loss
-    (1.0, 0.0)
+    >>> labels, scores, squared_norms = np.array([[1.0, -1.0, -1.0], [-2.0, -4.0, 0.5], [1.0, 4.0, 1.0]])
+    >>> recent.add(labels, scores, squared_norms, np.array([True, False, True]))
+    >>> recent.accuracy, recent.average_accuracy, recent.baseline, recent.margins.loss
+    (0.5, None, 1.0, 0.25)
 
-    Which predictions were wrong is kept in a snapshot; of loss and margins only their summary is, so after a restore
-    they are those of the snapshot until events come.
+    The flags are kept in a snapshot; of loss and margins only their summary is, so after a restore they are those of
+    the snapshot until events come.
     """
 
-    def __init__(self, window: int, wrong: NDArray[np.bool_] | None = None, margins: Margins | None = None) -> None:
-        self.window = window
-        self._wrong = np.zeros(0, bool) if wrong is None else wrong
+    def __init__(
+        self,
+        window: int,
+        flags: Mapping[str, NDArray[np.bool_]] | None = None,
+        margins: Margins | None = None,
+        averaged: Averaged = Averaged(),  # noqa: B008 - it does not change
+    ) -> None:
+        self.window, self.averaged = window, averaged
+        self._flags = {name: np.zeros(0, bool) for name in FLAGS} | dict(flags or {})
         self._products = self._margins = np.zeros(0)
         self._restored = margins
 
-    def add(self, wrong: NDArray[np.bool_], products: NDArray[np.float64], squared_norms: NDArray[np.float64]) -> None:
-        """Take in events: was the prediction wrong, y·s, and ‖x‖² with the bias."""
-        self._wrong = np.concatenate([self._wrong, wrong])
+    def add(
+        self,
+        labels: NDArray[np.float64],
+        scores: NDArray[np.float64],
+        squared_norms: NDArray[np.float64],
+        wrong: NDArray[np.bool_],
+        averaged: NDArray[np.bool_] = _NONE,
+    ) -> None:
+        """Take in events: labels ±1, s, ‖x‖² with the bias, and whose prediction was wrong, also by the average."""
+        products = labels * scores
+        self.averaged = Averaged(self.averaged.events + len(averaged), self.averaged.wrong + int(averaged.sum()))
+        for name, new in zip(FLAGS, (wrong, labels > 0.0, averaged), strict=True):
+            self._flags[name] = np.concatenate([self._flags[name], new])
         self._products = np.concatenate([self._products, products])
         self._margins = np.concatenate([self._margins, products / np.sqrt(squared_norms)])
-        if len(self._wrong) > 16 * self.window:
-            self._wrong = self.wrong.copy()
+        if len(self._flags["wrong"]) > 16 * self.window:
+            self._flags = {name: self.flag(name).copy() for name in FLAGS}
             self._products, self._margins = (a[-self.window :].copy() for a in (self._products, self._margins))
 
+    def flag(self, name: str) -> NDArray[np.bool_]:
+        """One of FLAGS for each event of the window, as far as it is known."""
+        return self._flags[name][-self.window :]
+
     @property
-    def wrong(self) -> NDArray[np.bool_]:
-        """For each event of the window: was its prediction wrong?"""
-        return self._wrong[-self.window :]
+    def full(self) -> bool:
+        """Whether as many events came as the window holds."""
+        return len(self.flag("positive")) == self.window
 
     @property
     def accuracy(self) -> float | None:
         """The share of right predictions in the window; None before the first event."""
-        return 1.0 - float(self.wrong.mean()) if len(self._wrong) else None
+        return _accuracy(self.flag("wrong"))
+
+    @property
+    def average_accuracy(self) -> float | None:
+        """The same of the average's predictions; None where none is kept."""
+        return _accuracy(self.flag("averaged"))
+
+    @property
+    def baseline(self) -> float | None:
+        """The share of the more frequent label in the window: what who always answers with it is right in."""
+        positive = self.flag("positive")
+        count = int(np.count_nonzero(positive))
+        return max(count, len(positive) - count) / len(positive) if len(positive) else None
 
     @property
     def margins(self) -> Margins | None:
@@ -62,3 +108,7 @@ class Recent:
             return self._restored
         low, middle, high = np.quantile(self._margins[-self.window :], QUANTILES).tolist()
         return Margins(float(np.maximum(0.0, -self._products[-self.window :]).mean()), (low, middle, high))
+
+
+def _accuracy(wrong: NDArray[np.bool_]) -> float | None:
+    return 1.0 - float(wrong.mean()) if len(wrong) else None

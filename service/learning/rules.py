@@ -32,6 +32,8 @@ class Rule(NamedTuple):
     """The default."""
     loss: Literal["perceptron", "squared"] = "perceptron"
     """What passes over finite data show falling: Σ max(0, -y·s), or ½ Σ (y - s)², which its steps follow downhill."""
+    probability: Callable[[float, float], float] | None = None
+    """Of the positive label, where the rule models it: a function of the score and of `parameter`."""
     exact: bool = True
     """Whether the same records give the same bits on any machine."""
 
@@ -39,6 +41,16 @@ class Rule(NamedTuple):
     def mistake_driven(self) -> bool:
         """Whether it updates only where y·s <= 0, so that the perceptron theorem is about it."""
         return self.updates in ("mistakes", "wrong outputs")
+
+
+def logistic(z: float) -> float:
+    """1/(1 + e^-z).
+
+    >>> logistic(0.0), logistic(-1e308), logistic(1e308)
+    (0.5, 0.0, 1.0)
+    """
+    # The same function twice, so that e^ never overflows.
+    return 1.0 / (1.0 + math.exp(-z)) if z >= 0.0 else math.exp(z) / (1.0 + math.exp(z))
 
 
 RULES = {
@@ -51,7 +63,12 @@ RULES = {
     "half-step": Rule("wrong outputs", eta=0.5, eta_below=1.0),
     "lms": Rule("always", eta=0.001, loss="squared"),
     "logistic-delta": Rule(
-        "always", eta=0.1, settings={"slope": 1.0}, parameter=lambda identity: identity.slope or 1.0, exact=False
+        "always",
+        eta=0.1,
+        settings={"slope": 1.0},
+        parameter=lambda identity: identity.slope or 1.0,
+        probability=lambda s, slope: logistic(slope * s),
+        exact=False,
     ),
     # McCulloch and Pitts: given weights and threshold, which fires where that is reached.
     "threshold-unit": Rule("never", settings={"weights": None, "threshold": None}, tie="positive"),
@@ -85,8 +102,6 @@ def step(rule: int, s: float, y: float, rate: float, positive_tie: bool, paramet
     if rule == LMS:
         return rate * (y - s)
     if rule == LOGISTIC_DELTA:
-        z = parameter * s
-        # The same function twice, so that e^ never overflows.
-        o = 1.0 / (1.0 + math.exp(-z)) if z >= 0.0 else math.exp(z) / (1.0 + math.exp(z))
+        o = logistic(parameter * s)
         return rate * ((1.0 if y > 0.0 else 0.0) - o) * (parameter * o * (1.0 - o))
     return 0.0

@@ -201,6 +201,16 @@ class _Models(Collector):
             lambda r: r.about.accuracy.recent,
         )
         yield gauge(
+            "average_accuracy",
+            "The same of the average of the weights; absent where none is kept.",
+            lambda r: r.about.average_accuracy and r.about.average_accuracy.recent,
+        )
+        yield gauge(
+            "baseline_accuracy",
+            "Share of the more frequent label over the recent window: what who always answers with it is right in.",
+            lambda r: r.about.baseline.recent,
+        )
+        yield gauge(
             "mistake_bound",
             "The most updates that the perceptron theorem allows; absent where it says nothing.",
             lambda r: r.about.bound,

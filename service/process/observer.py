@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from service.errors import DataError, DependencyError, LogGap
+from service.learning.advice import advice
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics
 from service.monitoring.rejections import Mostly, Rejections
@@ -35,7 +36,7 @@ class ModelObserver:
         for cause in REWINDS:
             metrics.rewinds.labels(model.name, cause)
         metrics.gaps.labels(model.name)
-        self._gaps_said = False
+        self._gaps_said = self._advised = False
         self._outsiders: set[str] = set()
 
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
@@ -77,6 +78,10 @@ class ModelObserver:
         self._metrics.saving.labels(name).observe(saved.seconds)
         if answering and self._model.learning_here:
             self._model.answering = answering._replace(head=saved.head, digest=saved.digest)
+            accuracy = advice(answering.learner).get("accuracy")
+            if accuracy and not self._advised:
+                self._log.warning(f"{accuracy} (said once)")
+            self._advised = self._advised or bool(accuracy)
 
     def rewound(self, cause: str) -> None:
         if cause == "refused":

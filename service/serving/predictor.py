@@ -28,6 +28,7 @@ MAX_EXPLAINED = 20_000
 Label = Annotated[bool | int | float | str, Meta(examples=[1])]
 Score = Annotated[float, Meta(examples=[3.45])]
 Unknown = Annotated[int, Meta(examples=[0])]
+Probability = Annotated[float, Meta(examples=[0.93], description="of the positive label, with rule logistic-delta")]
 
 
 class Contribution(msgspec.Struct, forbid_unknown_fields=True):
@@ -48,6 +49,7 @@ class Prediction(msgspec.Struct, forbid_unknown_fields=True):
     label: Label
     score: Score
     unknown_features: Unknown
+    probability: Probability | UnsetType = UNSET
     contributions: Contributions | UnsetType = UNSET
 
 
@@ -63,6 +65,7 @@ class One(_Answered):
     label: Label
     score: Score
     unknown_features: Unknown
+    probability: Probability | UnsetType = UNSET
     contributions: Contributions | UnsetType = UNSET
 
 
@@ -108,7 +111,10 @@ class Predictor:
         if many:
             return Many(name, a.head.version, a.ahead, answers)
         one = answers[0]
-        return One(name, a.head.version, a.ahead, one.label, one.score, one.unknown_features, one.contributions)
+        return One(
+            name, a.head.version, a.ahead, one.label, one.score, one.unknown_features, one.probability,
+            one.contributions,
+        )  # fmt: skip
 
 
 class Moment(NamedTuple):
@@ -125,9 +131,15 @@ def moment(learner: Learner) -> Moment:
 
 def answer(learner: Learner, features: Features, explain: bool = False) -> Prediction:
     """The prediction for checked features; with `explain`, each known one's share."""
-    score, unknown = learner.score(features)
-    contributions = _contributions(learner, learner.served, features) if explain else UNSET
-    return Prediction(learner.label(score), score, unknown, contributions)
+    one = _prediction(learner, *learner.score(features))
+    if explain:
+        one.contributions = _contributions(learner, learner.served, features)
+    return one
+
+
+def _prediction(learner: Learner, score: float, unknown: int) -> Prediction:
+    of = learner.probability
+    return Prediction(learner.label(score), score, unknown, UNSET if of is None else of(score))
 
 
 def answer_large(
@@ -153,7 +165,7 @@ def answer_large(
         none = np.zeros(len(found))
         rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint64), np.frombuffer(values)
         scores = scored(Batch(*rows, none, none), w)[0].tolist()
-        piece = [Prediction(learner.label(s), s, strange) for s, strange in zip(scores, unknown, strict=True)]
+        piece = [_prediction(learner, s, strange) for s, strange in zip(scores, unknown, strict=True)]
         _check_finite(piece, many, len(answers))
         if explain:
             explained += _check_explained(found, explained)

@@ -9,6 +9,7 @@ from typing import Annotated, Self
 import msgspec
 from msgspec import Meta
 
+from service.learning.advice import advice
 from service.learning.identity import Identity
 from service.learning.recent import QUANTILES
 from service.serving.models import Answering, Model
@@ -20,8 +21,8 @@ Offsets = Annotated[dict[str, int], Meta(examples=[{"0": 1234}], description="th
 Digest = Annotated[str, Meta(examples=["9d55c0e5…"])]
 
 
-class Accuracy(msgspec.Struct, forbid_unknown_fields=True):
-    """Prequential: each event was predicted before it was learned. Null before the first event."""
+class Share(msgspec.Struct, forbid_unknown_fields=True):
+    """Of all events, and of the recent ones. Null before the first."""
 
     all: Annotated[float | None, Meta(examples=[0.969])]
     recent: Annotated[float | None, Meta(examples=[0.98])]
@@ -47,7 +48,14 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     confusion: Annotated[list[list[int]], Meta(examples=[[[600, 14], [15, 601]]], description="[truth][prediction]")]
     rejected: Annotated[dict[str, int], Meta(examples=[{"not-json": 4}])]
     ignored_features: Annotated[int, Meta(examples=[0])]
-    accuracy: Accuracy
+    accuracy: Annotated[
+        Share, Meta(description="prequential: the last weights predicted each event before it was learned")
+    ]
+    average_accuracy: Annotated[
+        Share | None, Meta(examples=[None], description="the same of the average; null where none is kept")
+    ]
+    baseline: Annotated[Share, Meta(description="the more frequent label: what who always answers with it is right in")]
+    advice: Annotated[list[str], Meta(examples=[[]], description="what to try with a model that is of little use")]
     columns: Annotated[int, Meta(examples=[21])]
     squared_norm: Annotated[
         float | None, Meta(examples=[88.5], description="null where it is beyond what a number can hold")
@@ -75,8 +83,8 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def of(cls, model: Model, a: Answering) -> Self:
         """What there is to say of a model at this moment."""
         learner, head, counts = a.learner, a.head, a.learner.counts
-        overall, recent = learner.accuracy()
-        margins = learner.watch.recent.margins
+        recent, averaged = learner.watch.recent, learner.watch.recent.averaged
+        margins, (negative, positive) = recent.margins, map(sum, counts.confusion)
         bound, bound_reason = learner.watch.bound
         return cls(
             model=model.name,
@@ -93,7 +101,12 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             confusion=counts.confusion,
             rejected=counts.rejected,
             ignored_features=counts.ignored_features,
-            accuracy=Accuracy(overall, recent),
+            accuracy=Share(_share(counts.events - counts.wrong_predictions, counts.events), recent.accuracy),
+            average_accuracy=Share(_share(averaged.events - averaged.wrong, averaged.events), recent.average_accuracy)
+            if learner.identity.average
+            else None,
+            baseline=Share(_share(max(negative, positive), counts.events), recent.baseline),
+            advice=list(advice(learner).values()),
             columns=len(learner.columns),
             squared_norm=learner.squared_norm,
             squared_norm_limit=learner.watch.squared_norm_limit,
@@ -147,6 +160,10 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
         identity, counts = learner.identity, learner.counts
         said = identity.rule, identity.features, head.version, counts.events, counts.mistakes
         return cls(model.name, *said, model.learning_here)
+
+
+def _share(part: int, of: int) -> float | None:
+    return part / of if of else None
 
 
 def _iso(seconds: float) -> str:

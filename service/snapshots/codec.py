@@ -73,12 +73,13 @@ def _senseless(head: Head) -> str | None:
     own = {"named": head.columns - 1, "positional": identity.dimension, "hashed": hashed}[identity.features]
     if head.columns - 1 != own or not 0 <= own <= MAX_COLUMNS:
         return f"it has {head.columns} columns"
-    if (
-        seen.recent_events < 0
-        or len(seen.recent_wrong) != 2 * -(-seen.recent_events // 8)
-        or re.search("[^0-9a-f]", seen.recent_wrong)
+    flags = [seen.recent_wrong, *filter(None, (seen.recent_positive, seen.recent_averaged))]
+    if seen.recent_events < 0 or any(
+        len(bits) != 2 * -(-seen.recent_events // 8) or re.search("[^0-9a-f]", bits) for bits in flags
     ):
         return f"its recent window is not one of {seen.recent_events} events"
+    if not 0 <= seen.averaged.wrong <= seen.averaged.events:
+        return "its average was wrong more often than it was asked"
     return None
 
 

@@ -18,7 +18,7 @@ from service.learning.bounds import Stretch, Sums
 from service.learning.identity import Identity
 from service.learning.learner import Counts, Learner, with_hole
 from service.learning.options import Options
-from service.learning.recent import Margins, Recent
+from service.learning.recent import FLAGS, Averaged, Margins, Recent
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
 
@@ -84,10 +84,14 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """The start's squared norm plus Σ‖Δw‖²."""
     recent_events: int
     recent_wrong: str
-    """One bit for each event of the recent window, oldest first, packed, hexadecimal."""
+    """One bit for each event of the recent window, oldest first, packed, hexadecimal; so are the other two."""
     margins: Margins | None
     stretch: Sums | None
     """Of the mistake bound; its reference array is in `reference`."""
+    recent_positive: str = ""
+    recent_averaged: str = ""
+    """Empty where they are not known of each event of the window: see `recent.FLAGS`."""
+    averaged: Averaged = Averaged()
     diverged: str | None = None
     """Why nothing is learned on top of this, and it does not answer; see `Learner.diverged`."""
 
@@ -256,9 +260,13 @@ def covered_as_json(learner: Learner) -> dict[str, list[tuple[int, int]]]:
 def observations(learner: Learner) -> Observations:
     """What is kept beside the state."""
     watch = learner.watch
-    wrong, sums = watch.recent.wrong, watch.stretch.stored() if watch.stretch else None
-    bits = np.packbits(wrong).tobytes().hex()
-    return Observations(watch.squared_steps, len(wrong), bits, watch.recent.margins, sums, learner.diverged)
+    recent, sums = watch.recent, watch.stretch.stored() if watch.stretch else None
+    flags = {name: recent.flag(name) for name in FLAGS}
+    events = len(flags["wrong"])
+    bits = [np.packbits(flag).tobytes().hex() if len(flag) == events else "" for flag in flags.values()]
+    return Observations(
+        watch.squared_steps, events, bits[0], recent.margins, sums, bits[1], bits[2], recent.averaged, learner.diverged
+    )
 
 
 def missing(head: Head, before: Stored = NOTHING) -> list[str]:
@@ -311,9 +319,14 @@ def decode(
     decoded = Stored(arrays, reference, EncodedNames(count, head.names), head.run_blobs)
     if _digest_of(head.identity, head.covered, head.counts, head.columns, decoded) != head.state_digest:
         raise SnapshotDamaged(f"version {head.version}: the state does not match its digest")
-    packed = np.frombuffer(bytes.fromhex(head.observations.recent_wrong), np.uint8)
-    wrong = np.unpackbits(packed, count=head.observations.recent_events).astype(bool)
-    recent = Recent(options.window, wrong, head.observations.margins)
+    seen = head.observations
+    packed = zip(FLAGS, (seen.recent_wrong, seen.recent_positive, seen.recent_averaged), strict=True)
+    flags = {
+        name: np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8), count=seen.recent_events).astype(bool)
+        for name, bits in packed
+        if bits
+    }
+    recent = Recent(options.window, flags, seen.margins, seen.averaged)
     # A learner's change, a head's do not.
     own, counts = {name: array.values.copy() for name, array in arrays.items()}, deepcopy(head.counts)
     sums = deepcopy(head.observations.stretch)
@@ -326,7 +339,6 @@ def decode(
 
     def finish() -> Learner:
         learner.columns.extend(names)
-        seen = head.observations
         learner.load(own, covered, counts, seen.squared_steps, recent, stretch, seen.diverged)
         learner.runs = runs
         return learner

@@ -16,7 +16,7 @@ from rich.text import Text
 from service.errors import DataError, DependencyError
 from service.learning.learner import Learner
 from service.serving.models import Model
-from service.serving.report import Description, Version
+from service.serving.report import Description, Share, Version
 from service.settings.load import Settings
 from service.snapshots import codec
 from service.streaming.cluster import Cluster, bounds
@@ -116,10 +116,6 @@ async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> di
 def _facts(about: Inspection) -> Table:
     table = Table(show_header=False, box=None)
     identity = about.identity
-    accuracy = (
-        ", ".join(f"{k} {v:.4f}" for k, v in msgspec.structs.asdict(about.accuracy).items() if v is not None)
-        or "no events yet"
-    )
     lag, limit, margins = about.lag, about.squared_norm_limit, about.margins
     rows = {
         "model": about.model,
@@ -130,7 +126,9 @@ def _facts(about: Inspection) -> Table:
         "updates": f"{about.updates:,}, "
         + (f"no bound: {about.bound_reason}" if about.bound is None else f"of at most {about.bound:,}"),
         **_hindsight(about),
-        "accuracy": accuracy,
+        "accuracy": _share(about.accuracy),
+        **({"of the average": _share(about.average_accuracy)} if about.average_accuracy else {}),
+        "baseline": f"{_share(about.baseline)} (always the more frequent label)",
         "loss": "-" if about.loss is None else f"{about.loss:g} (mean perceptron loss of recent events)",
         "margins": ", ".join(f"{q} quantile {v:g}" for q, v in (margins or {}).items()) or "-",
         "rejected": ", ".join(f"{k} {v:,}" for k, v in sorted(about.rejected.items())) or "none",
@@ -140,10 +138,16 @@ def _facts(about: Inspection) -> Table:
         "state digest": about.state_digest,
         "lag": f"unknown: {about.lag_reason}" if lag is None else f"{sum(lag.values()):,} records",
         "bias": f"{about.bias:g}",
+        **({"advice": "; ".join(about.advice)} if about.advice else {}),
     }
     for key, value in rows.items():
         table.add_row(Text(key, "bold"), Text(str(value)))
     return table
+
+
+def _share(share: Share) -> str:
+    known = (("all", share.all), ("recent", share.recent))
+    return ", ".join(f"{name} {value:.4f}" for name, value in known if value is not None) or "no events yet"
 
 
 def _gaps(about: Inspection) -> str:

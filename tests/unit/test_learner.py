@@ -14,6 +14,7 @@ from service.errors import OutOfOrder
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
+from service.learning.recent import FLAGS
 from service.learning.start import initial
 from service.snapshots import head as heads
 from tests import formulas
@@ -197,10 +198,9 @@ def test_the_recent_window_keeps_its_length() -> None:
     learner = begun(Identity())
     right, wrong = b'{"features":{},"label":0}', b'{"features":{},"label":1}'
     learner.apply(0, 0, [wrong] + [right] * 400)
-    assert len(learner.watch.recent.wrong) == 10
-    overall, recent = learner.accuracy()
-    assert overall == pytest.approx(1 - learner.counts.wrong_predictions / 401)
-    assert recent == 1.0
+    recent = learner.watch.recent
+    assert [len(recent.flag(name)) for name in FLAGS] == [10, 10, 0]
+    assert (recent.accuracy, recent.average_accuracy, recent.baseline) == (1.0, None, 1.0)
 
 
 @given(st.lists(st.sampled_from([0.0, -1.0, 1.0, 2.0, -3.0]), min_size=1, max_size=30), st.integers(1, 40))

@@ -1,0 +1,101 @@
+"""What is served is measured: beside the share of the more frequent label, and with advice where it is below that."""
+
+import asyncio
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from service.embedded.servers import Server
+from tests.conftest import Run, event, perceptron, wait
+
+SETTINGS = '[model]\nfeatures = "positional"\ndimension = 2\nwindow = 100\naverage = true\n'
+EVENTS = 400
+
+
+def noise() -> list[tuple[list[float], int]]:
+    """Labels that the features say nothing of, nine in ten of them negative."""
+    rng = random.Random(3)
+    return [([rng.gauss(0, 1), rng.gauss(0, 1)], int(rng.random() < 0.1)) for _ in range(EVENTS)]
+
+
+def folded(events: list[tuple[list[float], int]]) -> dict[str, list[bool]]:
+    """Whether the last weights and their mean were right about each event before it was learned, by the formulas."""
+    w, total = [0.0] * 3, [0.0] * 3
+    right: dict[str, list[bool]] = {"last": [], "average": []}
+    for n, (x, label) in enumerate(events):
+        for name, weights in (("last", w), ("average", [v / max(n, 1) for v in total])):
+            s = weights[0] + weights[1] * x[0] + weights[2] * x[1]
+            right[name].append((s > 0.0) == (label == 1))
+        y = 2.0 * label - 1.0
+        if y * (w[0] + w[1] * x[0] + w[2] * x[1]) <= 0.0:
+            w = [w[0] + y, w[1] + y * x[0], w[2] + y * x[1]]
+        total = [a + b for a, b in zip(total, w, strict=True)]
+    return right
+
+
+async def test_a_model_below_its_baseline_says_so_and_what_to_try(
+    run: Run, kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
+) -> None:
+    service = await asyncio.to_thread(run(SETTINGS).up)
+    replica = await asyncio.to_thread(run(SETTINGS, "--no-learn").up)
+    events = noise()
+    for x, label in events:
+        await producer.send(topic, event(x, label))
+    await producer.flush()
+    model = await asyncio.to_thread(service.wait_for, EVENTS)
+    right = folded(events)
+    expected = {
+        member: {"all": sum(right[name]) / EVENTS, "recent": sum(right[name][-100:]) / 100}
+        for member, name in (("accuracy", "last"), ("average_accuracy", "average"))
+    }
+    positive = [label for _, label in events]
+    expected["baseline"] = {"all": 1 - sum(positive) / EVENTS, "recent": 1 - sum(positive[-100:]) / 100}
+    for name, shares in expected.items():
+        assert model[name] == pytest.approx(shares), name
+    assert shares["recent"] >= expected["average_accuracy"]["recent"] > expected["accuracy"]["recent"]
+    last, average = (f"{expected[name]['recent']:.1%}" for name in ("accuracy", "average_accuracy"))
+    (advice,) = model["advice"]
+    assert advice == (
+        f"of the last 100 predictions {last} were right, and always the more frequent label would have been in "
+        f'{shares["recent"]:.1%}: try serve = "average", which was right in {average}, rule = "logistic-delta", or '
+        "values of like size, such as standardised ones"
+    )
+    metrics = service.metrics()
+    for name, member in (
+        ("prequential_accuracy", "accuracy"), ("average_accuracy",) * 2, ("baseline_accuracy", "baseline")
+    ):  # fmt: skip
+        assert metrics[f'perceptron_{name}{{model="{topic}"}}'] == model[member]["recent"]
+    await asyncio.to_thread(wait, lambda: replica.model()["advice"] == [advice], "a replica says so too")
+    await producer.send_and_wait(topic, event(*events[0]))
+    await asyncio.to_thread(service.wait_for, EVENTS + 1)
+    assert service.log.read_text().count("(said once)") == 1
+    about = ["inspect", "-t", topic, "-b", kafka.address, "--redis", f"redis://{redis.address}/0"]
+    config = tmp_path / "perceptron.toml"
+    config.write_text(SETTINGS)
+    shown: Any = json.loads(perceptron("-c", str(config), *about, "--json").stdout)
+    assert shown["average_accuracy"] == service.model()["average_accuracy"]
+    said = " ".join(perceptron("-c", str(config), *about).stdout.split())
+    assert f"of the average all {shown['average_accuracy']['all']:.4f}" in said
+    assert "(always the more frequent label)" in said
+    assert "advice of the last 100 predictions" in said
+
+
+async def test_the_logistic_rule_answers_with_a_probability(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
+    """By one event, by many, and by a request so large that it is answered beside the loop."""
+    settings = '[model]\nrule = "logistic-delta"\nslope = 2.0\nfeatures = "positional"\ndimension = 2\n'
+    service = await asyncio.to_thread(run(settings).up)
+    for x, label in noise():
+        await producer.send(topic, event(x, label))
+    await producer.flush()
+    await asyncio.to_thread(service.wait_for, EVENTS)
+    one = service.predict({"features": [0.5, -2.0]}).json()
+    many = service.predict({"instances": [{"features": [0.5, -2.0]}] * 5000}).json()["predictions"]
+    for answer in (one, many[0], many[-1]):
+        assert answer["score"] == one["score"]
+        assert answer["probability"] == pytest.approx(1.0 / (1.0 + math.exp(-2.0 * one["score"])))
+        assert (answer["probability"] > 0.5) == (answer["label"] == 1)
