@@ -10,7 +10,7 @@ PerceptronError
 │   ├── AnotherCluster    the stored model was learned from another Kafka cluster
 │   ├── Diverged          the weights grow beyond all bounds
 │   ├── SnapshotDamaged   a stored snapshot does not match its own digests
-│   └── SnapshotNewer     a stored snapshot is whole, and has what this release does not know
+│   └── SnapshotForeign   a stored snapshot is whole, and another release's
 ├── DependencyError       Kafka or Redis did not answer, or refused
 ├── Stuck                 ours or a client library's: there is work and nothing moves; a fresh process goes on
 ├── Rejected              one event or request that breaks the format (never ends a process)
@@ -74,8 +74,8 @@ class SnapshotDamaged(DataError):
     """A head or blob in the store is missing or does not match its digest."""
 
 
-class SnapshotNewer(DataError):
-    """A head in the store matches its digest and has what this release does not know: a newer one wrote it."""
+class SnapshotForeign(DataError):
+    """A head in the store matches its digest and is another release's: a newer one's, or one of another fold."""
 
 
 class DependencyError(PerceptronError):

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -94,10 +94,12 @@ def models(rule: str, mode: str) -> Iterator[Model]:
     count = {"named": 2, "positional": 3, "hashed": 4}[mode]
     given = Weights([0.5, -2.0, 1.0, -0.25][:count], -0.5, ["b", "d"] if mode == "named" else None)
     unit = rule == "threshold-unit"
-    for tie, start, average in product(("negative", "positive"), ("zero", "random:7", "given"), (False, True)):
+    averages: tuple[bool | Literal["recent"], ...] = (False, True, "recent")
+    for tie, start, average in product(("negative", "positive"), ("zero", "random:7", "given"), averages):
         if unit and (start != "given" or average):
             continue
         own: dict[str, Any] = {"eta": 0.25, "tie": tie, "average": average, "features": mode, "start": start}
+        own["half_life"] = 3 if average == "recent" else None
         model = Model(Identity(**RULES[rule] | MODES[mode] | own), None)
         yield model.but(given) if start == "given" else model
 
@@ -294,7 +296,7 @@ def counts(model: Model) -> None:
 
 
 def average(model: Model) -> None:
-    """It is the plain mean of the weights after each event, answers where it serves, and changes no learning."""
+    """It is what its formula makes of the weights after each event, answers where it serves, changes no learning."""
     if not model.identity.average:
         assert model.learner().average is None
         return
@@ -304,6 +306,12 @@ def average(model: Model) -> None:
     # A column that has not come yet has the weight that it will begin with.
     padded = [w + initial(model.identity.start, len(w), width - len(w)).tolist() for w in after]
     mean = [float(sum(map(Fraction, column), Fraction(0)) / len(events)) for column in zip(*padded, strict=True)]
+    if model.identity.half_life:
+        begun = model.learner().weights.tolist()
+        mean = begun + initial(model.identity.start, len(begun), width - len(begun)).tolist()
+        beta = 0.5 ** (1.0 / model.identity.half_life)
+        for w in padded:
+            mean = [beta * e + (1.0 - beta) * v for e, v in zip(mean, w, strict=True)]
     learner = model.learned(events, DEFAULT._replace(serve="average"))
     assert close(learner.average, mean, 1e-9)
     assert learner.weights.tolist() == model.but(average=False).learned(events).weights.tolist()
@@ -317,7 +325,7 @@ def measured(model: Model) -> None:
     if model.identity.features == "named" and model.identity.start.startswith(RANDOM):
         return  # the weight of a name that is new is random, and no answer had it
     wrong = dict[str, list[bool]]()
-    for options in (DEFAULT, DEFAULT._replace(serve="average"))[: 1 + model.identity.average]:
+    for options in (DEFAULT, DEFAULT._replace(serve="average"))[: 1 + bool(model.identity.average)]:
         learner, wrong[options.serve] = model.learner(options._replace(window=17)), []
         for offset, event in enumerate(model.events()):
             answered = learner.label(learner.score(event.features)[0])

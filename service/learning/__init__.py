@@ -1,6 +1,6 @@
 """What is learned and how: plain functions and objects, fed with bytes and offsets. No I/O, no asyncio, no clock."""
 
 __all__ = [
-    "advice", "bounds", "columns", "compiled", "events", "features", "identity", "kernel", "learner", "options",
-    "passes", "recent", "rules", "scanner", "separable", "start", "weights",
+    "advice", "bounds", "columns", "compiled", "events", "features", "identity", "kernel", "learner",
+    "options", "passes", "recent", "rules", "scanner", "separable", "start", "weights",
 ]  # fmt: skip

@@ -36,7 +36,7 @@ def _tries(learner: Learner) -> str:
         return "other weights, since these are given and never change"
     tries = []
     if not identity.average:
-        tries.append('average = true with serve = "average"')
+        tries.append('average = "recent" with serve = "average"')
     elif options.serve == "last" and (recent.average_accuracy or 0.0) > (recent.accuracy or 0.0):
         tries.append(f'serve = "average", which was right in {recent.average_accuracy:.1%}')
     if identity.rule != "logistic-delta":

@@ -10,7 +10,7 @@ import msgspec
 
 from service.learning.rules import RULES, RuleName, decide
 
-FOLD = 1
+FOLD = 2
 """Raised when decoding, hashing or the kernel change what the same record means."""
 
 MAX_VALUE = 1e30
@@ -44,7 +44,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     """What s = 0 predicts."""
     start: str = "zero"
     """Where the weights begin: `zero`, `random:SEED` or `weights:DIGEST`; `learning.start` has what these are."""
-    average: bool = False
+    average: bool | Literal["recent"] = False
+    """Which average is kept beside the weights: none, the mean, or one that forgets: see `learning.average`."""
+    half_life: int | None = None
+    """Of the recent average alone: after so many events a weight counts half in it."""
     features: Mode = "named"
     dimension: int | None = None
     bits: int | None = None

@@ -13,6 +13,7 @@ from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from service.learning import rules
+from service.learning.average import SHRINK, ages
 from service.learning.compiled import compiled
 from service.learning.events import Batch
 from service.learning.identity import MAX_SQUARED_NORM, Identity
@@ -58,9 +59,9 @@ def _squared_norm_after(w: Vector, step: float, columns: Any, values: Vector) ->
 
 @compiled
 def _learn(
-    rule: int, eta: float, positive_tie: bool, parameter: float, w: Vector, late: Vector, seen: float, starts: Any,
+    rule: int, eta: float, positive_tie: bool, parameter: float, w: Vector, late: Vector, ages: Vector, starts: Any,
     columns: Any, values: Vector, labels: Vector, weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector,
-    averages: Vector, reach: float,
+    averages: Vector, recent: bool, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
     for i in range(len(labels)):
         s, squared = w[0], 1.0
@@ -68,7 +69,10 @@ def _learn(
             s += w[columns[j]] * values[j]
             squared += values[j] * values[j]
         if len(late) > 0:
-            part = 1.0 / max(seen + i, 1.0)
+            if recent and ages[i] == 1.0:
+                for j in range(len(late)):
+                    late[j] *= SHRINK
+            part = 1.0 / max(ages[i], 1.0)
             a = w[0] - late[0] * part
             for j in range(starts[i], starts[i + 1]):
                 a += (w[columns[j]] - late[columns[j]] * part) * values[j]
@@ -92,10 +96,9 @@ def _learn(
         for j in range(starts[i], starts[i + 1]):
             w[columns[j]] += step * values[j]
         if len(late) > 0:
-            # The mean of the weights after each event is w - late/events: a change counts from its event on.
-            late[0] += (seen + i) * step
+            late[0] += ages[i] * step
             for j in range(starts[i], starts[i + 1]):
-                late[columns[j]] += (seen + i) * (step * values[j])
+                late[columns[j]] += ages[i] * (step * values[j])
     return len(labels), reach
 
 
@@ -105,10 +108,12 @@ def learn(identity: Identity, w: Vector, late: Vector, batch: Batch, seen: int =
     `seen` is the number of events learned before, `reach` what ‖w‖ is at most, as far as it is known.
     """
     scores, steps, squared_norms = (np.empty(len(batch.labels)) for _ in range(3))
-    averages = np.empty(len(batch.labels) if len(late) else 0)
+    aged = ages(identity, seen, len(batch.labels) if len(late) else 0)
+    averages = np.empty(len(aged))
     done, reach = _learn(
         list(rules.RULES).index(identity.rule), identity.eta, identity.tie == "positive",
-        identity.parameter, w, late, float(seen), batch.starts, batch.columns, batch.values,
-        batch.labels, batch.weights, scores, steps, squared_norms, averages, reach,
+        identity.parameter, w, late, aged, batch.starts, batch.columns, batch.values,
+        batch.labels, batch.weights, scores, steps, squared_norms, averages,
+        identity.average == "recent", reach,
     )  # fmt: skip
     return Learned(scores[:done], steps[:done], squared_norms[:done], averages[:done], float(reach))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, OutOfOrder
 from service.learning import kernel
+from service.learning.average import age
 from service.learning.bounds import ROUNDING, Stretch
 from service.learning.columns import columns_for
 from service.learning.events import Batch, Decoder, Reject
@@ -120,7 +121,7 @@ class Learner:
 
     @property
     def average(self) -> NDArray[np.float64] | None:
-        """The mean of the weights after each event so far (Freund and Schapire), where the identity keeps it."""
+        """The average of the weights after each event so far that the identity keeps, if any: see `average`."""
         if not self.identity.average:
             return None
         return self.weights - self._late[: len(self.columns)] * self._part
@@ -128,7 +129,7 @@ class Learner:
     @property
     def _part(self) -> float:
         """What `late` is multiplied by, where it is taken off the weights."""
-        return 1.0 / max(self.counts.events, 1)
+        return 1.0 / age(self.identity, self.counts.events)
 
     @property
     def served(self) -> NDArray[np.float64]:

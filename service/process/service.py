@@ -22,7 +22,7 @@ from service.errors import (
     DependencyError,
     PerceptronError,
     SnapshotDamaged,
-    SnapshotNewer,
+    SnapshotForeign,
 )
 from service.learning.identity import Identity
 from service.learning.learner import Learner
@@ -249,7 +249,7 @@ class Service:
             try:
                 found = await self._store.head(model.name)
                 stored = readable(model.name, *found) if found else None
-            except (SnapshotDamaged, SnapshotNewer):
+            except (SnapshotDamaged, SnapshotForeign):
                 continue  # of one model: said where it is restored
             if stored and (differences := self._settings.of(model.name).identity().differences(stored.identity)):
                 here = Source(await self._settings.kafka.cluster.id())

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from service.errors import DependencyError, Diverged, SnapshotDamaged, SnapshotNewer, Unanswerable, UnknownModel
+from service.errors import DependencyError, Diverged, SnapshotDamaged, SnapshotForeign, Unanswerable, UnknownModel
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.snapshots import codec
@@ -90,7 +90,7 @@ class Model:
             await self._refresh(store, offload, tell, clock.now())
         except DependencyError as error:
             tell.unavailable(error)
-        except (SnapshotDamaged, SnapshotNewer) as error:
+        except (SnapshotDamaged, SnapshotForeign) as error:
             if self.unusable != str(error):
                 tell.unusable(error)
             self.unusable, self._again = str(error), clock.now() + MEND_SECONDS

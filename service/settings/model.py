@@ -23,6 +23,9 @@ from service.learning.start import RANDOM
 from service.learning.weights import Weights, read
 from service.settings.sections import Section
 
+HALF_LIFE = 1000
+"""The default, in events."""
+
 Label = StrictBool | StrictInt | StrictFloat | StrictStr
 
 
@@ -38,7 +41,10 @@ class ModelSettings(Section):
     slope: float | None = Field(None, gt=0, le=1000)
     tie: Literal["negative", "positive"] | None = None
     start: str = Field("zero", description='"zero", "random:SEED", or a file that `perceptron export` or `fit` wrote')
-    average: bool = False
+    average: Literal[False, True, "recent"] = Field(
+        default=False, description='true keeps the mean of the weights too, "recent" one that forgets'
+    )
+    half_life: int | None = Field(None, ge=1, le=1_000_000, description="of the recent average, in events; 1,000")
     weights: dict[str, float] | list[float] | None = None
     threshold: float | None = None
     labels: tuple[Label, Label] | None = None
@@ -58,6 +64,11 @@ class ModelSettings(Section):
             return json.loads(value) if isinstance(value, str) else value
         except ValueError:
             raise ValueError("expected JSON") from None
+
+    @field_validator("average", mode="before")
+    @classmethod
+    def _spelt(cls, value: Any) -> Any:
+        return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
     @field_validator("labels", mode="after")
     @classmethod
@@ -95,7 +106,9 @@ class ModelSettings(Section):
             if self.average or self.start != "zero":
                 raise ValueError('rule = "threshold-unit" never learns: it takes no start and no average')
         if self.serve == "average" and not self.average:
-            raise ValueError('serve = "average" needs average = true')
+            raise ValueError('serve = "average" needs average = true or "recent"')
+        if self.half_life is not None and self.average != "recent":
+            raise ValueError('half_life needs average = "recent"')
         try:
             self._start, self._reference  # noqa: B018 - read now, so that a bad file is a bad setting
         except ConfigurationError as error:
@@ -156,6 +169,7 @@ class ModelSettings(Section):
             tie=self.tie or rule.tie,
             start=given.identity if given else self.start,
             average=self.average,
+            half_life=(self.half_life or HALF_LIFE) if self.average == "recent" else None,
             features=self.features,
             dimension=self.dimension,
             bits=self.bits,

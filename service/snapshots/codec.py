@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from service.errors import SnapshotDamaged, SnapshotNewer
+from service.errors import SnapshotDamaged, SnapshotForeign
 from service.learning.identity import FOLD, MAX_COLUMNS
 from service.snapshots import blobs
 from service.snapshots.head import SCHEMA, Head
@@ -30,7 +30,7 @@ def encode(head: Head) -> bytes:
 def decode(data: bytes, digest: str) -> Head:
     """The head with this digest.
 
-    Raises SnapshotDamaged when the bytes are not those, or no head; SnapshotNewer when they are, and what they say is
+    Raises SnapshotDamaged when the bytes are not those, or no head; SnapshotForeign when they are, and what they say is
     not all known here: what was not read would be gone with the next save.
     """
     if blobs.digest(data) != digest:
@@ -47,6 +47,12 @@ def decode(data: bytes, digest: str) -> Head:
         raise _newer(digest, str(error)) from error
     if head.identity.fold > FOLD:
         raise _newer(digest, f"it has fold {head.identity.fold}, this one knows {FOLD}")
+    if head.identity.fold < FOLD:
+        raise SnapshotForeign(
+            f"head {digest[:12]} was learned by an older release, to which records mean something else (it has fold "
+            f"{head.identity.fold}, this one {FOLD}): run that release, or learn the log again with `perceptron reset "
+            f"-t {head.model} --yes`"
+        )
     if head.arrays.keys() != set(head.identity.arrays):
         raise _newer(
             digest, f"it has arrays {', '.join(head.arrays)}, this one knows {', '.join(head.identity.arrays)}"
@@ -83,8 +89,8 @@ def _senseless(head: Head) -> str | None:
     return None
 
 
-def _newer(digest: str, what: str) -> SnapshotNewer:
-    return SnapshotNewer(f"head {digest[:12]} was written by a newer release, run that one ({what})")
+def _newer(digest: str, what: str) -> SnapshotForeign:
+    return SnapshotForeign(f"head {digest[:12]} was written by a newer release, run that one ({what})")
 
 
 def damaged(model: str, what: str) -> SnapshotDamaged:
@@ -101,16 +107,16 @@ def kept(head: Head, digest: str, found: Iterable[bytes]) -> list[tuple[str, Hea
     there = list[tuple[str, Head]]()
     for data in found:
         if (name := blobs.digest(data)) in digests:
-            with suppress(SnapshotDamaged, SnapshotNewer):
+            with suppress(SnapshotDamaged, SnapshotForeign):
                 there.append((name, decode(data, name)))
     return there
 
 
 def readable(model: str, digest: str, data: bytes) -> Head:
-    """The model's current head, from the store; raises SnapshotDamaged and SnapshotNewer, naming the model."""
+    """The model's current head, from the store; raises SnapshotDamaged and SnapshotForeign, naming the model."""
     try:
         return decode(data, digest)
     except SnapshotDamaged as error:
         raise damaged(model, str(error)) from error
-    except SnapshotNewer as error:
-        raise SnapshotNewer(f"model {model}: {error}") from error
+    except SnapshotForeign as error:
+        raise SnapshotForeign(f"model {model}: {error}") from error

@@ -72,7 +72,7 @@ async def fetch(
     """The newest snapshot of a model, verified; None where there is none.
 
     With the one fetched `before`, only blobs that it lacks are read, and its learner is brought up to date. Raises
-    SnapshotDamaged when the current head, or a blob of it, is missing or differs from its digest, and SnapshotNewer.
+    SnapshotDamaged when the current head, or a blob of it, is missing or differs from its digest, and SnapshotForeign.
     """
     found = await store.head(model)
     while found is not None:

@@ -7,7 +7,7 @@ behind undo it: its parent would be current again. As a child, it refuses every 
 import math
 from collections.abc import Mapping, Sequence
 
-from service.errors import DataError, SnapshotDamaged, SnapshotNewer
+from service.errors import DataError, SnapshotDamaged, SnapshotForeign
 from service.learning.identity import MAX_SQUARED_NORM
 from service.learning.options import Options
 from service.snapshots import blobs, codec, head
@@ -44,8 +44,8 @@ async def kept_snapshot(
     except SnapshotDamaged as error:
         detail = str(error).removeprefix(f"{name}: ")
         raise DataError(f"{name}: kept version {version} is damaged ({detail}): others are {listed(others)}") from error
-    except SnapshotNewer as error:
-        raise SnapshotNewer(f"{name}: kept version {version}: {error}") from error
+    except SnapshotForeign as error:
+        raise SnapshotForeign(f"{name}: kept version {version}: {error}") from error
     return Snapshot(kept, wanted, finish(), stored)
 
 

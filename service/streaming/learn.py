@@ -29,7 +29,7 @@ from service.errors import (
     Diverged,
     LogLost,
     SnapshotDamaged,
-    SnapshotNewer,
+    SnapshotForeign,
 )
 from service.learning.identity import Identity
 from service.learning.learner import Learner
@@ -52,7 +52,7 @@ LONGEST_PAUSE = 5.0
 CONFIRM_SECONDS = 1.0
 """So often an idle learner asks whether its head is current, where nobody looked for it."""
 
-UNREADABLE = SnapshotDamaged, SnapshotNewer
+UNREADABLE = SnapshotDamaged, SnapshotForeign
 """What a stored head is that somebody may put right."""
 
 StartAt = str | Mapping[int, int] | None

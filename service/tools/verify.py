@@ -15,7 +15,6 @@ from aiokafka import TopicPartition
 from aiokafka.errors import CorruptRecordException
 
 from service.errors import ConfigurationError, DataError, LogLost
-from service.learning.identity import FOLD
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.rules import RULES
@@ -118,11 +117,6 @@ async def _begin(store: RedisStore, settings: Settings, name: str) -> tuple[Snap
         if snapshot is None:
             raise await none_stored(store, name)
         head = snapshot.head
-        if head.identity.fold != FOLD:
-            raise DataError(
-                f"model {name} was learned by a release to which records mean something else (fold "
-                f"{head.identity.fold}, here {FOLD}): verify it with that release"
-            )
         if head.order == "log" or not head.kept:
             return snapshot, Begun(_fresh(settings, name, head), None)
         try:

@@ -117,23 +117,26 @@ def test_threshold_units_are_served_with_no_topic_no_kafka_and_no_redis(topic: s
     assert topic
 
 
-async def test_the_average_answers_where_settings_say_so(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
+@pytest.mark.parametrize("kept", ["true", '"recent"\nhalf_life = 20'], ids=["mean", "recent"])
+async def test_the_average_answers_where_settings_say_so(
+    run: Run, producer: AIOKafkaProducer, topic: str, kept: str
+) -> None:
     """Learning and mistakes are those of the last weights either way; a replica answers with the average too."""
-    settings = '[model]\nfeatures = "positional"\ndimension = 4\naverage = true\n'
+    settings = f'[model]\nfeatures = "positional"\ndimension = 4\naverage = {kept}\n'
     service = await asyncio.to_thread(run(settings + 'serve = "average"\n').up)
     replica = await asyncio.to_thread(run(settings + 'serve = "average"\n', "--no-learn").up)
     last = await asyncio.to_thread(run(settings, "--no-learn").up)
-    w, total, mistakes = [0.0] * 5, [0.0] * 5, 0
+    w, average, mistakes = [0.0] * 5, [0.0] * 5, 0
     events = rows(300)
-    for x, label in events:
+    for n, (x, label) in enumerate(events, 1):
         await producer.send(topic, event(x, label))
         y = 2.0 * label - 1.0
         mistakes += y * formulas.learn(w, list(enumerate(x, 1)), y, 1.0, Identity())[0] <= 0.0
-        total = [a + b for a, b in zip(total, w, strict=True)]
+        new = 1.0 / n if kept == "true" else 1.0 - 0.5 ** (1 / 20)
+        average = [(1.0 - new) * a + new * b for a, b in zip(average, w, strict=True)]
     await producer.flush()
     model = await asyncio.to_thread(service.wait_for, 300)
     assert (model["mistakes"], model["serve"]) == (mistakes, "average")
-    average = [v / 300 for v in total]
     for process, expected in ((service, average), (replica, average), (last, w)):
         await asyncio.to_thread(process.wait_for, 300)
         assert process.vector() == pytest.approx(expected, rel=1e-9, abs=1e-9)

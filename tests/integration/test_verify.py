@@ -8,7 +8,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from service.learning.identity import Identity
+from service.learning.identity import FOLD, Identity
 from service.learning.learner import Learner
 from service.snapshots.head import Source
 from service.snapshots.keeper import Keeper, Saved
@@ -121,7 +121,8 @@ async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
 
 
 async def test_what_another_fold_learned_is_not_compared(store: RedisStore, tool: Tool, topic: str) -> None:
-    for fold, said in ((0, "(fold 0, here 1): verify it with that release"), (99, "it has fold 99, this one knows 1")):
+    older = f"to which records mean something else (it has fold 0, this one {FOLD}): run that release, or learn the log"
+    for fold, said in ((0, older), (99, f"it has fold 99, this one knows {FOLD}")):
         learner = Learner(Identity(fold=fold))
         learner.begin({0: 0})
         assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, Source("c")), Saved)

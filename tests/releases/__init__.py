@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 IDENTITIES = {
     "named": Identity(average=True, labels=("no", "yes")),
     "positional": Identity(features="positional", dimension=3, rule="logistic-delta", eta=0.1, slope=1.0),
-    "hashed": Identity(features="hashed", bits=4, rule="lms", eta=0.01),
+    "hashed": Identity(features="hashed", bits=4, rule="lms", eta=0.01, average="recent", half_life=7),
 }
 
 

@@ -16,7 +16,7 @@ from service.errors import (
     IdentityChanged,
     LogLost,
     SnapshotDamaged,
-    SnapshotNewer,
+    SnapshotForeign,
 )
 from service.learning.identity import Identity
 from service.learning.learner import Learner
@@ -62,7 +62,7 @@ class Tell:
         if "holds offsets" in str(error) and not self._log.held:
             raise Violation("stopped over the bounds of a topic that is not held")
         readable = self._world.torn == self._torn and self._world.redis.intact
-        if isinstance(error, SnapshotDamaged | SnapshotNewer) and readable:
+        if isinstance(error, SnapshotDamaged | SnapshotForeign) and readable:
             raise Violation(f"stopped without need: {error}")
 
     def rewound(self, cause: str) -> None:
@@ -143,7 +143,7 @@ class Reader:
                 before = await fetch(store, "t", offload, DEFAULT, before)
             except DependencyError:
                 pass
-            except (SnapshotDamaged, SnapshotNewer):
+            except (SnapshotDamaged, SnapshotForeign):
                 # A head that came back after Redis was emptied cannot be told from one that was there all along.
                 if torn == self.world.torn and self.world.redis.intact:
                     raise

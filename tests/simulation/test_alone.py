@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.errors import AnotherCluster, LogLost, SnapshotDamaged, SnapshotNewer
+from service.errors import AnotherCluster, LogLost, SnapshotDamaged, SnapshotForeign
 from service.learning.identity import Identity
 from service.streaming.records import Records
 from tests.simulation.judge import Judge
@@ -215,7 +215,7 @@ def test_a_newer_releases_head_is_not_gone_on_with(alone: Alone) -> None:
         alone.world.redis.write_newer(alone.world.rng)
         newer = dict(alone.world.redis.state)
         alone.produce(1)
-        assert alone.until(lambda: isinstance(alone.process.tell.reason, SnapshotNewer))
+        assert alone.until(lambda: isinstance(alone.process.tell.reason, SnapshotForeign))
         assert "reset" not in str(alone.process.tell.reason)
         assert alone.world.redis.state.items() >= {k: v for k, v in newer.items() if k[:2] != "b:"}.items()
         alone.world.redis.give_back(alone.world.redis.past[-1])

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from service.errors import DependencyError
+from service.learning.identity import FOLD
 from service.snapshots.codec import damaged
 
 NAMES = "abcdefghijklmn"
@@ -172,7 +173,7 @@ class Redis:
         said |= {"version": said["version"] + 1, "parent": self.current}
         where, name, value = rng.choice((
             (said, "later", None), (said, "schema", 2), (said["observations"], "later", 1),
-            (said["identity"], "later", None), (said["identity"], "fold", 2),
+            (said["identity"], "later", None), (said["identity"], "fold", FOLD + 1),
             (said["arrays"], "later", {"base": [], "deltas": []}),
         ))  # fmt: skip
         where[name] = value

@@ -1,6 +1,7 @@
 """The fold: the kernel is the formula, cuts do not matter, a restore is no restore, a reject changes nothing."""
 
 import json
+import random
 from itertools import product
 from typing import Any
 
@@ -19,6 +20,7 @@ from service.learning.start import initial
 from service.snapshots import head as heads
 from tests import formulas
 from tests.checks import restored, state_digest
+from tests.conftest import event
 from tests.kinds import BAD_NAMED
 from tests.oracle import Fold
 
@@ -218,3 +220,27 @@ def test_growing_arrays_keep_what_was_learned() -> None:
     fold = Fold().fold(json.dumps({"features": {f"f{i}": 1.0}, "label": i % 2}) for i in range(100))
     assert learner.weights.tolist() == fold.vector
     assert np.isfinite(learner.weights).all()
+
+
+def test_the_recent_average_over_many_half_lives() -> None:
+    """Its age is scaled back after 900 of them, which nothing that answers shows, however slices are cut."""
+    rng = random.Random(4)
+    rows = [([rng.gauss(0, 1), rng.gauss(0, 1)], rng.choice((-1, 1))) for _ in range(2000)]
+    records = [event(*row) for row in rows]
+    identity = Identity(features="positional", dimension=2, average="recent", half_life=1)
+    plain, mean, means = begun(Identity(features="positional", dimension=2)), [0.0] * 3, []
+    for i, record in enumerate(records):
+        plain.apply(0, i, [record])
+        mean = [0.5 * e + 0.5 * w for e, w in zip(mean, plain.weights.tolist(), strict=True)]
+        means.append(mean)
+    states = set()
+    for size in (2000, 900, 7):
+        learner = begun(identity)
+        for at in range(0, 2000, size):
+            learner.apply(0, at, records[at : at + size])
+            learner = restored(learner, OPTIONS)
+            assert learner.average is not None
+            seen = learner.counts.events
+            assert learner.average.tolist() == pytest.approx(means[seen - 1], rel=1e-9, abs=1e-9)
+        states.add(state_digest(learner))
+    assert len(states) == 1

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from service import __version__
-from service.errors import SnapshotDamaged, SnapshotNewer
+from service.errors import SnapshotDamaged, SnapshotForeign
 from service.learning.identity import FOLD
 from service.learning.options import DEFAULT
 from service.snapshots import codec
@@ -39,7 +39,26 @@ def test_this_release_has_its_file_and_its_row() -> None:
     assert rows[-1] == (__version__, str(SCHEMA), str(FOLD))
 
 
-@pytest.mark.parametrize(("file", "name"), STORED, ids=lambda x: x if isinstance(x, str) else x.stem)
+def fold(file: Path, name: str) -> int:
+    said: int = json.loads(read(file, name)[0].fields["head"])["identity"]["fold"]
+    return said
+
+
+OURS = [stored for stored in STORED if fold(*stored) == FOLD]
+OTHERS = [stored for stored in STORED if stored not in OURS]
+
+
+@pytest.mark.parametrize(("file", "name"), OTHERS, ids=lambda x: x if isinstance(x, str) else x.stem)
+async def test_what_another_fold_learned_is_refused_with_the_ways_out(file: Path, name: str) -> None:
+    store, _ = read(file, name)
+    before = dict(store.fields)
+    said = f"older release, to which records mean something else .it has fold {fold(file, name)}, this one {FOLD}."
+    with pytest.raises(SnapshotForeign, match=f"{said}: run that release, or .* `perceptron reset -t m --yes`"):
+        await keeper(store, "m").restore()
+    assert store.fields == before
+
+
+@pytest.mark.parametrize(("file", "name"), OURS, ids=lambda x: x if isinstance(x, str) else x.stem)
 async def test_what_a_release_stored_is_restored_and_gone_on_with(file: Path, name: str) -> None:
     store, digest = read(file, name)
     ours = keeper(store, "m")
@@ -110,13 +129,13 @@ def test_what_is_not_known_is_refused_wherever_it_stands() -> None:
     newer += [(("arrays",), "later", {"base": [], "deltas": []}), ((), "order", "later")]
     for path, name, value in newer:
         data, digest = changed(said, path, name, value)
-        with pytest.raises(SnapshotNewer, match="written by a newer release, run that one") as refused:
+        with pytest.raises(SnapshotForeign, match="written by a newer release, run that one") as refused:
             codec.readable("m", digest, data)
         assert "reset" not in str(refused.value)
         assert "rollback" not in str(refused.value)
     # As a newer schema has it, all else may be otherwise too.
     data = b'{"schema":2}'
-    with pytest.raises(SnapshotNewer):
+    with pytest.raises(SnapshotForeign):
         codec.decode(data, hashlib.sha256(data).hexdigest())
     for data in (b"5", b"[]", b"{}", b"null", b'{"schema":"1"}', b'{"schema":0}', b"\xff", b""):
         with pytest.raises(SnapshotDamaged):
@@ -141,7 +160,7 @@ def others(value: Any) -> list[Any]:
     return [None, True] if isinstance(value, bool) or value is None else [-1, 0, value + 1, 10**6, 1 << 62, 0.5]
 
 
-@pytest.mark.parametrize(("file", "name"), STORED, ids=lambda x: x if isinstance(x, str) else x.stem)
+@pytest.mark.parametrize(("file", "name"), OURS, ids=lambda x: x if isinstance(x, str) else x.stem)
 def test_a_head_that_is_well_digested_and_makes_no_sense_is_damaged(file: Path, name: str) -> None:
     """Whatever stands in it: it is restored, or refused with the one error of damage, or as a newer release's."""
     store, _ = read(file, name)
@@ -155,7 +174,7 @@ def test_a_head_that_is_well_digested_and_makes_no_sense_is_damaged(file: Path, 
                 head = codec.decode(data, digest)
                 if parts.keys() >= set(heads.missing(head)):
                     heads.decode(head, parts, DEFAULT)[1]()
-            except (SnapshotDamaged, SnapshotNewer):
+            except (SnapshotDamaged, SnapshotForeign):
                 refused += 1
     assert refused > 200
 

@@ -23,7 +23,7 @@ def test_statement(statement: Statement, rule: str, mode: str) -> None:
     for model in models(rule, mode):
         statement(model)
         tried += 1
-    assert tried == (2 if rule == "threshold-unit" else 12)
+    assert tried == (2 if rule == "threshold-unit" else 18)
 
 
 def test_weights_of_other_features_are_refused() -> None:

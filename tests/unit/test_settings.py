@@ -71,6 +71,9 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
         ('topics = ["a"]\n[model]\nlabels = [1, 1]', "the two labels must differ"),
         ('topics = ["a"]\n[model]\nlabels = [1, 2, 3]', "models.a.labels"),
         ('topics = ["a"]\n[model]\nrule = "svm"', "models.a.rule"),
+        ('topics = ["a"]\n[model]\naverage = "mean"', "models.a.average: Input should be False, True or 'recent'"),
+        ('topics = ["a"]\n[model]\nhalf_life = 5', 'models.a: half_life needs average = "recent"'),
+        ('topics = ["a"]\n[model]\nserve = "average"', 'serve = "average" needs average = true or "recent"'),
         ('start_at = "now"', "start_at: expected earliest, latest or PARTITION:OFFSET"),
         ("topics = [", "perceptron.toml"),
         ("topics = 5", "topics"),
@@ -116,6 +119,13 @@ def test_a_variable_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch, na
     monkeypatch.setenv(name, "notjson")
     with pytest.raises(ConfigurationError, match=f"environment: .*{name.partition('_')[2].lower()}"):
         load(None, {})
+
+
+@pytest.mark.parametrize(("text", "value"), [("recent", "recent"), ("true", True), ("false", False)])
+def test_the_average_from_the_environment(monkeypatch: pytest.MonkeyPatch, text: str, value: Any) -> None:
+    monkeypatch.setenv("PERCEPTRON_MODEL__AVERAGE", text)
+    identity = load(None, {"topics": ["a"]}).of("a").identity()
+    assert (identity.average, identity.half_life) == (value, 1000 if text == "recent" else None)
 
 
 def test_a_topic_that_a_pattern_finds_has_the_patterns_settings() -> None:
