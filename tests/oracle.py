@@ -9,10 +9,12 @@ from typing import Any
 class Fold:
     """The perceptron rule over events, one after the other: json, a dict of names, a plain loop."""
 
-    def __init__(self, eta: float = 1.0) -> None:
-        self.eta = eta
+    def __init__(self, eta: float = 1.0, half_life: int | None = None) -> None:
+        self.eta, self.half_life = eta, half_life
         self.w: dict[str, float] = {}  # in order of first sight
         self.bias = 0.0
+        self.recent: list[float] = []
+        """The recent average of `vector`, where there is a half-life: E ← βE + (1 - β)w after each event."""
         self.events = self.mistakes = self.wrong = 0
         self.limit = 0.0
         self.diverged = False
@@ -46,6 +48,9 @@ class Fold:
             for name, v in x:
                 self.w[name] += step * v
                 self.limit += (step * v) * (step * v)
+        if self.half_life:
+            beta, before = 0.5 ** (1 / self.half_life), self.recent + [0.0] * (1 + len(self.w) - len(self.recent))
+            self.recent = [beta * e + (1.0 - beta) * w for e, w in zip(before, self.vector, strict=True)]
 
     def _beyond(self, step: float, x: Iterable[tuple[str, float]]) -> bool:
         # No sum is needed while there were few and short steps: by the triangle inequality, and Cauchy's.

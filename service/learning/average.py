@@ -25,6 +25,8 @@ SHRINK = 2.0**-HALVES
 def ages(identity: Identity, seen: int, count: int) -> Vector:
     """The age before each of `count` events, when as many as `seen` were learned before.
 
+    Where it falls, `late` was scaled back with it.
+
     >>> ages(Identity(average=True), 2, 3), ages(Identity(average="recent", half_life=1), 2, 3)
     (array([2., 3., 4.]), array([ 4.,  8., 16.]))
     """
@@ -33,12 +35,9 @@ def ages(identity: Identity, seen: int, count: int) -> Vector:
     return events.astype(float) if n is None else np.ldexp(_growth(n)[events % n], events // n % HALVES)
 
 
-def age(identity: Identity, events: int) -> float:
-    """The age of what `late` holds after so many events."""
-    n = identity.half_life
-    if n is not None and events and events % (n * HALVES) == 0:
-        return 1.0 / SHRINK  # the next event scales it back
-    return float(ages(identity, events, 1)[0]) or 1.0
+def part(identity: Identity, events: int) -> float:
+    """What `late` is multiplied by after so many events, to be taken off the weights: 1/age."""
+    return 1.0 / max(float(ages(identity, events, 1)[0]), 1.0) if identity.average else 1.0
 
 
 @cache

@@ -61,7 +61,7 @@ def _squared_norm_after(w: Vector, step: float, columns: Any, values: Vector) ->
 def _learn(
     rule: int, eta: float, positive_tie: bool, parameter: float, w: Vector, late: Vector, ages: Vector, starts: Any,
     columns: Any, values: Vector, labels: Vector, weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector,
-    averages: Vector, recent: bool, reach: float,
+    averages: Vector, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
     for i in range(len(labels)):
         s, squared = w[0], 1.0
@@ -69,9 +69,6 @@ def _learn(
             s += w[columns[j]] * values[j]
             squared += values[j] * values[j]
         if len(late) > 0:
-            if recent and ages[i] == 1.0:
-                for j in range(len(late)):
-                    late[j] *= SHRINK
             part = 1.0 / max(ages[i], 1.0)
             a = w[0] - late[0] * part
             for j in range(starts[i], starts[i + 1]):
@@ -79,26 +76,28 @@ def _learn(
             averages[i] = a
         step = rules.step(rule, s, labels[i], eta * weights[i], positive_tie, parameter)
         scores[i], steps[i], squared_norms[i] = s, step, squared
-        if step == 0.0:
-            continue
-        # ‖w‖ grows by no more than the step is long, so that ‖w‖² is seldom summed up: where it may be beyond half
-        # its limit. Whether it is beyond the limit itself depends on weights and event alone. How records were cut
-        # does not count, nor a restart, which knows no `reach`: columns that are there for later events begin
-        # within ±1, which no sum near the limit can show, and are left out of all of them.
-        reach += abs(step) * math.sqrt(squared)
-        if not reach <= _NEAR:
-            own = slice(starts[i], starts[i + 1])
-            total = _squared_norm_after(w, step, columns[own], values[own])
-            if not total <= MAX_SQUARED_NORM:
-                return i, reach
-            reach = math.sqrt(total + len(w))
-        w[0] += step
-        for j in range(starts[i], starts[i + 1]):
-            w[columns[j]] += step * values[j]
-        if len(late) > 0:
-            late[0] += ages[i] * step
+        if step != 0.0:
+            # ‖w‖ grows by no more than the step is long, so that ‖w‖² is seldom summed up: where it may be beyond half
+            # its limit. Whether it is beyond the limit itself depends on weights and event alone. How records were cut
+            # does not count, nor a restart, which knows no `reach`: columns that are there for later events begin
+            # within ±1, which no sum near the limit can show, and are left out of all of them.
+            reach += abs(step) * math.sqrt(squared)
+            if not reach <= _NEAR:
+                own = slice(starts[i], starts[i + 1])
+                total = _squared_norm_after(w, step, columns[own], values[own])
+                if not total <= MAX_SQUARED_NORM:
+                    return i, reach
+                reach = math.sqrt(total + len(w))
+            w[0] += step
             for j in range(starts[i], starts[i + 1]):
-                late[columns[j]] += ages[i] * (step * values[j])
+                w[columns[j]] += step * values[j]
+            if len(late) > 0:
+                late[0] += ages[i] * step
+                for j in range(starts[i], starts[i + 1]):
+                    late[columns[j]] += ages[i] * (step * values[j])
+        if len(late) > 0 and ages[i + 1] < ages[i]:
+            for j in range(len(late)):
+                late[j] *= SHRINK
     return len(labels), reach
 
 
@@ -108,12 +107,10 @@ def learn(identity: Identity, w: Vector, late: Vector, batch: Batch, seen: int =
     `seen` is the number of events learned before, `reach` what ‖w‖ is at most, as far as it is known.
     """
     scores, steps, squared_norms = (np.empty(len(batch.labels)) for _ in range(3))
-    aged = ages(identity, seen, len(batch.labels) if len(late) else 0)
-    averages = np.empty(len(aged))
+    averages = np.empty(len(batch.labels) if len(late) else 0)
     done, reach = _learn(
         list(rules.RULES).index(identity.rule), identity.eta, identity.tie == "positive",
-        identity.parameter, w, late, aged, batch.starts, batch.columns, batch.values,
-        batch.labels, batch.weights, scores, steps, squared_norms, averages,
-        identity.average == "recent", reach,
+        identity.parameter, w, late, ages(identity, seen, len(averages) + 1), batch.starts, batch.columns, batch.values,
+        batch.labels, batch.weights, scores, steps, squared_norms, averages, reach,
     )  # fmt: skip
     return Learned(scores[:done], steps[:done], squared_norms[:done], averages[:done], float(reach))

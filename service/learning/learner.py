@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, OutOfOrder
 from service.learning import kernel
-from service.learning.average import age
+from service.learning.average import part
 from service.learning.bounds import ROUNDING, Stretch
 from service.learning.columns import columns_for
 from service.learning.events import Batch, Decoder, Reject
@@ -96,6 +96,8 @@ class Learner:
         self.probability = (lambda s: of(s, slope)) if of else None
         """What a score says of the positive label, where the rule models that."""
         self._reach = math.inf
+        self._part = 1.0
+        """What `late` is multiplied by, where it is taken off the weights."""
         self._decoder = Decoder(identity, self.columns)
         self._w = self._late = np.zeros(0)
         if start is not None:
@@ -125,11 +127,6 @@ class Learner:
         if not self.identity.average:
             return None
         return self.weights - self._late[: len(self.columns)] * self._part
-
-    @property
-    def _part(self) -> float:
-        """What `late` is multiplied by, where it is taken off the weights."""
-        return 1.0 / age(self.identity, self.counts.events)
 
     @property
     def served(self) -> NDArray[np.float64]:
@@ -168,7 +165,7 @@ class Learner:
         self._w, self._late = arrays["w"], arrays.get("late", self._late)
         self.covered, self.counts = covered, counts
         self._make_room(len(self.columns))
-        self._reach = math.inf
+        self._reach, self._part = math.inf, part(self.identity, counts.events)
         self.diverged, norm = diverged, self.squared_norm
         if norm > MAX_SQUARED_NORM * (1.0 + ROUNDING):  # saved by a release that had no limit
             self.diverged = f"the squared norm of the weights is {norm:g}, beyond {MAX_SQUARED_NORM:g}"
@@ -224,6 +221,7 @@ class Learner:
             started = initial(identity.start, known, len(batch.names))
             self.watch.grow(started, known, self.columns.names)
         self._count(batch, learned, rejects)
+        self._part = part(identity, self.counts.events)
         self._cover(partition, first + consumed)
         return Outcome(consumed, rejects, diverged)
 
@@ -240,10 +238,10 @@ class Learner:
             for column, value in pairs:
                 s += w[column] * value
             return s, unknown
-        late, part = memoryview(self._late), self._part  # type: ignore[arg-type]
-        s -= late[0] * part
+        late, own = memoryview(self._late), self._part  # type: ignore[arg-type]
+        s -= late[0] * own
         for column, value in pairs:
-            s += (w[column] - late[column] * part) * value
+            s += (w[column] - late[column] * own) * value
         return s, unknown
 
     def label(self, score: float) -> bool | int | float | str:

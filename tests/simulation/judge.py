@@ -26,13 +26,13 @@ class World(Protocol):
 class State:
     """A plain fold over runs of a log."""
 
-    def __init__(self, eta: float) -> None:
-        self.fold = Fold(eta)
+    def __init__(self, eta: float, half_life: int | None) -> None:
+        self.fold = Fold(eta, half_life)
         self.rejected = 0
         self.next: dict[int, int] = {}
 
     def copy(self) -> "State":
-        new = State(self.fold.eta)
+        new = State(self.fold.eta, self.fold.half_life)
         new.fold.__dict__.update(self.fold.__dict__)
         new.fold.w = dict(self.fold.w)
         new.rejected, new.next = self.rejected, dict(self.next)
@@ -100,10 +100,10 @@ class Judge:
         redis.whole()
         if missing := [k["version"] for k in said["kept"] if f"v:{k['version']}" not in redis.state]:
             raise Violation(f"kept versions {missing} are not there")
-        eta = said["identity"]["eta"]
+        begun = State(said["identity"]["eta"], said["identity"]["half_life"])
         if before and before not in self.known:
             raise Violation(f"{before[:6]} was gone on with, which no process of this release wrote")
-        parent = self.known[before] if before else Judged(0, {}, State(eta), [], State(eta), None, said["source"])
+        parent = self.known[before] if before else Judged(0, {}, begun, [], begun, None, said["source"])
         if said["source"] != parent.source:
             raise Violation(f"a head of {parent.source} was gone on with in {said['source']}")
         ours = {int(p): position["offset"] for p, position in said["next"].items()}
@@ -145,6 +145,11 @@ class Judge:
             return f"names are {names}, not {list(fold.w)}"
         if (found := self._array(said["arrays"]["w"], said["columns"])) != fold.vector:
             return f"weights are {found}, not {fold.vector}"
+        if n := fold.half_life:
+            late, part = self._array(said["arrays"]["late"], said["columns"]), 0.5 ** (fold.events / n % 900)
+            recent = [w - v * part for w, v in zip(found, late, strict=True)]
+            if any(abs(a - b) > 1e-9 * max(1.0, fold.limit**0.5) for a, b in zip(recent, fold.recent, strict=False)):
+                return f"the recent average is {recent}, not {fold.recent}"
         (nn, np), (pn, pp) = counts["confusion"]
         figures = nn + np + pn + pp, counts["mistakes"], np + pn, sum(counts["rejected"].values())
         if figures != (fold.events, fold.mistakes, fold.wrong, state.rejected):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 HERE = Path(__file__).parents[2]
 LEARN, KEEPER, EVENTS = "service/streaming/learn.py", "service/snapshots/keeper.py", "service/learning/events.py"
 RECOGNISE, CODEC = "service/streaming/recognise.py", "service/snapshots/codec.py"
-IDENTITY = "service/learning/identity.py"
+IDENTITY, LEARNER = "service/learning/identity.py", "service/learning/learner.py"
 BLOBS, HEAD, STORE = "service/snapshots/blobs.py", "service/snapshots/head.py", "tests/simulation/world.py"
 OFFSETS = "service/streaming/offsets.py"
 SEEDS = 300
@@ -53,6 +53,7 @@ MUTANTS = (
     Mutant(
         "saved before the dead letters are flushed", LEARN, "            await self._log.flush()\n", "",
     ),
+    Mutant("an average that begins anew with each restore", LEARNER, 'arrays.get("late", self._late)', "self._late"),
     Mutant("no seek on assignment", LEARN, "                self._log.seek(learner.next)  # 3\n", ""),
     Mutant("no fingerprint check", RECOGNISE, "elif known and record and fingerprint(record) != known:", "elif False:"),
     Mutant(

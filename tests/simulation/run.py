@@ -176,7 +176,8 @@ class Simulation:
         # Simulated time stands still in a slice: all of it is learned, or with no time at all record by record.
         self.sizes = rng.choice((2, 3, 200)), rng.choice((2, 3, 8)), 0.0 if seed % 3 == 0 else 1.0
         # Some models diverge, after a few events or a few dozen.
-        self.identity = Identity(eta=rng.choice((1.0, 0.5, 0.3)) * (3e14 if seed % 16 == 9 else 1.0))
+        recent: dict[str, Any] = {"average": "recent", "half_life": 3} if seed % 4 == 1 else {}
+        self.identity = Identity(eta=rng.choice((1.0, 0.5, 0.3)) * (3e14 if seed % 16 == 9 else 1.0), **recent)
         self.processes: list[Process] = []
         self.paces: dict[str, float] = {}
         self.reader = Reader(self.world)

@@ -244,3 +244,14 @@ def test_the_recent_average_over_many_half_lives() -> None:
             assert learner.average.tolist() == pytest.approx(means[seen - 1], rel=1e-9, abs=1e-9)
         states.add(state_digest(learner))
     assert len(states) == 1
+
+
+def test_an_event_that_diverges_changes_no_average() -> None:
+    """Not even where the age is scaled back next."""
+    learner = begun(Identity(features="positional", dimension=1, average="recent", half_life=1, rule="lms"))
+    for count in (899, 1):
+        learner.apply(0, learner.next[0], [event([0.5], 1)] * count)
+        before = [learner.average, learner.weights.copy()]
+        assert learner.apply(0, learner.next[0], [event([1e20], 1)]).diverged
+        assert learner.average is not None
+        assert [learner.average.tolist(), learner.weights.tolist()] == [x.tolist() for x in before if x is not None]
