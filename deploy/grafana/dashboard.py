@@ -86,8 +86,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               ((None, "red"), (1, "green"), (2, "orange"))),
         Panel("Mistake rate, 5 min", "Mistakes for each event learned in the last five minutes.", "percentunit",
               {"{{model}}": mistake_rate("5m")}),
-        Panel("Accuracy", "Share of right predictions, each made before its event was learned, over the recent "
-              "window. Red: no better than a coin.", "percentunit",
+        Panel("Accuracy", "Share of right predictions of the last weights, each made before its event was learned, "
+              "over the recent window. Red: no better than a coin.", "percentunit",
               {"{{model}}": newest("perceptron_prequential_accuracy")}, ((None, "red"), (0.5, "green"))),
         Panel("Records behind", "Records in Kafka that are not learned yet.", "short",
               {"{{model}}": LAG}, ((None, "green"), (10_000, "orange"), (1_000_000, "red"))),

@@ -2,6 +2,9 @@
 
 from service.learning.learner import Learner
 
+LEAST = 10
+"""Records: of fewer nothing is said."""
+
 
 def advice(learner: Learner) -> dict[str, str]:
     """A line for each thing that is wrong with it, by a name that stays the same while the figures change.
@@ -9,20 +12,20 @@ def advice(learner: Learner) -> dict[str, str]:
     >>> from service.learning.identity import Identity
     >>> learner = Learner(Identity())
     >>> learner.begin({0: 0})
-    >>> _ = learner.apply(0, 0, [b"no event"])
+    >>> _ = learner.apply(0, 0, [b"no event"] * 12)
     >>> advice(learner)["rejected"]
-    'more than half of its records, 1 of 1, were rejected: send events, or set what the model is to read'
+    'more than half of its records, 12 of 12, were rejected: send events, or set what the model is to read'
     """
-    found = {}
-    recent = learner.watch.recent
-    accuracy = recent.average_accuracy if learner.watch.options.serve == "average" else recent.accuracy
-    if recent.full and accuracy is not None and recent.baseline is not None and accuracy < recent.baseline:
+    found, recent, events = {}, learner.watch.recent, learner.counts.events
+    accuracy, baseline = recent.average_accuracy if learner.averaged else recent.accuracy, recent.baseline
+    # The first window does not count: the model began with nothing.
+    if events >= 2 * recent.window and accuracy is not None and baseline is not None and accuracy < baseline:
         found["accuracy"] = (
             f"of the last {recent.window:,} predictions {accuracy:.1%} were right, and always the more frequent label "
-            f"would have been in {recent.baseline:.1%}: try {_tries(learner)}"
+            f"would have been in {baseline:.1%}: try {_tries(learner)}values of like size, such as standardised ones"
         )
-    rejected, events = sum(learner.counts.rejected.values()), learner.counts.events
-    if rejected > events:
+    rejected = sum(learner.counts.rejected.values())
+    if rejected > events and rejected + events >= LEAST:
         found["rejected"] = (
             f"more than half of its records, {rejected:,} of {rejected + events:,}, were rejected: send events, or set "
             "what the model is to read"
@@ -31,14 +34,13 @@ def advice(learner: Learner) -> dict[str, str]:
 
 
 def _tries(learner: Learner) -> str:
-    identity, options, recent = learner.identity, learner.watch.options, learner.watch.recent
-    if identity.rule == "threshold-unit":
-        return "other weights, since these are given and never change"
+    identity, recent = learner.identity, learner.watch.recent
     tries = []
-    if not identity.average:
-        tries.append('average = "recent" with serve = "average"')
-    elif options.serve == "last" and (recent.average_accuracy or 0.0) > (recent.accuracy or 0.0):
+    if not learner.averaged and (recent.average_accuracy or 0.0) > (recent.accuracy or 0.0):
         tries.append(f'serve = "average", which was right in {recent.average_accuracy:.1%}')
+    anew = [] if identity.average else ['average = "recent" with serve = "average"']
     if identity.rule != "logistic-delta":
-        tries.append('rule = "logistic-delta"')
-    return ", ".join([*tries, "or values of like size, such as standardised ones"])
+        anew.append('rule = "logistic-delta"')
+    if anew:
+        tries.append(f"{' or '.join(anew)} (for which `perceptron reset` has the log learned again)")
+    return f"{', '.join(tries)}, or " if tries else ""

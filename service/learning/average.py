@@ -37,7 +37,7 @@ def ages(identity: Identity, seen: int, count: int) -> Vector:
 
 def part(identity: Identity, events: int) -> float:
     """What `late` is multiplied by after so many events, to be taken off the weights: 1/age."""
-    return 1.0 / max(float(ages(identity, events, 1)[0]), 1.0) if identity.average else 1.0
+    return 1.0 / max(float(ages(identity, events, 1)[0]), 1.0)
 
 
 @cache

@@ -4,7 +4,7 @@ State is a fold of the log under an identity. Two models with equal identities a
 equal bits, so a stored model is continued only under the identity it was learned with.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -16,12 +16,13 @@ FOLD = 2
 MAX_VALUE = 1e30
 MAX_WEIGHT = 1e6
 """Of values and weights: larger ones are mistakes in the data, and would spend the range that sums of squares need."""
+MAX_HALF_LIFE = 100_000
+"""A number for each is kept at hand: a million of them would hold the event loop for 36 ms once."""
 MAX_COLUMNS = 1 << 28
 """Of features in any mode: two gigabytes of weights."""
 MAX_SQUARED_NORM = 1e30
 """What ‖w‖² may not exceed: a model that would go beyond diverges, or learns from values that should have been scaled.
-Within it every score, step and sum is a finite number. An event that is learned means what it meant without the limit,
-so that `FOLD` is what it was."""
+Within it every score, step and sum is a finite number. An event that is learned means what it would without it."""
 
 Label = bool | int | float | str
 
@@ -46,7 +47,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     """Where the weights begin: `zero`, `random:SEED` or `weights:DIGEST`; `learning.start` has what these are."""
     average: bool | Literal["recent"] = False
     """Which average is kept beside the weights: none, the mean, or one that forgets: see `learning.average`."""
-    half_life: int | None = None
+    half_life: Annotated[int, msgspec.Meta(ge=1, le=MAX_HALF_LIFE)] | None = None
     """Of the recent average alone: after so many events a weight counts half in it."""
     features: Mode = "named"
     dimension: int | None = None

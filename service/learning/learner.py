@@ -129,9 +129,14 @@ class Learner:
         return self.weights - self._late[: len(self.columns)] * self._part
 
     @property
+    def averaged(self) -> bool:
+        """Whether the average answers: where that is asked for, and there is one."""
+        return bool(self.identity.average) and self.watch.options.serve == "average"
+
+    @property
     def served(self) -> NDArray[np.float64]:
         """The weights that answer."""
-        average = self.average if self.watch.options.serve == "average" else None
+        average = self.average if self.averaged else None
         return self.weights if average is None else average
 
     @property
@@ -234,7 +239,7 @@ class Learner:
         pairs, unknown = self.columns.find(features)
         w = memoryview(self._w)  # type: ignore[arg-type]
         s: float = w[0]
-        if self.watch.options.serve == "last":
+        if not self.averaged:
             for column, value in pairs:
                 s += w[column] * value
             return s, unknown

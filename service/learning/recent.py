@@ -77,11 +77,6 @@ class Recent:
         return self._flags[name][-self.window :]
 
     @property
-    def full(self) -> bool:
-        """Whether as many events came as the window holds."""
-        return len(self.flag("positive")) == self.window
-
-    @property
     def accuracy(self) -> float | None:
         """The share of right predictions in the window; None before the first event."""
         return _accuracy(self.flag("wrong"))
@@ -111,4 +106,4 @@ class Recent:
 
 
 def _accuracy(wrong: NDArray[np.bool_]) -> float | None:
-    return 1.0 - float(wrong.mean()) if len(wrong) else None
+    return int(np.count_nonzero(~wrong)) / len(wrong) if len(wrong) else None

@@ -8,6 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from prometheus_client import (
@@ -54,6 +55,12 @@ GAUGES = {
     "columns": "Columns of the weight vector, the bias included.",
     "squared_norm": "Squared norm of the weights.",
 }
+SHARES = {
+    "accuracy": ("prequential_accuracy", "Share of right predictions, each made before learning the event"),
+    "average_accuracy": ("average_accuracy", "The same of the average of the weights, where one is kept"),
+    "baseline": ("baseline_accuracy", "Share of the more frequent label: what who always answers with it is right in"),
+}
+"""Their metrics by member, of the learner alone: over the recent window, and with `_overall` over all events."""
 LEARNER_GAUGES = {
     "squared_norm_limit": "What the squared norm cannot exceed: the start's plus that of all updates.",
     "loss": "Mean of max(0, -y*s) over the recent window.",
@@ -195,21 +202,11 @@ class _Models(Collector):
             yield gauge(name, text, lambda r, name=name: getattr(r.about, name), rows)  # type: ignore[misc]
         for name, text in LEARNER_GAUGES.items():
             yield gauge(name, text, lambda r, name=name: getattr(r.about, name))  # type: ignore[misc]
-        yield gauge(
-            "prequential_accuracy",
-            "Share of right predictions, each made before learning the event, over the recent window.",
-            lambda r: r.about.accuracy.recent,
-        )
-        yield gauge(
-            "average_accuracy",
-            "The same of the average of the weights; absent where none is kept.",
-            lambda r: r.about.average_accuracy and r.about.average_accuracy.recent,
-        )
-        yield gauge(
-            "baseline_accuracy",
-            "Share of the more frequent label over the recent window: what who always answers with it is right in.",
-            lambda r: r.about.baseline.recent,
-        )
+        for member, (name, text) in SHARES.items():
+            for over, suffix, words in (("recent", "", ", over the recent window"), ("all", "_overall", "")):
+                of = attrgetter(f"{member}.{over}")
+                shown = [row for row in learned if getattr(row.about, member) is not None]
+                yield gauge(name + suffix, f"{text}{words}.", lambda r, of=of: of(r.about), shown)  # type: ignore[misc]
         yield gauge(
             "mistake_bound",
             "The most updates that the perceptron theorem allows; absent where it says nothing.",

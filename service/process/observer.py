@@ -78,10 +78,9 @@ class ModelObserver:
         self._metrics.saving.labels(name).observe(saved.seconds)
         if answering and self._model.learning_here:
             self._model.answering = answering._replace(head=saved.head, digest=saved.digest)
-            accuracy = advice(answering.learner).get("accuracy")
-            if accuracy and not self._advised:
+            if not self._advised and (accuracy := advice(answering.learner).get("accuracy")):
+                self._advised = True
                 self._log.warning(f"{accuracy} (said once)")
-            self._advised = self._advised or bool(accuracy)
 
     def rewound(self, cause: str) -> None:
         if cause == "refused":
@@ -154,7 +153,7 @@ class ModelObserver:
         self._log.debug("following", version=head.version)
 
     def unusable(self, error: DataError) -> None:
-        """The store's current snapshot is damaged or a newer release's; what answers stays."""
+        """The store's current snapshot is damaged or another release's; what answers stays."""
         self._recovered("redis")
         self._log.error("snapshot not usable; the model that answers stays", reason=str(error))
 

@@ -48,7 +48,7 @@ class Model:
         self._options = options
         self._followed: Snapshot | None = None
         self.unusable: str | None = None
-        """Why the newest snapshot cannot answer: it is damaged, or a newer release's."""
+        """Why the newest snapshot cannot answer: it is damaged, or another release's."""
         self._failed, self._again = "", 0.0
         self._diverged = ""
         """The digest of the newest snapshot where that diverged, and what answers instead was looked for."""

@@ -34,7 +34,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: Name
     identity: Annotated[
         Identity,
-        Meta(examples=[{"fold": 1, "rule": "perceptron", "eta": 1.0, "features": "named"}]),
+        Meta(examples=[{"fold": 2, "rule": "perceptron", "eta": 1.0, "features": "named"}]),
     ]
     version: Annotated[int, Meta(examples=[42])]
     ahead: Annotated[int, Meta(examples=[0])]
@@ -112,7 +112,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             squared_norm_limit=learner.watch.squared_norm_limit,
             loss=margins and margins.loss,
             margins=margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
-            serve=learner.watch.options.serve,
+            serve="average" if learner.averaged else "last",
             bound=bound,
             bound_reason=bound_reason,
             digest=a.digest,

@@ -1,6 +1,7 @@
 """`[model]` and `[models.NAME]`: how a model learns, and how it is watched and served."""
 
 import json
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +12,14 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    TypeAdapter,
+    ValidationError,
     field_validator,
     model_validator,
 )
 
 from service.errors import ConfigurationError
-from service.learning.identity import MAX_COLUMNS, Identity
+from service.learning.identity import MAX_COLUMNS, MAX_HALF_LIFE, Identity
 from service.learning.options import Options
 from service.learning.rules import RULES, RuleName
 from service.learning.start import RANDOM
@@ -44,7 +47,7 @@ class ModelSettings(Section):
     average: Literal[False, True, "recent"] = Field(
         default=False, description='true keeps the mean of the weights too, "recent" one that forgets'
     )
-    half_life: int | None = Field(None, ge=1, le=1_000_000, description="of the recent average, in events; 1,000")
+    half_life: int | None = Field(None, ge=1, le=MAX_HALF_LIFE, description="of the recent average, in events; 1,000")
     weights: dict[str, float] | list[float] | None = None
     threshold: float | None = None
     labels: tuple[Label, Label] | None = None
@@ -68,7 +71,9 @@ class ModelSettings(Section):
     @field_validator("average", mode="before")
     @classmethod
     def _spelt(cls, value: Any) -> Any:
-        return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+        with suppress(ValidationError):
+            return TypeAdapter(bool).validate_python(value)
+        return value
 
     @field_validator("labels", mode="after")
     @classmethod

@@ -1,4 +1,4 @@
-"""A head's bytes: written, and read whole or not at all. What is damaged is told from what a newer release wrote."""
+"""A head's bytes: written, and read whole or not at all. What is damaged is told from what is another release's."""
 
 import re
 from collections.abc import Iterable
@@ -30,8 +30,8 @@ def encode(head: Head) -> bytes:
 def decode(data: bytes, digest: str) -> Head:
     """The head with this digest.
 
-    Raises SnapshotDamaged when the bytes are not those, or no head; SnapshotForeign when they are, and what they say is
-    not all known here: what was not read would be gone with the next save.
+    Raises SnapshotDamaged when the bytes are not those, or no head; SnapshotForeign when they are, and
+    what they say is not all known here (what was not read would be gone with the next save) or of another fold.
     """
     if blobs.digest(data) != digest:
         raise SnapshotDamaged(f"the head's bytes do not match their digest {digest[:12]}")
@@ -75,6 +75,8 @@ def _senseless(head: Head) -> str | None:
         return "it goes on elsewhere than where its covered records end"
     if [len(row) for row in head.counts.confusion] != [2, 2]:
         return "its confusion is no table of two labels"
+    if (identity.average == "recent") != (identity.half_life is not None):
+        return f"its average has a half-life of {identity.half_life}"
     hashed = 1 << max(0, min(identity.bits or 0, 30))
     own = {"named": head.columns - 1, "positional": identity.dimension, "hashed": hashed}[identity.features]
     if head.columns - 1 != own or not 0 <= own <= MAX_COLUMNS:

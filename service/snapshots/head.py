@@ -261,11 +261,17 @@ def observations(learner: Learner) -> Observations:
     """What is kept beside the state."""
     watch = learner.watch
     recent, sums = watch.recent, watch.stretch.stored() if watch.stretch else None
-    flags = {name: recent.flag(name) for name in FLAGS}
-    events = len(flags["wrong"])
-    bits = [np.packbits(flag).tobytes().hex() if len(flag) == events else "" for flag in flags.values()]
+    bits = [np.packbits(recent.flag(name)).tobytes().hex() for name in FLAGS]
     return Observations(
-        watch.squared_steps, events, bits[0], recent.margins, sums, bits[1], bits[2], recent.averaged, learner.diverged
+        squared_steps=watch.squared_steps,
+        recent_events=len(recent.flag("wrong")),
+        recent_wrong=bits[0],
+        margins=recent.margins,
+        stretch=sums,
+        recent_positive=bits[1],
+        recent_averaged=bits[2],
+        averaged=recent.averaged,
+        diverged=learner.diverged,
     )
 
 

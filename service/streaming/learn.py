@@ -136,7 +136,7 @@ class Learning:
     async def _look_on(self) -> State:
         """Step 8: wait until the topic is lost, or the stored model is another one: reset, rolled back.
 
-        One that is damaged, or a newer release's, is looked at again a little later: somebody may put it right.
+        One that is damaged, or another release's, is looked at again a little later: somebody may put it right.
         """
         assert self._reason is not None  # noqa: S101 - what brought us here
         self._tell.stopped(self._reason)

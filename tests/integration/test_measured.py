@@ -62,14 +62,15 @@ async def test_a_model_below_its_baseline_says_so_and_what_to_try(
     (advice,) = model["advice"]
     assert advice == (
         f"of the last 100 predictions {last} were right, and always the more frequent label would have been in "
-        f'{shares["recent"]:.1%}: try serve = "average", which was right in {average}, rule = "logistic-delta", or '
-        "values of like size, such as standardised ones"
+        f'{shares["recent"]:.1%}: try serve = "average", which was right in {average}, rule = "logistic-delta" (for '
+        "which `perceptron reset` has the log learned again), or values of like size, such as standardised ones"
     )
     metrics = service.metrics()
     for name, member in (
         ("prequential_accuracy", "accuracy"), ("average_accuracy",) * 2, ("baseline_accuracy", "baseline")
     ):  # fmt: skip
         assert metrics[f'perceptron_{name}{{model="{topic}"}}'] == model[member]["recent"]
+        assert metrics[f'perceptron_{name}_overall{{model="{topic}"}}'] == model[member]["all"]
     await asyncio.to_thread(wait, lambda: replica.model()["advice"] == [advice], "a replica says so too")
     await producer.send_and_wait(topic, event(*events[0]))
     await asyncio.to_thread(service.wait_for, EVENTS + 1)

@@ -179,6 +179,14 @@ def test_a_head_that_is_well_digested_and_makes_no_sense_is_damaged(file: Path, 
     assert refused > 200
 
 
+@pytest.mark.parametrize("half_life", [None, 0, -1, 1 << 40])
+def test_a_half_life_that_is_none_is_refused(half_life: int | None) -> None:
+    said = json.loads(read(FILES[-1], "hashed")[0].fields["head"])
+    assert said["identity"]["average"] == "recent"
+    with pytest.raises((SnapshotDamaged, SnapshotForeign)):
+        codec.decode(*changed(said, ("identity",), "half_life", half_life))
+
+
 def test_a_head_from_before_a_member_was_added_is_read() -> None:
     store, _ = read(FILES[-1], "named")
     said = json.loads(store.fields["head"])

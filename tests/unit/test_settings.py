@@ -121,7 +121,7 @@ def test_a_variable_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch, na
         load(None, {})
 
 
-@pytest.mark.parametrize(("text", "value"), [("recent", "recent"), ("true", True), ("false", False)])
+@pytest.mark.parametrize(("text", "value"), [("recent", "recent"), ("true", True), ("0", False)])
 def test_the_average_from_the_environment(monkeypatch: pytest.MonkeyPatch, text: str, value: Any) -> None:
     monkeypatch.setenv("PERCEPTRON_MODEL__AVERAGE", text)
     identity = load(None, {"topics": ["a"]}).of("a").identity()

@@ -1,0 +1,66 @@
+"""When a model says that it is of little use, and what it says to try."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.learning.advice import advice
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.learning.options import Options
+from service.learning.recent import Recent
+
+ANEW = "(for which `perceptron reset` has the log learned again)"
+VALUES = "values of like size, such as standardised ones"
+
+
+def seen(wrong: int, positive: int, averaged: int | None = None, events: int = 200, **identity: Any) -> dict[str, str]:
+    """What is said of a model of so many events, the last hundred of which went so."""
+    serve = identity.pop("serve", "last")
+    learner = Learner(Identity(**identity), options=Options(window=100, serve=serve))
+    counts = {"wrong": wrong, "positive": positive} | ({} if averaged is None else {"averaged": averaged})
+    learner.watch.recent = Recent(100, {name: np.arange(100) < n for name, n in counts.items()})
+    learner.counts.confusion = [[events, 0], [0, 0]]
+    return advice(learner)
+
+
+def test_a_model_as_good_as_its_baseline_is_not_below_it() -> None:
+    for share in range(51):
+        assert not seen(wrong=share, positive=share)
+        assert not seen(wrong=share, positive=100 - share)
+        assert share == 50 or seen(wrong=share + 1, positive=share)
+
+
+def test_the_first_window_does_not_count() -> None:
+    """Then it had just begun."""
+    assert not seen(wrong=30, positive=10, events=199)
+    assert seen(wrong=30, positive=10, events=200)
+
+
+@pytest.mark.parametrize(
+    ("model", "tries"),
+    [
+        ({}, f'average = "recent" with serve = "average" or rule = "logistic-delta" {ANEW}, or {VALUES}'),
+        ({"rule": "logistic-delta", "average": True, "averaged": 40}, VALUES),
+        ({"rule": "lms", "average": True, "averaged": 40}, f'rule = "logistic-delta" {ANEW}, or {VALUES}'),
+        (
+            {"rule": "logistic-delta", "average": True, "averaged": 20},
+            f'serve = "average", which was right in 80.0%, or {VALUES}',
+        ),
+        ({"rule": "logistic-delta", "average": True, "averaged": 40, "serve": "average"}, VALUES),
+    ],
+)
+def test_what_is_to_be_tried(model: dict[str, Any], tries: str) -> None:
+    said = seen(wrong=30, positive=10, **model)["accuracy"]
+    assert said.endswith(f"always the more frequent label would have been in 90.0%: try {tries}")
+
+
+def test_an_average_that_is_not_kept_does_not_answer() -> None:
+    """So it is where a replica's settings ask for one that the stored model does not have."""
+    learner = Learner(Identity(), options=Options(serve="average"))
+    learner.begin({0: 0})
+    learner.apply(0, 0, [b'{"features":{"a":2},"label":1}'])
+    assert learner.score({"a": 1.0}) == (3.0, 0)
+    assert learner.served is not None
+    assert not learner.averaged
