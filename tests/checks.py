@@ -305,8 +305,9 @@ def average(model: Model) -> None:
     width = len(after[-1])
     # A column that has not come yet has the weight that it will begin with.
     padded = [w + initial(model.identity.start, len(w), width - len(w)).tolist() for w in after]
-    mean = [float(sum(map(Fraction, column), Fraction(0)) / len(events)) for column in zip(*padded, strict=True)]
-    if model.identity.half_life:
+    if not model.identity.half_life:
+        mean = [float(sum(map(Fraction, column), Fraction(0)) / len(events)) for column in zip(*padded, strict=True)]
+    else:
         begun = model.learner().weights.tolist()
         mean = begun + initial(model.identity.start, len(begun), width - len(begun)).tolist()
         beta = 0.5 ** (1.0 / model.identity.half_life)

@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 
 from service.learning.identity import Identity
 
-Vector = NDArray[np.float64]
-
 HALVES = 900
 """Of half-lives: so often doubles the age before `late` and the age are scaled back, exactly, by 2^-HALVES. Weights are
 within 1e15, so that their product stays a number."""
 SHRINK = 2.0**-HALVES
 
 
-def ages(identity: Identity, seen: int, count: int) -> Vector:
+def ages(identity: Identity, seen: int, count: int) -> NDArray[np.float64]:
     """The age before each of `count` events, when as many as `seen` were learned before.
 
     Where it falls, `late` was scaled back with it.
@@ -41,7 +39,7 @@ def part(identity: Identity, events: int) -> float:
 
 
 @cache
-def _growth(n: int) -> Vector:
+def _growth(n: int) -> NDArray[np.float64]:
     """2^(i/N) for i < N, by one multiplication after the other: the same bits on any machine."""
     with localcontext(prec=50):
         root = float(Decimal(2) ** (1 / Decimal(n)))

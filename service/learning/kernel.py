@@ -95,6 +95,7 @@ def _learn(
                 late[0] += ages[i] * step
                 for j in range(starts[i], starts[i + 1]):
                     late[columns[j]] += ages[i] * (step * values[j])
+        # Last of all, so that an event that diverges leaves this to the next as well.
         if len(late) > 0 and ages[i + 1] < ages[i]:
             for j in range(len(late)):
                 late[j] *= SHRINK

@@ -203,9 +203,9 @@ class _Models(Collector):
         for name, text in LEARNER_GAUGES.items():
             yield gauge(name, text, lambda r, name=name: getattr(r.about, name))  # type: ignore[misc]
         for member, (name, text) in SHARES.items():
+            shown = [row for row in learned if getattr(row.about, member) is not None]
             for over, suffix, words in (("recent", "", ", over the recent window"), ("all", "_overall", "")):
                 of = attrgetter(f"{member}.{over}")
-                shown = [row for row in learned if getattr(row.about, member) is not None]
                 yield gauge(name + suffix, f"{text}{words}.", lambda r, of=of: of(r.about), shown)  # type: ignore[misc]
         yield gauge(
             "mistake_bound",

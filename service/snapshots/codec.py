@@ -30,8 +30,8 @@ def encode(head: Head) -> bytes:
 def decode(data: bytes, digest: str) -> Head:
     """The head with this digest.
 
-    Raises SnapshotDamaged when the bytes are not those, or no head; SnapshotForeign when they are, and
-    what they say is not all known here (what was not read would be gone with the next save) or of another fold.
+    Raises SnapshotDamaged when the bytes are not those, or no head; SnapshotForeign when they are, and what they say is
+    not all known here (what was not read would be gone with the next save) or is of another fold.
     """
     if blobs.digest(data) != digest:
         raise SnapshotDamaged(f"the head's bytes do not match their digest {digest[:12]}")

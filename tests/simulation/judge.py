@@ -63,8 +63,8 @@ class Judged(NamedTuple):
     runs: Runs
     """Since then."""
     state: State
-    topic: Topic | None
-    """The log it was learned from, where it learned anything."""
+    topics: list[Topic]
+    """The logs that it and all before it may have been learned from: two can begin with the same records."""
     source: Any
     """As it says itself: no child has another."""
 
@@ -103,7 +103,10 @@ class Judge:
         begun = State(said["identity"]["eta"], said["identity"]["half_life"])
         if before and before not in self.known:
             raise Violation(f"{before[:6]} was gone on with, which no process of this release wrote")
-        parent = self.known[before] if before else Judged(0, {}, begun, [], begun, None, said["source"])
+        source = said["source"]
+        parent = (
+            self.known[before] if before else Judged(0, {}, begun, [], begun, self._world.topics_of(source), source)
+        )
         if said["source"] != parent.source:
             raise Violation(f"a head of {parent.source} was gone on with in {said['source']}")
         ours = {int(p): position["offset"] for p, position in said["next"].items()}
@@ -121,18 +124,18 @@ class Judge:
             runs = [(p, parent.begun.next.get(p, 0), to) for p, to in ours.items()] if cut is None else cut
             if cut is None and len(ours) > 1:
                 raise Violation("nobody knows in which order a kept version learned")
-        topics = [parent.topic] if parent.topic else self._world.topics_of(said["source"])
-        wrong = ""
-        for topic in reversed(topics):
+        wrong, fitting, right = "", list[Topic](), begun
+        for topic in parent.topics:
             state = parent.state.learn(topic, more) if (more := _more(parent.runs, runs)) is not None else None
             state = state or parent.begun.learn(topic, runs)
-            wrong = self._differs(said, ours, state) or self._unsaid(topic, said["covered"], parent.next)
-            if not wrong:
-                learned = topic if state.fold.events or state.rejected else None
-                begun, since = (state, list[tuple[int, int, int]]()) if is_kept else (parent.begun, runs)
-                self.known[digest] = Judged(said["version"], ours, begun, since, state, learned, said["source"])
-                return
-        raise Violation(f"version {said['version']}: {wrong}")
+            if differs := self._differs(said, ours, state) or self._unsaid(topic, said["covered"], parent.next):
+                wrong = differs
+            else:
+                fitting, right = [*fitting, topic], state
+        if not fitting:
+            raise Violation(f"version {said['version']}: {wrong}")
+        begun, since = (right, list[tuple[int, int, int]]()) if is_kept else (parent.begun, runs)
+        self.known[digest] = Judged(said["version"], ours, begun, since, right, fitting, source)
 
     def _differs(self, said: Any, ours: dict[int, int], state: State) -> str:
         """Where the head is not this state."""
@@ -177,8 +180,9 @@ class Judge:
     def diverges(self, digest: str) -> bool:
         """Whether this head's model may learn one of the events that are next no more."""
         head = self.known[digest]
-        topics = [head.topic] if head.topic else self._world.topics_of(head.source)
-        parts = [(head.next.get(p, 0), part.records) for topic in topics for p, part in enumerate(topic.partitions)]
+        parts = [
+            (head.next.get(p, 0), part.records) for topic in head.topics for p, part in enumerate(topic.partitions)
+        ]
         records = [found.get(at) for at, found in parts]
         after = [head.state.copy().fold.fold([r.value]) for r in records if r and r.good and r.value]
         return any(fold.diverged for fold in after)

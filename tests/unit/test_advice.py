@@ -62,5 +62,5 @@ def test_an_average_that_is_not_kept_does_not_answer() -> None:
     learner.begin({0: 0})
     learner.apply(0, 0, [b'{"features":{"a":2},"label":1}'])
     assert learner.score({"a": 1.0}) == (3.0, 0)
-    assert learner.served is not None
+    assert learner.served.tolist() == learner.weights.tolist() == [1.0, 2.0]
     assert not learner.averaged
