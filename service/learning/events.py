@@ -1,9 +1,9 @@
 """Record bytes to a `Batch` of columns, or a reason for each record that breaks the format.
 
-Two readers of one format. The fast one is msgspec with a typed schema; it accepts nothing that is not an event.
-What it cannot see (a name given twice, a value beyond the limits) is certified by cheap tests over the bytes or
-the whole slice. Where it refuses, or a certificate is missing, the careful one (`_examine`) looks at the record again
-and either names the rule that is broken or finds none.
+Two readers of one format. `_read` has msgspec read plain numbers by a typed schema; it accepts nothing that is not an
+event. What it cannot see (a name given twice, a value beyond the limits) is certified by cheap tests over the bytes or
+the whole slice. Where it refuses, or a certificate is missing, `_look` reads the record by the whole format, which
+names the rule that is broken where there is one.
 
 Records are read first, and columns found for the features of those that are events afterwards: so nothing is read
 twice, and a slice of which only a part is learned needs no undoing. The acceptance of a record depends on its bytes and
@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 from service.errors import Rejected
 from service.learning.columns import Columns, Placed
-from service.learning.features import certain, examine, form_of, given, kind, name_fits, names_in, outermost
-from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity
-from service.learning.scanner import MAX_DEPTH, scan
+from service.learning.features import Features, Flattener, certain, name_fits, names_in, numbers_of
+from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity, Places
+from service.learning.places import Way, shown, values_at, way
+from service.learning.scanner import MAX_DEPTH, refuse_constants, scan
+from service.learning.values import kind
 
 REASONS = (
     "empty", "not-json", "trailing-bytes", "missing-field", "wrong-type", "duplicate-feature", "unknown-label",
@@ -56,6 +58,8 @@ class Batch(NamedTuple):
     """Names that these events are the first to have: their columns follow upon those in use, in their order."""
     ignored: Sequence[int] = ()
     """The event of each feature that has no column, since there are as many as may be."""
+    skipped: Sequence[int] = ()
+    """The places of the records that `where` passes over."""
 
     def first(self, count: int) -> Self:
         """The first events alone."""
@@ -70,6 +74,7 @@ class Batch(NamedTuple):
             records=self.records[:count],
             names=self.names[: max(len(self.names) - later, 0)],
             ignored=[event for event in self.ignored if event < count],
+            skipped=[record for record in self.skipped if record < self.records[count]],
         )
 
 
@@ -105,49 +110,59 @@ class Decoder:
         self._identity, self._columns = identity, columns
         self._listed = identity.features == "positional"
         self._hashed = identity.features == "hashed"
+        self._places = identity.event
         event: Any = _Event
-        self._fast: Callable[[bytes], Any] = msgspec.json.Decoder(event[form_of(identity.features)]).decode
+        numbers = msgspec.json.Decoder(event[numbers_of(identity.features)]).decode
+        self._numbers: Callable[[bytes], Any] | None = numbers if self._places == Places() else None
         self._signs = label_signs(identity)
+        self._flattener = Flattener(identity)
+        self._ways = _ways(self._places)
 
     def decode(
         self, records: Sequence[bytes | None], enough: Callable[[], bool] | None = None
     ) -> tuple[Batch, list[Reject]]:
         """A slice of record values as a batch, and the records that are set aside.
 
-        Each that was read is in one of the two. After each `enough` is asked whether the rest is left for later.
+        Each that was read is in one of the two, or among those that are skipped. After each `enough` is asked whether
+        the rest is left for later.
         """
-        read: list[tuple[int, Any, float]] = []
+        read: list[tuple[int, Features, float, float]] = []
         rejects: list[Reject] = []
+        skipped: list[int] = []
         for i, raw in enumerate(records):
             try:
-                read.append((i, *self._read(raw)))
+                event = self._read(raw)
             except Rejected as rejected:
                 rejects.append(Reject(i, rejected.reason, str(rejected)))
+            else:
+                if event is None:
+                    skipped.append(i)
+                else:
+                    read.append((i, *event))
             if enough is not None and enough():
                 break
-        placed = self._columns.place([event.features for _, event, _ in read])
+        placed = self._columns.place([event[1] for event in read])
         if not self._within_limits(placed):
             good = []
             for one in read:
-                i, event, _ = one
                 try:
-                    if not certain(event.features, self._identity):
-                        self._examine(records[i] or b"", event.features)
-                    good.append(one)
+                    again = None if certain(one[1], self._identity) else self._look(records[one[0]] or b"")
+                    good.append(one if again is None else (one[0], *again))
                 except Rejected as rejected:
-                    rejects.append(Reject(i, rejected.reason, str(rejected)))
+                    rejects.append(Reject(one[0], rejected.reason, str(rejected)))
             read = good
             rejects.sort()
-            placed = self._columns.place([event.features for _, event, _ in read])
+            placed = self._columns.place([event[1] for event in read])
         batch = Batch(
             placed.starts,
             placed.columns,
             placed.values,
-            np.array([sign for _, _, sign in read]),
-            np.array([1.0 if event.weight is _UNSET else event.weight for _, event, _ in read]),
-            [i for i, _, _ in read],
+            np.array([sign for _, _, sign, _ in read]),
+            np.array([weight for _, _, _, weight in read]),
+            [i for i, _, _, _ in read],
             placed.names,
             [i for i, _, _ in placed.ignored],
+            skipped,
         )
         return batch, rejects
 
@@ -162,25 +177,29 @@ class Decoder:
             and all(name_fits(name, self._identity) and abs(value) <= MAX_VALUE for _, name, value in placed.ignored)
         )
 
-    def _read(self, raw: bytes | None) -> tuple[Any, float]:
-        """One event in the typed schema and its label's sign; raises Rejected, always as `_examine` would.
+    def _read(self, raw: bytes | None) -> tuple[Features, float, float] | None:
+        """An event's features, its label's sign and its weight, always as by `_look`; None where it is passed over.
 
-        That its values and the names that have no column yet are within the limits is not sure of all of them.
+        That its values and the names that have no column yet are within the limits is not sure of all of them. Raises
+        Rejected.
         """
         if not raw:
+            if self._places.where:
+                return None  # as where a change feed says that a row is gone
             raise Rejected("empty", "the record has no value")
         if len(raw) > self._identity.max_record_bytes:
             raise Rejected("too-large", f"{len(raw)} bytes; the limit is {self._identity.max_record_bytes}")
+        if self._numbers is None:
+            return self._look(raw)
         colons = raw.count(b":")
         if colons > self._identity.max_features + len(MEMBERS):  # perhaps of far too many features
             found = scan(raw, MEMBERS).members.get("features")
             if found is not None and found.items > self._identity.max_features:
-                self._examine(raw)
+                return self._look(raw)
         try:
-            event = self._fast(raw)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            self._examine(raw)
-            raise Rejected("not-json", str(error)) from None
+            event = self._numbers(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return self._look(raw)
         features, weight, label = event.features, event.weight, event.label
         n = len(features)
         # A boolean is not a number here, though Python compares it like one.
@@ -195,9 +214,8 @@ class Decoder:
             or not (colons == members or self._each_once(raw, n))
             or ((self._hashed or n > MANY) and not certain(features, self._identity))
         ):
-            self._examine(raw, features)
-        assert sign is not None  # noqa: S101 - _examine refuses a label without a sign
-        return event, sign
+            return self._look(raw)
+        return features, sign, 1.0 if weight is _UNSET else weight
 
     def _each_once(self, raw: bytes, features: int) -> bool:
         """Whether a record that msgspec took, `features` of them different, has no known member or feature twice.
@@ -213,32 +231,48 @@ class Decoder:
         once = look.twice is None and found is not None and (self._listed or found.items == features)
         return once and look.deepest <= MAX_DEPTH
 
-    def _examine(self, raw: bytes, read: Any = None) -> None:
-        """Raise Rejected with the first rule that the record breaks, in the order of the format; else nothing.
-
-        `read` are its features as msgspec has read them, where it has.
-        """
-        found = given(raw, MEMBERS)
-        for name in ("features", "label"):
-            if name not in found:
-                raise Rejected("missing-field", f"'{name}' is missing", f"/{name}")
-        examine(raw, found.pop("features"), self._identity, "/features", read)
-        members = {name: outermost(raw, member) for name, member in found.items()}
-        label = members["label"]
+    def _look(self, raw: bytes) -> tuple[Features, float, float] | None:
+        """What `_read` gives, by every rule, in their order; raises Rejected with the first that is broken."""
+        places = self._places
+        found = dict(zip(self._ways, values_at(raw, [*self._ways.values()], self._identity.max_features), strict=True))
+        for pointer, values in places.where.items():
+            if not any(_same(found[pointer], value) for value in values):
+                refuse_constants(raw)
+                return None
+        for part, pointer in (("features", places.features), ("label", places.label)):
+            if found[part] is _UNSET:
+                raise Rejected("missing-field", f"{shown(pointer)} is missing", pointer)
+        features, label = self._flattener.of(found["features"], places.features), found["label"]
         if not isinstance(label, bool | int | float | str):
-            raise Rejected("wrong-type", f"'label' must be a number, boolean or string, got {kind(label)}", "/label")
+            detail = f"{shown(places.label)} must be a number, boolean or string, got {kind(label)}"
+            raise Rejected("wrong-type", detail, places.label)
         if (isinstance(label, bool), label) not in self._signs:
             expected = self._identity.labels or (-1, 0, False, 1, True)
-            detail = f"'label' must be one of {', '.join(map(json.dumps, expected))}"
-            raise Rejected("unknown-label", detail, "/label")
-        if "weight" in members:
-            weight = members["weight"]
+            detail = f"{shown(places.label)} must be one of {', '.join(map(json.dumps, expected))}"
+            raise Rejected("unknown-label", detail, places.label)
+        weight, id_ = found.get("weight", _UNSET), found.get("id", _UNSET)
+        if weight is not _UNSET and places.weight is not None:
             if isinstance(weight, bool) or not isinstance(weight, int | float):
-                raise Rejected("wrong-type", f"'weight' must be a number, got {kind(weight)}", "/weight")
+                detail = f"{shown(places.weight)} must be a number, got {kind(weight)}"
+                raise Rejected("wrong-type", detail, places.weight)
             if not 0.0 < weight <= MAX_WEIGHT:
-                raise Rejected("bad-weight", f"'weight' must be in (0, {MAX_WEIGHT:g}]", "/weight")
-        if "id" in members and not isinstance(members["id"], str):
-            raise Rejected("wrong-type", f"'id' must be a string, got {kind(members['id'])}", "/id")
+                detail = f"{shown(places.weight)} must be in (0, {MAX_WEIGHT:g}]"
+                raise Rejected("bad-weight", detail, places.weight)
+        if id_ is not _UNSET and places.id and (isinstance(id_, bool) or not isinstance(id_, str | int | float)):
+            raise Rejected("wrong-type", f"{shown(places.id)} must be a string or a number, got {kind(id_)}", places.id)
+        refuse_constants(raw)  # where nobody looked
+        return features, self._signs[isinstance(label, bool), label], 1.0 if weight is _UNSET else float(weight)
+
+
+def _ways(places: Places) -> dict[str, Way]:
+    """What is looked at in a record, the features first: parts by their names, what `where` says by its pointers."""
+    parts = {part: getattr(places, part) for part in MEMBERS} | {pointer: pointer for pointer in places.where}
+    return {name: way(pointer) for name, pointer in parts.items() if pointer is not None}
+
+
+def _same(value: Any, expected: Any) -> bool:
+    """Whether a parsed value is this one: numbers by value, and a boolean is none."""
+    return bool((value.__class__ is bool) == (expected.__class__ is bool) and value == expected)
 
 
 def label_signs(identity: Identity) -> dict[tuple[bool, Any], float]:

@@ -1,91 +1,34 @@
-"""JSON values and the features in them: which rules they keep, for events and requests alike.
+"""What stands where the features are to the features of an event: flattened names, or positions, with their values.
 
-Two ways to the same answer. `certain` is a quick look at features that a typed reader has read, in the form that
-`form_of` says; where it is not sure, `examine` looks again with the standard library, and names the broken rule.
-Of what the features stand in, `given` finds the members that somebody knows. The rest is only looked over (`scanner`):
-what no rule is about costs little, however it is made.
+For events and requests alike. Of a feature a number is its value as a float. What is no number is 1, or 0, or how
+often it is there, and an int, so that it can be told from a number: a boolean, and a string, which is part of the name.
+
+    {"user": {"age": 31, "country": "NL"}, "tags": ["a", "b", "a"], "size": [0.5, 2], "new": true, "from": null}
+    user.age 31.0   user.country=NL 1   tags=a 2   tags=b 1   size.0 0.5   size.1 2.0   new 1
 """
 
+import fnmatch
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from service.errors import Rejected
 from service.learning.identity import MAX_VALUE, Identity, Mode
-from service.learning.scanner import MAX_DEPTH, WHITE, Member, look, scan
+from service.learning.places import pointer_to, remove, shown, way
+from service.learning.values import Members, kind, members
 
 Features = Mapping[str, float] | Sequence[float]
-"""Of one event or instance, as it is given: values by name, or in their positions."""
+"""Of one event or instance, as it is learned: values by name, or in their positions."""
 
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-class Members(list[tuple[str, Any]]):
-    """A JSON object as its (name, value) pairs, so that a name given twice is seen."""
+MAX_DEPTH = 16
+"""How many objects may stand within each other, the outermost included."""
 
 
-def _integer(text: str) -> int:
-    # Longer is far out of range either way; Python's own limit on digits is a setting of the process.
-    return int(text[:400])
-
-
-def parse(raw: bytes) -> Any:
-    """Any JSON value, objects as `Members`; raises Rejected."""
-    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and scan(raw).deepest > MAX_DEPTH:
-        raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
-    try:
-        value = json.loads(raw.decode(), object_pairs_hook=Members, parse_constant=float, parse_int=_integer)
-        if _SURROGATE.search(raw):
-            # Python's JSON lets half a pair through; no UTF-8 text can hold it.
-            json.dumps(value, ensure_ascii=False).encode()
-        return value
-    except UnicodeEncodeError:
-        raise Rejected("not-json", "half of a surrogate pair in a string") from None
-    except UnicodeDecodeError as error:
-        raise Rejected("not-json", f"not UTF-8 at byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":
-            raise Rejected("trailing-bytes", f"more bytes follow the event at byte {error.pos}") from None
-        raise Rejected("not-json", f"{error.msg} at character {error.pos}") from None
-
-
-def kind(value: Any) -> str:
-    """The JSON name of a parsed value's type."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, int | float):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
-    return "an object" if isinstance(value, Members) else "a list"
-
-
-def given(raw: bytes, names: tuple[str, ...], pointer: str = "") -> dict[str, Member]:
-    """Where the members of these names stand in an object's text; raises Rejected where it is no JSON or no object.
-
-    Others are ignored, so that producers can evolve. `pointer` is where the object stands.
-    """
-    first = raw.lstrip(WHITE)[:1]
-    found = look(raw, names) if first in (b"{", b"[") else None
-    if found is None or first == b"[":
-        raise Rejected("wrong-type", f"expected an object, got {'a list' if found else kind(parse(raw))}", pointer)
-    if found.twice is not None:
-        raise Rejected("duplicate-feature", f"'{found.twice}' is given twice", f"{pointer}/{found.twice}")
-    return found.members
-
-
-def outermost(raw: bytes, member: Member) -> Any:
-    """A member's value; of a list or an object only that it is one."""
-    text = raw[member.start : member.end].strip(WHITE)
-    return [] if text[:1] == b"[" else Members() if text[:1] == b"{" else parse(text)
-
-
-def form_of(mode: Mode) -> Any:
-    """The type that features are read as."""
+def numbers_of(mode: Mode) -> Any:
+    """The type that features are read as where they are plain numbers."""
     return list[float] if mode == "positional" else dict[str, float]
 
 
@@ -95,7 +38,7 @@ def names_in(features: Any) -> int:
 
 
 def certain(features: Any, identity: Identity) -> bool:
-    """Whether features, a list of floats or a mapping to them, are surely within the limits; if not, the checks say."""
+    """Whether numbers, as `numbers_of` says, are surely features within the limits; if not, `Flattener.of` says."""
     if identity.features == "positional":
         return len(features) == identity.dimension and max(map(abs, features), default=0.0) <= MAX_VALUE
     longest, largest = max(map(len, features), default=0), max(map(abs, features.values()), default=0.0)
@@ -109,72 +52,162 @@ def name_fits(name: str, identity: Identity) -> bool:
     return len(name) <= limit and (name.isascii() or len(name.encode(errors="surrogatepass")) <= limit)
 
 
-def examine(raw: bytes, member: Member, identity: Identity, pointer: str, read: Any = None) -> None:
-    """Raise Rejected with the first rule that features break, in the order of the format; else nothing.
+class Flattener:
+    """Makes features of what stands at a model's `features` pointer.
 
-    They stand in `raw` as this `member`, of which `pointer` speaks. `read` are they as msgspec has read them, where it
-    has: they are not read again unless one is missing.
+    >>> flattener = Flattener(Identity(max_name_bytes=12))
+    >>> flattener.of({"age": 31, "user": {"new": True, "tags": ["a", "b", "a"]}, "gone": None})
+    {'age': 31.0, 'user.new': 1, 'user.tags=a': 2, 'user.tags=b': 1}
+    >>> flattener.of({"page": "/too/long"})
+    Traceback (most recent call last):
+    ...
+    service.errors.Rejected: a name is longer than 12 bytes
     """
-    listed = identity.features == "positional"
-    _check_form(kind(outermost(raw, member)), member.items, identity, pointer)
-    if read is not None and member.items == len(read):
-        _check_items(read if listed else read.items(), identity, pointer)
-        return
-    text = raw[member.start : member.end]
-    if member.nested >= 0:
-        # A feature that is no number is the last that matters: what it holds and what follows is not read.
-        inner = b"[]" if raw[member.nested] == ord("[") else b"{}"
-        text = raw[member.start : member.nested] + inner + (b"]" if listed else b"}")
-    _check_items(parse(text), identity, pointer)
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        event = identity.event
+        self.way = way(event.features)
+        others = [way(pointer) for pointer in (event.label, event.weight, event.id) if pointer is not None]
+        self._taken = [one[len(self.way) :] for one in others if one[: len(self.way)] == self.way]
+        self._wants = _wants(event.only, event.without) if event.only or event.without else None
+
+    @property
+    def plain(self) -> bool:
+        """Whether an object's members are all its features."""
+        return not self._taken and self._wants is None
+
+    def of(self, value: Any, pointer: str = "") -> Features:
+        """The features of a parsed value, which stands at `pointer`; raises Rejected with the first rule it breaks."""
+        if value.__class__ is Rejected:
+            raise value
+        for gone in self._taken:
+            remove(value, gone)
+        if self.identity.features == "positional":
+            return self._positions(value, pointer)
+        if members(value) is None:
+            mode = self.identity.features
+            raise Rejected(
+                "wrong-type",
+                f"{shown(pointer)} must be an object of names and values, since this model's features are {mode}; got "
+                f"{kind(value)}",
+                pointer,
+            )
+        found: dict[str, float] = {}
+        self._take(value, "", found, pointer, 1)
+        return found
+
+    def _positions(self, value: Any, pointer: str) -> list[float]:
+        dimension = self.identity.dimension
+        if value.__class__ is not list:
+            raise Rejected(
+                "wrong-type",
+                f"{shown(pointer)} must be a list of {dimension} numbers, since this model's features are positional; "
+                f"got {kind(value)}",
+                pointer,
+            )
+        if len(value) != dimension:
+            detail = f"{shown(pointer)} must have {dimension} values, got {len(value)}"
+            raise Rejected("wrong-length", detail, pointer)
+        return [_number(one, str(i), f"{pointer}/{i}") for i, one in enumerate(value)]
+
+    def _take(self, value: Any, prefix: str, found: dict[str, float], pointer: str, depth: int) -> None:
+        """Add the features of an object's members, whose names begin with `prefix`."""
+        if depth > MAX_DEPTH:
+            raise Rejected("wrong-type", f"objects stand more than {MAX_DEPTH} deep", pointer)
+        if value.__class__ is Members and len({name for name, _ in value}) < len(value):
+            names = [name for name, _ in value]
+            twice = next(name for i, name in enumerate(names) if name in names[:i])
+            raise _duplicate(twice, pointer + pointer_to([twice]))
+        text, limit, wants = self.identity.text, self.identity.max_name_bytes, self._wants
+        for own, one in members(value) or ():
+            name, form = prefix + own, one.__class__
+            if form is dict or form is Members:
+                self._take(one, name + ".", found, pointer + pointer_to([own]), depth + 1)
+                continue
+            if form is list:
+                self._take_list(one, name, found, pointer + pointer_to([own]))
+                continue
+            if one is None or (form is str and text == "ignore") or (wants is not None and not wants(name)):
+                continue
+            feature: float
+            if form is str and text == "category":
+                name, feature = f"{name}={one}", 1
+            elif form is bool:
+                feature = int(one)
+            elif (form is float or form is int) and -MAX_VALUE <= one <= MAX_VALUE:
+                feature = float(one)
+            else:
+                feature = _number(one, name, pointer + pointer_to([own]))
+            if name in found:
+                raise _duplicate(name, pointer + pointer_to([own]))
+            if len(name) * 4 > limit and not name_fits(name, self.identity):
+                raise _too_long(self.identity, pointer + pointer_to([own]))
+            found[name] = feature
+
+    def _take_list(self, values: list[Any], name: str, found: dict[str, float], pointer: str) -> None:
+        """Add the features of a list: how often each string is in it, or each number or boolean by its position."""
+        identity, wants = self.identity, self._wants
+        places = [f"{name}.{i}" for i in range(len(values))]
+        if wants is not None:
+            whole = wants(name)
+            if whole is None or not (whole or any(map(wants, places))):
+                return
+        forms = {float if one.__class__ is int else one.__class__ for one in values}
+        own: dict[str, float] = {}
+        if forms == {str} and identity.text != "reject":
+            for one in values if identity.text == "category" else ():
+                category = f"{name}={one}"
+                own[category] = own.get(category, 0) + 1
+        elif forms in ({float}, {bool}):
+            for i, (place, one) in enumerate(zip(places, values, strict=True)):
+                if wants is None or wants(place) or (whole and wants(place) is not None):
+                    own[place] = int(one) if one.__class__ is bool else _number(one, place, f"{pointer}/{i}")
+        elif forms:
+            which = "numbers or booleans" if identity.text == "reject" else "numbers, booleans or strings"
+            raise Rejected("wrong-type", f"feature {_quoted(name)} must be a list of {which}, all of a kind", pointer)
+        for feature, value in own.items():
+            if feature in found:
+                raise _duplicate(feature, pointer)
+            if not name_fits(feature, identity):
+                raise _too_long(identity, pointer)
+            found[feature] = value
 
 
-def _check_form(found: str, count: int, identity: Identity, pointer: str) -> None:
-    listed = identity.features == "positional"
-    if found != ("a list" if listed else "an object"):
-        hint = (
-            f"a list of {identity.dimension} numbers, since this model's features are positional"
-            if listed
-            else f"an object of names and numbers, since this model's features are {identity.features}"
-        )
-        raise Rejected("wrong-type", f"'features' must be {hint}; got {found}", pointer)
-    if listed and count != identity.dimension:
-        detail = f"'features' must have {identity.dimension} values, got {count}"
-        raise Rejected("wrong-length", detail, pointer)
-    if count > identity.max_features:
-        detail = f"{count} features; the limit is {identity.max_features}"
-        raise Rejected("too-many-features", detail, pointer)
+@cache
+def _wants(only: tuple[str, ...], without: tuple[str, ...]) -> Callable[[str], bool | None]:
+    """By flattened name: whether a feature is among `only` (all, where there are none); None where it is `without`."""
+    # As in a shell, where names are no paths: `*` stands for dots as well.
+    inside, outside = (re.compile("|".join(map(fnmatch.translate, patterns))) for patterns in (only or ("*",), without))
+
+    def wants(name: str) -> bool | None:
+        return None if without and outside.match(name) else inside.match(name) is not None
+
+    return wants
 
 
-def _check_items(features: Any, identity: Identity, pointer: str) -> None:
-    listed = identity.features == "positional"
-    seen: set[str] = set()
-    for i, item in enumerate(features):
-        name, value = (str(i), item) if listed else item
-        fits = name_fits(name, identity)
-        if fits and name not in seen and value.__class__ is float and abs(value) <= MAX_VALUE:
-            seen.add(name)
-            continue
-        if not fits:
-            raise Rejected("name-too-long", f"a name is longer than {identity.max_name_bytes} bytes", pointer)
-        broken = (
-            ("duplicate-feature", "is given twice")
-            if name in seen
-            else ("wrong-type", f"must be a number, got {kind(value)}")
-            if isinstance(value, bool) or not isinstance(value, int | float)
-            else ("not-finite", "is not a finite number")
-            if isinstance(value, float) and not math.isfinite(value)
-            else ("out-of-range", f"is beyond ±{MAX_VALUE:g}")
-            if not _in_range(value)
-            else None
-        )
-        if broken:
-            where = f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
-            raise Rejected(broken[0], f"feature {json.dumps(name, ensure_ascii=False)} {broken[1]}", where)
-        seen.add(name)
-
-
-def _in_range(value: float) -> bool:
+def _number(value: Any, name: str, pointer: str) -> float:
+    """A number within the limits as a float; raises Rejected."""
+    if value.__class__ is not float and value.__class__ is not int:
+        raise Rejected("wrong-type", f"feature {_quoted(name)} must be a number, got {kind(value)}", pointer)
     try:
-        return abs(float(value)) <= MAX_VALUE  # as a float, which is what it would be learned as
+        number = float(value)  # which is what it is learned as
     except OverflowError:
-        return False
+        number = 2.0 * MAX_VALUE
+    if not math.isfinite(number):
+        raise Rejected("not-finite", f"feature {_quoted(name)} is not a finite number", pointer)
+    if abs(number) > MAX_VALUE:
+        raise Rejected("out-of-range", f"feature {_quoted(name)} is beyond ±{MAX_VALUE:g}", pointer)
+    return number
+
+
+def _duplicate(name: str, pointer: str) -> Rejected:
+    return Rejected("duplicate-feature", f"feature {_quoted(name)} is given twice", pointer)
+
+
+def _too_long(identity: Identity, pointer: str) -> Rejected:
+    return Rejected("name-too-long", f"a name is longer than {identity.max_name_bytes} bytes", pointer)
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)

@@ -29,6 +29,23 @@ Label = bool | int | float | str
 
 Mode = Literal["named", "positional", "hashed"]
 """What features are: see `columns`."""
+Text = Literal["category", "ignore", "reject"]
+"""What a string is, as a feature's value: the feature `name=value`, nothing, or a fault."""
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
+    """Where the parts of an event stand in a record, as JSON Pointers, and which records and features are meant."""
+
+    features: str = "/features"
+    label: str = "/label"
+    weight: str | None = "/weight"
+    id: str | None = "/id"
+    """Of these two None where there is none."""
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    """Shell patterns over flattened names, before any `=value`: all features, where there are none."""
+    where: dict[str, tuple[Label, ...]] = {}
+    """What must stand at these pointers, one of each; other records are passed over."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -52,6 +69,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     features: Mode = "named"
     dimension: int | None = None
     bits: int | None = None
+    text: Text = "category"
+    event: Places = Places()
+    scale: Literal["none", "standard"] = "none"
+    """Whether numbers are learned as they are, or by their distance from the running mean: see `learning.scale`."""
     labels: tuple[Label, Label] | None = None
     max_record_bytes: int = 1 << 20
     max_features: int = 10_000

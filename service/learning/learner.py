@@ -19,6 +19,7 @@ from service.learning.average import part
 from service.learning.bounds import ROUNDING, Stretch
 from service.learning.columns import columns_for
 from service.learning.events import Batch, Decoder, Reject
+from service.learning.features import Flattener
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.kernel import Learned
 from service.learning.options import DEFAULT, Options
@@ -49,12 +50,19 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True):
     mistakes: int = 0
     updates: int = 0
     ignored_features: int = 0
+    skipped: int = 0
+    """Records that `where` passed over."""
     rejected: dict[str, int] = {}
 
     @property
     def events(self) -> int:
         """Events learned."""
         return sum(map(sum, self.confusion))
+
+    @property
+    def records(self) -> int:
+        """Records that were read: learned, set aside or passed over."""
+        return self.events + sum(self.rejected.values()) + self.skipped
 
     @property
     def wrong_predictions(self) -> int:
@@ -84,7 +92,7 @@ class Learner:
 
     def __init__(self, identity: Identity, *, options: Options = DEFAULT, start: Weights | None = None) -> None:
         """`start` has the weights of an identity whose start is given ones; a snapshot has them already."""
-        self.identity = identity
+        self.identity, self.flattener = identity, Flattener(identity)
         self.columns = columns_for(identity)
         self.covered: Ranges = {}
         self.counts = Counts()
@@ -212,7 +220,8 @@ class Learner:
         self._make_room(known + len(batch.names))
         learned = kernel.learn(identity, self._w, self._late, batch, self.counts.events, self._reach)
         self._reach = learned.reach
-        consumed, diverged, done = len(batch.records) + len(rejects), None, len(learned.scores)
+        consumed, diverged = len(batch.records) + len(rejects) + len(batch.skipped), None
+        done = len(learned.scores)
         if done < len(batch.labels):
             # The events from here on changed nothing; neither may their names, rejections and counts.
             consumed = batch.records[done]
@@ -276,6 +285,7 @@ class Learner:
         counts.mistakes += int(np.count_nonzero(batch.labels * scores <= 0.0))
         counts.updates += int(np.count_nonzero(learned.steps))
         counts.ignored_features += len(batch.ignored)
+        counts.skipped += len(batch.skipped)
         table = np.bincount(2 * truth + predicted, minlength=4).tolist()
         for row, new in zip(counts.confusion, (table[:2], table[2:]), strict=True):
             row[0] += new[0]

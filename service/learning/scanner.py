@@ -1,4 +1,4 @@
-"""One look over a record's bytes, compiled: how deep it is nested, and where its known members stand, how often.
+"""Looks over a record's bytes, compiled: how deep it is nested, where its known members stand, is a name there twice.
 
 It reads no value. It costs the same for each byte, whatever the bytes are, where a parser makes an object of each
 bracket: so a record that is of no use costs the event loop little.
@@ -24,10 +24,11 @@ _NOT_FINITE = ((b"NaN", b"[ ]"), (b"-Infinity", b"[       ]"), (b"Infinity", b"[
 _SURROGATES = ((b"\\ud", b"\\u0"), (b"\\uD", b"\\u0"))
 _skip = msgspec.json.Decoder(msgspec.Raw).decode
 
-_START, _END, _ITEMS, _NESTED = range(4)
+_START, _END, _ITEMS, _PARTS = range(4)
 _QUOTE, _BACKSLASH, _COLON, _COMMA, _LETTER_U = b'"\\:,u'
 _BRACKET, _BRACKET_END, _BRACE, _BRACE_END = b"[]{}"
 _SPACE, _TAB, _NEWLINE, _RETURN = WHITE
+_PRIME, _HASH = 1099511628211, (1 << 63) - 1
 _ZERO, _NINE, _SMALL_A, _SMALL_F, _LARGE_A, _LARGE_F = b"09afAF"
 
 
@@ -38,8 +39,8 @@ class Member(NamedTuple):
     end: int
     items: int
     """Members of an object or values of a list."""
-    nested: int
-    """Where the first list or object within the value begins, or -1."""
+    parts: int
+    """Its commas, lists and objects at any depth, itself among them."""
 
 
 class Scan(NamedTuple):
@@ -49,6 +50,8 @@ class Scan(NamedTuple):
     """The most lists and objects open at once."""
     end: int
     """Behind the first list or object of the text, or -1."""
+    parts: int
+    """Commas, lists and objects at any depth."""
     twice: str | None
     """Which of the known members the outermost object gives twice first."""
     members: dict[str, Member]
@@ -61,10 +64,15 @@ def scan(raw: bytes, names: tuple[str, ...] = ()) -> Scan:
     Of what is no JSON `deepest` means something, and `end` where a list or object ends there.
     """
     found = np.full((len(names), 4), -1)
-    deepest, end, again = _scan(raw, _table(names), found)
+    deepest, end, parts, again = _scan(raw, _table(names), found)
     rows = zip(names, found.tolist(), strict=True)
     members = {name: Member(*row) for name, row in rows if row[_START] >= 0}
-    return Scan(deepest, end, names[again] if again >= 0 else None, members)
+    return Scan(deepest, end, parts, names[again] if again >= 0 else None, members)
+
+
+def distinct(raw: bytes) -> bool:
+    """Whether no object in JSON text has a member twice; of names that are escaped or nested deep it is not sure."""
+    return bool(_distinct(raw, 4 << raw.count(b":").bit_length()))
 
 
 def elements(raw: bytes, within: Member) -> list[tuple[int, int]]:
@@ -112,6 +120,14 @@ def look(raw: bytes, names: tuple[str, ...] = ()) -> Scan:
     return found
 
 
+def refuse_constants(raw: bytes) -> None:
+    """Raise Rejected where text that `look` takes has a NaN or an infinity, which are no JSON."""
+    try:
+        _skip(raw)
+    except msgspec.MsgspecError as error:
+        raise Rejected("not-json", str(error)) from None
+
+
 def _replaced(raw: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
     for old, new in pairs:
         raw = raw.replace(old, new)
@@ -127,8 +143,8 @@ def _is_json(raw: bytes) -> bool:
 
 
 @compiled
-def _scan(raw: bytes, names: NDArray[np.int64], found: NDArray[np.int64]) -> tuple[int, int, int]:
-    depth = deepest = first = last = i = 0
+def _scan(raw: bytes, names: NDArray[np.int64], found: NDArray[np.int64]) -> tuple[int, int, int, int]:
+    depth = deepest = first = last = parts = i = 0
     end = again = member = -1
     listed, size = False, len(raw)
     while i < size:
@@ -145,10 +161,9 @@ def _scan(raw: bytes, names: NDArray[np.int64], found: NDArray[np.int64]) -> tup
         elif c in (_BRACKET, _BRACE):
             depth += 1
             deepest = max(deepest, depth)
+            parts += 1
             if member >= 0 and depth == 2:
                 listed = c == _BRACKET
-            elif member >= 0 and depth == 3 and found[member, _NESTED] < 0:
-                found[member, _NESTED] = i
         elif c in (_BRACKET_END, _BRACE_END):
             depth -= 1
             if depth == 0 and end < 0:
@@ -158,14 +173,57 @@ def _scan(raw: bytes, names: NDArray[np.int64], found: NDArray[np.int64]) -> tup
             if member >= 0 and found[member, _START] >= 0:
                 again, member = again if again >= 0 else member, -1
             elif member >= 0:
-                found[member, _START], found[member, _ITEMS] = i + 1, 0
+                found[member, _START], found[member, _ITEMS], found[member, _PARTS] = i + 1, 0, parts
         elif member >= 0 and depth == 2 and c == (_COMMA if listed else _COLON):
             found[member, _ITEMS] += 1
         if member >= 0 and (depth == 0 or (depth == 1 and c == _COMMA)):
-            found[member, _END] = i
+            found[member, _END], found[member, _PARTS] = i, parts - found[member, _PARTS]
             member, listed = -1, False
+        parts += c == _COMMA
         i += 1
-    return deepest, end, again
+    return deepest, end, parts, again
+
+
+@compiled
+def _distinct(raw: bytes, slots: int) -> bool:
+    """By a table of `slots`, a power of two: one for each object and name, a hash that is theirs alone or not sure."""
+    table, open_ = np.zeros(slots, np.int64), np.zeros(MAX_DEPTH + 1, np.int64)
+    objects = depth = first = last = i = 0
+    escaped, size = False, len(raw)
+    while i < size:
+        c = raw[i]
+        if c == _QUOTE:
+            first, escaped = i + 1, False
+            i += 1
+            while i < size and raw[i] != _QUOTE:
+                if raw[i] == _BACKSLASH:
+                    i, escaped = i + 1, True
+                i += 1
+            last = i
+        elif c in (_BRACKET, _BRACE):
+            depth += 1
+            if depth > MAX_DEPTH:
+                return False
+            objects += 1
+            open_[depth] = objects
+        elif c in (_BRACKET_END, _BRACE_END):
+            depth -= 1
+        elif c == _COLON:
+            if escaped:
+                return False
+            # Fowler, Noll and Vo's hash of the object's number and the name, never 0.
+            h = (int(open_[depth]) * _PRIME) & _HASH
+            for j in range(first, last):
+                h = ((h ^ raw[j]) * _PRIME) & _HASH
+            h |= 1
+            at = (h >> 20) & (slots - 1)
+            while table[at] != 0:
+                if table[at] == h:
+                    return False
+                at = (at + 1) & (slots - 1)
+            table[at] = h
+        i += 1
+    return True
 
 
 @compiled

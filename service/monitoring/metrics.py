@@ -47,6 +47,7 @@ COUNTERS = {
     "wrong_predictions": "Events predicted wrongly before learning.",
     "updates": "Events that changed the weights.",
     "ignored_features": "Features beyond the cap on columns.",
+    "skipped_events": "Records that `where` passed over.",
 }
 """Of `durable`, and of the learner alone."""
 
@@ -176,8 +177,9 @@ class _Models(Collector):
         learned = [row for row in rows if row.about.learning_here]
         for name, text in COUNTERS.items():
             family = CounterMetricFamily(f"perceptron_{name}", text, labels=["model"])
+            count = attrgetter(name.removesuffix("_events"))
             for row in learned:
-                family.add_metric([row.about.model], self._rising(getattr(row.durable, name), name, row.about.model))
+                family.add_metric([row.about.model], self._rising(count(row.durable), name, row.about.model))
             yield family
         family = CounterMetricFamily(
             "perceptron_rejected_events", "Records that were no event, by reason.", labels=["model", "reason"]

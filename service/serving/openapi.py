@@ -11,10 +11,12 @@ from urllib.parse import quote
 import msgspec
 
 from service.learning.identity import MAX_VALUE, Identity
+from service.learning.places import way
 from service.serving.problems import Problem
 
 PREDICT = "/v1/models/{name}/predict"
 _REF = "#/components/schemas/{name}"
+_NUMBER = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
 
 
 def responses(answers: Sequence[type[msgspec.Struct]], *problems: int) -> dict[int | str, dict[str, Any]]:
@@ -61,6 +63,11 @@ def following(document: dict[str, Any], models: Iterable[Any], max_instances: in
                 kinds.setdefault(repr(body), (body, []))[1].append(model.name)
         by_count = sorted(kinds.values(), key=lambda kind: -len(kind[1]))
         body, names = by_count[0] if by_count else (_body(None, max_instances), [])
+        components = document.get("components", {})
+        shapes = components.get("schemas", {}) | _values(Identity())
+        for model in models:
+            if model.answering is not None:
+                shapes |= _values(model.answering.learner.identity)
         operation = document["paths"][PREDICT]["post"]
         name, *parameters = operation["parameters"]
         if len(by_count) > 1:
@@ -70,7 +77,7 @@ def following(document: dict[str, Any], models: Iterable[Any], max_instances: in
             for other in others:
                 its = {"operationId": f"{operation['operationId']}_{other}", "parameters": parameters}
                 paths[PREDICT.replace("{name}", quote(other, safe=""))] = {"post": operation | its | own}
-        return document | {"paths": paths}
+        return document | {"paths": paths, "components": components | {"schemas": shapes}}
 
     return openapi
 
@@ -81,29 +88,64 @@ def _body(identity: Identity | None, max_instances: int) -> dict[str, Any]:
     if identity is None:
         features = {"anyOf": [features, _features(Identity(features="positional", dimension=2))]}
     example = (features["anyOf"][0] if identity is None else features)["examples"][0]
+    event = _event(features, example, way((identity or Identity()).event.features))
     instance = {"type": "object", "required": ["features"], "properties": {"features": features}}
-    schema = {
-        "type": "object",
-        "properties": {
-            "features": features,
-            "instances": {"type": "array", "items": instance, "maxItems": max_instances},
-        },
-        "oneOf": [{"required": ["features"]}, {"required": ["instances"]}],
-        "examples": [{"features": example}, {"instances": [{"features": example}] * min(2, max_instances)}],
+    parts = {
+        "features": features,
+        "instances": {"type": "array", "items": instance, "maxItems": max_instances},
+        "event": event,
+        "events": {"type": "array", "items": event, "maxItems": max_instances},
     }
+    examples = [
+        {"features": example},
+        {"instances": [{"features": example}] * min(2, max_instances)},
+        {"event": event["examples"][0]},
+    ]
+    one_of = [{"required": [name]} for name in parts]
+    schema = {"type": "object", "properties": parts, "oneOf": one_of, "examples": examples}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
+def _event(features: dict[str, Any], example: Any, inwards: Sequence[str]) -> dict[str, Any]:
+    """A whole record, in which the features stand there."""
+    schema, value = features, example
+    for name in reversed(inwards):
+        value = {name: value}
+        schema = {"type": "object", "required": [name], "properties": {name: schema}, "examples": [value]}
+    return schema
+
+
 def _features(identity: Identity) -> dict[str, Any]:
-    number = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
     if identity.features == "positional":
         count = identity.dimension or 0
-        example = [[0.3, 2.0][i % 2] for i in range(count)]
-        return {"type": "array", "items": number, "minItems": count, "maxItems": count, "examples": [example]}
+        listed = [[0.3, 2.0][i % 2] for i in range(count)]
+        return {"type": "array", "items": _NUMBER, "minItems": count, "maxItems": count, "examples": [listed]}
+    event, limit = identity.event, identity.max_name_bytes
+    page: Any = "/home" if identity.text != "reject" else 2
+    example = {n: v for n, v in {"age": 31, "page": page}.items() if len(f"{n}={v}") <= limit}
+    parts = [part for part in (event.label, event.weight, event.id) if part and part.startswith(f"{event.features}/")]
+    # What a pattern leaves out may be anything, and so may another part of the event.
+    anything = bool(event.only or event.without)
     return {
         "type": "object",
-        "additionalProperties": number,
-        "maxProperties": identity.max_features,
-        "propertyNames": {"maxLength": identity.max_name_bytes},
-        "examples": [dict(list({"age": 0.3, "clicks": 2.0}.items())[: identity.max_features])],
+        "additionalProperties": {} if anything else {"$ref": _REF.format(name=_value_name(identity))},
+        "properties": {way(part)[len(way(event.features))]: {} for part in parts},
+        "description": f"at most {identity.max_features:,} values at any depth; a feature's name has at most {limit} "
+        "bytes, with those around it and a string",
+        "examples": [dict(list(example.items())[: identity.max_features])],
     }
+
+
+def _value_name(identity: Identity) -> str:
+    return f"Value_{identity.text}_{identity.max_name_bytes}"
+
+
+def _values(identity: Identity) -> dict[str, Any]:
+    """By its name, what a member of features may be: a schema that refers to itself."""
+    kinds: list[dict[str, Any]] = [_NUMBER, {"type": "boolean"}]
+    if identity.text != "reject":
+        longest = {"maxLength": identity.max_name_bytes} if identity.text == "category" else {}
+        kinds.append({"type": "string"} | longest)
+    lists = [{"type": "array", "items": kind} for kind in kinds]
+    inner = {"type": "object", "additionalProperties": {"$ref": _REF.format(name=_value_name(identity))}}
+    return {_value_name(identity): {"anyOf": [*kinds, *lists, {"type": "null"}, inner]}}

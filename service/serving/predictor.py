@@ -100,7 +100,7 @@ class Predictor:
         else:
             # One state answers, as there is no turn of the loop.
             a = self.answering(name)
-            instances, many = requests.read(body, a.learner.identity, self._max_instances)
+            instances, many = requests.read(body, a.learner.flattener, self._max_instances)
             if explain:
                 _check_explained(instances)
             answers = [answer(a.learner, features, explain) for features in instances]
@@ -152,7 +152,7 @@ def answer_large(
     learner, w = now
     answers: list[Prediction] = []
     many, explained = True, 0
-    for found, many in requests.pieces(body, learner.identity, max_instances):
+    for found, many in requests.pieces(body, learner.flattener, max_instances):
         starts, columns, values = array("Q", [0]), array("Q"), array("d")
         unknown = []
         for features in found:

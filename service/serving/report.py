@@ -48,6 +48,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     confusion: Annotated[list[list[int]], Meta(examples=[[[600, 14], [15, 601]]], description="[truth][prediction]")]
     rejected: Annotated[dict[str, int], Meta(examples=[{"not-json": 4}])]
     ignored_features: Annotated[int, Meta(examples=[0])]
+    skipped: Annotated[int, Meta(examples=[0], description="records that `where` passed over")]
     accuracy: Annotated[
         Share, Meta(description="prequential: the last weights predicted each event before it was learned")
     ]
@@ -101,6 +102,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             confusion=counts.confusion,
             rejected=counts.rejected,
             ignored_features=counts.ignored_features,
+            skipped=counts.skipped,
             accuracy=Share(_share(counts.events - counts.wrong_predictions, counts.events), recent.accuracy),
             average_accuracy=Share(_share(averaged.events - averaged.wrong, averaged.events), recent.average_accuracy)
             if learner.identity.average

@@ -1,28 +1,32 @@
 """A prediction's request: bytes to the features of its instances, by the same rules as events.
 
 A large one is read beside the event loop, and a thread helps only where no single step of it holds the interpreter for
-long. So `pieces` finds by a compiled scan where the elements of `instances` begin and end, and reads runs of them like
+long. So `pieces` finds by a compiled scan where the elements of the list begin and end, and reads runs of them like
 small requests, as requests of their own. One instance has a limit therefore.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
 from service.errors import Rejected
-from service.learning.features import Features, certain, examine, form_of, given, kind, names_in, outermost
+from service.learning.features import Features, Flattener, certain, names_in, numbers_of
 from service.learning.identity import Identity, Mode
-from service.learning.scanner import MAX_DEPTH, WHITE, elements, scan
+from service.learning.places import Way, pointer_to, shown, values_at
+from service.learning.scanner import MAX_DEPTH, WHITE, Member, elements, refuse_constants, scan
+from service.learning.values import given, kind, outermost
 
-MEMBERS = ("features", "instances")
-"""What a request has: one of them."""
+ONE = ("features", "event")
+"""A request has one of them: what stands where an event has its features, or a whole record."""
+MANY = {"instances": "features", "events": "event"}
+"""Or one of these: a list of objects with features, or of whole records."""
 
 LARGE = 32 << 10
 """Bytes of a body from which on it is read beside the loop, and of the elements that are read at once."""
 LARGEST_PIECE = 1 << 20
-"""Bytes of one instance, and of all that is not `instances`; more where a record of the model may have more."""
+"""Bytes of one instance, and of all that is not in a list of them; more where a record of the model may have more."""
 MOST_VALUES = 100_000
 """Commas in such a piece; more where an event of the model may have more features."""
 _LIST = re.compile(rb"[ \t\n\r]*\[(.*)\][ \t\n\r]*", re.DOTALL)
@@ -41,19 +45,21 @@ class _Request(msgspec.Struct, Generic[_F]):
 
 def _reader(mode: Mode) -> Callable[[bytes], Any]:
     request: Any = _Request
-    return msgspec.json.Decoder(request[form_of(mode)]).decode
+    return msgspec.json.Decoder(request[numbers_of(mode)]).decode
 
 
 _READERS = {mode: _reader(mode) for mode in get_args(Mode)}
 
 
-def read(body: bytes, identity: Identity, max_instances: int) -> tuple[list[Features], bool]:
-    """The instances of a request body, and whether they came as `instances`; raises Rejected."""
+def read(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], bool]:
+    """The instances of a request body, and whether they came as a list; raises Rejected."""
+    identity = flattener.identity
+    if not flattener.plain:
+        return _look(body, flattener, max_instances)
     try:
         request = _READERS[identity.features](body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        _examine(body, identity, max_instances)
-        raise Rejected("not-json", str(error)) from None  # a NaN where nobody looks: for Python it is JSON
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _look(body, flattener, max_instances)
     many = request.instances is not _UNSET
     one = [request.features] if request.features is not _UNSET else []
     found = [instance.features for instance in request.instances] if many else one
@@ -65,64 +71,76 @@ def read(body: bytes, identity: Identity, max_instances: int) -> tuple[list[Feat
         and len(found) <= max_instances
         and all(certain(features, identity) for features in found)
     ):
-        _examine(body, identity, max_instances, found)
+        return _look(body, flattener, max_instances)
     return found, many
 
 
-def _examine(body: bytes, identity: Identity, max_instances: int, read: Sequence[Features] = ()) -> None:
-    """Raise Rejected with the first rule that a request breaks; else nothing.
-
-    `read` are the instances as msgspec has read them, where it has.
-    """
-    members = given(body, MEMBERS)
+def _look(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], bool]:
+    """What `read` gives, by every rule; raises Rejected with the first that is broken."""
+    members = given(body, (*ONE, *MANY))
     if len(members) != 1:
-        raise Rejected("missing-field", "expected one of 'features' and 'instances'", "/features")
-    if "features" in members:
-        examine(body, members["features"], identity, "/features", *read)
-        return
-    instances = members["instances"]
-    if (found := kind(outermost(body, instances))) != "a list":
-        raise Rejected("wrong-type", f"'instances' must be a list, got {found}", "/instances")
-    if instances.items > max_instances:
-        raise Rejected("too-large", f"{instances.items} instances; the limit is {max_instances}", "/instances")
-    for i, (start, end) in enumerate(elements(body, instances)):
-        one, pointer = body[start:end], f"/instances/{i}"
-        member = given(one, MEMBERS[:1], pointer).get("features")
-        if member is None:
-            raise Rejected("missing-field", "'features' is missing", f"{pointer}/features")
-        examine(one, member, identity, f"{pointer}/features", *read[i : i + 1])
+        names = ", ".join(f"'{name}'" for name in (*ONE, *MANY))
+        raise Rejected("missing-field", f"expected one of {names}", "/features")
+    ((name, member),) = members.items()
+    if name in ONE:
+        one = _one(body, name, flattener, "", member)
+        refuse_constants(body)  # where nobody looked
+        return [one], False
+    if (found := kind(outermost(body, member))) != "a list":
+        raise Rejected("wrong-type", f"'{name}' must be a list, got {found}", f"/{name}")
+    if member.items > max_instances:
+        raise Rejected("too-large", f"{member.items} instances; the limit is {max_instances}", f"/{name}")
+    edges = enumerate(elements(body, member))
+    all_ = [_one(body[start:end], MANY[name], flattener, f"/{name}/{i}") for i, (start, end) in edges]
+    refuse_constants(body)
+    return all_, True
 
 
-def pieces(body: bytes, identity: Identity, max_instances: int) -> Iterator[tuple[list[Features], bool]]:
+def _one(raw: bytes, name: str, flattener: Flattener, pointer: str, member: Member | None = None) -> Features:
+    """The features of an instance, which is this text or has `member` in it, and stands at `pointer`."""
+    way: Way = ("features",)
+    if name == "event":
+        way = flattener.way
+        if member is not None:
+            raw, pointer = raw[member.start : member.end], f"{pointer}/event"
+    (value,) = values_at(raw, [way], flattener.identity.max_features, pointer)
+    pointer += pointer_to(way)
+    if value is _UNSET:
+        raise Rejected("missing-field", f"{shown(pointer)} is missing", pointer)
+    return flattener.of(value, pointer)
+
+
+def pieces(body: bytes, flattener: Flattener, max_instances: int) -> Iterator[tuple[list[Features], bool]]:
     """What `read` gives for the body, a piece at a time; raises Rejected."""
-    found = scan(body, MEMBERS)
+    found, identity = scan(body, (*ONE, *MANY)), flattener.identity
     if found.deepest > MAX_DEPTH:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
-    instances = found.members.get("instances")
-    listed = instances is not None and found.twice is None and _LIST.fullmatch(body, instances.start, instances.end)
-    if instances is None or not listed or not instances.items:
+    name = next((name for name in MANY if name in found.members), "")
+    many = found.members.get(name)
+    listed = many is not None and found.twice is None and _LIST.fullmatch(body, many.start, many.end)
+    if many is None or not listed or not many.items:
         _check_size(body, identity, "")
-        yield read(body, identity, max_instances)
+        yield read(body, flattener, max_instances)
         return
     begin, end = listed.span(1)
     rest = body[:begin] + body[end:]
     _check_size(rest, identity, "")
-    read(rest, identity, max_instances)
-    if instances.items > max_instances:
-        raise Rejected("too-large", f"{instances.items} instances; the limit is {max_instances}", "/instances")
-    edges = elements(body, instances)
+    read(rest, flattener, max_instances)
+    if many.items > max_instances:
+        raise Rejected("too-large", f"{many.items} instances; the limit is {max_instances}", f"/{name}")
+    edges = elements(body, many)
     first = 0
     for i in range(1, len(edges) + 1):
         if i < len(edges) and edges[i][1] - edges[first][0] <= LARGE:
             continue
         piece = body[edges[first][0] : edges[i - 1][1]]
-        _check_size(piece, identity, f"/instances/{first}")
+        _check_size(piece, identity, f"/{name}/{first}")
         if not piece.strip(WHITE):
             raise Rejected("not-json", f"instance {first} is missing", "")
         try:
-            yield read(b'{"instances":[' + piece + b"]}", identity, max_instances)
+            yield read(b'{"%s":[%s]}' % (name.encode(), piece), flattener, max_instances)
         except Rejected as rejected:
-            raise _at(rejected, first) from None
+            raise _at(rejected, name, first) from None
         first = i
 
 
@@ -134,10 +152,10 @@ def _check_size(piece: bytes, identity: Identity, pointer: str) -> None:
         raise Rejected("too-large", "more values in one piece than features may be", pointer)
 
 
-def _at(rejected: Rejected, first: int) -> Rejected:
+def _at(rejected: Rejected, name: str, first: int) -> Rejected:
     """What is wrong with a piece that begins with this instance, as of the whole request."""
-    if not rejected.pointer.startswith("/instances/"):
+    if not rejected.pointer.startswith(f"/{name}/"):
         detail = f"{rejected.detail}, in what begins with instance {first}"
         return Rejected(rejected.reason, detail, rejected.pointer)
-    _, name, index, *rest = rejected.pointer.split("/")
+    _, _, index, *rest = rejected.pointer.split("/")
     return Rejected(rejected.reason, rejected.detail, "/".join(("", name, str(int(index) + first), *rest)))

@@ -29,6 +29,8 @@ from service.settings.model import ModelSettings
 from service.settings.sections import HttpSettings, KafkaSettings, RedisSettings, SnapshotSettings
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
+_TYPE = re.compile(r"bool|int|float|str|(function|literal|list|constrained).*\W.*|\[key\]")
+"""What pydantic names in a place for one of several types."""
 _OF_KUBERNETES = re.compile("PERCEPTRON_(SERVICE_|PORT_[0-9])")
 """Variables that it gives every pod beside a Service named perceptron; another has an address for its value."""
 
@@ -215,7 +217,7 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
 
 
 def _line(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"] if part not in {"bool", "int", "float", "str"})
+    where = ".".join(str(part) for part in error["loc"] if not _TYPE.fullmatch(str(part)))
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         message = "there is no such setting"

@@ -1,12 +1,14 @@
 """`[model]` and `[models.NAME]`: how a model learns, and how it is watched and served."""
 
 import json
+import re
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     Field,
     StrictBool,
     StrictFloat,
@@ -19,7 +21,7 @@ from pydantic import (
 )
 
 from service.errors import ConfigurationError
-from service.learning.identity import MAX_COLUMNS, MAX_HALF_LIFE, Identity
+from service.learning.identity import MAX_COLUMNS, MAX_HALF_LIFE, Identity, Places, Text
 from service.learning.options import Options
 from service.learning.rules import RULES, RuleName
 from service.learning.start import RANDOM
@@ -30,6 +32,54 @@ HALF_LIFE = 1000
 """The default, in events."""
 
 Label = StrictBool | StrictInt | StrictFloat | StrictStr
+
+
+def _pointer(text: str) -> str:
+    if not re.fullmatch("(/([^~\0]|~[01])*)?", text):
+        raise ValueError("expected a JSON Pointer, such as /label or /after/label, or an empty string")
+    return text
+
+
+Pointer = Annotated[str, AfterValidator(_pointer)]
+
+
+class EventSettings(Section):
+    """`[models.NAME.event]`: where the parts of an event stand in a record, and what of it is meant: identity."""
+
+    features: Pointer = Field("/features", description='a JSON Pointer, as the next three; "" is the whole record')
+    label: Pointer = "/label"
+    weight: Pointer | Literal[False] = Field("/weight", description="false where there is none")
+    id: Pointer | Literal[False] = Field("/id", description="false where there is none")
+    only: tuple[str, ...] = Field((), description='patterns over flattened names, such as "user.*"; none: all')
+    without: tuple[str, ...] = ()
+    where: dict[Pointer, Label | list[Label]] = Field(
+        {}, description="a value, or one of a list, for each pointer; other records are passed over"
+    )
+
+    @model_validator(mode="after")
+    def _parts_differ(self) -> "EventSettings":
+        if "" in (self.label, self.weight, self.id, *self.where):
+            raise ValueError('"" is the whole record: only features can be that')
+        parts = [part for part in (self.label, self.weight, self.id) if part]
+        for inner in parts:
+            if parts.count(inner) > 1 or f"{self.features}/".startswith(f"{inner}/"):
+                raise ValueError(f"{inner} stands for two parts of the event, or holds another")
+        return self
+
+    def places(self) -> Places:
+        """What the identity says of it."""
+        return Places(
+            features=self.features,
+            label=self.label,
+            weight=self.weight or None,
+            id=self.id or None,
+            only=self.only,
+            without=self.without,
+            where={
+                at: tuple(map(_by_value, value if isinstance(value, list) else [value]))
+                for at, value in sorted(self.where.items())
+            },
+        )
 
 
 class ModelSettings(Section):
@@ -50,6 +100,11 @@ class ModelSettings(Section):
     half_life: int | None = Field(None, ge=1, le=MAX_HALF_LIFE, description="of the recent average, in events; 1,000")
     weights: dict[str, float] | list[float] | None = None
     threshold: float | None = None
+    text: Text = Field("category", description="what strings are, as features: `name=value`, or not there, or a fault")
+    event: EventSettings = EventSettings()
+    scale: Literal["none", "standard"] = Field(
+        "none", description='"standard": numbers are learned as (value - running mean) / running standard deviation'
+    )
     labels: tuple[Label, Label] | None = None
     max_record_bytes: int = Field(1 << 20, ge=1, le=1 << 30)
     max_features: int = Field(10_000, ge=1)
@@ -178,7 +233,10 @@ class ModelSettings(Section):
             features=self.features,
             dimension=self.dimension,
             bits=self.bits,
-            labels=_by_value(self.labels),
+            text=self.text,
+            event=self.event.places(),
+            scale=self.scale,
+            labels=self.labels and (_by_value(self.labels[0]), _by_value(self.labels[1])),
             max_record_bytes=self.max_record_bytes,
             max_features=self.max_features,
             max_name_bytes=self.max_name_bytes,
@@ -191,9 +249,6 @@ def _seeded(text: str) -> bool:
     return seed != text and seed.isascii() and seed.isdigit() and int(seed) < 1 << 64
 
 
-def _by_value(labels: tuple[Label, Label] | None) -> tuple[Label, Label] | None:
-    """Labels with 1.0 written as 1: numbers are the same label by value."""
-    if labels is None:
-        return None
-    negative, positive = (int(x) if isinstance(x, float) and x.is_integer() else x for x in labels)
-    return negative, positive
+def _by_value(label: Label) -> Label:
+    """A label with 1.0 written as 1: numbers are the same by value."""
+    return int(label) if isinstance(label, float) and label.is_integer() else label

@@ -46,7 +46,16 @@ async def _newest(settings: Settings, name: str) -> Answering:
 def as_json(name: str, a: Answering) -> dict[str, Any]:
     """The model as the JSON names its parts."""
     described = Description.of(Model(name), a)
-    counts = ("events", "mistakes", "wrong_predictions", "updates", "confusion", "rejected", "ignored_features")
+    counts = (
+        "events",
+        "mistakes",
+        "wrong_predictions",
+        "updates",
+        "confusion",
+        "rejected",
+        "skipped",
+        "ignored_features",
+    )
     about = ("model", "version", "saved_at", "state_digest")
     return weights.as_json(
         a.learner.identity,

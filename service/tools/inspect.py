@@ -92,7 +92,7 @@ async def _about(settings: Settings, name: str, bound: bool) -> Inspection:
 def _empty(learner: Learner) -> int:
     """Covered offsets that held no record: those of markers and of aborted or compacted records."""
     covered = sum(to - start for ranges in learner.covered.values() for start, to in ranges)
-    return covered - learner.counts.events - sum(learner.counts.rejected.values())
+    return covered - learner.counts.records
 
 
 async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> dict[str, int]:

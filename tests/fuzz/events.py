@@ -6,6 +6,7 @@ and changes nothing but its counter, and never a column; nothing depends on how 
 weights stay within their limit, and learning stops where they would not; every record is counted once.
 """
 
+import json
 import sys
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ import numpy as np
 
 from service.learning.columns import columns_for
 from service.learning.events import REASONS, Decoder
-from service.learning.identity import Identity
+from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from tests.fuzz import judge
 from tests.fuzz.texts import Texts
@@ -34,6 +35,11 @@ IDENTITIES = (
     Identity(features="positional", dimension=1, labels=("", "é"), rule="logistic-delta", slope=1.0, max_features=4),
     Identity(features="hashed", bits=2, labels=(2, 1.5), average=True),
     Identity(features="hashed", bits=10, rule="error-correction", outputs="bipolar", **TIGHT),
+    Identity(event=Places(features="", label="/b", weight=None), text="ignore", labels=(False, True)),
+    Identity(event=Places(features="/a", label="/a/label", id="/é", where={"/c": (1, "age", True)}), max_features=6),
+    Identity(event=Places(label="/~1/~01", only=("a*", "*.b", "n1?"), without=("a.?", "*=*", "age")), text="reject"),
+    Identity(features="hashed", bits=6, event=Places(features="", where={"/label": (1, False)}), max_name_bytes=16),
+    Identity(features="positional", dimension=2, event=Places(features="/a/b", weight="/id", id=None)),
 )
 LABELS = (
     "-1",
@@ -58,21 +64,59 @@ class Wrong(AssertionError):
     """Something that must hold does not; says of which seed."""
 
 
+def nested(texts: Texts, names: list[str], text: str) -> tuple[str, str]:
+    """A member through which a value is reached by these names."""
+    first, *rest = names
+    return first, texts.object([nested(texts, rest, text)]) if rest else text
+
+
+def shaped(texts: Texts, places: Places, parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The members of a record in which these parts stand where a model looks for them; "" is one that is whole."""
+    (_, features), *others = parts
+    members = []
+    for pointer, text in others:
+        inside = pointer.startswith(places.features + "/")
+        inner = judge.names(pointer[len(places.features) :] if inside else pointer)
+        if inside and features.startswith("{"):
+            name, value = nested(texts, inner, text)
+            comma = "," if features[1:].strip() != "}" else ""
+            features = f"{{{texts.string(name)}:{value}{comma}{features[1:]}"
+        else:
+            members.append(nested(texts, inner, text))
+    own = judge.names(places.features)
+    return [nested(texts, own, features), *members] if own else [("", features), *members]
+
+
 def record(texts: Texts, identity: Identity) -> bytes | None:
-    """One record's value: an event of this model's form with something odd about it, perhaps."""
+    """One record's value: an event of this model's form, with an accident perhaps."""
+    if texts.chance(0.005):
+        odd = (None, b"", b" ", b"{}", b"[]", b"null", b'"', texts.random.randbytes(20))
+        return texts.random.choice(odd)
+    return texts.broken(event(texts, identity))
+
+
+def event(texts: Texts, identity: Identity) -> bytes:
+    """An event of this model's form with something odd about it, perhaps."""
     random, chance = texts.random, texts.chance
-    if chance(0.005):
-        return random.choice((None, b"", b" ", b"{}", b"[]", b"null", b'"', random.randbytes(20)))
-    members = [("features", texts.features(identity.features == "positional", identity.dimension or 3))]
-    labels = identity.labels or (-1, 0, 1)
-    known = [text for text in LABELS if judge.sign(judge.parsed(text.encode())[0], labels) is not None]
-    members.append(("label", random.choice(known if known and chance(0.9) else LABELS)))
+    places = identity.event
+    members = [(places.features, texts.features(identity.features == "positional", identity.dimension or 3))]
+    known = [text for text in LABELS if judge.sign(judge.parsed(text.encode())[0], identity.labels) is not None]
+    members.append((places.label, random.choice(known if known and chance(0.9) else LABELS)))
     if chance(0.03):
-        members[-1] = ("label", texts.value())
+        members[-1] = (places.label, texts.value())
     if chance(0.25):
-        members.append(("weight", texts.number() if chance(0.6) else random.choice(("1", "0.5", "2", "1e6", '"1"'))))
+        members.append(
+            (
+                places.weight or "/weight",
+                texts.number() if chance(0.6) else random.choice(("1", "0.5", "2", "1e6", '"1"')),
+            )
+        )
     if chance(0.2):
-        members.append(("id", texts.string(texts.name()) if chance(0.95) else texts.value()))
+        members.append((places.id or "/id", texts.string(texts.name()) if chance(0.95) else texts.value()))
+    for pointer, values in places.where.items():
+        if pointer != places.label and chance(0.95):
+            members.append((pointer, json.dumps(random.choice(values)) if chance(0.8) else texts.value()))
+    members = shaped(texts, places, members)
     if chance(0.15):
         members.append((texts.name(), texts.value()))
     if chance(0.03):
@@ -80,8 +124,8 @@ def record(texts: Texts, identity: Identity) -> bytes | None:
     if chance(0.02):
         members.pop(random.randrange(len(members)))
     random.shuffle(members)
-    raw = (texts.space() + texts.object(members) + texts.space()).encode(errors="surrogatepass")
-    return texts.broken(raw)
+    whole = members[0][1] if len(members) == 1 and members[0][0] == "" else texts.object(members)
+    return (texts.space() + whole + texts.space()).encode(errors="surrogatepass")
 
 
 def cuts(random: Random, length: int) -> Iterator[tuple[int, int]]:
@@ -151,7 +195,11 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
         before = judged.ignored
         for at in range(start, end):
             event, faults = verdicts[at]
-            hold((at in places) != (at in reasons), "neither or both", at)
+            hold((at in places) + (at in reasons) + (at - start in batch.skipped) == 1, "none, or more than one", at)
+            if event is None and not faults:
+                hold(at - start in batch.skipped, "not passed over", at)
+                counted["skipped"] += 1
+                continue
             if event is None:
                 hold(at in reasons, f"accepted in spite of {faults}", at)
                 hold(reasons[at] in faults and reasons[at] in REASONS, f"{reasons[at]} instead of {faults}", at)
@@ -175,7 +223,8 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
     ]
     hold(learner.squared_norm <= 1e30 * (1.0 + 1e-9), "weights beyond their limit")
     counts = learner.counts
-    hold(counts.events + sum(counts.rejected.values()) == length - len(stops), "not every record is counted")
+    hold(counts.records == length - len(stops), "not every record is counted")
+    hold(counts.skipped == sum(not event and not faults for event, faults in verdicts), "passed over")
     hold(sum(to - start for start, to in learner.covered[0]) == length - len(stops), "covered")
     rest = Judged(identity)
     folded, w = 0, [0.0] * (len(learner.columns))

@@ -4,7 +4,6 @@ The first byte chooses the identity, the rest is one record between two good one
 replayed by `python -m tests.fuzz.guided 0 .fuzz/crash-…`.
 """
 
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -12,21 +11,22 @@ from random import Random
 
 import atheris
 
-with atheris.instrument_imports(include=["service.learning.events", "service.learning.columns", "tests.fuzz.judge"]):
+with atheris.instrument_imports(
+    include=["service.learning.events", "service.learning.features", "service.learning.places", "tests.fuzz.judge"]
+):
     from service.learning.columns import columns_for
     from service.learning.events import REASONS, Decoder
     from tests.fuzz import judge
 from service.learning.identity import Identity
-from tests.fuzz.events import IDENTITIES, Judged, Wrong, bits, record
+from tests.fuzz.events import IDENTITIES, Judged, Wrong, bits, event, record
 from tests.fuzz.texts import TOKENS, Texts
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL, GOOD_NAMED
 
 
 def neighbour(identity: Identity) -> bytes:
     """A good event of this identity."""
-    positive = identity.labels[1] if identity.labels else 1
-    features = [1] * identity.dimension if identity.dimension else {"a": 1, "z": 2}
-    return json.dumps({"features": features, "label": positive}).encode()
+    texts = Texts(Random(0))
+    return next(raw for raw in iter(lambda: event(texts, identity), b"") if judge.event(raw, identity)[0])
 
 
 NEIGHBOURS = [neighbour(identity) for identity in IDENTITIES]
@@ -40,13 +40,14 @@ def one(data: bytes) -> None:
     identity, good = IDENTITIES[i], NEIGHBOURS[i]
     columns, judged = columns_for(identity), Judged(identity)
     batch, rejects = Decoder(identity, columns).decode([good, raw, good])
-    event, faults = judge.event(raw, identity)
+    found, faults = judge.event(raw, identity)
     known = judge.event(good, identity)[0]
-    events = [e for e in (known, event, known) if e]
+    events = [e for e in (known, found, known) if e]
     pairs = [pair for e in events for pair in judged.pairs(e.features)]
     right = (
-        batch.records == ([0, 1, 2] if event else [0, 2])
-        and len(rejects) == (event is None)
+        batch.records == ([0, 1, 2] if found else [0, 2])
+        and list(batch.skipped) == [1] * (found is None and not faults)
+        and len(rejects) == bool(faults)
         and all(r.record == 1 and r.reason in faults and r.reason in REASONS for r in rejects)
         and batch.names == judged.names
         and len(batch.ignored) == judged.ignored
@@ -56,7 +57,7 @@ def one(data: bytes) -> None:
         and bits(batch.weights) == bits([e.weight for e in events])
     )
     if not right:
-        raise Wrong(f"{identity}: {raw!r}: judged {event} {faults}, got {batch} {rejects}")
+        raise Wrong(f"{identity}: {raw!r}: judged {found} {faults}, got {batch} {rejects}")
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from service.serving.models import Models, given
 from service.serving.requests import LARGE
 from service.snapshots.store import RedisStore
 from tests.fuzz import judge
-from tests.fuzz.events import IDENTITIES, learned, record
+from tests.fuzz.events import IDENTITIES, event, learned, record
 from tests.fuzz.texts import Texts
 
 LIMITS = Limits(body_bytes=LARGE + 2000, instances=4)
@@ -110,22 +110,29 @@ def features(texts: Texts, learner: Learner) -> str:
 def body(texts: Texts, learner: Learner) -> bytes:
     """A request's body: of this model's form, with something odd about it, perhaps."""
     chance, random = texts.chance, texts.random
+    whole = chance(0.3)
+
+    def instance() -> str:
+        if whole:
+            raw = record(texts, learner.identity) if chance(0.1) else event(texts, learner.identity)
+            return (raw or b"").decode(errors="surrogateescape")
+        own = [("features", features(texts, learner))]
+        if chance(0.05):
+            own.append((texts.name(), texts.value()))
+        return texts.object(own) if chance(0.98) else texts.value()
+
     if chance(0.5):
-        members = [("features", features(texts, learner))]
+        members = [("event", instance())] if whole else [("features", features(texts, learner))]
     else:
-        rows = []
-        for _ in range(random.choice((0, 1, 2, 3, 4, 5))):
-            own = [("features", features(texts, learner))]
-            if chance(0.05):
-                own.append((texts.name(), texts.value()))
-            rows.append(texts.object(own) if chance(0.98) else texts.value())
-        members = [("instances", texts.list(rows) if chance(0.98) else texts.value())]
+        rows = [instance() for _ in range(random.choice((0, 1, 2, 3, 4, 5)))]
+        members = [("events" if whole else "instances", texts.list(rows) if chance(0.98) else texts.value())]
     if chance(0.1):
         members.append((texts.name(), texts.value()))
     if chance(0.02):
         members.pop()
     random.shuffle(members)
-    raw = texts.broken((texts.object(members) + texts.space()).encode(errors="surrogatepass"))
+    text = texts.object(members) + texts.space()
+    raw = texts.broken(text.encode(errors="surrogateescape" if whole else "surrogatepass"))
     return raw if chance(0.998) else raw + b" " * random.choice((LARGE, LIMITS.body_bytes))
 
 

@@ -4,9 +4,10 @@ import os
 
 import pytest
 
-from service.learning import events, features
+from service.learning import events, features, places, values
 from service.learning.events import REASONS, Decoder
 from service.learning.scanner import scan
+from service.learning.values import UNSURE
 from tests.fuzz.events import fuzz
 
 
@@ -14,19 +15,29 @@ def test_mutated_events_are_read_as_the_judge_reads_them() -> None:
     counted = fuzz(int(os.environ.get("EVENTS", "20000")))
     # Worth something only where both happen, in every way.
     assert 0.3 < counted["accepted"] / counted.total() < 0.8
-    assert set(counted) >= set(REASONS)
+    assert set(counted) >= {*REASONS, "skipped"}
+
+
+def test_the_careful_reader_reads_as_the_quick_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not sure of any text reads the same events, for the same reasons."""
+    quickly = fuzz(5000, 77)
+    monkeypatch.setattr(places, "quick", lambda _: UNSURE)
+    assert fuzz(5000, 77) == quickly
 
 
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Decoder, "_examine"),
         (events, "certain"),
         (Decoder, "_each_once"),
         (events, "name_fits"),
+        (events, "refuse_constants"),
+        (events, "_same"),
         (features, "name_fits"),
-        (features, "_in_range"),
-        (features, "look"),
+        (features, "remove"),
+        (places, "_too_many"),
+        (values, "distinct"),
+        (values, "look"),
     ],
 )
 def test_a_fault_is_found(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ async def test_pieces_are_read_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> 
     assert counted[200] > 300
 
 
-@pytest.mark.parametrize(("owner", "name"), [(requests, "certain"), (features, "_in_range")])
+@pytest.mark.parametrize(("owner", "name"), [(requests, "certain"), (features, "name_fits")])
 async def test_a_fault_is_found(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these tests of a body that lets everything through is noticed."""
     monkeypatch.setattr(owner, name, lambda *_: True)

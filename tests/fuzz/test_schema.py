@@ -23,6 +23,8 @@ DOCUMENTED = schemathesis.openapi.from_asgi("/openapi.json", APP, config=CONFIG)
 PREDICT = "POST /v1/models/{name}/predict"
 """Whose names are those of models that take the same requests; each other model has a path of its own."""
 
+PATTERNS = next(f"m{i}" for i, learner in enumerate(LEARNERS) if learner.identity.event.only)
+
 answered = Counter[tuple[str, int]]()
 
 
@@ -49,9 +51,11 @@ def test_answers_are_as_documented(case: Any) -> None:
     answered[case.operation.label, response.status_code] += 1
     # `default` would allow any; a method that is not there is no operation's own.
     assert str(response.status_code) in {*case.operation.definition.raw["responses"], "405"}
-    # The limit on names is one of bytes, and JSON Schema counts characters.
-    in_bytes = "name-too-long" in response.text
-    case.validate_response(response, excluded_checks=[positive_data_acceptance] if in_bytes else [])
+    # Names are limited in bytes, with those around them and the string; members are counted at any depth; two ways lead
+    # to one name; and a pattern leaves anything out: none of this can JSON Schema say.
+    beyond = any(reason in response.text for reason in ("name-too-long", "duplicate-feature", "too-many-features"))
+    beyond = beyond or case.path_parameters.get("name") == PATTERNS or f"/{PATTERNS}/" in case.operation.path
+    case.validate_response(response, excluded_checks=[positive_data_acceptance] if beyond else [])
 
 
 @pytest.mark.parametrize("kinds", [[0], [4], [4, 0], [0, 1, 4, 5, 6]])
@@ -74,7 +78,7 @@ async def test_the_example_of_a_request_is_one_that_its_models_take(kinds: list[
         for name in named[0] if named else [path.split("/")[3]]:
             asked.add(name)
             for example in schema["examples"]:
-                jsonschema.validate(example, schema)
+                jsonschema.validate(example, schema | {"components": document["components"]})
                 url = path.replace("{name}", name)
                 answered = await ask(app, Asked("POST", url, "", b"application/json", json.dumps(example).encode()))
                 assert answered.status == 200, (url, example, answered.body)

@@ -134,7 +134,26 @@ class Texts:
         names = [self.name() for _ in range(n)]
         if self.chance(0.9):
             names = list(dict.fromkeys(names))
-        return self.object([(name, self.value() if self.chance(odd) else self.number()) for name in names])
+        return self.object([(name, self.value() if self.chance(odd) else self.feature()) for name in names])
+
+    def feature(self, depth: int = 1) -> str:
+        """What a feature may be: most often a number."""
+        roll, random = self.random.random(), self.random
+        if roll < 0.6:
+            return self.number()
+        if roll < 0.75:
+            return self.string(self.name() if self.chance(0.5) else random.choice(("a", "b", "red")))
+        if roll < 0.85:
+            return random.choice(("true", "false", "null", "[]", "{}"))
+        if roll < 0.93:
+            make = random.choice((self.number, lambda: self.string(random.choice("abc")), lambda: "true"))
+            values = [make() if self.chance(0.97) else self.value() for _ in range(random.randrange(1, 4))]
+            return self.list(values)
+        if depth > 1 and self.chance(0.1):
+            levels = random.choice((13, 14, 15, 16))
+            return '{"":' * levels + "1" + "}" * levels
+        names = [self.name() for _ in range(random.randrange(3))]
+        return self.object([(name, self.feature(depth + 1)) for name in names])
 
     def broken(self, raw: bytes) -> bytes:
         """The same bytes, sometimes after an accident or two."""

@@ -152,7 +152,7 @@ async def test_a_body_of_brackets_is_refused_by_its_bytes(served: Served, body: 
 @pytest.mark.parametrize(
     ("body", "pointer", "reason"),
     [
-        (instances(300).replace(b"297.25", b'"x"', 1), "/instances/297/features/n0", "wrong-type"),
+        (instances(300).replace(b"297.25", b'["x", 1]', 1), "/instances/297/features/n0", "wrong-type"),
         (instances(300)[:-2] + b",]}", "", "not-json"),
         (instances(300).replace(b"}}, {", b"}},, {", 1), "", "not-json"),
         (instances(300)[:-2] + b', {"features": {}}}', "", "not-json"),
