@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parents[1]
 KERNEL, RULES, BOUNDS = (f"service/learning/{name}.py" for name in ("kernel", "rules", "bounds"))
-TESTS = ("__init__.py", "checks.py", "formulas.py", "kinds.py", "stretches.py")
+TESTS = ("__init__.py", "checks.py", "formulas.py", "kinds.py", "oracle.py", "stretches.py")
 
 
 class Mutant(NamedTuple):

@@ -6,11 +6,18 @@ from collections.abc import Iterable
 from typing import Any
 
 
+def standard(x: float, n: float, mean: float, m2: float) -> float:
+    """The distance from the mean in standard deviations; 0 where there are none."""
+    return (x - mean) / math.sqrt(m2 / n) if m2 / n > 0.0 else 0.0
+
+
 class Fold:
     """The perceptron rule over events, one after the other: json, a dict of names, a plain loop."""
 
-    def __init__(self, eta: float = 1.0, half_life: int | None = None) -> None:
-        self.eta, self.half_life = eta, half_life
+    def __init__(self, eta: float = 1.0, half_life: int | None = None, scaled: bool = False) -> None:
+        self.eta, self.half_life, self.scaled = eta, half_life, scaled
+        self.sums: dict[str, tuple[float, float, float]] = {}
+        """Welford's n, mean and M2 of each number, where values are scaled."""
         self.w: dict[str, float] = {}  # in order of first sight
         self.bias = 0.0
         self.recent: list[float] = []
@@ -26,10 +33,8 @@ class Fold:
         event = json.loads(raw)
         y = 1.0 if event["label"] in (1, True) else -1.0
         features = event["features"]
-        x: Iterable[tuple[str, float]] = (
-            features.items() if isinstance(features, dict) else [(str(i), v) for i, v in enumerate(features)]
-        )
-        x = [(name, float(v)) for name, v in x]
+        features = features if isinstance(features, dict) else {str(i): v for i, v in enumerate(features)}
+        x, sums = self.features(features)
         s = self.bias
         for name, v in x:
             s += self.w.get(name, 0.0) * v
@@ -37,6 +42,7 @@ class Fold:
         if y * s <= 0 and self._beyond(step, x):
             self.diverged = True
             return
+        self.sums = sums
         for name, _ in x:
             self.w.setdefault(name, 0.0)
         self.events += 1
@@ -51,6 +57,20 @@ class Fold:
         if self.half_life:
             beta, before = 0.5 ** (1 / self.half_life), self.recent + [0.0] * (1 + len(self.w) - len(self.recent))
             self.recent = [beta * e + (1.0 - beta) * w for e, w in zip(before, self.vector, strict=True)]
+
+    def features(self, given: dict[str, Any]) -> tuple[list[tuple[str, float]], dict[str, tuple[float, float, float]]]:
+        """Names and values as weights meet them, and the sums by which they are scaled."""
+        flat = [(f"{name}={v}", True) if isinstance(v, str) else (name, v) for name, v in given.items()]
+        if not self.scaled:
+            return [(name, float(v)) for name, v in flat], self.sums
+        sums = dict(self.sums)
+        for name, v in flat:
+            if not isinstance(v, bool):
+                n, mean, m2 = sums.get(name, (0.0, 0.0, 0.0))
+                d = v - mean
+                mean += d / (n + 1.0)
+                sums[name] = n + 1.0, mean, m2 + d * (v - mean)
+        return [(name, float(v) if isinstance(v, bool) else standard(v, *sums[name])) for name, v in flat], sums
 
     def _beyond(self, step: float, x: Iterable[tuple[str, float]]) -> bool:
         # No sum is needed while there were few and short steps: by the triangle inequality, and Cauchy's.

@@ -19,6 +19,7 @@ from service.learning.options import Options
 from service.learning.start import initial
 from service.learning.weights import Weights
 from tests.checks import close, restored
+from tests.oracle import Fold
 
 NAMES = [f"f{i}" for i in range(5)]
 RULES: tuple[dict[str, Any], ...] = (
@@ -97,6 +98,7 @@ class Run:
             names = ["", *(reference.names or ())]
             self.oracle = Oracle(self.w, dict(zip(names, reference.vector.tolist(), strict=True)), 0)
         self.updates = 0
+        self.scale = Fold(scaled=identity.scale == "standard")
 
     def score(self, features: Features) -> float:
         s = self.w[""]
@@ -104,8 +106,10 @@ class Run:
             s += self.w.get(name, 0.0) * v
         return s
 
-    def learn(self, features: Features, y: int, weight: float) -> None:
+    def learn(self, raw: Features, y: int, weight: float) -> None:
         """One event, by the texts' rule here and by the learner there."""
+        pairs, self.scale.sums = self.scale.features(raw)
+        features = dict(pairs)
         for name in features:
             if name not in self.w:
                 self.w[name] = float(initial(self.identity.start, len(self.w), 1)[0])
@@ -122,7 +126,7 @@ class Run:
             self.updates += 1
             for name, v in z.items():
                 self.w[name] += v
-        self.learner.apply(0, self.learner.next[0], [_event(features, y, weight)])
+        self.learner.apply(0, self.learner.next[0], [_event(raw, y, weight)])
         assert self.learner.watch.broken(self.learner.squared_norm) is None
         if self.theorem_alone:
             self.updates = self.learner.counts.updates
@@ -163,6 +167,7 @@ def random_stream(seed: int) -> int:
         tie=rng.choice(["negative", "positive"]),
         start=rng.choice(["zero", "zero", f"random:{seed}", "given"]),
         average=rng.random() < 0.2,
+        scale="standard" if seed % 3 == 1 else "none",
     )
     start = None
     if identity.start == "given":
@@ -184,7 +189,7 @@ def random_stream(seed: int) -> int:
     for _ in range(count):
         if last is None or rng.random() >= repeats:
             pool = [_draw(rng, truth, margin, noise, sparse) for _ in range(8 if adversarial else 1)]
-            features, y = min(pool, key=lambda e: e[1] * run.score(e[0]))
+            features, y = min(pool, key=lambda e: e[1] * run.score(dict(run.scale.features(e[0])[0])))
             last = features, y, 10.0 ** rng.uniform(*weights)
         run.learn(*last)
         if rng.random() < 0.1:

@@ -2,5 +2,5 @@
 
 __all__ = [
     "advice", "bounds", "columns", "compiled", "events", "features", "identity", "kernel", "learner",
-    "options", "passes", "places", "recent", "rules", "scanner", "separable", "start", "values", "weights",
+    "options", "passes", "places", "recent", "rules", "scale", "scanner", "separable", "start", "values", "weights",
 ]  # fmt: skip

@@ -38,7 +38,8 @@ def _tries(learner: Learner) -> str:
     tries = []
     if not learner.averaged and (recent.average_accuracy or 0.0) > (recent.accuracy or 0.0):
         tries.append(f'serve = "average", which was right in {recent.average_accuracy:.1%}')
-    anew = [] if identity.average else ['average = "recent" with serve = "average"']
+    anew = [] if identity.scale == "standard" else ['scale = "standard"']
+    anew += [] if identity.average else ['average = "recent" with serve = "average"']
     if identity.rule != "logistic-delta":
         anew.append('rule = "logistic-delta"')
     if anew:

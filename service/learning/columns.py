@@ -28,6 +28,8 @@ class Placed(NamedTuple):
     """The new names, whose columns follow upon those in use, in their order."""
     ignored: Sequence[tuple[int, str, float]]
     """Event, name and value of each feature that gets no column."""
+    numbers: NDArray[np.bool_]
+    """Which of the values are numbers, where they are to be scaled: then equal columns are not merged yet."""
 
 
 class Columns(Protocol):
@@ -39,10 +41,13 @@ class Columns(Protocol):
         """Columns in use, the bias included: the length of the weight vector."""
 
     def place(self, events: Sequence[Any]) -> Placed:
-        """Columns and values of the features of events, equal columns of one event merged. It changes nothing."""
+        """Columns and values of the features of events, as `find` has them. It changes nothing."""
 
     def find(self, features: Any) -> tuple[Pairs, int]:
-        """(column, value) pairs in record order, equal columns merged, and the number of unknown features."""
+        """(column, value) pairs in record order, and the number of unknown features.
+
+        Equal columns are merged where values are not scaled.
+        """
 
     def explain(self, features: Any) -> list[tuple[str, int, float]]:
         """Name, column and value of each known feature, as given: not merged."""
@@ -69,16 +74,16 @@ class Named:
     ([(2, 4.0)], 1)
     """
 
-    def __init__(self, cap: int) -> None:
+    def __init__(self, cap: int, scaled: bool = False) -> None:
         self.names: list[str] = []
-        self._cap = cap
+        self._cap, self._scaled = cap, scaled
         self._column: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self.names) + 1
 
     def place(self, events: Sequence[Mapping[str, float]]) -> Placed:
-        starts, columns, values = array("Q", [0]), array("Q"), array("d")
+        starts, columns, values, numbers = array("Q", [0]), array("Q"), array("d"), array("B")
         new: dict[str, int] = {}
         ignored: list[tuple[int, str, float]] = []
         known = self._column.__getitem__
@@ -86,6 +91,8 @@ class Named:
             try:
                 columns.fromlist(list(map(known, features)))
                 values.fromlist(list(features.values()))
+                if self._scaled:
+                    numbers.extend(map(_is_number, features.values()))
             except KeyError:
                 for name, value in features.items():
                     column = self._column.get(name) or new.get(name)
@@ -96,8 +103,10 @@ class Named:
                         column = new[name] = len(self) + len(new)
                     columns.append(column)
                     values.append(value)
+                    if self._scaled:
+                        numbers.append(_is_number(value))
             starts.append(len(columns))
-        return _placed(starts, columns, values, list(new), ignored)
+        return _placed(starts, columns, values, numbers, list(new), ignored)
 
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
         get = self._column.get  # once: a thread may ask while names come and go
@@ -154,7 +163,8 @@ class Positional(_Numbered):
         for features in events:
             values.fromlist(features)
         starts = np.arange(len(events) + 1, dtype=np.uint64) * np.uint64(self._count)
-        return Placed(starts, np.tile(self._all, len(events)), np.frombuffer(values, np.float64), (), ())
+        rows = starts, np.tile(self._all, len(events)), np.frombuffer(values, np.float64)
+        return Placed(*rows, (), (), np.ones(len(values), bool))
 
     def find(self, features: Sequence[float]) -> tuple[Pairs, int]:
         return list(enumerate(features, 1)), 0
@@ -166,19 +176,24 @@ class Positional(_Numbered):
 class Hashed(_Numbered):
     """Column 1 + |h| mod 2^bits with h = murmur3_32(name, seed 0), value times h's sign (scikit-learn's FeatureHasher)."""  # noqa: E501
 
-    def __init__(self, bits: int) -> None:
+    def __init__(self, bits: int, scaled: bool = False) -> None:
         super().__init__(1 << bits)
+        self._scaled = scaled
 
     def place(self, events: Sequence[Mapping[str, float]]) -> Placed:
-        starts, columns, values = array("Q", [0]), array("Q"), array("d")
+        starts, columns, values, numbers = array("Q", [0]), array("Q"), array("d"), array("B")
         for features in events:
             pairs, _ = self.find(features)
             columns.fromlist([column for column, _ in pairs])
             values.fromlist([value for _, value in pairs])
+            if self._scaled:
+                numbers.extend(_is_number(value) for _, value in pairs)
             starts.append(len(columns))
-        return _placed(starts, columns, values)
+        return _placed(starts, columns, values, numbers)
 
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
+        if self._scaled:
+            return [(column, value) for _, column, value in self.explain(features)], 0
         merged: dict[int, float] = {}
         for _, column, value in self.explain(features):
             merged[column] = merged[column] + value if column in merged else value
@@ -198,17 +213,24 @@ def _placed(
     starts: "array[int]",
     columns: "array[int]",
     values: "array[float]",
+    numbers: "array[int]",
     names: Sequence[str] = (),
     ignored: Sequence[tuple[int, str, float]] = (),
 ) -> Placed:
     rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint64), np.frombuffer(values, np.float64)
-    return Placed(*rows, names, ignored)
+    return Placed(*rows, names, ignored, np.frombuffer(numbers, np.bool_))
+
+
+def _is_number(value: float) -> bool:
+    """Of a feature: what is no number is an int, see `features`."""
+    return value.__class__ is float
 
 
 def columns_for(identity: Identity) -> Columns:
     """The columns of a model with this identity."""
+    scaled = identity.scale != "none"
     if identity.features == "positional":
         return Positional(identity.dimension or 0)
     if identity.features == "hashed":
-        return Hashed(identity.bits or 0)
-    return Named(identity.max_columns or 0)
+        return Hashed(identity.bits or 0, scaled)
+    return Named(identity.max_columns or 0, scaled)

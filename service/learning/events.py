@@ -38,6 +38,7 @@ MEMBERS = ("features", "label", "weight", "id")
 """What an event has."""
 
 _UNSET = msgspec.UNSET
+_NONE = np.zeros(0, bool)
 _F = TypeVar("_F")
 
 
@@ -60,6 +61,8 @@ class Batch(NamedTuple):
     """The event of each feature that has no column, since there are as many as may be."""
     skipped: Sequence[int] = ()
     """The places of the records that `where` passes over."""
+    numbers: NDArray[np.bool_] = _NONE
+    """Which of the values are numbers, where they are to be scaled: see `columns.Placed`."""
 
     def first(self, count: int) -> Self:
         """The first events alone."""
@@ -163,6 +166,7 @@ class Decoder:
             placed.names,
             [i for i, _, _ in placed.ignored],
             skipped,
+            placed.numbers,
         )
         return batch, rejects
 

@@ -82,7 +82,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     @property
     def arrays(self) -> tuple[str, ...]:
         """The names of what a learner stores."""
-        return ("w", "late") if self.average else ("w",)
+        late = ("late",) if self.average else ()
+        return ("w", *late, *(("count", "mean", "m2") if self.scale == "standard" else ()))
 
     @property
     def parameter(self) -> float:

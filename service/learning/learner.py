@@ -25,6 +25,7 @@ from service.learning.kernel import Learned
 from service.learning.options import DEFAULT, Options
 from service.learning.recent import Recent
 from service.learning.rules import RULES
+from service.learning.scale import ARRAYS, Scaler
 from service.learning.start import initial
 from service.learning.watch import Watch
 from service.learning.weights import Weights
@@ -107,6 +108,8 @@ class Learner:
         self._part = 1.0
         """What `late` is multiplied by, where it is taken off the weights."""
         self._decoder = Decoder(identity, self.columns)
+        self.scaler = Scaler() if identity.scale == "standard" else None
+        """What values are scaled by, if at all."""
         self._w = self._late = np.zeros(0)
         if start is not None:
             self.columns.extend(start.names or ())
@@ -151,6 +154,7 @@ class Learner:
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """What is to be stored, by name: w, and where the average is kept what makes it of w (see the kernel)."""
         every = {"w": self.weights, "late": self._late[: len(self.columns)]}
+        every |= self.scaler.arrays(len(self.columns)) if self.scaler else {}
         return {name: every[name] for name in self.identity.arrays}
 
     @property
@@ -176,6 +180,8 @@ class Learner:
     ) -> None:
         """Take over restored state, these very objects; the columns have their names already."""
         self._w, self._late = arrays["w"], arrays.get("late", self._late)
+        if self.scaler:
+            self.scaler = Scaler.of([arrays[name] for name in ARRAYS])
         self.covered, self.counts = covered, counts
         self._make_room(len(self.columns))
         self._reach, self._part = math.inf, part(self.identity, counts.events)
@@ -218,6 +224,8 @@ class Learner:
         batch, rejects = self._decoder.decode(records, enough)
         identity, known = self.identity, len(self.columns)
         self._make_room(known + len(batch.names))
+        if self.scaler:
+            batch = self.scaler.learn(batch)
         learned = kernel.learn(identity, self._w, self._late, batch, self.counts.events, self._reach)
         self._reach = learned.reach
         consumed, diverged = len(batch.records) + len(rejects) + len(batch.skipped), None
@@ -230,6 +238,8 @@ class Learner:
                 f"{partition} takes the squared norm of the weights beyond {MAX_SQUARED_NORM:g}"
             )
             batch, rejects = batch.first(done), [reject for reject in rejects if reject.record < consumed]
+            if self.scaler:
+                self.scaler.undo(done)
         if batch.names:
             self.columns.extend(batch.names)
             started = initial(identity.start, known, len(batch.names))
@@ -246,6 +256,8 @@ class Learner:
         and `sum` has other bits.
         """
         pairs, unknown = self.columns.find(features)
+        if self.scaler:
+            pairs = self.scaler.merged(pairs)
         w = memoryview(self._w)  # type: ignore[arg-type]
         s: float = w[0]
         if not self.averaged:
@@ -278,6 +290,8 @@ class Learner:
             self._w = np.concatenate([self._w, initial(self.identity.start, have, max(count - have, have))])
         if self.identity.average and len(self._late) < len(self._w):
             self._late = np.concatenate([self._late, np.zeros(len(self._w) - len(self._late))])
+        if self.scaler:
+            self.scaler.make_room(len(self._w))
 
     def _count(self, batch: Batch, learned: Learned, rejects: list[Reject]) -> None:
         counts, scores, truth = self.counts, learned.scores, batch.labels > 0.0

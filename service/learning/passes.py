@@ -24,6 +24,7 @@ from service.learning.events import Batch, Decoder, Reject
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.kernel import Vector
 from service.learning.rules import RULES
+from service.learning.scale import Scaler
 from service.learning.start import initial
 from service.learning.weights import Weights
 
@@ -65,6 +66,8 @@ def gather(identity: Identity, records: Sequence[bytes | None], start: Weights |
     columns.extend((start.names or ()) if start else ())
     batch, rejects = Decoder(identity, columns).decode(records)
     columns.extend(batch.names)
+    if identity.scale == "standard":
+        batch = Scaler(len(columns)).learn(batch)  # once, as a stream would: each event by those before it and itself
     given = start.vector if start else np.zeros(0)
     rest = initial(identity.start, len(given), len(columns) - len(given))
     return Data(batch, columns, np.concatenate([given, rest]), rejects)

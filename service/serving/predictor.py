@@ -17,10 +17,11 @@ from service.learning.events import Batch
 from service.learning.features import Features
 from service.learning.learner import Learner
 from service.learning.passes import scored
+from service.learning.scale import Scaler
 from service.monitoring.metrics import Metrics
 from service.serving import requests
 from service.serving.models import Answering, Models
-from service.serving.requests import LARGE
+from service.serving.requests import LARGE, MANY
 
 MAX_EXPLAINED = 20_000
 """Contributions in one answer, which is made in one turn of the loop."""
@@ -38,6 +39,8 @@ class Contribution(msgspec.Struct, forbid_unknown_fields=True):
     value: Annotated[float, Meta(examples=[2.0])]
     weight: Annotated[float, Meta(examples=[1.5])]
     product: Annotated[float, Meta(examples=[3.0])]
+    scaled: Annotated[float, Meta(examples=[0.7])] | UnsetType = UNSET
+    """What the weight was multiplied by, where the model scales."""
 
 
 Contributions = Annotated[list[Contribution], Meta(description="with ?explain=true, largest first")]
@@ -96,19 +99,19 @@ class Predictor:
             async with self._beside:
                 a = self.answering(name)
                 reading = moment(a.learner), body, self._max_instances, explain
-                answers, many, labels = await asyncio.to_thread(answer_large, *reading)
+                answers, form, labels = await asyncio.to_thread(answer_large, *reading)
         else:
             # One state answers, as there is no turn of the loop.
             a = self.answering(name)
-            instances, many = requests.read(body, a.learner.flattener, self._max_instances)
+            instances, form = requests.read(body, a.learner.flattener, self._max_instances)
             if explain:
                 _check_explained(instances)
             answers = [answer(a.learner, features, explain) for features in instances]
-            _check_finite(answers, many)
+            _check_finite(answers, form)
             labels = Counter(answer.label for answer in answers)
         for label, n in labels.items():
             self._metrics.predictions.labels(name, _shown(label)).inc(n)
-        if many:
+        if form in MANY:
             return Many(name, a.head.version, a.ahead, answers)
         one = answers[0]
         return One(
@@ -122,18 +125,19 @@ class Moment(NamedTuple):
 
     learner: Learner
     weights: NDArray[np.float64]
+    scaler: Scaler | None
 
 
 def moment(learner: Learner) -> Moment:
     """The model as it is in this turn of the loop."""
-    return Moment(learner, np.array(learner.served))
+    return Moment(learner, np.array(learner.served), learner.scaler and learner.scaler.copy())
 
 
 def answer(learner: Learner, features: Features, explain: bool = False) -> Prediction:
     """The prediction for checked features; with `explain`, each known one's share."""
     one = _prediction(learner, *learner.score(features))
     if explain:
-        one.contributions = _contributions(learner, learner.served, features)
+        one.contributions = _contributions(Moment(learner, learner.served, learner.scaler), features)
     return one
 
 
@@ -144,42 +148,46 @@ def _prediction(learner: Learner, score: float, unknown: int) -> Prediction:
 
 def answer_large(
     now: Moment, body: bytes, max_instances: int, explain: bool
-) -> tuple[list[Prediction], bool, Counter[Any]]:
-    """The answers, whether they came as `instances`, and how many have each label; raises Rejected.
+) -> tuple[list[Prediction], str, Counter[Any]]:
+    """The answers, the form that the request had, and how many have each label; raises Rejected.
 
     For a thread: it reads of the learner only what does not change, and columns that are there for good.
     """
-    learner, w = now
+    learner, w, scaler = now
     answers: list[Prediction] = []
-    many, explained = True, 0
-    for found, many in requests.pieces(body, learner.flattener, max_instances):
+    form, explained = "", 0
+    for found, form in requests.pieces(body, learner.flattener, max_instances):
         starts, columns, values = array("Q", [0]), array("Q"), array("d")
         unknown = []
         for features in found:
             pairs, strange = learner.columns.find(features)
             known = [pair for pair in pairs if pair[0] < len(w)]
+            unknown.append(strange + len(pairs) - len(known))
+            known = scaler.merged(known) if scaler else known
             columns.fromlist([column for column, _ in known])
             values.fromlist([value for _, value in known])
             starts.append(len(columns))
-            unknown.append(strange + len(pairs) - len(known))
         none = np.zeros(len(found))
         rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint64), np.frombuffer(values)
         scores = scored(Batch(*rows, none, none), w)[0].tolist()
         piece = [_prediction(learner, s, strange) for s, strange in zip(scores, unknown, strict=True)]
-        _check_finite(piece, many, len(answers))
+        _check_finite(piece, form, len(answers))
         if explain:
             explained += _check_explained(found, explained)
             for one, features in zip(piece, found, strict=True):
-                one.contributions = _contributions(learner, w, features)
+                one.contributions = _contributions(now, features)
         answers += piece
-    return answers, many, Counter(one.label for one in answers)
+    return answers, form, Counter(one.label for one in answers)
 
 
-def _contributions(learner: Learner, w: NDArray[np.float64], features: Features) -> list[Contribution]:
+def _contributions(now: Moment, features: Features) -> list[Contribution]:
     """The terms of a score under these weights, largest first."""
+    learner, w, scaler = now
     known = [term for term in learner.columns.explain(features) if term[1] < len(w)]
-    terms = [("bias", 0, 1.0), *known]
-    rows = [Contribution(name, x, float(w[column]), float(w[column]) * x) for name, column, x in terms]
+    rows = []
+    for name, column, value in (("bias", 0, 1), *known):
+        weight, x = float(w[column]), scaler.value(column, value) if scaler else value
+        rows.append(Contribution(name, value, weight, weight * x, x if scaler else UNSET))
     return sorted(rows, key=lambda row: -abs(row.product))
 
 
@@ -192,11 +200,11 @@ def _check_explained(instances: Sequence[Features], before: int = 0) -> int:
     return count
 
 
-def _check_finite(answers: Sequence[Prediction], many: bool, first: int = 0) -> None:
+def _check_finite(answers: Sequence[Prediction], form: str, first: int = 0) -> None:
     """Refuse features whose score overflows: JSON has no infinity. `first` is the number of the first instance."""
     for i, one in enumerate(answers, first):
         if not math.isfinite(one.score):
-            where = f"/instances/{i}/features" if many else "/features"
+            where = f"/{form}/{i}{'/features' if form == 'instances' else ''}" if form in MANY else f"/{form}"
             raise Rejected("not-finite", "the score is beyond what a number can hold", where)
 
 

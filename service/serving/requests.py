@@ -51,8 +51,8 @@ def _reader(mode: Mode) -> Callable[[bytes], Any]:
 _READERS = {mode: _reader(mode) for mode in get_args(Mode)}
 
 
-def read(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], bool]:
-    """The instances of a request body, and whether they came as a list; raises Rejected."""
+def read(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], str]:
+    """The instances of a request body, and its form, of ONE or MANY; raises Rejected."""
     identity = flattener.identity
     if not flattener.plain:
         return _look(body, flattener, max_instances)
@@ -72,10 +72,10 @@ def read(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Fe
         and all(certain(features, identity) for features in found)
     ):
         return _look(body, flattener, max_instances)
-    return found, many
+    return found, "instances" if many else "features"
 
 
-def _look(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], bool]:
+def _look(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], str]:
     """What `read` gives, by every rule; raises Rejected with the first that is broken."""
     members = given(body, (*ONE, *MANY))
     if len(members) != 1:
@@ -85,7 +85,7 @@ def _look(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[F
     if name in ONE:
         one = _one(body, name, flattener, "", member)
         refuse_constants(body)  # where nobody looked
-        return [one], False
+        return [one], name
     if (found := kind(outermost(body, member))) != "a list":
         raise Rejected("wrong-type", f"'{name}' must be a list, got {found}", f"/{name}")
     if member.items > max_instances:
@@ -93,7 +93,7 @@ def _look(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[F
     edges = enumerate(elements(body, member))
     all_ = [_one(body[start:end], MANY[name], flattener, f"/{name}/{i}") for i, (start, end) in edges]
     refuse_constants(body)
-    return all_, True
+    return all_, name
 
 
 def _one(raw: bytes, name: str, flattener: Flattener, pointer: str, member: Member | None = None) -> Features:
@@ -110,7 +110,7 @@ def _one(raw: bytes, name: str, flattener: Flattener, pointer: str, member: Memb
     return flattener.of(value, pointer)
 
 
-def pieces(body: bytes, flattener: Flattener, max_instances: int) -> Iterator[tuple[list[Features], bool]]:
+def pieces(body: bytes, flattener: Flattener, max_instances: int) -> Iterator[tuple[list[Features], str]]:
     """What `read` gives for the body, a piece at a time; raises Rejected."""
     found, identity = scan(body, (*ONE, *MANY)), flattener.identity
     if found.deepest > MAX_DEPTH:

@@ -10,6 +10,7 @@ from service.learning.bounds import direction, hindsight, why_none
 from service.learning.events import Batch, Decoder
 from service.learning.kernel import Vector
 from service.learning.learner import Learner
+from service.learning.scale import Scaler
 from service.learning.separable import separate
 from service.learning.start import initial
 from service.settings.model import ModelSettings
@@ -34,6 +35,10 @@ async def best_bound(cluster: Cluster, topic: str, own: ModelSettings, learner: 
         raise DataError(
             f"topic {topic} holds {len(batch.labels):,} of the {learner.counts.events:,} events that were learned"
         )
+    if learner.scaler:
+        if len(learner.covered) > 1:
+            raise DataError("scaled values depend on the order of arrival, which is not known of several partitions")
+        batch = Scaler(len(learner.columns)).learn(batch)
     begun = _begun(own, learner)
     found = []
     for name, u in _references(learner, batch).items():

@@ -23,6 +23,7 @@ from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from tests.fuzz import judge
 from tests.fuzz.texts import Texts
+from tests.oracle import standard
 
 STREAM = 250
 TIGHT: dict[str, Any] = {"max_record_bytes": 300, "max_features": 4, "max_name_bytes": 8}
@@ -40,6 +41,9 @@ IDENTITIES = (
     Identity(event=Places(label="/~1/~01", only=("a*", "*.b", "n1?"), without=("a.?", "*=*", "age")), text="reject"),
     Identity(features="hashed", bits=6, event=Places(features="", where={"/label": (1, False)}), max_name_bytes=16),
     Identity(features="positional", dimension=2, event=Places(features="/a/b", weight="/id", id=None)),
+    Identity(scale="standard", average="recent", half_life=20, max_columns=30),
+    Identity(scale="standard", features="hashed", bits=2, labels=(0, 1)),
+    Identity(scale="standard", features="positional", dimension=3, average=True, rule="lms", eta=0.9),
 )
 LABELS = (
     "-1",
@@ -142,11 +146,12 @@ class Judged:
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self.names: list[str] = []
+        self.sums: dict[int, tuple[float, float, float]] = {}
         self.events = self.ignored = self.rejected = 0
 
-    def pairs(self, features: judge.Features) -> list[tuple[int, float]]:
+    def entries(self, features: judge.Features) -> list[tuple[int, float]]:
         """Columns and values of an accepted event; a new name takes the next column."""
-        merged: dict[int, float] = {}
+        found = []
         for i, item in enumerate(features):
             name, value = item if isinstance(item, tuple) else (str(i), item)
             if self.identity.features == "named":
@@ -161,6 +166,22 @@ class Judged:
                 column, value = 1 + abs(h) % (1 << (self.identity.bits or 0)), value if h >= 0 else -value
             else:
                 column = 1 + i
+            found.append((column, value))
+        return found
+
+    def pairs(self, features: judge.Features) -> list[tuple[int, float]]:
+        """What weights meet of an event that is learned: numbers scaled, where they are, and equal columns merged."""
+        found = self.entries(features)
+        if self.identity.scale == "standard":
+            for column, value in found:
+                if isinstance(value, float):
+                    n, mean, m2 = self.sums.get(column, (0.0, 0.0, 0.0))
+                    d = value - mean
+                    mean += d / (n + 1.0)
+                    self.sums[column] = n + 1.0, mean, m2 + d * (value - mean)
+            found = [(c, standard(v, *self.sums[c]) if isinstance(v, float) else v) for c, v in found]
+        merged: dict[int, float] = {}
+        for column, value in found:
             merged[column] = merged[column] + value if column in merged else value
         return list(merged.items())
 
@@ -208,10 +229,12 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
             hold(at in places, f"rejected as {reasons.get(at)}", at)
             counted["accepted"] += 1
             i = places[at]
-            pairs = judged.pairs(event.features)
+            pairs = judged.pairs(event.features) if identity.scale == "none" else judged.entries(event.features)
             part = slice(int(batch.starts[i]), int(batch.starts[i + 1]))
             hold(batch.columns[part].tolist() == [c for c, _ in pairs], "other columns", at)
             hold(bits(batch.values[part]) == bits([v for _, v in pairs]), "other values", at)
+            if identity.scale == "standard":
+                hold(batch.numbers[part].tolist() == [isinstance(v, float) for _, v in pairs], "other numbers", at)
             hold(bits([batch.labels[i], batch.weights[i]]) == bits([event.y, event.weight]), "other label, weight", at)
         hold(len(batch.ignored) == judged.ignored - before, "ignored features", start)
         hold(columns.names == judged.names, f"names {columns.names}, judged {judged.names}", end - 1)
@@ -237,7 +260,7 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
                 w = _fold(w, pairs, event.y, event.weight)
         elif event and identity.rule == "perceptron":
             unseen = Judged(identity)
-            unseen.names = [*rest.names]
+            unseen.names, unseen.sums = [*rest.names], dict(rest.sums)
             after = _fold([*w, *[0.0] * len(event.features)], unseen.pairs(event.features), event.y, event.weight)
             hold(sum(v * v for v in after) > 1e30, "it stops without need", at)
     hold(counts.events == folded, "events learned")

@@ -27,6 +27,7 @@ from service.snapshots.store import RedisStore
 from tests.fuzz import judge
 from tests.fuzz.events import IDENTITIES, event, learned, record
 from tests.fuzz.texts import Texts
+from tests.oracle import standard
 
 LIMITS = Limits(body_bytes=LARGE + 2000, instances=4)
 PARAMETERS = ("top", "names", "limit", "cursor", "explain", "Top", "")
@@ -178,6 +179,7 @@ def score(learner: Learner, row: judge.Features) -> tuple[float, int]:
     """w·x in record order over the weights that are shown, and how many features have none."""
     merged: dict[int, float] = {}
     unknown = 0
+    sums = learner.arrays
     for i, item in enumerate(row):
         name, value = item if isinstance(item, tuple) else (str(i), item)
         column: int | None = i + 1
@@ -189,6 +191,9 @@ def score(learner: Learner, row: judge.Features) -> tuple[float, int]:
         if column is None:
             unknown += 1
         else:
+            if "m2" in sums and isinstance(value, float):
+                n, mean, m2 = (float(sums[name][column]) for name in ("count", "mean", "m2"))
+                value = standard(value, n, mean, m2) if n else 0.0
             merged[column] = merged[column] + value if column in merged else value
     w = learner.weights.tolist()
     s: float = w[0]
@@ -251,7 +256,7 @@ def check_prediction(asked: Asked, answered: Answered, learner: Learner, known: 
         label = (identity.labels or (-1, 1))[positive]
         assert json.dumps(answer["label"]) == json.dumps(label)
         for term in answer.get("contributions", ()):
-            assert term["product"] == term["weight"] * term["value"]
+            assert term["product"] == term["weight"] * term.get("scaled", term["value"])
 
 
 async def fuzz(requests: int, seed: int = 0) -> Counter[int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from service import __version__
-from service.learning.identity import Identity
+from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.snapshots.head import Fingerprint, Source, Writer
 from service.snapshots.keeper import Saved
@@ -20,6 +20,7 @@ IDENTITIES = {
     "named": Identity(average=True, labels=("no", "yes")),
     "positional": Identity(features="positional", dimension=3, rule="logistic-delta", eta=0.1, slope=1.0),
     "hashed": Identity(features="hashed", bits=4, rule="lms", eta=0.01, average="recent", half_life=7),
+    "raw": Identity(scale="standard", event=Places(features="", without=("ñ",), where={"/id": ("a", 1)})),
 }
 
 
@@ -53,6 +54,10 @@ def events(identity: Identity) -> list[bytes]:
     values = [round(((i * 37) % 19 - 9) / 7, 3) for i in range(60)]
     named = [{f"n{i % 7}": values[i], "ñ": values[i + 1]} for i in range(40)]
     shown = [values[i : i + 3] for i in range(40)] if identity.dimension else named
+    if identity.event.features == "":
+        more = [{"tags": ["a", "b"][: i % 3], "new": i % 5 == 0, "id": ["a", 1, "b"][i % 3]} for i in range(40)]
+        raw = [{**x, **y, "label": labels[i % 3 == 0]} for i, (x, y) in enumerate(zip(named, more, strict=True))]
+        return [*(json.dumps(one).encode() for one in raw), b"no event"]
     return [*(event(x, labels[i % 3 == 0]) for i, x in enumerate(shown)), b"no event"]
 
 

@@ -26,13 +26,13 @@ class World(Protocol):
 class State:
     """A plain fold over runs of a log."""
 
-    def __init__(self, eta: float, half_life: int | None) -> None:
-        self.fold = Fold(eta, half_life)
+    def __init__(self, eta: float, half_life: int | None, scaled: bool) -> None:
+        self.fold = Fold(eta, half_life, scaled)
         self.rejected = 0
         self.next: dict[int, int] = {}
 
     def copy(self) -> "State":
-        new = State(self.fold.eta, self.fold.half_life)
+        new = State(self.fold.eta, self.fold.half_life, self.fold.scaled)
         new.fold.__dict__.update(self.fold.__dict__)
         new.fold.w = dict(self.fold.w)
         new.rejected, new.next = self.rejected, dict(self.next)
@@ -100,7 +100,8 @@ class Judge:
         redis.whole()
         if missing := [k["version"] for k in said["kept"] if f"v:{k['version']}" not in redis.state]:
             raise Violation(f"kept versions {missing} are not there")
-        begun = State(said["identity"]["eta"], said["identity"]["half_life"])
+        identity = said["identity"]
+        begun = State(identity["eta"], identity["half_life"], identity["scale"] == "standard")
         if before and before not in self.known:
             raise Violation(f"{before[:6]} was gone on with, which no process of this release wrote")
         source = said["source"]
@@ -153,6 +154,10 @@ class Judge:
             recent = [w - v * part for w, v in zip(found, late, strict=True)]
             if any(abs(a - b) > 1e-9 * max(1.0, fold.limit**0.5) for a, b in zip(recent, fold.recent, strict=False)):
                 return f"the recent average is {recent}, not {fold.recent}"
+        for i, name in enumerate(("count", "mean", "m2") if fold.scaled else ()):
+            sums = [fold.sums.get(feature, (0.0,) * 3)[i] for feature in ("", *fold.w)]
+            if (scale := self._array(said["arrays"][name], said["columns"])) != sums:
+                return f"{name} is {scale}, not {sums}"
         (nn, np), (pn, pp) = counts["confusion"]
         figures = nn + np + pn + pp, counts["mistakes"], np + pn, sum(counts["rejected"].values())
         if figures != (fold.events, fold.mistakes, fold.wrong, state.rejected):

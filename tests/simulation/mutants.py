@@ -13,7 +13,7 @@ LEARN, KEEPER, EVENTS = "service/streaming/learn.py", "service/snapshots/keeper.
 RECOGNISE, CODEC = "service/streaming/recognise.py", "service/snapshots/codec.py"
 IDENTITY, LEARNER = "service/learning/identity.py", "service/learning/learner.py"
 BLOBS, HEAD, STORE = "service/snapshots/blobs.py", "service/snapshots/head.py", "tests/simulation/world.py"
-OFFSETS = "service/streaming/offsets.py"
+OFFSETS, SCALE = "service/streaming/offsets.py", "service/learning/scale.py"
 SEEDS = 300
 CONTRACT = "tests/contract/test_store.py::test_of_the_simulator"
 ALONE = "tests/simulation/test_alone.py"
@@ -54,6 +54,10 @@ MUTANTS = (
         "saved before the dead letters are flushed", LEARN, "            await self._log.flush()\n", "",
     ),
     Mutant("an average that begins anew with each restore", LEARNER, 'arrays.get("late", self._late)', "self._late"),
+    Mutant("counts that begin anew", SCALE, "np.array(arrays)", "np.array(arrays) * [[0], [1], [1]]"),
+    Mutant("means that begin anew", SCALE, "np.array(arrays)", "np.array(arrays) * [[1], [0], [1]]"),
+    Mutant("variances that begin anew", SCALE, "np.array(arrays)", "np.array(arrays) * [[1], [1], [0]]"),
+    Mutant("categories and booleans are scaled too", "service/learning/columns.py", "value.__class__ is float", "True"),
     Mutant("no seek on assignment", LEARN, "                self._log.seek(learner.next)  # 3\n", ""),
     Mutant("no fingerprint check", RECOGNISE, "elif known and record and fingerprint(record) != known:", "elif False:"),
     Mutant(

@@ -28,7 +28,7 @@ from service.streaming import learn
 from service.streaming.states import State
 from tests.simulation.judge import Judge
 from tests.simulation.log import SimulatedLog
-from tests.simulation.world import Clock, SimulatedStore, Step, Topic, Violation, World
+from tests.simulation.world import RAW, Clock, SimulatedStore, Step, Topic, Violation, World
 
 MOST_BLOCKS = 3
 """Of runs since the last kept version."""
@@ -177,7 +177,9 @@ class Simulation:
         self.sizes = rng.choice((2, 3, 200)), rng.choice((2, 3, 8)), 0.0 if seed % 3 == 0 else 1.0
         # Some models diverge, after a few events or a few dozen.
         recent: dict[str, Any] = {"average": "recent", "half_life": 3} if seed % 4 == 1 else {}
-        self.identity = Identity(eta=rng.choice((1.0, 0.5, 0.3)) * (3e14 if seed % 16 == 9 else 1.0), **recent)
+        scaled: dict[str, Any] = {"scale": "standard"} if self.world.values is RAW else {}
+        eta = rng.choice((1.0, 0.5, 0.3)) * (3e14 if seed % 16 == 9 else 1.0)
+        self.identity = Identity(eta=eta, **recent, **scaled)
         self.processes: list[Process] = []
         self.paces: dict[str, float] = {}
         self.reader = Reader(self.world)
@@ -411,7 +413,7 @@ class Simulation:
 
     def recreate(self) -> None:
         world = self.world
-        world.topic = Topic(world.rng, len(world.topic.partitions))
+        world.topic = Topic(world.rng, len(world.topic.partitions), world.values)
         world.topics.append(world.topic)
         world.committed = {}
         for _ in range(world.rng.randint(0, 12)):

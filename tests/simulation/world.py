@@ -19,7 +19,9 @@ from service.learning.identity import FOLD
 from service.snapshots.codec import damaged
 
 NAMES = "abcdefghijklmn"
-VALUES = (0.5, -1.0, 2.0, 0.1, -0.3, 1.5)
+VALUES: tuple[Any, ...] = (0.5, -1.0, 2.0, 0.1, -0.3, 1.5)
+RAW = (*VALUES, True, False, "x", "y")
+"""With what is scaled and what is not."""
 BAD = (
     None, b"", b"no event", b'{"features":{"a":1}}', b'{"features":{"new1":1,"a":NaN},"label":1}',
     b'{"features":{"new2":1},"label":"perhaps"}', b'{"features":{"new3":1,"new4":1e31},"label":1}',
@@ -82,8 +84,8 @@ class Partition:
 class Topic:
     """A topic between its creation and its deletion."""
 
-    def __init__(self, rng: random.Random, partitions: int) -> None:
-        self._rng = rng
+    def __init__(self, rng: random.Random, partitions: int, values: Sequence[Any] = VALUES) -> None:
+        self._rng, self._values = rng, values
         self.partitions = [Partition() for _ in range(partitions)]
         self.compacted = False
 
@@ -106,7 +108,7 @@ class Topic:
         good = rng.random() > 0.15
         value = rng.choice(BAD)
         if good:
-            features = {name: rng.choice(VALUES) for name in rng.sample(NAMES, rng.randint(0, 4))}
+            features = {name: rng.choice(self._values) for name in rng.sample(NAMES, rng.randint(0, 4))}
             value = json.dumps({"features": features, "label": rng.choice((1, -1))}).encode()
         part.records[offset] = Record(offset, rng.randrange(1 << 40), rng.choice((None, b"k")), value, (), good)
 
@@ -250,8 +252,9 @@ class World:
         self.now, self.jump = 0.0, 0.0
         self.faulty, self.torn, self.refusing = True, 0, False
         self.redis = Redis()
-        self.topic = Topic(self.rng, self.rng.choice((1, 1, 2, 3)))
-        self.elsewhere = Topic(self.rng, 1)
+        self.values = RAW if seed % 8 == 5 else VALUES
+        self.topic = Topic(self.rng, self.rng.choice((1, 1, 2, 3)), self.values)
+        self.elsewhere = Topic(self.rng, 1, self.values)
         """Of the same name, on another cluster."""
         self.topics = [self.elsewhere, self.topic]
         self.committed: dict[int, int] = {}

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from river import linear_model as river
+from river import preprocessing
 from sklearn.linear_model import Perceptron, SGDRegressor
 
 from service.learning.identity import Identity
@@ -48,6 +49,19 @@ def test_perceptron_is_rivers(name: str) -> None:
     for i, ours in one_by_one(x, y):
         theirs.learn_one(dict(enumerate(x[i].tolist())), bool(y[i] > 0))
         w = [theirs.intercept, *(theirs.weights.get(j, 0.0) for j in range(x.shape[1]))]
+        assert close(ours.weights, w, 1e-9), f"event {i}"
+
+
+@pytest.mark.parametrize("name", data.NAMES)
+def test_a_scaled_perceptron_is_rivers(name: str) -> None:
+    """`StandardScaler | Perceptron` after each event, of values as they are: of any size, and shifted."""
+    x, y = data.table(name)
+    x = np.round(x * np.geomspace(1e-3, 1e4, x.shape[1]) + np.linspace(-50.0, 1e3, x.shape[1]), 6)
+    theirs = preprocessing.StandardScaler() | river.Perceptron()
+    for i, ours in one_by_one(x, y, scale="standard"):
+        theirs.learn_one(dict(enumerate(x[i].tolist())), bool(y[i] > 0))
+        last = theirs["Perceptron"]
+        w = [last.intercept, *(last.weights.get(j, 0.0) for j in range(x.shape[1]))]
         assert close(ours.weights, w, 1e-9), f"event {i}"
 
 

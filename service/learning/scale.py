@@ -1,0 +1,148 @@
+"""Standard scaling: a number is learned as its distance from the running mean, in running standard deviations.
+
+Welford's sums of each column are state, part of the fold. An event first adds its own numbers to them, then is scaled
+by them, then scored and learned; a prediction is scaled by them and changes nothing. Only numbers are scaled: booleans
+and categories stay what they are, and what is absent is 0 after scaling as before.
+
+    n ← n + 1,  d = x - mean,  mean ← mean + d/n,  M2 ← M2 + d·(x - mean)        (Welford 1962; Knuth, 4.2.2)
+    (x - mean) / √(M2/n), and 0 where that variance is 0
+
+Only +, ×, ÷ and √ in this order, so the same events give the same bits on any CPU.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numba.extending import register_jitable
+from numpy.typing import NDArray
+
+from service.learning.columns import Pairs
+from service.learning.compiled import compiled
+from service.learning.events import Batch
+
+Vector = NDArray[np.float64]
+
+ARRAYS = ("count", "mean", "m2")
+"""What is stored, an array each: n, mean and M2 of each column."""
+
+
+def standard(x: float, n: float, mean: float, m2: float) -> float:
+    """A number by its column's sums; 0 of a column that has none.
+
+    >>> standard(4.0, 3.0, 2.0, 6.0), standard(4.0, 0.0, 0.0, 0.0)
+    (1.414213562373095, 0.0)
+    """
+    variance = m2 / n if n > 0.0 else 0.0
+    return (x - mean) / math.sqrt(variance) if variance > 0.0 else 0.0
+
+
+register_jitable(standard)
+
+
+class Scaler:
+    """The sums of a model's columns."""
+
+    def __init__(self, columns: int = 0) -> None:
+        self._sums = np.zeros((3, columns))
+        self._places = np.zeros(columns, np.int64)
+        self._batch: Batch | None = None
+        self._before = np.zeros((3, 0))
+
+    @classmethod
+    def of(cls, arrays: Sequence[Vector] | Vector) -> Self:
+        """With these sums."""
+        scaler = cls()
+        scaler._sums, scaler._places = np.array(arrays), np.zeros(len(arrays[0]), np.int64)
+        return scaler
+
+    def arrays(self, columns: int) -> dict[str, Vector]:
+        """What is to be stored of the first columns, by name."""
+        return {name: sums[:columns] for name, sums in zip(ARRAYS, self._sums, strict=True)}
+
+    def copy(self) -> "Scaler":
+        """The sums as they are now."""
+        return self.of(self._sums)
+
+    def make_room(self, columns: int) -> None:
+        """Let there be so many columns, at least."""
+        if (more := columns - self._sums.shape[1]) > 0:
+            self._sums = np.concatenate([self._sums, np.zeros((3, more))], axis=1)
+            self._places = np.zeros(columns, np.int64)
+
+    def learn(self, batch: Batch) -> Batch:
+        """Take in the events of a batch, one after the other, and scale each; equal columns of one event are merged."""
+        self._batch, self._before = batch, np.empty((3, len(batch.values)))
+        scaled = np.empty(len(batch.values))
+        _learn(batch.starts, batch.columns, batch.values, batch.numbers, *self._sums, self._before, scaled)
+        starts, columns = batch.starts.copy(), batch.columns.copy()
+        count = _merge(starts, columns, scaled, self._places)
+        return batch._replace(starts=starts, columns=columns[:count], values=scaled[:count])
+
+    def undo(self, first: int) -> None:
+        """Forget the events of the last batch from this one on."""
+        if (batch := self._batch) is not None:
+            _undo(int(batch.starts[first]), batch.columns, batch.numbers, *self._sums, self._before)
+
+    def value(self, column: int, value: float) -> float:
+        """The value of a feature, of a number as a float, as weights meet it."""
+        if value.__class__ is not float:
+            return value
+        return standard(value, *self._sums[:, column].tolist())
+
+    def merged(self, pairs: Pairs) -> Pairs:
+        """Features as weights meet them, equal columns merged."""
+        found: dict[int, float] = {}
+        for column, value in pairs:
+            scaled = self.value(column, value)
+            found[column] = found[column] + scaled if column in found else scaled
+        return list(found.items())
+
+
+@compiled
+def _learn(
+    starts: Any, columns: Any, values: Vector, numbers: Any, n: Vector, mean: Vector, m2: Vector, before: Any,
+    scaled: Vector,
+) -> None:  # fmt: skip
+    for i in range(len(starts) - 1):
+        for j in range(starts[i], starts[i + 1]):
+            if numbers[j]:
+                c = columns[j]
+                before[0, j], before[1, j], before[2, j] = n[c], mean[c], m2[c]
+                n[c] += 1.0
+                distance = values[j] - mean[c]
+                mean[c] += distance / n[c]
+                m2[c] += distance * (values[j] - mean[c])
+        for j in range(starts[i], starts[i + 1]):
+            c = columns[j]
+            scaled[j] = standard(values[j], n[c], mean[c], m2[c]) if numbers[j] else values[j]
+
+
+@compiled
+def _undo(start: int, columns: Any, numbers: Any, n: Vector, mean: Vector, m2: Vector, before: Any) -> None:
+    for j in range(len(columns) - 1, start - 1, -1):
+        if numbers[j]:
+            c = columns[j]
+            n[c], mean[c], m2[c] = before[0, j], before[1, j], before[2, j]
+
+
+@compiled
+def _merge(starts: Any, columns: Any, values: Vector, places: Any) -> int:
+    """Add up equal columns of one event in place, each where it is first; returns how many values are left.
+
+    `places` has where a column was put last, perhaps long ago: it counts where that column still stands there.
+    """
+    at = 0
+    for i in range(len(starts) - 1):
+        begin, start = at, starts[i]
+        starts[i] = at
+        for j in range(start, starts[i + 1]):
+            c = columns[j]
+            if begin <= places[c] < at and columns[places[c]] == c:
+                values[places[c]] += values[j]
+            else:
+                columns[at], values[at], places[c] = c, values[j], at
+                at += 1
+    starts[len(starts) - 1] = at
+    return at
