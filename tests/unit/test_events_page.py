@@ -27,6 +27,7 @@ from service.settings.load import load
 from service.settings.model import EventSettings, ModelSettings
 from service.snapshots.store import RedisStore
 from service.tools.formats import Events, format_of
+from tests.fuzz import judge
 from tests.fuzz.requests import Asked, ask
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +148,18 @@ def _events(language: str, text: str, of: Identity, tmp_path: Path) -> list[Any]
     return found
 
 
+def _agrees(of: Identity, raw: bytes | None, becomes: Becomes) -> None:
+    """The fuzzers' judge, which has the page's rules in its own few lines, says the same."""
+    event, faults = judge.event(raw, of)
+    reason = becomes[0].removeprefix("rejected: ")
+    if reason != becomes[0]:
+        assert reason in faults
+    else:
+        assert faults == set()
+        assert (event is None) == (becomes[0] == "skipped")
+        assert event is None or not becomes[1] or of.features != "named" or event.features == becomes[1]
+
+
 @pytest.mark.parametrize("title", SECTIONS)
 def test_what_is_shown_is_what_happens(title: str, tmp_path: Path) -> None:
     name, of = "model", Identity()
@@ -162,7 +175,10 @@ def test_what_is_shown_is_what_happens(title: str, tmp_path: Path) -> None:
             assert not produced or [json.loads(value) for value in waiting] == produced
             produced = []
         elif language == "text":
-            assert [_becomes(of, record.encode()) for record in waiting] == list(_outcomes(text))
+            outcomes = list(_outcomes(text))
+            assert [_becomes(of, record.encode()) for record in waiting] == outcomes
+            for record, outcome in zip(waiting, outcomes, strict=True):
+                _agrees(of, record.encode(), outcome)
             learned, waiting = learned + waiting, []
         elif language == "http":
             request, answer = text.split("\n\n")
@@ -266,3 +282,97 @@ def test_links_within_the_page_lead_somewhere() -> None:
     links = re.findall(r"\]\((?!http)([^)]+)\)", PAGE)
     assert [link for link in links if link.startswith("#") and link[1:] not in titles] == []
     assert [link for link in links if link[0] != "#" and not (ROOT / "docs" / link).is_file()] == []
+    assert {"", *(f"#{title}" for title in titles)} >= set(re.findall(r"\]\(docs/events\.md([^)]*)\)", README))
+
+
+def _deep(begin: str, innermost: str, end: str, times: int, name: str = "features") -> str:
+    """A record with so many levels around a value, at a member of this name."""
+    value = begin * times + innermost + end * times
+    return json.dumps({"features": {}, "label": 1} | {name: json.loads(value)})
+
+
+IN_WORDS = [
+    # Values.
+    ("", '{"features": {"a": ""}, "label": 1}', "a= 1"),
+    ("", '{"features": {"a.b": 1, "a": {"b": 2}}, "label": 1}', "duplicate-feature"),
+    ("", '{"features": {"a": {"b": 1, "b": null}}, "label": 1}', "duplicate-feature"),
+    ("features = 'positional'\ndimension = 1", '{"features": [true], "label": 1}', "wrong-type"),
+    # Where things stand.
+    ("event = {label = '/a~1b/c~0d'}", '{"features": {}, "a/b": {"c~d": 1}}', ""),
+    ("event = {label = '/a/0'}", '{"features": {}, "a": [1]}', "missing-field"),
+    ("event = {label = '/a/b'}", '{"features": {}, "a": {"b": 1}, "a": 2}', "duplicate-feature"),
+    ("", '{"features": {"a": 1}, "label": 1, "more": [{"x": 1, "x": [2, "3"]}], "more": 4}', "a 1"),
+    # Which features.
+    ("event = {without = ['user']}", '{"features": {"user": {"a": 1}}, "label": 1}', "user.a 1"),
+    ("event = {without = ['A', 'tag']}", '{"features": {"a": 1, "tags": ["x"]}, "label": 1}', "a 1, tags=x 1"),
+    (
+        "event = {without = ['a', 'b.*']}",
+        '{"features": {"a": [[1], {"x": 1, "x": 2}], "b": {"c": 1e99}}, "label": 1}',
+        "",
+    ),
+    ("event = {without = ['b.*']}", '{"features": {"b": {"c": 1, "c": 2}}, "label": 1}', "duplicate-feature"),
+    ("event = {only = ['e.1']}", '{"features": {"e": [1e99, 2]}, "label": 1}', "e.1 2"),
+    ("event = {only = ['e.1']}", '{"features": {"e": [null, 2]}, "label": 1}', "wrong-type"),
+    ("event = {only = ['e.1']}", '{"features": {"e": [null]}, "label": 1}', ""),
+    ("event = {only = ['e.1']}", '{"features": {"e": ["x", "y"]}, "label": 1}', "e=x 1, e=y 1"),
+    ("event = {without = ['e.1']}", '{"features": {"e": ["x", "y"]}, "label": 1}', "e=x 1, e=y 1"),
+    ("event = {without = ['e']}", '{"features": {"e": ["x", "y"]}, "label": 1}', ""),
+    # Which records.
+    ("event.where = {'/n' = 1}", '{"n": 1.0, "features": {}, "label": 1}', ""),
+    ("event.where = {'/n' = 1}", '{"n": true, "features": {}, "label": 1}', "skipped"),
+    ("event.where = {'/n' = 1}", '{"n": "1", "features": {}, "label": 1}', "skipped"),
+    (
+        "event.where = {'/n' = 1}\nmax_features = 1",
+        '{"n": 2, "features": {"a": 1, "b": [1, "x"]}, "weight": 0}',
+        "skipped",
+    ),
+    ("event.where = {'/n' = 1}\nmax_record_bytes = 9", '{"n":    2}', "too-large"),
+    ("event.where = {'/n' = 1}", '{"n": 2, "n": 3}', "duplicate-feature"),
+    ("event.where = {'/n' = 1}", '{"n": 2, "x": NaN}', "not-json"),
+    ("event.where = {'/n' = 1}", "[]", "wrong-type"),
+    ("event = {features = '', where = {'/n' = 1}}", '{"n": 1, "label": 1}', "n 1"),
+    # Label, weight, id.
+    ("labels = [0, 1]", '{"features": {}, "label": 1.0}', ""),
+    ("labels = [0, 1]", '{"features": {}, "label": true}', "unknown-label"),
+    ("labels = [0, 1]", '{"features": {}, "label": -1}', "unknown-label"),
+    ("", '{"features": {}, "label": 1, "id": 7, "weight": 1}', ""),
+    ("", '{"features": {}, "label": 1, "id": null}', "wrong-type"),
+    ("", '{"features": {}, "label": 1, "weight": null}', "wrong-type"),
+    # Strings.
+    ("text = 'reject'", '{"features": {"a": ["x"]}, "label": 1}', "wrong-type"),
+    ("text = 'reject'\nevent = {without = ['a']}", '{"features": {"a": "x"}, "label": 1}', ""),
+    ("text = 'ignore'", '{"features": {"a": ["x"], "b": 1}, "label": 1}', "b 1"),
+    ("text = 'ignore'", '{"features": {"a": ["x", 1]}, "label": 1}', "wrong-type"),
+    # Limits.
+    ("max_features = 5", '{"features": {"a": null, "b": {"c": [1, 2]}}, "label": 1}', "b.c.0 1, b.c.1 2"),
+    ("max_features = 4", '{"features": {"a": null, "b": {"c": [1, 2]}}, "label": 1}', "too-many-features"),
+    ("max_features = 1\nevent = {features = ''}", '{"label": 1, "a": 2}', "too-many-features"),
+    ("max_name_bytes = 4", '{"features": {"long name": null, "a": "é"}, "label": 1}', "a=é 1"),
+    ("max_name_bytes = 3", '{"features": {"a": "é"}, "label": 1}', "name-too-long"),
+    ("", _deep('{"a": ', "{}", "}", 15), ""),
+    ("", _deep('{"a": ', "{}", "}", 16), "wrong-type"),
+    ("", _deep("[", "[]", "]", 62, "x"), ""),
+    ("", _deep("[", "[]", "]", 63, "x"), "not-json"),
+    # Rejected records.
+    ("", '{"features": {"a": %s}, "label": 1}' % ("9" * 5000), "out-of-range"),
+    ("", '{"features": {"a": NaN}, "label": 1}', "not-finite"),
+    ("", '{"features": {}, "label": Infinity}', "unknown-label"),
+    ("", '{"features": {}, "label": 1, "weight": NaN}', "bad-weight"),
+    ("", '\ufeff{"features": {}, "label": 1}', "not-json"),
+]
+"""What the page says in words: settings, a record, and its features or why it is rejected."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "record", "becomes"), IN_WORDS, ids=lambda text: text[:60].encode("unicode_escape").decode()
+)
+def test_what_is_said_in_words(settings: str, record: str, becomes: str, tmp_path: Path) -> None:
+    of = _models(f"[models.m]\n{settings}", tmp_path)["m"].identity()
+    found, features = _becomes(of, record.encode())
+    if becomes in REASONS:
+        assert found == f"rejected: {becomes}"
+    elif becomes == "skipped":
+        assert found == "skipped"
+    else:
+        assert (found, features) == ("positive", _shown(becomes.split(", ") if becomes else []))
+    _agrees(of, record.encode(), (found, features))
