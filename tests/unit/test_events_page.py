@@ -265,6 +265,8 @@ def test_the_default_places_are_shown(tmp_path: Path) -> None:
     (model,) = _models(toml, tmp_path).values()
     assert model.event == EventSettings()
     assert all(f"{name} = " in toml for name in ("features", "label", "weight", "id"))
+    both = _models("[model.event]\nlabel = '/y'\n[models.m.event]\nfeatures = ''\n[models.n]", tmp_path)
+    assert (both["m"].event.label, both["n"].event.label) == ("/label", "/y")
 
 
 def test_every_setting_of_events_is_on_the_page() -> None:
