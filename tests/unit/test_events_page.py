@@ -1,0 +1,380 @@
+"""docs/events.md and the README's events, run: what they show of settings, records and requests is what happens.
+
+A section is read from its beginning, with the default settings. A `toml` block sets its last model. A `json` block has
+records, and the `text` block after it what becomes of each, with an empty line between. An `http` block is a request
+and its answer, by a model that has learned the section's records since its settings. A block of a file is followed by
+the events that `perceptron produce` makes of it.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast, get_args
+
+import pytest
+
+from service.learning import features, identity, scanner
+from service.learning.columns import columns_for
+from service.learning.events import REASONS, Decoder
+from service.learning.identity import Identity, Text
+from service.learning.learner import Learner
+from service.monitoring.metrics import Metrics
+from service.serving.app import Limits, create_app
+from service.serving.models import Models, given
+from service.settings.load import load
+from service.settings.model import EventSettings, ModelSettings
+from service.snapshots.store import RedisStore
+from service.tools.formats import Events, format_of
+from tests.fuzz import judge
+from tests.fuzz.requests import Asked, ask
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "events.md").read_text()
+README = (ROOT / "README.md").read_text()
+FILES = {"svmlight": ".svm", "csv": ".csv"}
+BUILT = {"svmlight"}
+"""Of these, what `perceptron produce` reads as the page says. Strings in CSV are not there yet."""
+
+Becomes = tuple[str, list[tuple[str, float]]]
+"""What becomes of a record: its first line, and its features."""
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+
+
+def _sections(page: str) -> dict[str, list[Block]]:
+    """The blocks of each section, by its title."""
+    found: dict[str, list[Block]] = {}
+    title = ""
+    for match in re.finditer(r"^#+ ([^\n]+)$|^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        if match[1]:
+            title = match[1]
+        else:
+            found.setdefault(title, []).append(Block(match[2], match[3]))
+    return found
+
+
+_EVENTS = README.partition("\n## Events\n")[2].partition("\n## ")[0]
+SECTIONS = {f"events.md: {title}": blocks for title, blocks in _sections(PAGE).items()} | {
+    "README.md": _sections(_EVENTS).get("", [])
+}
+
+
+def _table(*header: str) -> list[list[str]]:
+    """The rows of the page's table with this header."""
+    first = f"| {' | '.join(header)} |\n"
+    assert PAGE.count(first) == 1, first
+    lines = PAGE.partition(first)[2].partition("\n\n")[0].splitlines()[1:]
+    return [[cell.strip() for cell in line.strip("|").split(" |")] for line in lines]
+
+
+def _quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def _models(toml: str, tmp_path: Path) -> dict[str, ModelSettings]:
+    file = tmp_path / "perceptron.toml"
+    file.write_text(toml)
+    return load(str(file), {}).models
+
+
+def _values(text: str) -> list[str]:
+    """The JSON values of a block, each as it is written."""
+    found, at = [], 0
+    while at < len(text):
+        end = json.JSONDecoder().raw_decode(text, at)[1]
+        found.append(text[at:end])
+        at = end + len(text[end:]) - len(text[end:].lstrip())
+    return found
+
+
+def _becomes(of: Identity, raw: bytes | None) -> Becomes:
+    """What becomes of a record as the first of a model."""
+    batch, rejects = Decoder(of, columns_for(of)).decode([raw])
+    if rejects:
+        return f"rejected: {rejects[0].reason}", []
+    if batch.skipped:
+        return "skipped", []
+    sign, weight = ("positive" if batch.labels[0] > 0 else "negative"), batch.weights[0]
+    names = batch.names if of.features == "named" else [str(column - 1) for column in batch.columns.tolist()]
+    return (
+        sign if weight == 1 else f"{sign}, weight {weight:g}",
+        list(zip(names, batch.values.tolist(), strict=True)),
+    )
+
+
+def _shown(lines: list[str]) -> list[tuple[str, float]]:
+    """Features as they are written: name and value."""
+    return [(name, float(value)) for name, value in (line.rsplit(None, 1) for line in lines)]
+
+
+def _outcomes(text: str) -> Iterator[Becomes]:
+    for paragraph in text.split("\n\n"):
+        first, *rest = paragraph.strip().splitlines()
+        yield first, _shown(rest)
+
+
+class _NoStore:
+    """A model that is given has no kept versions to be asked for."""
+
+
+def _answer(name: str, of: Identity, records: list[str], request: str) -> tuple[str, Any]:
+    """Status line and body of the answer to `POST path`, and a body."""
+    learner = Learner(of)
+    learner.begin({0: 0})
+    learner.apply(0, 0, [record.encode() for record in records])
+    metrics = Metrics("0", lambda: [], lambda: True, lambda: {})
+    models, store = Models([given(name, learner, 0.0)]), cast(RedisStore, _NoStore())
+    app = create_app(models, metrics, lambda: True, lambda: False, store, Limits(), version="0")
+    first, _, body = request.partition("\n")
+    method, path = first.split()
+    found = asyncio.run(ask(app, Asked(method, path, "", b"application/json", body.encode())))
+    return str(found.status), json.loads(found.body)
+
+
+def _events(language: str, text: str, of: Identity, tmp_path: Path) -> list[Any]:
+    """The events of a file that is this text, as `perceptron produce` makes them."""
+    file = tmp_path / f"events{FILES[language]}"
+    file.write_text(text)
+    form = format_of(str(file), of, name=None, label=None, key=None, zero_based=False)
+    bad: list[str] = []
+    lines = Events(str(file), form, of, keyed=False, check=True).lines(bad.append)
+    found = [json.loads(line.value) for line in lines]
+    assert bad == []
+    return found
+
+
+def _agrees(of: Identity, raw: bytes | None, becomes: Becomes) -> None:
+    """The fuzzers' judge, which has the page's rules in its own few lines, says the same."""
+    event, faults = judge.event(raw, of)
+    reason = becomes[0].removeprefix("rejected: ")
+    if reason != becomes[0]:
+        assert reason in faults
+    else:
+        assert faults == set()
+        assert (event is None) == (becomes[0] == "skipped")
+        assert event is None or not becomes[1] or of.features != "named" or event.features == becomes[1]
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_what_is_shown_is_what_happens(title: str, tmp_path: Path) -> None:
+    name, of = "model", Identity()
+    learned, waiting, produced = list[str](), list[str](), list[Any]()
+    for language, text in SECTIONS[title]:
+        assert language in {"text", "http"} or not waiting, "records without what becomes of them"
+        assert language == "json" or not produced, "a file without its events"
+        if language == "toml":
+            models = _models(text, tmp_path)
+            name, of, learned = list(models)[-1], list(models.values())[-1].identity(), []
+        elif language == "json":
+            waiting = _values(text)
+            assert not produced or [json.loads(value) for value in waiting] == produced
+            produced = []
+        elif language == "text":
+            outcomes = list(_outcomes(text))
+            assert [_becomes(of, record.encode()) for record in waiting] == outcomes
+            for record, outcome in zip(waiting, outcomes, strict=True):
+                _agrees(of, record.encode(), outcome)
+            learned, waiting = learned + waiting, []
+        elif language == "http":
+            request, answer = text.split("\n\n")
+            first, _, body = answer.partition("\n")
+            assert _answer(name, of, learned, request) == (first.split()[0], json.loads(body))
+        else:
+            assert language in FILES
+            produced = _events(language, text, of, tmp_path) if language in BUILT else []
+    assert not waiting
+    assert not produced
+
+
+def test_the_page_has_all_its_kinds_of_blocks() -> None:
+    """And so no block of another name is passed by, nor is none found at all."""
+    count = dict.fromkeys(("toml", "json", "text", "http", *FILES), 0)
+    for title, blocks in SECTIONS.items():
+        for block in blocks if title.startswith("events.md") else []:
+            count[block.language] += 1
+    assert sum(count.values()) == PAGE.count("```") / 2
+    assert min(count.values()) >= 1
+    assert count["json"] == count["text"] >= 15
+    assert {block.language for block in SECTIONS["README.md"]} == {"toml", "json", "text"}
+
+
+@pytest.mark.parametrize(
+    ("row", "of"),
+    [
+        *((row, Identity()) for row in _table("a value", "in a record", "becomes")),
+        *(
+            (row, Identity(text=cast(Text, json.loads(_quoted(row[0])[0]))))
+            for row in _table("`text`", "in a record", "becomes")
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_what_a_value_becomes(row: list[str], of: Identity) -> None:
+    _, members, said = row
+    first, found = _becomes(of, f'{{"features": {{{members.strip("`")}}}, "label": 1}}'.encode())
+    if said.startswith("rejected: "):
+        assert first == f"rejected: {_quoted(said)[0]}"
+    else:
+        assert (said == "nothing") == (not found)
+        assert (first, found) == ("positive", _shown(_quoted(said)))
+
+
+def test_each_way_to_read_strings_has_a_row() -> None:
+    rows = _table("`text`", "in a record", "becomes")
+    assert [json.loads(_quoted(row[0])[0]) for row in rows] == list(get_args(Text))
+
+
+def test_each_example_is_rejected_for_its_reason(tmp_path: Path) -> None:
+    (toml,) = (block.text for block in SECTIONS["events.md: Rejected records"])
+    models = _models(toml, tmp_path)
+    rows = _table("reason", "what is wrong", "a record")
+    assert [_quoted(reason)[0] for reason, _, _ in rows] == list(REASONS)
+    for reason, _, example in rows:
+        record, of = [*_quoted(example), "small"][:2] if example else [None, "small"]
+        raw = None if record is None else record.encode()
+        assert _becomes(models[of or ""].identity(), raw)[0] == f"rejected: {_quoted(reason)[0]}", record
+
+
+def test_a_record_without_a_value_is_passed_over_where_there_is_a_where(tmp_path: Path) -> None:
+    shown = [text for blocks in SECTIONS.values() for language, text in blocks if language == "toml"]
+    identities = [one.identity() for text in shown for one in _models(text, tmp_path).values()]
+    assert {bool(of.event.where) for of in identities} == {True, False}
+    for of in identities:
+        assert {_becomes(of, raw)[0] for raw in (None, b"")} == {"skipped" if of.event.where else "rejected: empty"}
+
+
+def test_the_limits_are_the_defaults() -> None:
+    rows = _table("what", "at most", "setting", "beyond")
+    settings = {_quoted(name)[0]: float(most.replace(",", "")) for _, most, name, _ in rows if name}
+    assert settings == {
+        name: getattr(ModelSettings(), name) for name in ModelSettings.model_fields if name.startswith("max_")
+    }
+    fixed = [float(most) for _, most, name, _ in rows if not name]
+    assert fixed == [identity.MAX_VALUE, identity.MAX_WEIGHT, features.MAX_DEPTH, scanner.MAX_DEPTH]
+    assert {_quoted(beyond)[0] for *_, beyond in rows if "`" in beyond} < set(REASONS)
+
+
+def test_the_default_places_are_shown(tmp_path: Path) -> None:
+    """The first block of their section is what stands where nothing is set."""
+    toml = SECTIONS["events.md: Where things stand"][0].text
+    (model,) = _models(toml, tmp_path).values()
+    assert model.event == EventSettings()
+    assert all(f"{name} = " in toml for name in ("features", "label", "weight", "id"))
+    both = _models("[model.event]\nlabel = '/y'\n[models.m.event]\nfeatures = ''\n[models.n]", tmp_path)
+    assert (both["m"].event.label, both["n"].event.label) == ("/label", "/y")
+
+
+def test_every_setting_of_events_is_on_the_page() -> None:
+    names = [*EventSettings.model_fields, "features", "dimension", "bits", "text", "scale", "labels"]
+    assert [name for name in names if not re.search(rf"`{name}`|^{name} = ", PAGE, re.MULTILINE)] == []
+    section = PAGE.partition("## All of it is identity")[2].partition(":")[2].partition(".")[0]
+    said = set(_quoted(section))
+    assert said <= set(Identity.__struct_fields__)
+    assert said >= {name for name in names if name in Identity.__struct_fields__} | {"event"}
+    assert said >= {name for name in Identity.__struct_fields__ if name.startswith("max_")}
+
+
+def test_links_within_the_page_lead_somewhere() -> None:
+    titles = {re.sub(r"[^\w -]", "", t).lower().replace(" ", "-") for t in re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)}
+    links = re.findall(r"\]\((?!http)([^)]+)\)", PAGE)
+    assert [link for link in links if link.startswith("#") and link[1:] not in titles] == []
+    assert [link for link in links if link[0] != "#" and not (ROOT / "docs" / link).is_file()] == []
+    assert {"", *(f"#{title}" for title in titles)} >= set(re.findall(r"\]\(docs/events\.md([^)]*)\)", README))
+
+
+def _deep(begin: str, innermost: str, end: str, times: int, name: str = "features") -> str:
+    """A record with so many levels around a value, at a member of this name."""
+    value = begin * times + innermost + end * times
+    return json.dumps({"features": {}, "label": 1} | {name: json.loads(value)})
+
+
+IN_WORDS = [
+    # Values.
+    ("", '{"features": {"a": ""}, "label": 1}', "a= 1"),
+    ("", '{"features": {"a.b": 1, "a": {"b": 2}}, "label": 1}', "duplicate-feature"),
+    ("", '{"features": {"a": {"b": 1, "b": null}}, "label": 1}', "duplicate-feature"),
+    ("features = 'positional'\ndimension = 1", '{"features": [true], "label": 1}', "wrong-type"),
+    # Where things stand.
+    ("event = {label = '/a~1b/c~0d'}", '{"features": {}, "a/b": {"c~d": 1}}', ""),
+    ("event = {label = '/a/0'}", '{"features": {}, "a": [1]}', "missing-field"),
+    ("event = {label = '/a/b'}", '{"features": {}, "a": {"b": 1}, "a": 2}', "duplicate-feature"),
+    ("", '{"features": {"a": 1}, "label": 1, "more": [{"x": 1, "x": [2, "3"]}], "more": 4}', "a 1"),
+    # Which features.
+    ("event = {without = ['user']}", '{"features": {"user": {"a": 1}}, "label": 1}', "user.a 1"),
+    ("event = {without = ['A', 'tag']}", '{"features": {"a": 1, "tags": ["x"]}, "label": 1}', "a 1, tags=x 1"),
+    (
+        "event = {without = ['a', 'b.*']}",
+        '{"features": {"a": [[1], {"x": 1, "x": 2}], "b": {"c": 1e99}}, "label": 1}',
+        "",
+    ),
+    ("event = {without = ['b.*']}", '{"features": {"b": {"c": 1, "c": 2}}, "label": 1}', "duplicate-feature"),
+    ("event = {only = ['e.1']}", '{"features": {"e": [1e99, 2]}, "label": 1}', "e.1 2"),
+    ("event = {only = ['e.1']}", '{"features": {"e": [null, 2]}, "label": 1}', "wrong-type"),
+    ("event = {only = ['e.1']}", '{"features": {"e": [null]}, "label": 1}', ""),
+    ("event = {only = ['e.1']}", '{"features": {"e": ["x", "y"]}, "label": 1}', "e=x 1, e=y 1"),
+    ("event = {without = ['e.1']}", '{"features": {"e": ["x", "y"]}, "label": 1}', "e=x 1, e=y 1"),
+    ("event = {without = ['e']}", '{"features": {"e": ["x", "y"]}, "label": 1}', ""),
+    # Which records.
+    ("event.where = {'/n' = 1}", '{"n": 1.0, "features": {}, "label": 1}', ""),
+    ("event.where = {'/n' = 1}", '{"n": true, "features": {}, "label": 1}', "skipped"),
+    ("event.where = {'/n' = 1}", '{"n": "1", "features": {}, "label": 1}', "skipped"),
+    (
+        "event.where = {'/n' = 1}\nmax_features = 1",
+        '{"n": 2, "features": {"a": 1, "b": [1, "x"]}, "weight": 0}',
+        "skipped",
+    ),
+    ("event.where = {'/n' = 1}\nmax_record_bytes = 9", '{"n":    2}', "too-large"),
+    ("event.where = {'/n' = 1}", '{"n": 2, "n": 3}', "duplicate-feature"),
+    ("event.where = {'/n' = 1}", '{"n": 2, "x": NaN}', "not-json"),
+    ("event.where = {'/n' = 1}", "[]", "wrong-type"),
+    ("event = {features = '', where = {'/n' = 1}}", '{"n": 1, "label": 1}', "n 1"),
+    # Label, weight, id.
+    ("labels = [0, 1]", '{"features": {}, "label": 1.0}', ""),
+    ("labels = [0, 1]", '{"features": {}, "label": true}', "unknown-label"),
+    ("labels = [0, 1]", '{"features": {}, "label": -1}', "unknown-label"),
+    ("", '{"features": {}, "label": 1, "id": 7, "weight": 1}', ""),
+    ("", '{"features": {}, "label": 1, "id": null}', "wrong-type"),
+    ("", '{"features": {}, "label": 1, "weight": null}', "wrong-type"),
+    # Strings.
+    ("text = 'reject'", '{"features": {"a": ["x"]}, "label": 1}', "wrong-type"),
+    ("text = 'reject'\nevent = {without = ['a']}", '{"features": {"a": "x"}, "label": 1}', ""),
+    ("text = 'ignore'", '{"features": {"a": ["x"], "b": 1}, "label": 1}', "b 1"),
+    ("text = 'ignore'", '{"features": {"a": ["x", 1]}, "label": 1}', "wrong-type"),
+    # Limits.
+    ("max_features = 5", '{"features": {"a": null, "b": {"c": [1, 2]}}, "label": 1}', "b.c.0 1, b.c.1 2"),
+    ("max_features = 4", '{"features": {"a": null, "b": {"c": [1, 2]}}, "label": 1}', "too-many-features"),
+    ("max_features = 1\nevent = {features = ''}", '{"label": 1, "a": 2}', "too-many-features"),
+    ("max_name_bytes = 4", '{"features": {"long name": null, "a": "é"}, "label": 1}', "a=é 1"),
+    ("max_name_bytes = 3", '{"features": {"a": "é"}, "label": 1}', "name-too-long"),
+    ("", _deep('{"a": ', "{}", "}", 15), ""),
+    ("", _deep('{"a": ', "{}", "}", 16), "wrong-type"),
+    ("", _deep("[", "[]", "]", 62, "x"), ""),
+    ("", _deep("[", "[]", "]", 63, "x"), "not-json"),
+    # Rejected records.
+    ("", '{"features": {"a": %s}, "label": 1}' % ("9" * 5000), "out-of-range"),
+    ("", '{"features": {"a": NaN}, "label": 1}', "not-finite"),
+    ("", '{"features": {}, "label": Infinity}', "unknown-label"),
+    ("", '{"features": {}, "label": 1, "weight": NaN}', "bad-weight"),
+    ("", '\ufeff{"features": {}, "label": 1}', "not-json"),
+]
+"""What the page says in words: settings, a record, and its features or why it is rejected."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "record", "becomes"), IN_WORDS, ids=lambda text: text[:60].encode("unicode_escape").decode()
+)
+def test_what_is_said_in_words(settings: str, record: str, becomes: str, tmp_path: Path) -> None:
+    of = _models(f"[models.m]\n{settings}", tmp_path)["m"].identity()
+    found, features = _becomes(of, record.encode())
+    if becomes in REASONS:
+        assert found == f"rejected: {becomes}"
+    elif becomes == "skipped":
+        assert found == "skipped"
+    else:
+        assert (found, features) == ("positive", _shown(becomes.split(", ") if becomes else []))
+    _agrees(of, record.encode(), (found, features))
