@@ -22,7 +22,7 @@ def advice(learner: Learner) -> dict[str, str]:
     if events >= 2 * recent.window and accuracy is not None and baseline is not None and accuracy < baseline:
         found["accuracy"] = (
             f"of the last {recent.window:,} predictions {accuracy:.1%} were right, and always the more frequent label "
-            f"would have been in {baseline:.1%}: try {_tries(learner)}values of like size, such as standardised ones"
+            f"would have been in {baseline:.1%}: try {_tries(learner)}"
         )
     rejected = sum(learner.counts.rejected.values())
     if rejected > events and rejected + events >= LEAST:
@@ -40,8 +40,7 @@ def _tries(learner: Learner) -> str:
         tries.append(f'serve = "average", which was right in {recent.average_accuracy:.1%}')
     anew = [] if identity.scale == "standard" else ['scale = "standard"']
     anew += [] if identity.average else ['average = "recent" with serve = "average"']
-    if identity.rule != "logistic-delta":
-        anew.append('rule = "logistic-delta"')
+    anew += [] if identity.rule == "logistic-delta" else ['rule = "logistic-delta"']
     if anew:
         tries.append(f"{' or '.join(anew)} (for which `perceptron reset` has the log learned again)")
-    return f"{', '.join(tries)}, or " if tries else ""
+    return ", or ".join(tries) or "other features"

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from service.errors import Rejected
 from service.learning.identity import MAX_VALUE, Identity, Mode
@@ -70,12 +70,12 @@ class Flattener:
         self.way = way(event.features)
         others = [way(pointer) for pointer in (event.label, event.weight, event.id) if pointer is not None]
         self._taken = [one[len(self.way) :] for one in others if one[: len(self.way)] == self.way]
-        self._wants = _wants(event.only, event.without) if event.only or event.without else None
+        self._patterns = _patterns(event.only, event.without) if event.only or event.without else None
 
     @property
     def plain(self) -> bool:
         """Whether an object's members are all its features."""
-        return not self._taken and self._wants is None
+        return not self._taken and self._patterns is None
 
     def of(self, value: Any, pointer: str = "") -> Features:
         """The features of a parsed value, which stands at `pointer`; raises Rejected with the first rule it breaks."""
@@ -119,7 +119,7 @@ class Flattener:
             names = [name for name, _ in value]
             twice = next(name for i, name in enumerate(names) if name in names[:i])
             raise _duplicate(twice, pointer + pointer_to([twice]))
-        text, limit, wants = self.identity.text, self.identity.max_name_bytes, self._wants
+        text, limit, patterns = self.identity.text, self.identity.max_name_bytes, self._patterns
         for own, one in members(value) or ():
             name, form = prefix + own, one.__class__
             if form is dict or form is Members:
@@ -128,7 +128,7 @@ class Flattener:
             if form is list:
                 self._take_list(one, name, found, pointer + pointer_to([own]))
                 continue
-            if one is None or (form is str and text == "ignore") or (wants is not None and not wants(name)):
+            if one is None or (form is str and text == "ignore") or (patterns and not patterns.take(name)):
                 continue
             feature: float
             if form is str and text == "category":
@@ -142,26 +142,25 @@ class Flattener:
             if name in found:
                 raise _duplicate(name, pointer + pointer_to([own]))
             if len(name) * 4 > limit and not name_fits(name, self.identity):
-                raise _too_long(self.identity, pointer + pointer_to([own]))
+                raise _too_long(self.identity, pointer)
             found[name] = feature
 
     def _take_list(self, values: list[Any], name: str, found: dict[str, float], pointer: str) -> None:
         """Add the features of a list: how often each string is in it, or each number or boolean by its position."""
-        identity, wants = self.identity, self._wants
+        identity, patterns = self.identity, self._patterns or _ALL
         places = [f"{name}.{i}" for i in range(len(values))]
-        if wants is not None:
-            whole = wants(name)
-            if whole is None or not (whole or any(map(wants, places))):
-                return
+        whole = patterns.among(name)
+        if patterns.out(name) or not (whole or any(map(patterns.among, places))):
+            return
         forms = {float if one.__class__ is int else one.__class__ for one in values}
         own: dict[str, float] = {}
         if forms == {str} and identity.text != "reject":
-            for one in values if identity.text == "category" else ():
+            for one in values if whole and identity.text == "category" else ():
                 category = f"{name}={one}"
                 own[category] = own.get(category, 0) + 1
         elif forms in ({float}, {bool}):
             for i, (place, one) in enumerate(zip(places, values, strict=True)):
-                if wants is None or wants(place) or (whole and wants(place) is not None):
+                if not patterns.out(place) and (whole or patterns.among(place)):
                     own[place] = int(one) if one.__class__ is bool else _number(one, place, f"{pointer}/{i}")
         elif forms:
             which = "numbers or booleans" if identity.text == "reject" else "numbers, booleans or strings"
@@ -174,16 +173,26 @@ class Flattener:
             found[feature] = value
 
 
+class _Patterns(NamedTuple):
+    """Which flattened names are meant: as in a shell, where names are no paths, so that `*` stands for dots as well."""
+
+    among: Callable[[str], Any]
+    """Is it one of `only`, or are there none?"""
+    out: Callable[[str], Any]
+    """Is it one of `without`?"""
+
+    def take(self, name: str) -> bool:
+        return bool(self.among(name)) and not self.out(name)
+
+
 @cache
-def _wants(only: tuple[str, ...], without: tuple[str, ...]) -> Callable[[str], bool | None]:
-    """By flattened name: whether a feature is among `only` (all, where there are none); None where it is `without`."""
-    # As in a shell, where names are no paths: `*` stands for dots as well.
-    inside, outside = (re.compile("|".join(map(fnmatch.translate, patterns))) for patterns in (only or ("*",), without))
+def _patterns(only: tuple[str, ...], without: tuple[str, ...]) -> _Patterns:
+    # No pattern at all would find the empty name.
+    match = (re.compile("|".join(map(fnmatch.translate, some)) or "(?!)").match for some in (only or ("*",), without))
+    return _Patterns(*match)
 
-    def wants(name: str) -> bool | None:
-        return None if without and outside.match(name) else inside.match(name) is not None
 
-    return wants
+_ALL = _patterns((), ())
 
 
 def _number(value: Any, name: str, pointer: str) -> float:

@@ -60,10 +60,12 @@ class EventSettings(Section):
     def _parts_differ(self) -> "EventSettings":
         if "" in (self.label, self.weight, self.id, *self.where):
             raise ValueError('"" is the whole record: only features can be that')
-        parts = [part for part in (self.label, self.weight, self.id) if part]
-        for inner in parts:
-            if parts.count(inner) > 1 or f"{self.features}/".startswith(f"{inner}/"):
-                raise ValueError(f"{inner} stands for two parts of the event, or holds another")
+        parts = [self.features, *(part for part in (self.label, self.weight, self.id) if part)]
+        for outer in parts[1:]:
+            if sum(f"{part}/".startswith(f"{outer}/") for part in parts) > 1:
+                raise ValueError(f"{outer} stands for two parts of the event, or holds another")
+        if empty := [at for at, value in self.where.items() if value == []]:
+            raise ValueError(f"where {empty[0]}: expected a value, or some: of none every record is passed over")
         return self
 
     def places(self) -> Places:
@@ -133,7 +135,7 @@ class ModelSettings(Section):
     @field_validator("labels", mode="after")
     @classmethod
     def _two_labels(cls, labels: tuple[Label, Label] | None) -> tuple[Label, Label] | None:
-        if labels and labels[0] == labels[1]:
+        if labels and labels[0] == labels[1] and isinstance(labels[0], bool) == isinstance(labels[1], bool):
             raise ValueError("the two labels must differ")
         return labels
 
@@ -146,6 +148,10 @@ class ModelSettings(Section):
                     f'features = "{self.features}" {"takes no" if given else "needs"} {name}'
                     + (f' (it belongs to features = "{mode}")' if given else f", such as {name} = 20")
                 )
+        if self.features == "positional" and (self.event.features == "" or self.event.only or self.event.without):
+            raise ValueError(
+                'features = "positional" takes a list: event.features cannot be "", and there are no names'
+            )
         if self.features == "positional" and (self.dimension or 0) > self.max_features:
             raise ValueError(f"dimension = {self.dimension} is more than max_features = {self.max_features}")
         return self

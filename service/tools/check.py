@@ -99,7 +99,7 @@ async def _judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tup
 
     Raises DependencyError, and DataError where a record cannot be read.
     """
-    decoder, records, reasons = Decoder(identity, columns_for(identity)), 0, Counter[str]()
+    decoder, records, skipped, reasons = Decoder(identity, columns_for(identity)), 0, 0, Counter[str]()
     example: dict[str, str] = {}
     async with cluster.reader(topic, DataError(f"topic {topic} does not exist")) as (consumer, partitions):
         held = {p: at for p, at in (await bounds(consumer, partitions)).items() if at[0] < at[1]}
@@ -116,14 +116,17 @@ async def _judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tup
                     raise unreadable(topic, tp.partition, await consumer.position(tp), error) from error
                 for record in found[: found.find(end)]:
                     records += 1
-                    for _, reason, detail in decoder.decode([record.value])[1]:
+                    batch, rejects = decoder.decode([record.value])
+                    skipped += len(batch.skipped)
+                    for _, reason, detail in rejects:
                         reasons[reason] += 1
                         example[reason] = f"{detail} (offset {record.offset} of partition {tp.partition})"
     if not records:
         return "ok", "no records yet"
-    accepted = records - reasons.total()
+    accepted = records - reasons.total() - skipped
     said = f"{accepted} of the last {records} records would be accepted"
+    said += f"; {skipped} are passed over, since `where` does not mean them" if skipped else ""
     if not reasons:
-        return "ok", said
+        return "ok" if accepted else "warn", said
     reason, count = reasons.most_common(1)[0]
     return "warn" if accepted else "fail", f"{said}; {count} are rejected as {reason}, such as: {example[reason]}"

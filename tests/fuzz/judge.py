@@ -143,6 +143,8 @@ def flatten(value: Object, prefix: str, depth: int, identity: Identity, pairs: l
         if len(types) > 1 or not types <= {"number", "bool", "str"} or ("str" in types and identity.text == "reject"):
             faults.add("wrong-type")
         elif types == {"str"}:
+            if not among(name, only):
+                continue
             counted = Counter(f"{name}={one}" for one in values)
             pairs += list(counted.items()) if identity.text == "category" else []
         else:

@@ -134,7 +134,7 @@ def body(texts: Texts, learner: Learner) -> bytes:
     random.shuffle(members)
     text = texts.object(members) + texts.space()
     raw = texts.broken(text.encode(errors="surrogateescape" if whole else "surrogatepass"))
-    return raw if chance(0.998) else raw + b" " * random.choice((LARGE, LIMITS.body_bytes))
+    return raw if chance(0.995) else raw + b" " * random.choice((LARGE, LIMITS.body_bytes))
 
 
 def request(texts: Texts, learners: list[Learner]) -> tuple[Asked, int]:

@@ -62,8 +62,8 @@ async def test_a_model_below_its_baseline_says_so_and_what_to_try(
     (advice,) = model["advice"]
     assert advice == (
         f"of the last 100 predictions {last} were right, and always the more frequent label would have been in "
-        f'{shares["recent"]:.1%}: try serve = "average", which was right in {average}, rule = "logistic-delta" (for '
-        "which `perceptron reset` has the log learned again), or values of like size, such as standardised ones"
+        f'{shares["recent"]:.1%}: try serve = "average", which was right in {average}, or scale = "standard" or '
+        'rule = "logistic-delta" (for which `perceptron reset` has the log learned again)'
     )
     metrics = service.metrics()
     for name, member in (

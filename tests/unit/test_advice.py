@@ -12,7 +12,7 @@ from service.learning.options import Options
 from service.learning.recent import Recent
 
 ANEW = "(for which `perceptron reset` has the log learned again)"
-VALUES = "values of like size, such as standardised ones"
+SCALE = 'scale = "standard"'
 
 
 def seen(wrong: int, positive: int, averaged: int | None = None, events: int = 200, **identity: Any) -> dict[str, str]:
@@ -41,14 +41,17 @@ def test_the_first_window_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("model", "tries"),
     [
-        ({}, f'average = "recent" with serve = "average" or rule = "logistic-delta" {ANEW}, or {VALUES}'),
-        ({"rule": "logistic-delta", "average": True, "averaged": 40}, VALUES),
-        ({"rule": "lms", "average": True, "averaged": 40}, f'rule = "logistic-delta" {ANEW}, or {VALUES}'),
+        ({}, f'{SCALE} or average = "recent" with serve = "average" or rule = "logistic-delta" {ANEW}'),
+        ({"rule": "logistic-delta", "average": True, "averaged": 40}, f"{SCALE} {ANEW}"),
+        ({"rule": "lms", "average": True, "averaged": 40, "scale": "standard"}, f'rule = "logistic-delta" {ANEW}'),
         (
             {"rule": "logistic-delta", "average": True, "averaged": 20},
-            f'serve = "average", which was right in 80.0%, or {VALUES}',
+            f'serve = "average", which was right in 80.0%, or {SCALE} {ANEW}',
         ),
-        ({"rule": "logistic-delta", "average": True, "averaged": 40, "serve": "average"}, VALUES),
+        (
+            {"rule": "logistic-delta", "average": True, "averaged": 40, "serve": "average", "scale": "standard"},
+            "other features",
+        ),
     ],
 )
 def test_what_is_to_be_tried(model: dict[str, Any], tries: str) -> None:

@@ -316,7 +316,9 @@ IN_WORDS = [
     ("event = {only = ['e.1']}", '{"features": {"e": [1e99, 2]}, "label": 1}', "e.1 2"),
     ("event = {only = ['e.1']}", '{"features": {"e": [null, 2]}, "label": 1}', "wrong-type"),
     ("event = {only = ['e.1']}", '{"features": {"e": [null]}, "label": 1}', ""),
-    ("event = {only = ['e.1']}", '{"features": {"e": ["x", "y"]}, "label": 1}', "e=x 1, e=y 1"),
+    ("event = {only = ['e.1']}", '{"features": {"e": ["x", "y"]}, "label": 1}', ""),
+    ("event = {only = ['e.1']}", '{"features": {"e": ["x", ["y"]]}, "label": 1}', "wrong-type"),
+    ("event = {only = ['e.*'], without = ['e.0']}", '{"features": {"e": [1, 2]}, "label": 1}', "e.1 2"),
     ("event = {without = ['e.1']}", '{"features": {"e": ["x", "y"]}, "label": 1}', "e=x 1, e=y 1"),
     ("event = {without = ['e']}", '{"features": {"e": ["x", "y"]}, "label": 1}', ""),
     # Which records.
