@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test faults scale bounds simulate mutants fuzz fuzz-events fuzz-requests check clean
+.PHONY: demo test faults scale bounds accuracy simulate mutants fuzz fuzz-events fuzz-requests check clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
@@ -22,6 +22,9 @@ scale: $(VENV)/.dev ## A million named columns: what is written, followed and re
 bounds: $(VENV)/.dev ## The live mistake bound on 10,000 random streams, and the faults that its checks notice
 	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_bounds.py -k random_streams
 	$(BIN)/python -m tests.mutants
+
+accuracy: $(VENV)/.dev ## Prequential accuracy on real streams beside River's: the table of docs/model.md
+	$(BIN)/python -m tests.accuracy $(ARGS)
 
 SECONDS ?= 120
 fuzz: $(VENV)/.dev $(VENV)/.fuzz ## Coverage-guided bytes through the decoder, against the same judge

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
@@ -27,19 +28,40 @@ from tests.integration.kept import (
 from tests.oracle import Fold, same
 from tests.saving import FakeClock, here, keeper
 
+FULL = """[model]
+scale = "standard"
+average = "recent"
+half_life = 50
+[model.event]
+where = { "/type" = "click" }
+"""
+
+
+def raw_events(count: int) -> list[bytes]:
+    """Clicks, with strings and booleans in them, and one in ten something else."""
+    found = []
+    for i, raw in enumerate(some_events(count)):
+        one = json.loads(raw)
+        one["features"] |= {"page": f"/p{i % 7}", "new": i % 3 == 0}
+        found.append(json.dumps(one | {"type": "view" if i % 10 == 3 else "click"}).encode())
+    return found
+
 
 def something_learned(service: Running) -> None:
     wait(lambda: service.model()["events"] > 0, "something is learned")
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["plain", "full"])
 async def test_verify_after_kills_and_with_bad_records_and_gaps(
-    run: Run, tool: Tool, kafka: Server, topic: str
+    run: Run, tool: Tool, kafka: Server, topic: str, full: bool
 ) -> None:
+    """Also of a model with categories, scale and a recent average, that passes records over."""
+    keeping = KEEPING + FULL if full else KEEPING
     await create_topic(kafka, topic)
     client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"tx-{topic}")
     await client.start()
-    events, rejected = some_events(600), 0
-    service = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
+    events, rejected = raw_events(600) if full else some_events(600), 0
+    service = await asyncio.to_thread(run(keeping, session_timeout=TAKEOVER_SECONDS).up)
     for i in range(0, 600, 50):
         async with client.transaction():
             for raw in events[i : i + 50]:
@@ -49,14 +71,16 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
         if i % 150 == 100:
             await asyncio.to_thread(something_learned, service)
             service.kill()
-            service = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
+            service = await asyncio.to_thread(run(keeping, session_timeout=TAKEOVER_SECONDS).up)
     await client.stop()
     model = await asyncio.to_thread(service.wait_for, 600 + 2 * rejected)
-    same(Fold().fold(events), model, service.weights())
+    learned = [raw for raw in events if b"view" not in raw]
+    same(Fold(half_life=50, scaled=True).fold(learned) if full else Fold().fold(events), model, service.weights())
+    assert model["skipped"] == len(events) - len(learned)
     found = await tool.verify()
     assert (found["equal"], found["state_digest"]) == (True, model["state_digest"])
     assert found["replayed_state_digest"] == model["state_digest"]
-    assert (found["replayed_events"], found["offsets_without_record"]) == (600, rejected)
+    assert (found["replayed_events"], found["offsets_without_record"]) == (len(learned), rejected)
     assert found["replayed_records"] == 600 + rejected
     markers = [[0, end, end + 1] for end in range(51, 52 * rejected, 52)]
     assert found["gaps"] == markers

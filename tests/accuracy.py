@@ -1,0 +1,171 @@
+"""How good models are: prequential accuracy on real streams, beside River's: `python -m tests.accuracy [STREAM…]`.
+
+Each event is predicted before it is learned, by us and by River alike, in the same order. Prints docs/model.md's table.
+"""
+
+import json
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from river import compose, linear_model, preprocessing
+from sklearn import datasets
+
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+
+Stream = list[tuple[dict[str, Any], bool]]
+SLICE = 1000
+
+
+class Row(NamedTuple):
+    """Shares of right predictions."""
+
+    baseline: float
+    rivers: dict[str, float]
+    ours: dict[str, float]
+
+
+def streams() -> Iterator[tuple[str, Callable[[], Stream]]]:
+    """Names, and what makes the events."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from river import datasets as rivers
+    for name in ("Phishing", "Bananas", "Shuttle", "CreditCard"):
+        yield name, lambda name=name: [(dict(x), bool(y)) for x, y in getattr(rivers, name)()]  # type: ignore[misc]
+    yield "breast cancer", lambda: _table(datasets.load_breast_cancer(), 1)
+    yield "digits, 0", lambda: _table(datasets.load_digits(), 0)
+    yield "iris, versicolor", lambda: _table(datasets.load_iris(), 1)
+    yield "wine, 1", lambda: _table(datasets.load_wine(), 1)
+    yield "mixed", mixed
+
+
+def _table(bunch: Any, positive: int) -> Stream:
+    """A table of scikit-learn's in an order of its own, one class against the rest."""
+    names = [str(name) for name in getattr(bunch, "feature_names", range(bunch.data.shape[1]))]
+    rows = [
+        (dict(zip(names, x, strict=True)), bool(y == positive))
+        for x, y in zip(bunch.data.tolist(), bunch.target, strict=True)
+    ]
+    random.Random(0).shuffle(rows)
+    return rows
+
+
+def mixed(count: int = 20_000) -> Stream:
+    """Clicks: categories, booleans, numbers of any size, and what is not always there."""
+    rng = random.Random(0)
+    pages = {f"/p{i}": rng.gauss(0, 1) for i in range(40)}
+    countries = {c: rng.gauss(0, 0.7) for c in ("NL", "DE", "FR", "US", "IN", "BR")}
+    rows: Stream = []
+    for _ in range(count):
+        page, country, age = rng.choice(list(pages)), rng.choice(list(countries)), rng.randint(16, 80)
+        member, spent = rng.random() < 0.3, rng.lognormvariate(4, 1)
+        x: dict[str, Any] = {"page": page, "country": country, "age": age, "member": member}
+        s = pages[page] + countries[country] + (age - 45) / 20 + member - 0.5
+        if rng.random() < 0.6:
+            x["spent"] = round(spent, 2)
+            s += min(spent / 100, 3.0) - 0.8
+        rows.append((x, s + rng.gauss(0, 0.7) > 0))
+    return rows
+
+
+def prequential(stream: Stream, **identity: Any) -> dict[str, float]:
+    """Shares of right predictions of a model of ours: of its last weights, and of an average where one is kept."""
+    learner = Learner(Identity(labels=(False, True), **identity))
+    learner.begin({0: 0})
+    records = [json.dumps({"features": x, "label": y}).encode() for x, y in stream]
+    for at in range(0, len(records), SLICE):
+        outcome = learner.apply(0, at, records[at : at + SLICE])
+        if outcome.diverged or outcome.rejects:
+            raise ValueError(outcome)
+    averaged = learner.watch.recent.averaged
+    found = {"last": 1.0 - learner.counts.wrong_predictions / len(stream)}
+    return found | ({"average": 1.0 - averaged.wrong / averaged.events} if averaged.events else {})
+
+
+def theirs(stream: Stream, model: Any) -> float:
+    """The share of right predictions of a model of River's."""
+    right = 0
+    for x, y in stream:
+        right += bool(model.predict_one(x)) == y
+        model.learn_one(x, y)
+    return right / len(stream)
+
+
+def _pipeline(scaled: bool, last: Any) -> Any:
+    """A pipeline of River's: numbers as they are or scaled, booleans as they are, strings one-hot."""
+
+    def of(*kinds: type) -> Any:
+        return compose.FuncTransformer(lambda x: {name: value for name, value in x.items() if type(value) in kinds})
+
+    numbers = of(int, float) | preprocessing.StandardScaler() if scaled else of(int, float)
+    return (numbers + of(bool) + (of(str) | preprocessing.OneHotEncoder())) | last
+
+
+def furthest(stream: Stream) -> float:
+    """How far our scaled perceptron's weights are from River's at most, relative to them, after any event."""
+    last, far = linear_model.Perceptron(), 0.0
+    pipeline = _pipeline(True, last)
+    learner = Learner(Identity(labels=(False, True), scale="standard"))
+    learner.begin({0: 0})
+    for at, (x, y) in enumerate(stream):
+        learner.apply(0, at, [json.dumps({"features": x, "label": y}).encode()])
+        pipeline.learn_one(x, y)
+        weights = {name.replace("_/", "=/").replace("country_", "country="): w for name, w in last.weights.items()}
+        ours = [weights.pop(name, 0.0) for name in learner.columns.names]
+        there = np.array([last.intercept, *ours])
+        apart = np.linalg.norm(learner.weights - there) / max(float(np.linalg.norm(there)), 1.0)
+        far = max(far, float(apart), *map(abs, weights.values()))
+    return far
+
+
+def measured(stream: Stream) -> Row:
+    """River's models and ours over one stream."""
+    positive = sum(y for _, y in stream)
+    rivers = {
+        "Perceptron": theirs(stream, _pipeline(False, linear_model.Perceptron())),
+        "scaled Perceptron": theirs(stream, _pipeline(True, linear_model.Perceptron())),
+        "scaled LogisticRegression": theirs(stream, _pipeline(True, linear_model.LogisticRegression())),
+    }
+    ours: dict[str, float] = {"last": prequential(stream)["last"]}
+    for rule, eta in (("perceptron", 1.0), ("logistic-delta", 0.1)):
+        own = {"slope": 1.0} if rule == "logistic-delta" else {}
+        name = "logistic " if own else ""
+        kept: dict[str, dict[str, Any]] = {
+            "mean": {"average": True},
+            "recent": {"average": "recent", "half_life": 1000},
+        }
+        for kind, average in kept.items():
+            found = prequential(stream, scale="standard", rule=rule, eta=eta, **own, **average)
+            ours |= {f"{name}scaled last": found["last"], f"{name}scaled {kind}": found["average"]}
+    return Row(max(positive, len(stream) - positive) / len(stream), rivers, ours)
+
+
+def main(wanted: Iterable[str]) -> None:
+    """Print the table, of all streams or of those that are named."""
+    wanted, head = list(wanted), False
+    for name, make in streams():
+        if wanted and name not in wanted:
+            continue
+        try:
+            stream = make()
+        except OSError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            continue
+        row = measured(stream)
+        figures = {"baseline": row.baseline} | {f"River {k}": v for k, v in row.rivers.items()} | row.ours
+        if not head:
+            head = True
+            print("| stream | events | " + " | ".join(figures) + " |")
+            print("|---|---|" + "---|" * len(figures))
+        best = f"{100 * max(figures.values()):.1f}"
+        shown = " | ".join(f"**{one}**" if one == best else one for one in (f"{100 * f:.1f}" for f in figures.values()))
+        print(f"| {name} | {len(stream):,} | {shown} |", flush=True)
+        print(f"{name}: weights differ from River's by {furthest(stream):.1g} of their length at most", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
