@@ -48,9 +48,11 @@ features = "hashed"
 bits = 6
 [models.tied]
 [models.empty]
+[models.scaled]
+scale = "standard"
 """
 LABELS: dict[str, tuple[Any, Any]] = {"words": ("stay", "leave"), "flags": (False, True), "mixed": (0, "yes")}
-MODELS = ["named", "positional", "hashed", "words", "flags", "mixed", "raw", "raw-hashed", "tied", "empty"]
+MODELS = ["named", "positional", "hashed", "words", "flags", "mixed", "raw", "raw-hashed", "tied", "empty", "scaled"]
 RAW = ("raw", "raw-hashed")
 NAMES = [f"n{i}" for i in range(8)]
 
@@ -137,7 +139,7 @@ def matrix(about: Any, instances: list[Any]) -> Any:
     return np.array([[x.get(name, 0.0) for name in about["names"]] for x in instances])
 
 
-@pytest.mark.parametrize("model", MODELS[:-1])
+@pytest.mark.parametrize("model", MODELS[:-2])
 def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, model: str) -> None:
     """On 1,000 random instances and the empty one: scikit-learn's and ONNX's, labels exactly."""
     files = [("--sklearn", "m.skops"), ("--onnx", "m.onnx"), ("-o", "m.json")]
@@ -228,6 +230,12 @@ def test_the_json_names_every_part(service: Running, tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_one_line_and_leaves_no_file(service: Running, tmp_path: Path) -> None:
     done = export(service, "empty", "--sklearn", "m.skops", "-o", "m.json", cwd=tmp_path)
     said = "perceptron: model empty knows no feature yet, and scikit-learn takes no model without\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    done = export(service, "scaled", "--sklearn", "m.skops", cwd=tmp_path)
+    said = (
+        'perceptron: model scaled has scale = "standard": a feature that is absent is 0 after scaling, which '
+        "scikit-learn's scaler cannot express\n"
+    )
     assert (done.returncode, done.stderr) == (1, said)
     done = export(service, "none", cwd=tmp_path)
     assert done.returncode == 1
