@@ -33,7 +33,7 @@ def produce(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The record's key: the event's member (such as id) or feature, a CSV's column, an svmlight index or qid.",  # noqa: E501
+            help="The record's key: its member (such as id) or feature, a CSV's column, an svmlight index or qid.",
         ),
     ] = None,
     zero_based: ZeroBased = False,
@@ -100,13 +100,18 @@ def fit(
 
 def predict(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help='Lines of features, or of {"features": …}.')] = "-",
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help='Lines of features or {"features": …}, or records.')
+    ] = "-",
     topic: Topic = None,
     url: Url = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show what each feature contributes.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Ask a running service for predictions: label and score, a line each."""
+    """Ask a running service for predictions: label, score and, where the rule has one, probability, a line each.
+
+    Lines are whole records of the topic where the model's settings have event.features, and features where they do not.
+    """
     from service.tools.client import predict as ask
 
     settings = settings_of(ctx)

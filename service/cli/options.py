@@ -47,10 +47,13 @@ Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="The servi
 Reason = Annotated[str | None, typer.Option("--reason", metavar="REASON", help="Only those with this reason.")]
 Format = Annotated[
     Literal["jsonl", "csv", "svmlight"] | None,
-    typer.Option("--format", help="Default: CSV with --label, svmlight for .svm, .svmlight and .libsvm, else jsonl."),
+    typer.Option(
+        "--format", help="Default: CSV for .csv or with --label, svmlight for .svm, .svmlight and .libsvm, else jsonl."
+    ),
 ]
 LabelColumn = Annotated[
-    str | None, typer.Option("--label", metavar="COLUMN", help="The file is CSV; this column is the label.")
+    str | None,
+    typer.Option("--label", metavar="COLUMN", help="The file is CSV; this column is the label, not `label`."),
 ]
 ZeroBased = Annotated[
     bool, typer.Option("--zero-based", help="svmlight for a positional model: indices begin at 0, not 1.")

@@ -33,7 +33,7 @@ def export(
     output: Output = None,
     sklearn: Annotated[
         str | None,
-        typer.Option("--sklearn", metavar="FILE", help="A fitted scikit-learn Perceptron, for skops.io.load."),
+        typer.Option("--sklearn", metavar="FILE", help="A fitted scikit-learn pipeline, for skops.io.load."),
     ] = None,
     onnx: Annotated[str | None, typer.Option("--onnx", metavar="FILE", help="ONNX, in double precision.")] = None,
 ) -> None:

@@ -61,7 +61,7 @@ class Flattener:
     >>> flattener.of({"page": "/too/long"})
     Traceback (most recent call last):
     ...
-    service.errors.Rejected: a name is longer than 12 bytes
+    service.errors.Rejected: feature "page": a name is longer than 12 bytes
     """
 
     def __init__(self, identity: Identity) -> None:
@@ -142,7 +142,7 @@ class Flattener:
             if name in found:
                 raise _duplicate(name, pointer + pointer_to([own]))
             if len(name) * 4 > limit and not name_fits(name, self.identity):
-                raise _too_long(self.identity, pointer)
+                raise _too_long(self.identity, prefix + own, pointer)
             found[name] = feature
 
     def _take_list(self, values: list[Any], name: str, found: dict[str, float], pointer: str) -> None:
@@ -169,7 +169,7 @@ class Flattener:
             if feature in found:
                 raise _duplicate(feature, pointer)
             if not name_fits(feature, identity):
-                raise _too_long(identity, pointer)
+                raise _too_long(identity, name, pointer)
             found[feature] = value
 
 
@@ -214,8 +214,10 @@ def _duplicate(name: str, pointer: str) -> Rejected:
     return Rejected("duplicate-feature", f"feature {_quoted(name)} is given twice", pointer)
 
 
-def _too_long(identity: Identity, pointer: str) -> Rejected:
-    return Rejected("name-too-long", f"a name is longer than {identity.max_name_bytes} bytes", pointer)
+def _too_long(identity: Identity, name: str, pointer: str) -> Rejected:
+    # Not all of it: it may be as long as the record.
+    detail = f"feature {_quoted(name[:40])}: a name is longer than {identity.max_name_bytes} bytes"
+    return Rejected("name-too-long", detail, pointer)
 
 
 def _quoted(name: str) -> str:

@@ -47,29 +47,37 @@ class _Mode(msgspec.Struct):
 
 
 class _About(msgspec.Struct):
+    scale: str | None = None
     features: _Mode = msgspec.field(default_factory=_Mode)
 
 
-def read(raw: bytes, source: str, mode: str) -> Weights:
-    """Weights from a file's bytes, for features of this mode; raises ConfigurationError that names the `source`."""
+def read(raw: bytes, source: str, mode: str, scale: str) -> Weights:
+    """Weights from a file's bytes, for features of this mode and scale; raises ConfigurationError with the `source`."""
     try:
         weights = msgspec.json.decode(raw, type=Weights)
-        given = msgspec.json.decode(raw, type=_About).features.mode or mode
+        about = msgspec.json.decode(raw, type=_About)
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"{source}: {error}: expected what `perceptron export` writes") from None
-    if given != mode:
+    if (given := about.features.mode or mode) != mode:
         raise ConfigurationError(f"{source}: its features are {given}, the model's {mode}")
+    if (scaled := about.scale or scale) != scale:
+        raise ConfigurationError(f'{source}: its weights are of scale = "{scaled}", the model has "{scale}"')
     if weights.names is not None and len(set(weights.names)) != len(weights.coef):
         raise ConfigurationError(f"{source}: expected as many different names as there are weights in coef")
     return weights
 
 
 def as_json(
-    identity: Identity, names: Sequence[str], w: NDArray[np.float64], counts: dict[str, Any], about: dict[str, Any]
+    identity: Identity,
+    names: Sequence[str],
+    w: NDArray[np.float64],
+    counts: dict[str, Any],
+    about: dict[str, Any],
+    sums: dict[str, NDArray[np.float64]] | None = None,
 ) -> dict[str, Any]:
     """Weights as the JSON names their parts; `coef` is in column order, and `names` those of its columns, if named.
 
-    `about` says where they are from.
+    `about` says where they are from, `sums` what their values are scaled by.
     """
     features: dict[str, Any] = {"mode": identity.features}
     if identity.features == "positional":
@@ -86,6 +94,8 @@ def as_json(
         "eta": identity.eta,
         "tie": identity.tie,
         "features": features,
+        "scale": identity.scale,
+        **{name: array[1:].tolist() for name, array in (sums or {}).items()},
         "names": names if identity.features == "named" else None,
         "n_features": len(w) - 1,
         "classes": list(identity.labels or (-1, 1)),

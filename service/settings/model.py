@@ -208,7 +208,7 @@ class ModelSettings(Section):
             raw = Path(file).read_bytes()
         except OSError as error:
             raise ConfigurationError(f"{name}: {file}: {error.strerror}") from None
-        weights = read(raw, f"{name}: {file}", self.features)
+        weights = read(raw, f"{name}: {file}", self.features, self.scale)
         expected = {"positional": self.dimension, "hashed": 1 << (self.bits or 0)}.get(self.features)
         if (weights.names is None) == (self.features == "named") or expected not in {None, len(weights.coef)}:
             what = {"named": "a name for each weight", "positional": f"{self.dimension} weights without names"}

@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError, os_cause
+from service.learning.identity import Places
 from service.settings.load import Settings
 
 BATCH = 1000
@@ -33,14 +34,19 @@ def address(settings: Settings, url: str | None) -> str:
 
 
 def predict(settings: Settings, topic: str, file: str, url: str | None, explain: bool, as_json: bool) -> None:
-    """Print a prediction for each line of `file`: `{"features": …}` or the features alone."""
+    """Print a prediction for each line of `file`: `{"features": …}` or the features alone.
+
+    Where the model's settings say that features stand elsewhere, lines are whole records of its topic.
+    """
     name = "standard input" if file == "-" else file
     at = f"{address(settings, url)}/v1/models/{topic}/predict" + ("?explain=true" if explain else "")
-    lines = _instances(file, name)
+    whole = settings.of(topic).event.features != Places().features
+    lines = _values(file, name)
     number = 0
     while batch := list(islice(lines, min(BATCH, settings.http.max_instances))):
         try:
-            answer = _ask(at, {"instances": [instance for _, instance in batch]})
+            values = [value for _, value in batch]
+            answer = _ask(at, {"events": values} if whole else {"instances": [*map(_instance, values)]})
         except _Refused as refused:
             # Name the line that the problem's pointer is about.
             parts = refused.pointer.split("/")
@@ -59,13 +65,18 @@ def _show(prediction: dict[str, Any], explain: bool, as_json: bool) -> None:
         return
     unknown = prediction["unknown_features"]
     note = f"\t({unknown} unknown feature{'s' * (unknown != 1)})" if unknown else ""
-    typer.echo(f"{prediction['label']}\t{prediction['score']:g}{note}")
+    probability = f"\t{prediction['probability']:g}" if "probability" in prediction else ""
+    typer.echo(f"{prediction['label']}\t{prediction['score']:g}{probability}{note}")
     for c in prediction["contributions"] if explain else ():
         typer.echo(f"\t{c['product']:+g}\t{c['name']}\t{c['value']:g} x {c['weight']:g}")
 
 
-def _instances(file: str, name: str) -> Iterator[tuple[int, Any]]:
-    """Line numbers and instances."""
+def _instance(value: Any) -> Any:
+    return {"features": value["features"] if isinstance(value, dict) and "features" in value else value}
+
+
+def _values(file: str, name: str) -> Iterator[tuple[int, Any]]:
+    """Line numbers and what the lines hold."""
     try:
         raw: Any = sys.stdin.buffer if file == "-" else Path(file).open("rb")  # noqa: SIM115 - closed below
     except OSError as error:
@@ -81,8 +92,7 @@ def _instances(file: str, name: str) -> Iterator[tuple[int, Any]]:
                     value = json.loads(line)
                 except ValueError as error:
                     raise DataError(f"{name}, line {number}: not JSON: {error}") from None
-                whole = isinstance(value, dict) and "features" in value
-                yield number, {"features": value["features"] if whole else value}
+                yield number, value
         except (zlib.error, OSError, EOFError) as error:
             raise DataError(f"{name}, after line {number}: {error}") from None
 

@@ -1,17 +1,21 @@
-"""`perceptron export`: a model's newest snapshot as JSON, as a fitted scikit-learn Perceptron, as ONNX.
+"""`perceptron export`: a model's newest snapshot as JSON, as a fitted scikit-learn pipeline, as ONNX.
 
-All three answer as the service does: s = coef · x + intercept, and the second class only when s > 0.
+All three answer as the service does: s = coef · x + intercept, and the second class only when s > 0. JSON and ONNX take
+columns, scikit-learn's pipeline what the model takes: flat events by name, or rows.
 """
 
 import asyncio
+import zipfile
 from typing import Any
 
 import msgspec
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, DataError
 from service.learning import weights
+from service.learning.learner import Learner
 from service.serving.models import Answering, Model
 from service.serving.report import Description
 from service.settings.load import Settings
@@ -63,6 +67,7 @@ def as_json(name: str, a: Answering) -> dict[str, Any]:
         a.learner.served,
         {part: getattr(described, part) for part in counts},
         {part: getattr(described, part) for part in about},
+        a.learner.scaler.arrays(len(a.learner.columns)) if a.learner.scaler else None,
     )
 
 
@@ -76,18 +81,32 @@ def _fitted(name: str, a: Answering) -> Any:
     from sklearn.linear_model import Perceptron
 
     learner, labels = a.learner, _labels(a)
-    weights = learner.served
-    if len(weights) == 1:
+    if len(learner.served) == 1:
         raise DataError(f"model {name} knows no feature yet, and scikit-learn takes no model without")
+    coef, intercept = _unscaled(name, learner)
     fitted = Perceptron(eta0=learner.identity.eta, shuffle=False)
-    fitted.coef_, fitted.intercept_ = weights[None, 1:].copy(), weights[:1].copy()
+    fitted.coef_, fitted.intercept_ = coef[None, :], np.array([intercept])
     # An array of its own would turn labels of two types into one.
     fitted.classes_ = np.array(labels, None if type(labels[0]) is type(labels[1]) else object)
-    fitted.n_features_in_ = len(weights) - 1
-    if learner.identity.features == "named":
-        fitted.feature_names_in_ = np.array(learner.columns.names, object)
+    fitted.n_features_in_ = len(coef)
     fitted.n_iter_, fitted.t_ = 1, 1.0 + learner.counts.events
     return fitted
+
+
+def _unscaled(name: str, learner: Learner) -> tuple[NDArray[np.float64], float]:
+    """Weights and intercept for values as they are: w·(x - mean)/σ is (w/σ)·x less w·mean/σ, where all are there."""
+    intercept, coef = float(learner.served[0]), learner.served[1:].copy()
+    if learner.scaler is None:
+        return coef, intercept
+    if learner.identity.features != "positional":
+        raise DataError(
+            f'model {name} has scale = "standard": a feature that is absent is 0 after scaling, which scikit-learn\'s '
+            "scaler cannot express; the JSON has weights, count, mean and m2 of each column"
+        )
+    n, mean, m2 = (array[1:] for array in learner.scaler.arrays(len(learner.columns)).values())
+    deviation = np.sqrt(m2 / np.maximum(n, 1.0))
+    coef = np.divide(coef, deviation, out=np.zeros(len(coef)), where=deviation > 0.0)
+    return coef, intercept - float(coef @ mean)
 
 
 def _skops(name: str, a: Answering) -> bytes:
@@ -95,7 +114,25 @@ def _skops(name: str, a: Answering) -> bytes:
         from skops.io import dumps
     except ImportError:
         raise _lacking("--sklearn", "sklearn") from None
-    return bytes(dumps(_fitted(name, a)))
+    # Each name is written twice, with much around it.
+    return bytes(dumps(_pipeline(a.learner, _fitted(name, a)), compression=zipfile.ZIP_DEFLATED))
+
+
+def _pipeline(learner: Learner, fitted: Any) -> Any:
+    """From flat events to labels; of rows, which are columns already, the classifier alone."""
+    from sklearn.feature_extraction import DictVectorizer, FeatureHasher
+    from sklearn.pipeline import make_pipeline
+
+    vectorizer: Any
+    if learner.identity.features == "positional":
+        return fitted
+    if learner.identity.features == "hashed":
+        vectorizer = FeatureHasher(fitted.n_features_in_)
+    else:
+        vectorizer = DictVectorizer(sort=False)
+        vectorizer.feature_names_ = learner.columns.names
+        vectorizer.vocabulary_ = {feature: column for column, feature in enumerate(learner.columns.names)}
+    return make_pipeline(vectorizer, fitted)
 
 
 def _onnx(name: str, a: Answering) -> bytes:

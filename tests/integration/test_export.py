@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import skops.io
 from aiokafka import AIOKafkaProducer
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.linear_model import Perceptron
+from sklearn.pipeline import Pipeline
 
 from service.embedded import servers
 from service.embedded.servers import Server
@@ -41,18 +42,44 @@ labels = ["stay", "leave"]
 labels = [false, true]
 [models.mixed]
 labels = [0, "yes"]
+[models.raw]
+[models.raw-hashed]
+features = "hashed"
+bits = 6
 [models.tied]
 [models.empty]
+[models.scaled]
+scale = "standard"
+[models.scaled-rows]
+features = "positional"
+dimension = 8
+scale = "standard"
 """
 LABELS: dict[str, tuple[Any, Any]] = {"words": ("stay", "leave"), "flags": (False, True), "mixed": (0, "yes")}
-MODELS = ["named", "positional", "hashed", "words", "flags", "mixed", "tied", "empty"]
+MODELS = ["named", "positional", "scaled-rows", "hashed", "words", "flags", "mixed", "raw", "raw-hashed", "tied"]
+MODELS += ["empty", "scaled"]
+ROWS = ("positional", "scaled-rows")
+RAW = ("raw", "raw-hashed")
 NAMES = [f"n{i}" for i in range(8)]
 
 
 def instance(r: random.Random, model: str) -> Any:
-    """Features of eight values, named sparse ones where the model is not positional."""
+    """Features of eight values, named sparse ones where the model is not positional; `raw` ones have all else too."""
     x = [r.gauss(0, 1) * 10 ** r.randint(-3, 3) for _ in NAMES]
-    return x if model == "positional" else {n: v for n, v in zip(NAMES, x, strict=True) if r.random() < 0.7}
+    if model in ROWS:
+        return x
+    named: dict[str, Any] = dict(zip(NAMES, x, strict=True))
+    if model in RAW:
+        named |= {
+            "country": r.choice(["NL", "", "été", "a=b", "1"]),
+            "vip": r.random() < 0.5,
+            "gone": None,
+            "a=b": r.randint(-3, 3),
+            "user": {"tier": r.choice("xyz"), "of": {"age": r.randint(18, 90), "new": r.random() < 0.5, "none": {}}},
+            "tags": r.choices(["t0", "t1", "t2", "t.3"], k=r.randint(0, 5)),
+            "size": [r.gauss(0, 1) for _ in range(r.randint(0, 3))],
+        }
+    return {n: v for n, v in named.items() if r.random() < 0.7}
 
 
 def learned(model: str) -> list[bytes]:
@@ -106,7 +133,11 @@ def export(service: Running, model: str, *arguments: str, cwd: Path) -> Any:
 
 
 def matrix(about: Any, instances: list[Any]) -> Any:
-    """The instances as the export says that they become columns."""
+    """The instances as the JSON says that they become columns, strings made names."""
+    if about["features"]["mode"] != "positional":
+        flat = _readme()["flat"]
+        strings = ({f"{k}={v}" if isinstance(v, str) else k: v for k, v in flat(x)} for x in instances)
+        instances = [{k: 1 if isinstance(v, str) else v for k, v in x.items()} for x in strings]
     if about["features"]["mode"] == "hashed":
         return FeatureHasher(**about["features"]["feature_hasher"]).transform(instances)
     if about["features"]["mode"] == "positional":
@@ -114,9 +145,7 @@ def matrix(about: Any, instances: list[Any]) -> Any:
     return np.array([[x.get(name, 0.0) for name in about["names"]] for x in instances])
 
 
-# DataFrames alone carry names, and the tests have none.
-@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
-@pytest.mark.parametrize("model", MODELS[:-1])
+@pytest.mark.parametrize("model", MODELS[:-2])
 def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, model: str) -> None:
     """On 1,000 random instances and the empty one: scikit-learn's and ONNX's, labels exactly."""
     files = [("--sklearn", "m.skops"), ("--onnx", "m.onnx"), ("-o", "m.json")]
@@ -133,21 +162,29 @@ def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, mo
     about = json.loads((tmp_path / "m.json").read_text())
     assert skops.io.get_untrusted_types(file=tmp_path / "m.skops") == []
     fitted = skops.io.load(tmp_path / "m.skops", trusted=[])
-    assert type(fitted) is Perceptron
+    assert type(fitted) is (Perceptron if model in ROWS else Pipeline)
 
     r = random.Random(7)
-    instances = [instance(r, model) for _ in range(1000)] + [[0.0] * 8 if model == "positional" else {}]
+    instances = [instance(r, model) for _ in range(1000)] + [[0.0] * 8 if model in ROWS else {}]
     if model == "tied":
         instances += [{"a": v} for v in (-1, 0, 1)]
+    if model in RAW:
+        unknown = {"never seen": 2, "nor": "this", "country": "XX", "tags": ["t9", "t1"], "user": {"tier": "?"}}
+        instances += [{**instance(r, model), **unknown} for _ in range(100)]
     body = {"instances": [{"features": x} for x in instances]}
     answer = service.http.post(f"/v1/models/{model}/predict", json=body).raise_for_status().json()["predictions"]
     scores, labels = np.array([a["score"] for a in answer]), [a["label"] for a in answer]
     assert set(labels) == set(LABELS.get(model, (-1, 1)))
     x = matrix(about, instances)
     close: Any = {"rtol": 1e-9, "atol": 1e-12}
-    np.testing.assert_allclose(fitted.decision_function(x), scores, **close)
-    assert fitted.predict(x).tolist() == labels
-    np.testing.assert_allclose(x @ np.array(about["coef"]) + about["intercept"], scores, **close)
+    given = x if model in ROWS else [dict(_readme()["flat"](one)) for one in instances]
+    np.testing.assert_allclose(fitted.decision_function(given), scores, **close)
+    assert fitted.predict(given).tolist() == labels
+    shown = x
+    if about["scale"] == "standard":
+        n, mean, m2 = (np.array(about[name]) for name in ("count", "mean", "m2"))
+        shown = (x - mean) / np.sqrt(m2 / n)
+    np.testing.assert_allclose(shown @ np.array(about["coef"]) + about["intercept"], scores, **close)
     if model == "tied":
         assert labels[1000] == about["classes"][0] == -1
         assert scores[1000] == 0.0
@@ -164,7 +201,6 @@ def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, mo
     assert session.get_modelmeta().custom_metadata_map["state_digest"] == about["state_digest"]
 
 
-@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
 def test_scikit_learn_goes_on_by_the_same_rule(service: Running, tmp_path: Path) -> None:
     """`partial_fit` on the loaded model, an event at a time, is the texts' rule with the model's eta."""
     assert export(service, "positional", "--sklearn", "m.skops", cwd=tmp_path).returncode == 0
@@ -194,16 +230,29 @@ def test_the_json_names_every_part(service: Running, tmp_path: Path) -> None:
         assert (about["rule"], about["eta"]) == ("perceptron", 0.5)
         assert about["classes"] == list(LABELS.get(model, (-1, 1)))
         assert about["n_features"] == len(about["coef"]) == live["columns"] - 1
-        names = {"positional": None, "hashed": None, "tied": ["a", "b"], "empty": []}
+        names = {
+            "positional": None,
+            "scaled-rows": None,
+            "hashed": None,
+            "raw-hashed": None,
+            "tied": ["a", "b"],
+            "empty": [],
+        }
         if model in names:
             assert about["names"] == names[model]
-        else:
+        elif model not in RAW:
             assert sorted(about["names"]) == NAMES
 
 
 def test_what_cannot_be_written_is_one_line_and_leaves_no_file(service: Running, tmp_path: Path) -> None:
     done = export(service, "empty", "--sklearn", "m.skops", "-o", "m.json", cwd=tmp_path)
     said = "perceptron: model empty knows no feature yet, and scikit-learn takes no model without\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    done = export(service, "scaled", "--sklearn", "m.skops", cwd=tmp_path)
+    said = (
+        'perceptron: model scaled has scale = "standard": a feature that is absent is 0 after scaling, which '
+        "scikit-learn's scaler cannot express; the JSON has weights, count, mean and m2 of each column\n"
+    )
     assert (done.returncode, done.stderr) == (1, said)
     done = export(service, "none", cwd=tmp_path)
     assert done.returncode == 1
@@ -249,21 +298,35 @@ def test_a_file_is_whole_or_as_it_was(service: Running, tmp_path: Path) -> None:
     assert Path("/dev/null").is_char_device()
 
 
-def test_the_readme_s_export_runs(service: Running, tmp_path: Path) -> None:
-    """Its commands and its Python, on a model of ours: both print the label that the service gives."""
+def _blocks() -> list[str]:
+    """The commands and the Python of the README's section."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     section = readme.partition("### Out to scikit-learn and ONNX")[2]
-    shell, python = re.findall(r"^```(?:sh|python)\n(.*?)^```", section, re.MULTILINE | re.DOTALL)[:2]
+    return re.findall(r"^```(?:sh|python)\n(.*?)^```", section, re.MULTILINE | re.DOTALL)[:2]
+
+
+@cache
+def _readme() -> dict[str, Any]:
+    """What the README's Python defines."""
+    names: dict[str, Any] = {}
+    exec(_blocks()[1].partition("events = ")[0], names)  # noqa: S102 - our own page
+    return names
+
+
+def test_the_readme_s_export_runs(service: Running, tmp_path: Path) -> None:
+    """Its commands and its Python, on a model of ours: both print the label that the service gives."""
+    shell, python = _blocks()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = clean_environment(PERCEPTRON_REDIS__URL=service.redis_url, PATH=path)
-    subprocess.run(["bash", "-ec", shell.replace("-t churn", "-t words")], check=True, cwd=tmp_path, env=environment)
-    code = python.replace("age", "n0").replace("logins", "n1")
+    subprocess.run(["bash", "-ec", shell.replace("-t churn", "-t raw")], check=True, cwd=tmp_path, env=environment)
+    code = python.replace("age", "n0").replace("logins", "n1").replace('"country": "NL"', '"tier": "x"')
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
     )
-    body = {"features": {"n0": 0.1, "n1": 3.0}}
-    answer = service.http.post("/v1/models/words/predict", json=body).json()
+    body = {"features": {"n0": 0.1, "n1": 3, "user": {"tier": "x"}}}
+    answer = service.http.post("/v1/models/raw/predict", json=body).json()
     sklearn, onnx_said = done.stdout.splitlines()
-    assert sklearn == f"['{answer['label']}']"
-    assert f"'{answer['label']}'" in onnx_said
+    assert answer["unknown_features"] == 0
+    assert sklearn == f"[{answer['label']}]"
+    assert f"array([{answer['label']}]" in onnx_said
     assert f"{answer['score']:.8g}"[:8] in onnx_said

@@ -66,7 +66,7 @@ CSV_SETTINGS = '[model]\nfeatures = "positional"\ndimension = 2\n'
         ('{"features":{"a":1}}\n', "", None, "line 1: missing-field: 'label' is missing (0 events before it sent)"),
         (
             "a,b,y\n1,2,1\n1,two,0\n",
-            "",
+            '[model]\ntext = "reject"\n',
             "y",
             "line 3: column 'b': expected a number, got 'two' (1 event before it sent)",
         ),
@@ -75,6 +75,7 @@ CSV_SETTINGS = '[model]\nfeatures = "positional"\ndimension = 2\n'
         ("a,b,y\n1,2,maybe\n", "", "y", "line 2: unknown-label"),
         ("a,b,y\n1,2,1\n", "", "z", "line 1: there is no column 'z'; the columns are a, b, y"),
         ("a,a,y\n1,2,1\n", "", "y", "line 1: two columns have the same name"),
+        ("a,b,y\n1,two,1\n", CSV_SETTINGS, "y", "line 2: column 'b': expected a number, got 'two'"),
         ("", "", "y", "line 1: there is no column 'y'; the columns are none"),
         ("a,b,c,y\n1,2,3,1\n", CSV_SETTINGS, "y", "3 feature columns, the model's dimension is 2"),
         ("a,b,y\n1,,1\n", CSV_SETTINGS, "y", "line 2: column 'b': expected a number, got ''"),
@@ -276,7 +277,9 @@ def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
     done = perceptron(*command, "--key", "u", "--rate", "1", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1200 events good; nothing was sent\n", "")
     assert perceptron(*command, "--key", "u", "--count", "7", cwd=tmp_path).stdout.startswith("7 events good")
-    done = perceptron(*command, cwd=tmp_path)  # without a key, u is a feature
+    # Without a key, u is a feature: a text.
+    assert perceptron(*command, cwd=tmp_path).stdout.startswith("1200 events good")
+    done = perceptron(*command, cwd=tmp_path, env={"PERCEPTRON_MODEL__TEXT": "reject"})
     assert done.returncode == 1
     assert done.stdout == ""
     said = done.stderr.splitlines()
@@ -287,7 +290,12 @@ def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["x.csv"], 2, "x.csv: CSV needs --label COLUMN, the column that is the label"),
+        (
+            ["x.csv"],
+            1,
+            "x.csv, line 1: there is no column 'label'; the columns are a, y; --label COLUMN says which is the label "
+            "(0 events before it sent)",
+        ),
         (["x.csv", "--format", "svmlight", "--label", "y"], 2, "--label names a column of CSV; the format is svmlight"),
         (["x.svm", "--dry-run", "--no-check"], 2, "--dry-run checks the events: it does not go with --no-check"),
         (["x.svm"], 1, "x.svm, line 2: index 1: expected a number, got 'y' (1 event before it sent)"),

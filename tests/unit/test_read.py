@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from service.errors import ConfigurationError, DataError
-from service.learning.identity import Identity
+from service.learning.columns import columns_for
+from service.learning.events import Decoder
+from service.learning.identity import Identity, Places
 from service.tools.formats import Events, Line, format_of
 
 NAMED = Identity()
 THREE = Identity(features="positional", dimension=3)
+STRICT = Identity(text="reject")
 CSV = {"name": "csv", "label": "y"}
 SVM = {"name": "svmlight"}
 
@@ -111,6 +114,20 @@ def test_what_scikit_learn_dumps_is_read_as_scikit_learn_loads_it(
          "line 1: --key id: no JSON to look for it in: Input data was truncated"),
         ("a,y,u\n1,1,\n", NAMED, {**CSV, "key": "u"}, "line 2: --key u: the value is empty"),
         ("a,y\n1,1\n2\n", NAMED, CSV, "line 3: 1 cells, the header has 2"),
+        ("a,b,y\n1,two,1\n", STRICT, CSV, "line 2: column 'b': expected a number, got 'two'"),
+        ("a,b,y\n1,-inf,1\n", NAMED, CSV, "line 2: column 'b': expected a finite number, got '-inf'"),
+        ("a,b,y\n1,1e999,1\n", STRICT, CSV, "line 2: column 'b': expected a finite number, got '1e999'"),
+        ("a,b,c,y\n1,,3,1\n", THREE, CSV, "line 2: column 'b': expected a number, got ''"),
+        ("a,b,c,y\n1,two,3,1\n", THREE, CSV, "line 2: column 'b': expected a number, got 'two'"),
+        ("a,b,c,y\n1,nan,3,1\n", THREE, CSV, "line 2: column 'b': expected a finite number, got 'nan'"),
+        ("a,b,c,y\n1,true,3,1\n", THREE, CSV, "line 2: column 'b': expected a number, got 'true'"),
+        ("b,y\n" + "x" * 300 + ",1\n", NAMED, CSV,
+         'line 2: name-too-long: feature "b": a name is longer than 256 bytes'),
+        ("b=c,b,y\n1,c,1\n", NAMED, CSV, 'line 2: duplicate-feature: feature "b=c" is given twice'),
+        ("a,label,y\n1,2,1\n", Identity(event=Places(features="")), CSV,
+         "line 2: the label belongs at /label of the record, where a feature stands"),
+        ("a,y\n1,1\n", Identity(event=Places(features="", label="/a/b")), CSV,
+         "line 2: the label belongs at /a/b of the record, where a feature stands"),
     ],
 )  # fmt: skip
 def test_a_bad_line_is_named_with_what_was_expected(
@@ -125,16 +142,74 @@ def test_a_bad_line_is_named_with_what_was_expected(
     ("text", "how", "said"),
     [
         ("a,y\n1,1\n", {**CSV, "key": "u"}, "line 1: there is no column 'u'; the columns are a, y"),
+        ("a,y\n1,1\n", {"name": "csv"},
+         "line 1: there is no column 'label'; the columns are a, y; --label COLUMN says which is the label"),
         ("a,a,y\n1,2,1\n", CSV, "line 1: two columns have the same name"),
         ('a,y\n1,1\n"1,0\n', CSV, "after line 2: unexpected end of data"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_read_on_is_an_error(tmp_path: Path, text: str, how: dict[str, Any], said: str) -> None:
     path = tmp_path / "file"
     path.write_text(text)
     with pytest.raises(DataError) as raised:
         read(path, NAMED, **how)
     assert str(raised.value) == f"{path}, {said}"
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ("1", 1.0), (" -.5e3 ", -500.0), ("+7", 7.0), ("true", True), ("False", False), ("TRUE", True),
+        ("NL", "NL"), (" New York ", "New York"), ('"a ""b"", c"', 'a "b", c'), ("1_0", "1_0"), ('"1,0"', "1,0"),
+        ("0x1F", "0x1F"), ("2024-01-01", "2024-01-01"), ("null", "null"), ("é", "é"), ("yes", "yes"), ("-", "-"),
+    ],
+)  # fmt: skip
+def test_a_cell_is_a_number_a_boolean_or_a_string(tmp_path: Path, cell: str, value: Any) -> None:
+    """By itself: what other rows have in its column says nothing."""
+    path = tmp_path / "x.csv"
+    path.write_text(f"a, c ,label\n1,{cell},1\n2,3,0\n3,x,0\n")
+    lines, bad = read(path, NAMED)
+    assert bad == []
+    features = events(lines)[0]["features"]
+    assert (features, type(features["c"])) == ({"a": 1.0, "c": value}, type(value))
+
+
+@pytest.mark.parametrize("cell", ["", "  ", '""', "nan", "NaN", "-nan", " NAN "])
+@pytest.mark.parametrize("identity", [NAMED, STRICT, Identity(features="hashed", bits=4)])
+def test_a_cell_without_a_value_is_not_there(tmp_path: Path, identity: Identity, cell: str) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(f"a,b,label\n1,{cell},1\n")
+    assert events(read(path, identity)[0]) == [{"features": {"a": 1.0}, "label": 1}]
+
+
+AFTER = Places(features="/after", label="/after/left/user", where={"/op": ("c", "u"), "/after/kind": ("b",)})
+
+
+@pytest.mark.parametrize(
+    ("places", "form", "text", "record", "names"),
+    [
+        (Places(), CSV, "user.age,y\n3,1", {"features": {"user.age": 3.0}, "label": 1}, ["user.age"]),
+        (Places(features=""), CSV, "user.age,y\n3,1", {"user.age": 3.0, "label": 1}, ["user.age"]),
+        (Places(features="", label="/of/~1~0"), SVM, "1 2:3", {"2": 3.0, "of": {"/~": 1}}, ["2"]),
+        (Places(features="/a/b", label="/a/y"), SVM, "1 2:3", {"a": {"b": {"2": 3.0}, "y": 1}}, ["2"]),
+        (AFTER, CSV, "a,kind,y\nx,b,1", {"after": {"a": "x", "kind": "b", "left": {"user": 1}}, "op": "c"},
+         ["a=x", "kind=b"]),
+        # Of a line's own columns nothing is made up: the model passes these two over.
+        (AFTER, CSV, "a,kind,y\nx,,1", {"after": {"a": "x", "left": {"user": 1}}, "op": "c"}, None),
+        (Places(features="", where={"/op": ("c",)}), CSV, "a,y\n1,1", {"a": 1.0, "label": 1}, None),
+    ],
+)  # fmt: skip
+def test_a_line_becomes_a_record_that_the_model_reads(
+    tmp_path: Path, places: Places, form: Any, text: str, record: Any, names: list[str] | None
+) -> None:
+    path = tmp_path / "file"
+    path.write_text(text)
+    identity = Identity(event=places)
+    lines, bad = read(path, identity, **form)
+    assert (events(lines), bad) == ([record], [])
+    batch, rejects = Decoder(identity, columns_for(identity)).decode([lines[0].value])
+    assert rejects == []
+    assert (list(batch.names), list(batch.skipped)) == (names or [], [] if names else [0])
 
 
 def test_good_lines_beside_bad_ones_are_read(tmp_path: Path) -> None:
@@ -178,6 +253,14 @@ def test_a_label_is_read_as_the_model_knows_it(tmp_path: Path, labels: Any, text
         ('{"features":[4,5,6],"label":1}', THREE, {"key": "1"}, [b"5"]),
         ('{"features":{},"label":true,"user":"\u00e9"}', NAMED, {"key": "user"}, ["\u00e9".encode()]),
         ('{"features":{},"label":true}', NAMED, {"key": "label"}, [b"true"]),
+        (
+            '{"id":"k","label":1,"after":{"id":5,"u":7}}',
+            Identity(event=Places(features="/after")),
+            {"key": "id"},
+            [b"k"],
+        ),
+        ('{"label":1,"in":{"after":{"u":7}}}', Identity(event=Places(features="/in/after")), {"key": "u"}, [b"7"]),
+        ('{"label":1,"u":"x"}', Identity(event=Places(features="")), {"key": "u"}, [b"x"]),
         ("u,a,b,c,y\nx7,1,2,3,1", THREE, {**CSV, "key": "u"}, [b"x7"]),
         ("1 qid:9 2:0.50", NAMED, {**SVM, "key": "qid"}, [b"9"]),
         ("1 qid:9 2:0.50", NAMED, {**SVM, "key": "2"}, [b"0.50"]),
@@ -190,21 +273,21 @@ def test_a_key_is_found_where_it_is_named(
     path.write_text(text)
     lines, bad = read(path, identity, **how)
     assert ([line.key for line in lines], bad) == (keys, [])
-    assert all("u" not in e["features"] for e in events(lines))
+    assert all("u" not in e.get("features", ()) for e in events(lines))
 
 
 @pytest.mark.parametrize(
     ("file", "how", "form"),
     [
-        ("x.jsonl", {}, "_JsonLines"),
-        ("x.svm", {}, "_Svmlight"),
-        ("x.SVMLIGHT.gz", {}, "_Svmlight"),
-        ("x.libsvm", {"name": "jsonl"}, "_JsonLines"),
-        ("x.svm", {"label": "y"}, "_Csv"),
-        ("x.csv.gz", {"label": "y"}, "_Csv"),
-        ("-", {"name": "svmlight"}, "_Svmlight"),
-        ("x.csv", {}, "x.csv: CSV needs --label COLUMN, the column that is the label"),
-        ("x.svm", {"name": "csv"}, "x.svm: CSV needs --label COLUMN, the column that is the label"),
+        ("x.jsonl", {}, "JsonLines"),
+        ("x.svm", {}, "Svmlight"),
+        ("x.SVMLIGHT.gz", {}, "Svmlight"),
+        ("x.libsvm", {"name": "jsonl"}, "JsonLines"),
+        ("x.svm", {"label": "y"}, "Csv"),
+        ("x.csv.gz", {"label": "y"}, "Csv"),
+        ("-", {"name": "svmlight"}, "Svmlight"),
+        ("x.csv", {}, "Csv"),
+        ("x.svm", {"name": "csv"}, "Csv"),
         ("x", {"name": "svmlight", "label": "y"}, "--label names a column of CSV; the format is svmlight"),
         ("x.svm", {"zero_based": True}, "--zero-based is for svmlight and a positional model"),
     ],
@@ -225,9 +308,9 @@ def test_any_bytes_are_read_or_named(tmp_path_factory: pytest.TempPathFactory, r
     path.write_bytes(raw)
     hows: list[dict[str, Any]] = [SVM, {"key": "id"}, {**SVM, "key": "1"}, {"name": "csv", "label": "0"}]
     for how in hows:
-        for identity in (NAMED, THREE):
+        for identity in (NAMED, THREE, Identity(event=AFTER), Identity(event=Places(features=""))):
             try:
                 lines, _ = read(path, identity, **how)
             except DataError:
                 continue
-            assert all(set(e) >= {"features", "label"} for e in events(lines))
+            assert all({identity.event.features[1:] or "label"} <= set(e) for e in events(lines))

@@ -28,16 +28,20 @@ def test_statement(statement: Statement, rule: str, mode: str) -> None:
 
 def test_weights_of_other_features_are_refused() -> None:
     raw = b'{"coef":[1,2,3,4],"intercept":0,"features":{"mode":"positional","dimension":4}}'
-    assert read(raw, "w.json", "positional").coef == [1.0, 2.0, 3.0, 4.0]
+    assert read(raw, "w.json", "positional", "none").coef == [1.0, 2.0, 3.0, 4.0]
     with pytest.raises(ConfigurationError, match=r"w\.json: its features are positional, the model's hashed"):
-        read(raw, "w.json", "hashed")
+        read(raw, "w.json", "hashed", "none")
+    with pytest.raises(
+        ConfigurationError, match=r'w\.json: its weights are of scale = "standard", the model has "none"'
+    ):
+        read(raw[:-1] + b',"scale":"standard"}', "w.json", "positional", "none")
 
 
 @pytest.mark.parametrize("number", ["1e101", "-1e200", "1e999"])
 def test_a_given_weight_whose_square_is_no_number_is_refused(number: str) -> None:
     """In a file and in the settings of a threshold unit."""
     with pytest.raises(ConfigurationError):
-        read(b'{"coef":[%s],"intercept":0,"names":["a"]}' % number.encode(), "w.json", "named")
+        read(b'{"coef":[%s],"intercept":0,"names":["a"]}' % number.encode(), "w.json", "named", "none")
     with pytest.raises(ValidationError):
         ModelSettings(rule="threshold-unit", weights={"a": float(number)}, threshold=1.0)
 

@@ -1,0 +1,261 @@
+"""How the rows of a file are events: JSON lines, CSV and svmlight, a class each.
+
+They have the same three operations: `rows` cuts the bytes into rows with their line numbers, `event` makes a row a
+record's JSON, `key` finds the record's key in it. All raise BadLine with what was expected.
+"""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import msgspec
+
+from service.learning.identity import Identity, Places
+from service.learning.places import Way, way
+
+NOTHING = ("", "nan", "-nan")
+"""What a cell says, in lower case, when there is nothing."""
+
+
+class BadLine(Exception):
+    """A line that is no event: what was expected."""
+
+
+class NoNumber(BadLine):
+    """A text that reads as no number."""
+
+
+class Format(Protocol):
+    """How a file's rows are events."""
+
+    def rows(self, plain: Any) -> Iterator[tuple[int, Any]]:
+        """Line numbers and rows; empty ones are left out."""
+
+    def event(self, row: Any) -> bytes:
+        """The event's JSON."""
+
+    def key(self, row: Any) -> bytes:
+        """The record's key."""
+
+
+class JsonLines:
+    """A record a line, as it is."""
+
+    def __init__(self, identity: Identity, key: str | None) -> None:
+        self._features, self._key = way(identity.event.features), key
+
+    def rows(self, plain: Any) -> Iterator[tuple[int, bytes]]:
+        for number, line in enumerate(plain, 1):
+            if stripped := line.strip():
+                yield number, stripped
+
+    def event(self, row: bytes) -> bytes:
+        return row
+
+    def key(self, row: bytes) -> bytes:
+        """The record's member of that name, such as `id`; else the one of what stands where the features do."""
+        try:
+            event = features = msgspec.json.decode(row)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise BadLine(f"--key {self._key}: no JSON to look for it in: {error}") from None
+        for name in self._features:
+            features = features.get(name) if isinstance(features, dict) else None
+        if isinstance(features, list):
+            features = {str(i): value for i, value in enumerate(features)}
+        for found in (event, features):
+            if isinstance(found, dict) and self._key in found:
+                return _key(self._key, found[self._key])
+        raise BadLine(f"--key {self._key}: the event has no member and no feature of this name")
+
+
+class Csv:
+    """Rows of a CSV with a header. The column `label`, or the one that is named, and the key's are no features.
+
+    A cell that reads as a number is one, `true` and `false` are booleans, and any other text is a string; spaces
+    around it are no part of it. An empty cell is a feature that the event does not have, and so is `nan`: numpy and
+    pandas write what is missing so. An infinity is a fault. Columns have no types: what a cell means never depends on
+    other rows. Positional features are all there, and numbers.
+    """
+
+    def __init__(self, identity: Identity, label: str | None, key: str | None) -> None:
+        self._identity, self._key = identity, key
+        self._label = "label" if label is None else label
+        self._hint = "; --label COLUMN says which is the label" if label is None else ""
+        self._header: list[str] = []
+
+    def rows(self, plain: Any) -> Iterator[tuple[int, list[str]]]:
+        with io.TextIOWrapper(plain, "utf-8-sig", newline="") as text:
+            reader = csv.reader(text, strict=True)
+            self._take_header([name.strip() for name in next(reader, [])])
+            for row in reader:
+                if row:
+                    yield reader.line_num, row
+
+    def _take_header(self, header: list[str]) -> None:
+        for name in (self._label, self._key):
+            if name is not None and name not in header:
+                hint = self._hint if name == self._label else ""
+                raise BadLine(f"there is no column '{name}'; the columns are {', '.join(header) or 'none'}{hint}")
+        if len(set(header)) < len(header):
+            raise BadLine("two columns have the same name")
+        features = len(set(header) - {self._label, self._key})
+        if self._identity.features == "positional" and features != self._identity.dimension:
+            raise BadLine(f"{features} feature columns, the model's dimension is {self._identity.dimension}")
+        self._header = header
+
+    def event(self, row: list[str]) -> bytes:
+        if len(row) != len(self._header):
+            raise BadLine(f"{len(row)} cells, the header has {len(self._header)}")
+        cells = dict(zip(self._header, row, strict=True))
+        label = cells[self._label]
+        cells = {name: cell.strip() for name, cell in cells.items() if name not in (self._label, self._key)}
+        if self._identity.features == "positional":
+            return _event([_number(f"column '{name}'", cell) for name, cell in cells.items()], label, self._identity)
+        features = {name: self._value(name, cell) for name, cell in cells.items() if cell.lower() not in NOTHING}
+        return _event(features, label, self._identity)
+
+    def _value(self, name: str, cell: str) -> float | bool | str:
+        lower = cell.lower()
+        if lower in ("true", "false"):
+            return lower == "true"
+        try:
+            return _number(f"column '{name}'", cell)
+        except NoNumber:
+            if self._identity.text == "reject":
+                raise
+            return cell
+
+    def key(self, row: list[str]) -> bytes:
+        return _key(self._key, row[self._header.index(self._key or "")].strip())
+
+
+class Svmlight:
+    """`label [qid:n] index:value …  # comment`, as SVMlight, LIBSVM and scikit-learn write it; the query id is no feature.
+
+    For a positional model index i is position i - 1, or i where zero-based, and what is absent is 0. For other
+    models the index, as written, is the feature's name.
+    """  # noqa: E501
+
+    def __init__(self, identity: Identity, key: str | None, zero_based: bool) -> None:
+        self._identity, self._key, self._first = identity, key, 0 if zero_based else 1
+
+    def rows(self, plain: Any) -> Iterator[tuple[int, list[str]]]:
+        for number, line in enumerate(plain, 1):
+            if parts := line.partition(b"#")[0].decode(errors="replace").split():
+                yield number, parts
+
+    def event(self, row: list[str]) -> bytes:
+        label, *pairs = row
+        if ":" in label:
+            raise BadLine(f"expected a label before '{label[:40]}'")
+        if pairs and pairs[0].startswith("qid:"):
+            pairs = pairs[1:]
+        found: dict[int, float] = {}
+        last = -1
+        for pair in pairs:
+            index, colon, value = pair.partition(":")
+            if not (colon and index.isascii() and index.isdigit() and len(index) < 20):
+                raise BadLine(f"expected INDEX:VALUE, got '{pair[:40]}'")
+            if int(index) <= last:
+                raise BadLine(f"index {index} after {last}: each must be larger than the one before")
+            last = int(index)
+            found[last] = _number(f"index {last}", value)
+        return _event(self._dense(found) if self._identity.features == "positional" else found, label, self._identity)
+
+    def _dense(self, found: dict[int, float]) -> list[float]:
+        dimension = self._identity.dimension or 0
+        values = [0.0] * dimension
+        for index, value in found.items():
+            if not 0 <= index - self._first < dimension:
+                most = dimension - 1 + self._first
+                hint = "; with --zero-based it begins at 0" if index < self._first else ""
+                raise BadLine(
+                    f"index {index}: expected {self._first} to {most}, the model's dimension is {dimension}{hint}"
+                )
+            values[index - self._first] = value
+        return values
+
+    def key(self, row: list[str]) -> bytes:
+        """The query id where it is named `qid`, else the value at that index."""
+        for pair in row[1:]:
+            name, _, value = pair.partition(":")
+            if name == self._key:
+                return _key(self._key, value)
+        raise BadLine(f"--key {self._key}: the line has no '{self._key}:'")
+
+
+def _event(features: Any, label: str, identity: Identity) -> bytes:
+    return json.dumps(record(features, _label(label.strip(), identity), identity.event), separators=(",", ":")).encode()
+
+
+def record(features: Any, label: Any, places: Places) -> Any:
+    """A record whose parts stand where the model looks for them; raises BadLine where they would hide each other.
+
+    What `where` asks for is there too, unless it is among the features, of which a line has its own.
+
+    >>> record({"age": 31}, True, Places(features="/after/user", label="/after/left", where={"/op": ("c", "u")}))
+    {'after': {'user': {'age': 31}, 'left': True}, 'op': 'c'}
+    >>> record({"age": 31}, True, Places(features=""))
+    {'age': 31, 'label': True}
+    """
+    at = way(places.features)
+    found = {} if at else features
+    if at:
+        _put(found, at, features)
+    if not _put(found, way(places.label), label):
+        raise BadLine(f"the label belongs at {places.label} of the record, where a feature stands")
+    for pointer, values in places.where.items():
+        if values and (other := way(pointer))[: len(at)] != at:
+            _put(found, other, values[0])
+    return found
+
+
+def _put(record: Any, at: Way, value: Any) -> bool:
+    """Put a value where nothing stands, through objects that are made as needed; whether it could be."""
+    *outer, last = at
+    for name in outer:
+        record = record.setdefault(name, {}) if isinstance(record, dict) else None
+    if not isinstance(record, dict) or last in record:
+        return False
+    record[last] = value
+    return True
+
+
+def _number(where: str, text: str) -> float:
+    try:
+        value = float(text if "_" not in text else "")
+    except ValueError:
+        raise NoNumber(f"{where}: expected a number, got '{text[:40]}'") from None
+    if not math.isfinite(value):
+        raise BadLine(f"{where}: expected a finite number, got '{text[:40]}'")
+    return value
+
+
+def _label(text: str, identity: Identity) -> Any:
+    """A label as the model knows it: a string where its labels are; else a number or boolean where it reads as one.
+
+    Where the model's labels are booleans, 0 and 1 are these: most formats have only numbers.
+    """
+    labels = identity.labels or ()
+    if labels and all(isinstance(label, str) for label in labels):
+        return text
+    try:
+        value = json.loads(text.lower().removeprefix("+"))
+    except (ValueError, RecursionError):
+        return text
+    if labels and all(isinstance(label, bool) for label in labels) and value in (0, 1):
+        return bool(value)
+    return value if isinstance(value, bool | int | float) else text
+
+
+def _key(name: str | None, value: Any) -> bytes:
+    """A value as a record's key: a string's UTF-8, a number or boolean as JSON writes it."""
+    if value is None or isinstance(value, dict | list):
+        raise BadLine(f"--key {name}: expected a string or a number")
+    key = (value if isinstance(value, str) else json.dumps(value)).encode()
+    if not key:
+        raise BadLine(f"--key {name}: the value is empty")
+    return key
