@@ -141,8 +141,10 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               {"{{model}}": f"{LAG} / ({rate('perceptron_events_total')} > 0)"}),
         Panel("Event delay", "From a record's timestamp to its learning: half of the records waited longer than p50, "
               "one in a hundred longer than p99.", "s", quantiles("perceptron_event_delay_seconds")),
-        Panel("Rejected records", "Records each second that were no event, by reason. They are in the dead-letter "
-              "topic.", "recps", {"{{model}} {{reason}}": rate("perceptron_rejected_events_total", "model, reason")}),
+        Panel("Rejected and skipped records", "Records each second that were no event, by reason: they are in the "
+              "dead-letter topic. And those that `where` passed over.", "recps",
+              {"{{model}} {{reason}}": rate("perceptron_rejected_events_total", "model, reason"),
+               "{{model}} skipped": rate("perceptron_skipped_events_total")}),
         Panel("Ignored features", "Features each second that were new when the cap on columns was reached.", "cps",
               {"{{model}}": rate("perceptron_ignored_features_total")}),
     ),

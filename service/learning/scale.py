@@ -61,6 +61,11 @@ class Scaler:
         """What is to be stored of the first columns, by name."""
         return {name: sums[:columns] for name, sums in zip(ARRAYS, self._sums, strict=True)}
 
+    @property
+    def used(self) -> int:
+        """How many columns have had a number."""
+        return int(np.count_nonzero(self._sums[0]))
+
     def copy(self) -> "Scaler":
         """The sums as they are now."""
         return self.of(self._sums)

@@ -54,6 +54,7 @@ COUNTERS = {
 GAUGES = {
     "version": "Accepted snapshots so far.",
     "columns": "Columns of the weight vector, the bias included.",
+    "scaled_columns": "Columns that have scaled numbers, where the model scales.",
     "squared_norm": "Squared norm of the weights.",
 }
 SHARES = {

@@ -58,6 +58,9 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     baseline: Annotated[Share, Meta(description="the more frequent label: what who always answers with it is right in")]
     advice: Annotated[list[str], Meta(examples=[[]], description="what to try with a model that is of little use")]
     columns: Annotated[int, Meta(examples=[21])]
+    scaled_columns: Annotated[
+        int | None, Meta(examples=[None], description="those that have scaled numbers; null where none is scaled")
+    ]
     squared_norm: Annotated[
         float | None, Meta(examples=[88.5], description="null where it is beyond what a number can hold")
     ]
@@ -110,6 +113,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             baseline=Share(_share(max(negative, positive), counts.events), recent.baseline),
             advice=list(advice(learner).values()),
             columns=len(learner.columns),
+            scaled_columns=learner.scaler.used if learner.scaler else None,
             squared_norm=learner.squared_norm,
             squared_norm_limit=learner.watch.squared_norm_limit,
             loss=margins and margins.loss,

@@ -53,8 +53,8 @@ async def test_every_answer_has_the_fields_it_promises(service: Running, topic: 
     about = service.model()
     assert set(about) >= {
         "model", "identity", "version", "ahead", "order", "next", "covered", "events", "mistakes", "wrong_predictions",
-        "updates", "rejected", "ignored_features", "columns", "squared_norm", "squared_norm_limit", "bound",
-        "bound_reason", "digest", "state_digest", "saved_at", "learning_here", "stopped",
+        "updates", "rejected", "ignored_features", "skipped", "columns", "scaled_columns", "squared_norm",
+        "squared_norm_limit", "bound", "bound_reason", "digest", "state_digest", "saved_at", "learning_here", "stopped",
     }  # fmt: skip
     assert (about["order"], about["next"], about["covered"]) == ("log", {"0": 3}, {"0": [[0, 3]]})
     assert (about["events"], about["mistakes"], about["rejected"]) == (2, 2, {"not-json": 1})
