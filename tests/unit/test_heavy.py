@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.learning.identity import Identity
+from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.snapshots.head import Source
 from service.streaming import learn
@@ -62,6 +62,10 @@ def records() -> dict[str, bytes]:
     ):  # fmt: skip
         found[f"unknown {item.decode()}"] = filled(begin + b"[", item, b"]}")
         found[f"a feature of {item.decode()}"] = filled(b'{"features":{"b":[', item, b']},"label":1}')
+        found[f"features of {item.decode()}"] = filled(b'{"features":{', b'"b":' + item, b'},"label":1}')
+        found[f"beside what is no number, {item.decode()}"] = filled(
+            b'{"features":{"b":NaN,"c":[', item, b']},"label":1}'
+        )
         found[f"a label of {item.decode()}"] = filled(b'{"features":{"b":1},"label":[', item, b"]}")
         found[f"a list of {item.decode()}"] = filled(b"[", item, b"]")
         found[f"{item.decode()}, and broken"] = filled(begin + b"[", item, b"]]}")
@@ -74,11 +78,20 @@ RECORDS = records()
 def begun(identity: Identity) -> Learner:
     learner = Learner(identity)
     learner.begin({0: 0})
-    learner.apply(0, 0, [b'{"features":{},"label":1,"ts":1}'])  # compiled from here on
+    # Compiled from here on.
+    learner.apply(0, 0, [b'{"features":{"a":{},"b":{}},"label":1,"ts":"a"}'])
     return learner
 
 
-@pytest.mark.parametrize("identity", [Identity(), Identity(features="hashed", bits=18)], ids=lambda i: i.features)
+IDENTITIES = {
+    "named": Identity(),
+    "hashed": Identity(features="hashed", bits=18),
+    "whole": Identity(event=Places(features="", without=("x*",)), scale="standard"),
+    "deep": Identity(event=Places(features="/features/b", label="/label/b", where={"/ts": ("a",)})),
+}
+
+
+@pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDENTITIES)
 def test_no_record_holds_the_event_loop_for_50_ms(identity: Identity) -> None:
     """In time of the processor, the best of some: how busy the machine is says nothing about the program."""
     learner, costs = begun(identity), {}
