@@ -10,8 +10,8 @@ from service.errors import DataError
 from service.learning.identity import MAX_WEIGHT, Label
 from service.learning.places import Way, pointer_to, way
 from service.tools.labels import Form, Found, form_of, label_of, two_of
-from service.tools.profile import Member, at, kind_of, member_at, pointer_of, profile
-from service.tools.sample import Sample, read, records
+from service.tools.profile import Member, at, kind_of, member_at, plain, pointer_of, profile
+from service.tools.sample import Sample, read
 
 EVERY_TYPE = 50
 """Types of records, at most: what has more values tells no types apart."""
@@ -47,14 +47,14 @@ class Suggested(NamedTuple):
     """Marks, by the names of members that are left out."""
     others: list[str]
     """Pointers of what else may be the label, likeliest first."""
-    notes: list[str]
 
 
 def suggested(sample: Sample, wanted: str | None) -> Suggested:
     """What a sample says; `wanted` is the label's pointer or name, where it is given. Raises DataError."""
     sample, form, found = _label(sample, wanted)
     form, meant = _narrowed(sample, form, way(found.pointer))
-    found = found._replace(member=member_at(meant.objects(), way(found.pointer)))
+    label = member_at(meant.objects(), way(found.pointer), found.member.name)
+    found = found._replace(member=label)
     labels, why = two_of(found)
     events = [at(record, way(form.features)) for record in meant.objects()]
     listed = 2 * sum(isinstance(one, list) for one in events) > len(events)
@@ -68,8 +68,8 @@ def suggested(sample: Sample, wanted: str | None) -> Suggested:
     marks = {} if listed else {one.name: mark for one in features if (mark := one.mark(len(events)))}
     left_out = {name: mark for name, mark in marks.items() if mark.name != "empty"}
     if len(marks) == len(features):
-        said = ", ".join(f"{name} ({mark.name})" for name, mark in [*marks.items()][:5])
-        raise DataError(f"{sample.name}: no member is a feature: {said}")
+        said = ", ".join(f"{plain(name)} ({mark.name})" for name, mark in [*marks.items()][:5])
+        raise DataError(f"{sample.name}: no member beside the label is a feature: {said}")
     choices = [
         *(_positional(events) if listed else _mode([one for one in features if one.name not in marks], len(events))),
         Choice("labels", labels, why),
@@ -85,12 +85,11 @@ def suggested(sample: Sample, wanted: str | None) -> Suggested:
     return Suggested(
         sample,
         choices,
-        found.member,
-        [found.member, *features],
+        label,
+        [label, *features],
         len(events),
         {name: mark.name for name, mark in left_out.items()},
         found.others,
-        _notes(sample, found, len(events)),
     )
 
 
@@ -103,15 +102,6 @@ def _label(sample: Sample, wanted: str | None) -> tuple[Sample, Form, Found]:
     column = found.member.way[-1]
     form = Form("table", "/features", f"so `perceptron produce --label {column}` sends a table's rows", {})
     return _as_events(sample, column), form, found._replace(pointer="/label", why=f"the column {column}: {found.why}")
-
-
-def _notes(sample: Sample, found: Found, events: int) -> list[str]:
-    notes, others = [], len(sample.values) - sum(1 for _ in sample.objects())
-    if others:
-        notes.append(f"{records(others)} of {len(sample.values):,} are no JSON objects")
-    if (missing := events - found.member.present) > 0:
-        notes.append(f"{records(missing)} of {events:,} have no label: they would be dead letters")
-    return notes
 
 
 def _as_events(sample: Sample, column: str) -> Sample:
@@ -166,8 +156,11 @@ def _weight(sample: Sample, form: Form) -> Choice:
 def _id(sample: Sample, form: Form, members: dict[Way, Member], count: int) -> Choice:
     if form.name in ("own", "table", "cloud"):
         values = (record["id"] for record in sample.objects() if "id" in record)
+        why = (
+            "CloudEvents have it there" if form.name == "cloud" else "our own form has it there, where a record has one"
+        )
         if all(kind_of(value) in ("string", "number") for value in values):
-            return Choice("event.id", "/id", "records have it there")
+            return Choice("event.id", "/id", why)
     for name in IDS:
         member = members.get((name,))
         mark = member.mark(count) if member and set(member.kinds) <= {"string", "number"} else None

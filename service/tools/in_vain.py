@@ -5,21 +5,22 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from service.learning.identity import Identity, Places
+from service.learning.identity import Places
 from service.learning.places import way
+from service.settings.model import EventSettings, ModelSettings
 from service.tools.profile import at, flat, shown
-from service.tools.sample import read
+from service.tools.sample import read, records
 
 SHOWN = 4
 
 
-def in_vain(identity: Identity, values: Sequence[bytes | None]) -> list[str]:
-    """A line for each; `weight` and `id` where they are by default may always be missing."""
-    places, default = identity.event, Places()
+def in_vain(settings: ModelSettings, values: Sequence[bytes | None]) -> list[str]:
+    """A line for each; none where nothing is set of events. A `weight` and an `id` that are not set may be missing."""
+    places, default = settings.event.places(), Places()
     objects = [record for record in map(read, values) if record is not None]
-    if not objects:
+    if not objects or settings.event == EventSettings():
         return []
-    of = f"the {len(objects):,} records that were looked at"
+    of = f"the {records(len(objects))} that were looked at"
     lines, meant = [], objects
     for pointer, wanted in places.where.items():
         found = [at(record, way(pointer)) for record in objects]
@@ -51,12 +52,12 @@ def in_vain(identity: Identity, values: Sequence[bytes | None]) -> list[str]:
     return lines
 
 
-def _names(places: Places, records: Iterable[object]) -> dict[str, None]:
+def _names(places: Places, objects: Iterable[object]) -> dict[str, None]:
     """The names that patterns are held against, in the order in which they came; of a list its positions' too."""
     root = way(places.features)
     taken = {way(one)[len(root) :] for one in (places.label, places.weight, places.id) if one}
     names: dict[str, None] = {}
-    for record in records:
+    for record in objects:
         features = at(record, root)
         for here, value in flat(features) if isinstance(features, dict) else ():
             if here not in taken:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from service.errors import ConfigurationError, DataError
 from service.learning.identity import Label
 from service.learning.places import Way, way
-from service.tools.profile import Member, at, member_at, pointer_of, profile, shown
-from service.tools.sample import Sample
+from service.tools.profile import Member, at, member_at, plain, pointer_of, profile, shown
+from service.tools.sample import Sample, records
 
 LABELS = {
     "label", "labels", "target", "y", "class", "outcome", "clicked", "click", "converted", "conversion", "churned",
@@ -78,17 +78,19 @@ def label_of(sample: Sample, form: Form, wanted: str | None) -> Found:
             raise ConfigurationError(f"--label: '{wanted}' is no JSON Pointer, such as /clicked, and no member's name")
         member = member_at(sample.objects(), way(pointer))
         if not member.present:
-            raise DataError(f"--label: {pointer} is in none of {sample.said}{_such(others)}")
+            raise DataError(
+                f"--label: {plain(pointer)} is in none of {records(len(sample.values))} of {sample.name}{_such(others)}"
+            )
         return Found(pointer, member, "--label says so", [one for one in others if one != pointer])
     if form.name == "own" and (member := member_at(sample.objects(), ("label",))).present:
         return Found("/label", member, "our own form has it there", [])
-    plain = [member for member in members.values() if member.way[-1].lower() in PLAIN_LABELS and member.distinct > 2]
-    if plain and not (candidates and candidates[0][1].way[-1].lower() in LABELS):
-        raise DataError(f"{sample.name}: {_too_many(pointer_of(form.features, plain[0]), plain[0])}{_such(others)}")
+    unfit = [member for member in members.values() if member.way[-1].lower() in PLAIN_LABELS and member.distinct > 2]
+    if unfit and not (candidates and candidates[0][1].way[-1].lower() in LABELS):
+        raise DataError(f"{sample.name}: {_too_many(pointer_of(form.features, unfit[0]), unfit[0])}{_such(others)}")
     if not candidates:
         raise DataError(
             f"{sample.name}: no member has two values, so none can be the label: --label POINTER names it; the members "
-            f"are {', '.join([member.name for member in members.values()][:20]) or 'none'}"
+            f"are {', '.join([plain(member.name) for member in members.values()][:20]) or 'none'}"
         )
     (pointer, member), *_ = candidates
     said = [f"named {name}"] if _named(name := member.way[-1]) else []
@@ -98,7 +100,7 @@ def label_of(sample: Sample, form: Form, wanted: str | None) -> Found:
 
 
 def _such(others: Sequence[str]) -> str:
-    return f"; of two values are {', '.join(others[:5])}: --label POINTER takes one" if others else ""
+    return f"; of two values are {', '.join(map(plain, others[:5]))}: --label POINTER takes one" if others else ""
 
 
 def _candidates(form: Form, members: dict[Way, Member]) -> list[tuple[str, Member]]:
@@ -132,13 +134,16 @@ def two_of(found: Found) -> tuple[list[Label], str]:
     if member.kind == "string":
         sure = next((value for value in (one, other) if value.lower() in YES), None)
         positive = sure or min((one, other), key=lambda value: member.counts[False, value])
-        why = "as its word says" if sure else "the rarer one"
+        why = ", as the word says" if sure else ", the rarer"
     else:
-        positive, why = max(one, other), "true" if member.kind == "boolean" else "the larger one"
+        positive, why = max(one, other), "" if member.kind == "boolean" else ", the larger"
     negative = other if positive == one else one
     key = (member.kind == "boolean", positive)
     share = member.counts[key] / member.present
-    return [_whole(negative), _whole(positive)], f"negative, positive: {why} is positive, in {share:.1%}"
+    return [
+        _whole(negative),
+        _whole(positive),
+    ], f"negative, positive: {shown(_whole(positive))}{why}, in {share:.1%} of the events"
 
 
 def _whole(value: Any) -> Label:
@@ -148,10 +153,11 @@ def _whole(value: Any) -> Label:
 
 
 def _too_many(pointer: str, member: Member) -> str:
+    pointer = plain(pointer)
+    if member.kind not in ("boolean", "number", "string"):
+        return f"{pointer} is {member.kind}: a label is a boolean, a number or a string"
     if member.distinct < 2:
         return f"{pointer} is always {shown(member.example)}: a label has two values"
     values = ", ".join(shown(value) for _, value in [*member.counts][:4])
     more = ", …" if member.distinct > 4 else ""
-    if member.distinct == 2:
-        return f"{pointer} is {member.kind}: a label is a boolean, a number or a string"
     return f"{pointer} has {member.distinct:,} values ({values}{more}): a label of three or more is not supported yet"

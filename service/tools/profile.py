@@ -203,9 +203,10 @@ def profile(records: Iterable[Any], count: int) -> dict[Way, Member]:
     return members
 
 
-def member_at(records: Iterable[Any], way: Way) -> Member:
-    """What stands at one way through these records."""
+def member_at(records: Iterable[Any], way: Way, name: str = "") -> Member:
+    """What stands at one way through these records; it may be called by another name."""
     member = Member(way)
+    member.name = name or member.name
     for record in records:
         if (value := at(record, way)) is not None:
             member.add(value, False)

@@ -18,16 +18,15 @@ from rich.text import Text
 
 from service.errors import ConfigurationError, DataError
 from service.settings.load import Settings, is_topic
-from service.settings.model import EventSettings
 from service.tools import files
 from service.tools.choices import Choice, Suggested, suggested
 from service.tools.formats import Name
 from service.tools.in_vain import in_vain
 from service.tools.profile import MOST_VALUES, Member, plain, shown
 from service.tools.sample import Sample, of_file, of_topic, records
-from service.tools.trials import RULES, SCALES, Baseline, Trial, best, trials
+from service.tools.trials import RULES, SCALES, TIE, Baseline, Trial, best, trials
 
-ROWS = 60
+ROWS = 40
 """Members that are shown; JSON has all."""
 FEW = 1000
 """Events: of fewer, accuracies differ by chance."""
@@ -62,7 +61,7 @@ def suggest(
     done, baseline = _try(found)
     chosen = best(done)
     choices = [*found.choices, *_why(chosen, done)]
-    notes = [*_set_in_vain(settings, name, found.sample), *found.notes, *_cautions(done, baseline)]
+    notes = [*_set_in_vain(settings, name, found.sample), *_cautions(done, baseline)]
     bootstrap = None if file is not None else settings.kafka.bootstrap_servers
     verdict = _verdict(chosen, baseline)
     text = _toml(name, bootstrap, sample, verdict, choices)
@@ -72,7 +71,7 @@ def suggest(
         console = Console(highlight=False, width=None if Console().is_terminal else 160)
         console.print(Text(f"{sample.said}\n"))
         console.print(_members(found))
-        console.print(_accuracies(done, baseline, chosen, found))
+        console.print(_accuracies(done, baseline, chosen))
         console.print(Text(f"{verdict}\n"))
         typer.echo(text)
     for note in notes:
@@ -137,9 +136,13 @@ def _percent(share: float | None) -> str:
     return "diverged" if share is None else f"{share:.1%}"
 
 
+def _beats(chosen: Trial, baseline: Baseline) -> bool:
+    return (chosen.later or 0.0) > baseline.later + TIE
+
+
 def _verdict(chosen: Trial, baseline: Baseline) -> str:
     name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights"
-    if (chosen.later or 0.0) <= baseline.later:
+    if not _beats(chosen, baseline):
         return (
             f"Nothing beats the baseline: {name} is right in {_percent(chosen.later)} of the later half, and "
             f"always the more frequent label in {baseline.later:.1%}"
@@ -155,8 +158,8 @@ def _cautions(done: list[Trial], baseline: Baseline) -> list[str]:
         total = sum(baseline.rejected.values())
         notes.append(f"{records(total)} would be dead letters ({reasons}), such as: {baseline.example}")
     if baseline.events < FEW:
-        error = math.sqrt(baseline.later * (1 - baseline.later) / max(baseline.events / 2, 1))
-        notes.append(f"only {baseline.events:,} events: accuracies that differ by {2 * error:.1%} may do so by chance")
+        chance = min(1.0, 1.0 / math.sqrt(baseline.events / 2))  # two standard errors of a share, at most
+        notes.append(f"only {baseline.events:,} events: accuracies that differ by {chance:.0%} may do so by chance")
     if any(trial.later is None for trial in done):
         notes.append("where weights diverged, values are too large for the rule: scaled ones are not")
     return notes
@@ -168,9 +171,7 @@ def _set_in_vain(settings: Settings, name: str, sample: Sample) -> list[str]:
         own = settings.of(name)
     except KeyError:
         return []
-    if own.event == EventSettings():
-        return []
-    return [f"{settings.file}: models.{name}.{line}" for line in in_vain(own.identity(), sample.values)]
+    return [f"{settings.file}: models.{name}.{line}" for line in in_vain(own, sample.values)]
 
 
 def _members(found: Suggested) -> Table:
@@ -200,12 +201,11 @@ def _distinct(member: Member) -> str:
     return f"{member.distinct:,}{'+' * (member.distinct >= MOST_VALUES)}"
 
 
-def _accuracies(done: list[Trial], baseline: Baseline, chosen: Trial, found: Suggested) -> Table:
+def _accuracies(done: list[Trial], baseline: Baseline, chosen: Trial) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("rule", "scale", "weights", "right", "later half"):
         table.add_column(title, justify="right" if title in ("right", "later half") else "left")
-    labels = next(choice.value for choice in found.choices if choice.setting == "labels")
-    always = Text(f"baseline: always {shown(labels[baseline.positive])}")
+    always = "baseline: always the more frequent label"
     table.add_row(always, "", "", f"{baseline.accuracy:.1%}", f"{baseline.later:.1%}", style="dim")
     for trial in done:
         style = "bold" if trial is chosen else None
@@ -285,7 +285,7 @@ def _json(
         "baseline": baseline._asdict(),
         "trials": [trial._asdict() for trial in done],
         "chosen": chosen._asdict(),
-        "beats_baseline": (chosen.later or 0.0) > baseline.later,
+        "beats_baseline": _beats(chosen, baseline),
         "choices": [{"setting": one.setting, "value": one.value, "reason": one.why} for one in choices],
         "notes": notes,
         "toml": text,

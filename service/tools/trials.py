@@ -47,12 +47,10 @@ class Trial(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """Who always answers with the more frequent label, and what became of the records."""
+    """How often the more frequent label is right, and what became of the records."""
 
     accuracy: float
     later: float
-    positive: bool
-    """Whether that label is the positive one."""
     events: int
     skipped: int
     rejected: dict[str, int]
@@ -88,7 +86,6 @@ def trials(settings: dict[str, Any], values: Sequence[bytes | None]) -> Iterator
             Baseline(
                 max(overall, 1 - overall),
                 max(later, 1 - later),
-                overall > 0.5,
                 learner.counts.events,
                 learner.counts.skipped,
                 dict(reasons),
