@@ -109,8 +109,10 @@ def _candidates(form: Form, members: dict[Way, Member]) -> list[tuple[str, Membe
     def likelihood(member: Member) -> float:
         values = {value for _, value in member.counts}
         kind = 2.0 if member.kind == "boolean" else 1.0 if values in ({0, 1}, {-1, 1}) else 0.0
-        return 2.0 * _named(member.way[-1]) + kind + (len(member.way) == 1) * 0.5
+        rare = 2 * member.present < most
+        return 2.0 * _named(member.way[-1]) + kind + (len(member.way) == 1) * 0.5 - rare
 
+    most = max((member.present for member in members.values()), default=0)
     fitting = [one for one in members.values() if one.distinct == 2 and one.kind in ("boolean", "number", "string")]
     fitting.reverse()
     return [(pointer_of(form.features, one), one) for one in sorted(fitting, key=likelihood, reverse=True)]
@@ -140,10 +142,8 @@ def two_of(found: Found) -> tuple[list[Label], str]:
     negative = other if positive == one else one
     key = (member.kind == "boolean", positive)
     share = member.counts[key] / member.present
-    return [
-        _whole(negative),
-        _whole(positive),
-    ], f"negative, positive: {shown(_whole(positive))}{why}, in {share:.1%} of the events"
+    said = f"negative, positive: {shown(_whole(positive))}{why}, in {share:.1%} of the events"
+    return [_whole(negative), _whole(positive)], said
 
 
 def _whole(value: Any) -> Label:
@@ -155,9 +155,13 @@ def _whole(value: Any) -> Label:
 def _too_many(pointer: str, member: Member) -> str:
     pointer = plain(pointer)
     if member.kind not in ("boolean", "number", "string"):
-        return f"{pointer} is {member.kind}: a label is a boolean, a number or a string"
+        return f"{pointer} is {_article(member.kind)}: a label is a boolean, a number or a string"
     if member.distinct < 2:
         return f"{pointer} is always {shown(member.example)}: a label has two values"
     values = ", ".join(shown(value) for _, value in [*member.counts][:4])
     more = ", …" if member.distinct > 4 else ""
     return f"{pointer} has {member.distinct:,} values ({values}{more}): a label of three or more is not supported yet"
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"

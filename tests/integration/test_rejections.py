@@ -38,7 +38,7 @@ async def test_a_topic_of_other_records_is_said_loudly(
     code, said = check()
     assert code == 1
     assert said.startswith(
-        f"fail  topic {topic}: 0 of the last 99 records would be accepted; 99 are rejected as missing-field, such as: "
+        f"fail  topic {topic}: 0 of the last 100 records would be accepted; 100 are rejected as missing-field, such as: "
         "'features' is missing (offset 99 of partition "
     )
     service = await asyncio.to_thread(run().up)
