@@ -160,7 +160,8 @@ def _too_many(pointer: str, member: Member) -> str:
         return f"{pointer} is always {shown(member.example)}: a label has two values"
     values = ", ".join(shown(value) for _, value in [*member.counts][:4])
     more = ", …" if member.distinct > 4 else ""
-    return f"{pointer} has {member.distinct:,} values ({values}{more}): a label of three or more is not supported yet"
+    found = f"{pointer} has {member.distinct:,} values ({values}{more})"
+    return f"{found}: a label of three values or more is not supported yet"
 
 
 def _article(kind: str) -> str:

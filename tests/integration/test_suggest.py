@@ -13,6 +13,7 @@ from service.embedded.servers import Server
 from service.learning.learner import Learner
 from service.settings.load import load
 from tests.conftest import Run, create_topic, one_line, perceptron, read_all
+from tests.integration.test_damage import send_with_broken_header
 from tests.unit.test_suggest import clicks
 
 NOWHERE = "127.0.0.1:1"
@@ -217,7 +218,7 @@ def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> Non
         (("short.csv",), 1, "short.csv, line 2: 1 cells, the header has 2"),
         (("cut.jsonl.gz",), 1, "cut.jsonl.gz, after line 48: Compressed file ended"),
         (("clicks.jsonl", "--label", "/nope"), 1, "--label: /nope is in none of 2,000 records of clicks.jsonl"),
-        (("clicks.jsonl", "--label", "/user/visits"), 1, "a label of three or more is not supported yet"),
+        (("clicks.jsonl", "--label", "/user/visits"), 1, "a label of three values or more is not supported yet"),
         (("clicks.jsonl", "--count", "0"), 2, "--count"),
         (("clicks.jsonl", "-o", "clicks.jsonl"), 2, "clicks.jsonl is there already: say --yes to write over it"),
         (("clicks.jsonl", "-o", "gone/x.toml"), 2, "gone/x.toml: there is no such folder"),
@@ -227,6 +228,16 @@ def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> Non
         done = suggest(folder, *arguments, code=code)
         assert part in one_line(done.stderr), done.stderr
         assert done.stdout == ""
+
+
+async def test_a_record_that_cannot_be_read_is_named(kafka: Server, topic: str, tmp_path: Path) -> None:
+    await create_topic(kafka, topic)
+    async with AIOKafkaProducer(bootstrap_servers=kafka.address) as client:
+        for record in clicks(30):
+            await client.send_and_wait(topic, json.dumps(record).encode())
+        offset = await send_with_broken_header(client, topic)
+    done = await asyncio.to_thread(suggest, tmp_path, "-t", topic, "-b", kafka.address, code=1)
+    assert f"the record at offset {offset} of partition 0 cannot be read" in one_line(done.stderr)
 
 
 async def test_a_topic_without_a_record(kafka: Server, topic: str, tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ LABELS: list[tuple[dict[str, Sequence[Any]], str, list[Any]]] = [
     ({"vip": [True, False, True, True], "a": [1, 2, 3, 4], "y": [1, -1, -1, 1]}, "/y", [-1, 1]),
     ({"is_fraud": [0, 1, 0, 0], "is_new": [True, False, True, False], "a": [1, 2, 3, 4]}, "/is_fraud", [0, 1]),
     ({"sex": ["m", "f", "f", "m"], "over": [True, False, True, True], "a": [1, 2, 3, 4]}, "/over", [False, True]),
+    ({"from": ["a", "b", "b", "b"], "n": [1, 2, 3, 4], "to": ["b", "a", "b", "b"]}, "/to", ["b", "a"]),  # the later
     ({"a": [1, 2, 3, 4], "outcome": ["lost", "kept", "kept", "kept"]}, "/outcome", ["kept", "lost"]),
     ({"a": [1, 2, 3, 4], "churn": ["Yes", "Yes", "No", "Yes"]}, "/churn", ["No", "Yes"]),
     ({"a": [1, 2, 3, 4], "cancelled": [2.0, 1.0, 1.0, 2.0]}, "/cancelled", [1, 2]),
@@ -230,7 +231,7 @@ WRONG: list[tuple[list[Any], str | None, type[Exception], str]] = [
     ([{"a": 1, "b": 3.5}, {"a": 2, "b": 4.5}, {"a": 3, "b": 5}], None, DataError,
      "no member has two values, so none can be the label: --label POINTER names it; the members are a, b"),
     ([{"a": i, "target": "xyz"[i % 3], "pixel": i % 2} for i in range(9)], None, DataError,
-     '/target has 3 values ("x", "y", "z"): a label of three or more is not supported yet; of two values are /pixel'),
+     '("x", "y", "z"): a label of three values or more is not supported yet; of two values are /pixel'),
     ([{"features": {"a": i}, "label": i} for i in range(9)], None, DataError, "/label has 9 values (0, 1, 2, 3, …)"),
     ([{"features": {"a": i}, "label": 1} for i in range(9)], None, DataError, "/label is always 1"),
     ([{"a": 1, "y": True}, {"a": 1, "y": False}], None, DataError,
