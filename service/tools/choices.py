@@ -60,7 +60,10 @@ def suggested(sample: Sample, wanted: str | None) -> Suggested:
     listed = 2 * sum(isinstance(one, list) for one in events) > len(events)
     events = [one for one in events if isinstance(one, list if listed else dict)]
     members = profile(events, len(events))
-    parts = [_weight(meant, form), _id(meant, form, members, len(events))]
+    parts = [
+        part._replace(value=False, why="the label is there") if part.value == found.pointer else part
+        for part in (_weight(meant, form), _id(meant, form, members, len(events)))
+    ]
     taken = {found.pointer, *(part.value for part in parts)}
     features = [member for member in members.values() if pointer_of(form.features, member) not in taken]
     if not features:

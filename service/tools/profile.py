@@ -142,10 +142,8 @@ class Member:
             return Mark("identifier", f"its name says so: {differ}")
         if text and several and share >= 0.9:
             return Mark("text" if 2 * self.spaced > self.distinct else "identifier", differ)
-        if self.longest > LONGEST:
-            return Mark(
-                "long", f"its strings have up to {self.longest:,} bytes with the name, and {LONGEST} are the limit"
-            )
+        if (longest := max(self.longest, len(self.name.encode()))) > LONGEST:
+            return Mark("long", f"as name=value it has up to {longest:,} bytes, and {LONGEST} are the limit")
         return None
 
     @property

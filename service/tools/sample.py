@@ -20,7 +20,7 @@ from service.streaming.cluster import Cluster, bounds, more, unreadable
 from service.streaming.records import Records
 from service.tools.formats import SUFFIXES, BadLine, Events, Name, format_of
 
-MOST_BYTES = 64 << 20
+MOST_BYTES = 32 << 20
 """Of a sample: it is held in memory, and read several times."""
 AT_ONCE = 500
 MISSING = ("", "nan")

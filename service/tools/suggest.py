@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -90,16 +91,22 @@ def _name_for(file: str) -> str:
 
 
 def _try(found: Suggested) -> tuple[list[Trial], Baseline]:
-    """All trials, as they come with a bar on a terminal; raises DataError where nothing is an event."""
+    """All trials, as they come with a bar on a terminal; raises DataError where nothing is an event.
+
+    And where the records are such that no settings fit them, as lists of too many numbers.
+    """
     console, done, baseline = Console(stderr=True), list[Trial](), None
     running = trials(_nested(found.choices), found.sample.values)
     total = 2 * len(RULES) * len(SCALES)
-    for some, baseline in track(
-        running, "trying", total, console=console, transient=True, disable=not console.is_terminal
-    ):
-        done += some
-        if not baseline.events:
-            raise DataError(f"{found.sample.name}: no record is an event: {baseline.example or 'none was left'}")
+    shown_as: dict[str, Any] = {"console": console, "transient": True, "disable": not console.is_terminal}
+    try:
+        for some, baseline in track(running, "trying", total, **shown_as):
+            done += some
+            if not baseline.events:
+                raise DataError(f"{found.sample.name}: no record is an event: {baseline.example or 'none was left'}")
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise DataError(f"{found.sample.name}: no settings fit it: {plain(said)}") from None
     assert baseline is not None  # noqa: S101 - there are trials
     return done, baseline
 
@@ -120,7 +127,7 @@ def _why(chosen: Trial, done: list[Trial]) -> list[Choice]:
         own = getattr(chosen, part)
         other = max((one for one in done if getattr(one, part) != own), key=lambda one: one.later or 0.0)
         name = getattr(other, part)
-        better = "" if (other.later or 0.0) <= (chosen.later or 0.0) else ", which is no more than a tie: simpler"
+        better = "" if (other.later or 0.0) <= (chosen.later or 0.0) else ": as good within 0.2 points, and less simple"
         return f"{_percent(chosen.later)} right in the later half; with {name} at best {_percent(other.later)}{better}"
 
     settings = chosen.settings

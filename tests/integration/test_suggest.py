@@ -10,8 +10,11 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
+from service.errors import DataError
 from service.learning.learner import Learner
 from service.settings.load import load
+from service.streaming.cluster import Cluster
+from service.tools.sample import of_topic
 from tests.conftest import Run, create_topic, one_line, perceptron, read_all
 from tests.integration.test_damage import send_with_broken_header
 from tests.unit.test_suggest import clicks
@@ -123,7 +126,10 @@ async def test_the_newest_of_a_topic(
     assert found["sample"] == {"from": f"topic {topic}", "records": 650, "said": said}
     assert found["baseline"]["rejected"] == {"not-json": 50}
     assert "50 records would be dead letters (not-json 50)" in found["notes"][0]
-    # In order it counts up; partition after partition it would do so too, but for one step.
+    newest = await of_topic(Cluster(kafka.address), topic, DataError("gone"), 650)
+    numbers = [record["n"] for record in newest.objects()]
+    assert numbers == sorted(numbers)
+    assert len(numbers) == 600
     (number,) = [member for member in found["members"] if member["name"] == "n"]
     assert (number["distinct"], number["mark"], number["example"]) == (600, "identifier", 300)
     assert [len(await read_all(kafka, topic, partition)) for partition in range(3)] == before
@@ -177,13 +183,13 @@ def test_other_files(folder: Path) -> None:
 def test_names_of_any_kind_are_quoted(folder: Path) -> None:
     """Also those that TOML, patterns, pointers or a terminal would take for something else."""
     name = 'a.b/c~ "é\\\n\x1b[31m\u2028*'
-    records = [{name: {"id": i, "n": i % 3}, 'la"b\nel/': i % 2 == 0} for i in range(100)]
+    records = [{name: {"id": i, "n": i % 3}, 'la"b\nel/\u2028': i % 2 == 0} for i in range(100)]
     (folder / "odd name!.jsonl").write_bytes(lines(records))
     done = suggest(folder, "odd name!.jsonl", "-o", "x.toml")
     assert "\x1b" not in done.stdout + done.stderr
     settings = load(str(folder / "x.toml"), {})
     event = settings.of("odd-name").event
-    assert event.label == '/la"b\nel~1'
+    assert event.label == '/la"b\nel~1\u2028'
     assert len(event.without) == 1
     learner = Learner(settings.of("odd-name").identity())
     learner.begin({0: 0})
@@ -206,6 +212,7 @@ def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> Non
     (folder / "avro.jsonl").write_bytes(b"\x00\x00\x00\x00\x07abc\n")
     (folder / "two.csv").write_text("a,a\n1,2\n")
     (folder / "short.csv").write_text("a,b\n1\n")
+    (folder / "long.jsonl").write_bytes(lines([{"features": [0] * 10_001, "label": i} for i in (0, 1)]))
     (folder / "cut.jsonl.gz").write_bytes(gzip.compress(lines(clicks(50)))[:-20])
     for arguments, code, part in (
         ((), 2, "suggest: name a FILE, or a topic with --topic TOPIC"),
@@ -216,6 +223,7 @@ def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> Non
         (("avro.jsonl",), 1, "(it begins with a zero byte, as Avro and Protobuf of a schema registry do)"),
         (("two.csv",), 1, "two.csv, line 1: two columns have the same name"),
         (("short.csv",), 1, "short.csv, line 2: 1 cells, the header has 2"),
+        (("long.jsonl",), 1, "no settings fit it: dimension = 10001 is more than max_features"),
         (("cut.jsonl.gz",), 1, "cut.jsonl.gz, after line 48: Compressed file ended"),
         (("clicks.jsonl", "--label", "/nope"), 1, "--label: /nope is in none of 2,000 records of clicks.jsonl"),
         (("clicks.jsonl", "--label", "/user/visits"), 1, "a label of three values or more is not supported yet"),

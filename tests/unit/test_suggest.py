@@ -77,6 +77,7 @@ MARKS: list[tuple[str, list[Any], str | None]] = [
     ("customer_id", some(lambda i: f"c{i % 7}"), None),  # a category that comes back
     ("trace", some(lambda i: str(uuid.UUID(int=i % 40 << 64))), "identifier"),
     ("comment", some(lambda i: f"it took {i} days"), "text"),
+    ("n" * 257, some(lambda i: i % 3), "long"),
     ("agent", some(lambda i: "x" * (250 + i % 3)), "long"),
     ("at", some(lambda i: f"2026-03-{i % 28 + 1:02}T10:{i % 60:02}:00Z"), "timestamp"),
     ("day", some(lambda i: f"2026-03-{i % 28 + 1:02}"), "timestamp"),
@@ -187,6 +188,12 @@ def test_our_own_form() -> None:
     heavy = [event | {"weight": "2 kg", "id": [1]} for event in events]
     chosen = settings(suggested(sample(heavy), None))
     assert (chosen["event.weight"], chosen["event.id"]) == (False, False)
+
+
+def test_a_label_that_stands_where_another_part_would() -> None:
+    events = [{"features": {"a": i % 5}, "weight": i % 2, "id": i % 2} for i in range(50)]
+    assert settings(suggested(sample(events), "/id"))["event.id"] is False
+    assert settings(suggested(sample(events), "/weight"))["event.weight"] is False
 
 
 def test_lists_are_positions() -> None:
