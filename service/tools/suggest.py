@@ -184,9 +184,7 @@ def _set_in_vain(settings: Settings, name: str, sample: Sample) -> list[str]:
 def _members(found: Suggested) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("member", "kind", "present", "distinct", "example", ""):
-        table.add_column(
-            title, justify="right" if title in ("present", "distinct") else "left", no_wrap=title != "example"
-        )
+        table.add_column(title, justify="right" if title in ("present", "distinct") else "left", no_wrap=True)
     count = max(found.events, 1)
     for member in found.members[:ROWS]:
         mark = "label" if member is found.label else found.left_out.get(member.name, "")
@@ -205,14 +203,14 @@ def _members(found: Suggested) -> Table:
 
 
 def _distinct(member: Member) -> str:
-    return f"{member.distinct:,}{'+' * (member.distinct >= MOST_VALUES)}"
+    return f"{member.distinct:,}{'+' * (member.distinct >= MOST_VALUES)}" if member.distinct else "-"
 
 
 def _accuracies(done: list[Trial], baseline: Baseline, chosen: Trial) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("rule", "scale", "weights", "right", "later half"):
         table.add_column(title, justify="right" if title in ("right", "later half") else "left")
-    always = "baseline: always the more frequent label"
+    always = "baseline (the more frequent label)"
     table.add_row(always, "", "", f"{baseline.accuracy:.1%}", f"{baseline.later:.1%}", style="dim")
     for trial in done:
         style = "bold" if trial is chosen else None

@@ -45,7 +45,7 @@ def test_what_is_shown_of_a_file(folder: Path) -> None:
     assert shown[0] == "all 2,000 records of clicks.jsonl"
     assert "clicked boolean 100% 2 true label" in shown or "clicked boolean 100% 2 false label" in shown
     assert any(line.startswith("ts number 100%") and line.endswith("timestamp, left out") for line in shown)
-    (baseline,) = [line for line in shown if line.startswith("baseline: always the more frequent label")]
+    (baseline,) = [line for line in shown if line.startswith("baseline (the more frequent label)")]
     (chosen,) = [line for line in shown if line.endswith("<")]
     assert float(chosen.split()[-2][:-1]) > float(baseline.split()[-1][:-1]) + 10
     assert any(line.startswith("Best: ") for line in shown)
