@@ -184,7 +184,10 @@ def _set_in_vain(settings: Settings, name: str, sample: Sample) -> list[str]:
 def _members(found: Suggested) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("member", "kind", "present", "distinct", "example", ""):
-        table.add_column(title, justify="right" if title in ("present", "distinct") else "left", no_wrap=True)
+        # An example gives way where a terminal is narrow.
+        table.add_column(
+            title, justify="right" if title in ("present", "distinct") else "left", no_wrap=title != "example"
+        )
     count = max(found.events, 1)
     for member in found.members[:ROWS]:
         mark = "label" if member is found.label else found.left_out.get(member.name, "")
@@ -193,7 +196,7 @@ def _members(found: Suggested) -> Table:
             member.kind,
             f"{member.present / count:.0%}",
             _distinct(member),
-            Text(shown(member.example)),
+            Text(shown(member.example), no_wrap=True, overflow="ellipsis"),
             Text(mark if mark in ("", "label") else f"{mark}, left out", "bold" if mark == "label" else "dim"),
         )
     if len(found.members) > ROWS:
