@@ -42,7 +42,7 @@ def _root(
 
 
 for command in (
-    run.run, data.produce, data.fit, data.predict, run.healthcheck, run.config, run.check,
+    run.run, data.suggest, data.produce, data.fit, data.predict, run.healthcheck, run.config, run.check,
     stored.inspect, stored.export, stored.rollback, stored.verify, stored.reset, run.demo,
 ):  # fmt: skip
     app.command()(command)

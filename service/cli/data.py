@@ -98,6 +98,32 @@ def fit(
     raise typer.Exit(tool.fit(source, own, wanted, output, json))
 
 
+def suggest(
+    ctx: typer.Context,
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE|-", help="JSON lines, CSV or svmlight; .gz too. Else a topic.")
+    ] = None,
+    topic: Topic = None,
+    bootstrap: Bootstrap = None,
+    form: Format = None,
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="POINTER", help="The label, such as /clicked; or a member's name.")
+    ] = None,
+    count: Annotated[
+        int, typer.Option(min=1, max=1_000_000, metavar="N", help="The newest of a topic, the first of a file.")
+    ] = 20_000,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="For the settings, such as perceptron.toml.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Write over a file that is there.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Look at a topic or a file, and suggest settings with reasons: what it holds, the label, what learns it best."""
+    from service.tools.suggest import suggest as look
+
+    look(settings_of(ctx), file, form=form, label=label, count=count, output=output, yes=yes, as_json=json)
+
+
 def predict(
     ctx: typer.Context,
     file: Annotated[

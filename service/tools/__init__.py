@@ -2,5 +2,5 @@
 
 __all__ = [
     "check", "client", "config", "dead_letters", "export", "fit", "formats", "inspect", "produce", "rollback", "stored",
-    "verify",
+    "suggest", "verify",
 ]  # fmt: skip

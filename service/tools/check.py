@@ -5,17 +5,18 @@ from collections import Counter
 from collections.abc import Iterable
 
 import typer
-from aiokafka.errors import CorruptRecordException
 
 from service.errors import DataError, DependencyError, PerceptronError
 from service.learning.columns import columns_for
 from service.learning.events import Decoder
 from service.learning.identity import Identity
 from service.settings.load import Settings
-from service.streaming.cluster import Cluster, bounds, more, unreadable
+from service.streaming.cluster import Cluster
 from service.streaming.coordinator import coordinator
 from service.streaming.dead_letters import topic_of
 from service.streaming.topic_id import too_old
+from service.tools.in_vain import in_vain
+from service.tools.sample import newest_of
 
 RECORDS = 100
 """Of a topic: enough to see what its producers send now."""
@@ -83,50 +84,43 @@ async def _check_records(settings: Settings, topics: Iterable[str]) -> list[Perc
     found: list[PerceptronError] = []
     for topic in sorted(topics):
         if topic in settings.listed or settings.wanted(topic):
+            own, vain = settings.of(topic), list[str]()
             try:
-                level, said = await _judge_newest(settings.kafka.cluster, topic, settings.of(topic).identity())
+                level, said, values = await _judge_newest(settings.kafka.cluster, topic, own.identity())
+                vain = in_vain(own, values)
             except PerceptronError as error:
                 level, said = "fail", str(error)
                 found.append(error)
             else:
                 found += [DataError(said)] if level == "fail" else []
             typer.echo(f"{level:<4}  topic {topic}: {said}")
+            for line in vain:
+                typer.echo(f"warn  models.{topic}.{line}")
     return found
 
 
-async def _judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tuple[str, str]:
-    """Whether the last RECORDS of a topic, as many of each partition, are events: ok, warn or fail, and what to say.
+async def _judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tuple[str, str, list[bytes | None]]:
+    """Whether the last RECORDS of a topic, as many of each partition, are events: ok, warn or fail, what to say, these.
 
     Raises DependencyError, and DataError where a record cannot be read.
     """
-    decoder, records, skipped, reasons = Decoder(identity, columns_for(identity)), 0, 0, Counter[str]()
-    example: dict[str, str] = {}
-    async with cluster.reader(topic, DataError(f"topic {topic} does not exist")) as (consumer, partitions):
-        held = {p: at for p, at in (await bounds(consumer, partitions)).items() if at[0] < at[1]}
-        for tp in partitions:
-            if tp.partition not in held:
-                continue
-            begin, end = held[tp.partition]
-            consumer.assign([tp])
-            consumer.seek(tp, max(begin, end - max(1, RECORDS // len(held))))
-            while await consumer.position(tp) < end:
-                try:
-                    found = await more(consumer, tp, 1)
-                except (CorruptRecordException, UnicodeDecodeError) as error:
-                    raise unreadable(topic, tp.partition, await consumer.position(tp), error) from error
-                for record in found[: found.find(end)]:
-                    records += 1
-                    batch, rejects = decoder.decode([record.value])
-                    skipped += len(batch.skipped)
-                    for _, reason, detail in rejects:
-                        reasons[reason] += 1
-                        example[reason] = f"{detail} (offset {record.offset} of partition {tp.partition})"
-    if not records:
-        return "ok", "no records yet"
-    accepted = records - reasons.total() - skipped
-    said = f"{accepted} of the last {records} records would be accepted"
+    decoder, values, skipped = Decoder(identity, columns_for(identity)), list[bytes | None](), 0
+    reasons, example = Counter[str](), dict[str, str]()
+    async for partition, newest in newest_of(cluster, topic, DataError(f"topic {topic} does not exist"), RECORDS):
+        for record in newest:
+            values.append(record.value)
+            batch, rejects = decoder.decode([record.value])
+            skipped += len(batch.skipped)
+            for _, reason, detail in rejects:
+                reasons[reason] += 1
+                example[reason] = f"{detail} (offset {record.offset} of partition {partition})"
+    if not values:
+        return "ok", "no records yet", values
+    accepted = len(values) - reasons.total() - skipped
+    said = f"{accepted} of the last {len(values)} records would be accepted"
     said += f"; {skipped} are passed over, since `where` does not mean them" if skipped else ""
     if not reasons:
-        return "ok" if accepted else "warn", said
+        return "ok" if accepted else "warn", said, values
     reason, count = reasons.most_common(1)[0]
-    return "warn" if accepted else "fail", f"{said}; {count} are rejected as {reason}, such as: {example[reason]}"
+    said = f"{said}; {count} are rejected as {reason}, such as: {example[reason]}"
+    return "warn" if accepted else "fail", said, values

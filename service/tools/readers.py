@@ -89,7 +89,10 @@ class Csv:
     def rows(self, plain: Any) -> Iterator[tuple[int, list[str]]]:
         with io.TextIOWrapper(plain, "utf-8-sig", newline="") as text:
             reader = csv.reader(text, strict=True)
-            self._take_header([name.strip() for name in next(reader, [])])
+            self._take_header(header := [name.strip() for name in next(reader, [])])
+            if len(set(header)) < len(header):
+                raise BadLine("two columns have the same name")
+            self._header = header
             for row in reader:
                 if row:
                     yield reader.line_num, row
@@ -99,23 +102,25 @@ class Csv:
             if name is not None and name not in header:
                 hint = self._hint if name == self._label else ""
                 raise BadLine(f"there is no column '{name}'; the columns are {', '.join(header) or 'none'}{hint}")
-        if len(set(header)) < len(header):
-            raise BadLine("two columns have the same name")
         features = len(set(header) - {self._label, self._key})
         if self._identity.features == "positional" and features != self._identity.dimension:
             raise BadLine(f"{features} feature columns, the model's dimension is {self._identity.dimension}")
-        self._header = header
 
-    def event(self, row: list[str]) -> bytes:
+    def _cells(self, row: list[str]) -> dict[str, str]:
         if len(row) != len(self._header):
             raise BadLine(f"{len(row)} cells, the header has {len(self._header)}")
-        cells = dict(zip(self._header, row, strict=True))
+        return dict(zip(self._header, map(str.strip, row), strict=True))
+
+    def event(self, row: list[str]) -> bytes:
+        cells = self._cells(row)
         label = cells[self._label]
-        cells = {name: cell.strip() for name, cell in cells.items() if name not in (self._label, self._key)}
+        cells = {name: cell for name, cell in cells.items() if name not in (self._label, self._key)}
         if self._identity.features == "positional":
             return _event([_number(f"column '{name}'", cell) for name, cell in cells.items()], label, self._identity)
-        features = {name: self._value(name, cell) for name, cell in cells.items() if cell.lower() not in NOTHING}
-        return _event(features, label, self._identity)
+        return _event(self._values(cells), label, self._identity)
+
+    def _values(self, cells: dict[str, str]) -> dict[str, Any]:
+        return {name: self._value(name, cell) for name, cell in cells.items() if cell.lower() not in NOTHING}
 
     def _value(self, name: str, cell: str) -> float | bool | str:
         lower = cell.lower()
@@ -130,6 +135,19 @@ class Csv:
 
     def key(self, row: list[str]) -> bytes:
         return _key(self._key, row[self._header.index(self._key or "")].strip())
+
+
+class Cells(Csv):
+    """Rows of a CSV as objects by the names of its columns, which of them the label is being open."""
+
+    def __init__(self) -> None:
+        super().__init__(Identity(), None, None)
+
+    def _take_header(self, header: list[str]) -> None:
+        """Any will do."""
+
+    def event(self, row: list[str]) -> bytes:
+        return json.dumps(self._values(self._cells(row))).encode()
 
 
 class Svmlight:

@@ -38,8 +38,8 @@ async def test_a_topic_of_other_records_is_said_loudly(
     code, said = check()
     assert code == 1
     assert said.startswith(
-        f"fail  topic {topic}: 0 of the last 99 records would be accepted; 99 are rejected as missing-field, such as: "
-        "'features' is missing (offset 99 of partition "
+        f"fail  topic {topic}: 0 of the last 100 records would be accepted; 100 are rejected as missing-field, such "
+        "as: 'features' is missing (offset 99 of partition "
     )
     service = await asyncio.to_thread(run().up)
     await asyncio.to_thread(wait, lambda: learned(300), "all are read")
@@ -50,9 +50,9 @@ async def test_a_topic_of_other_records_is_said_loudly(
     assert f"look='perceptron dead-letters show {topic}-" in lines[0]
     await send(1500, event({"age": 1}, 1))
     await asyncio.to_thread(wait, lambda: learned(1800), "all are read")
-    assert check() == (0, f"ok    topic {topic}: 99 of the last 99 records would be accepted")
+    assert check() == (0, f"ok    topic {topic}: 100 of the last 100 records would be accepted")
     await send(15, PLAIN)
     code, said = check()
-    assert (code, said.split(" would")[0]) == (0, f"warn  topic {topic}: 84 of the last 99 records")
+    assert (code, said.split(" would")[0]) == (0, f"warn  topic {topic}: 85 of the last 100 records")
     log = service.log.read_text()
     assert (log.count(MOSTLY), log.count("most records are accepted again")) == (1, 1)

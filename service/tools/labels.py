@@ -1,0 +1,168 @@
+"""Which member of the records is the label, and what holds the features: as the likeliest looks, or as it is told."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from service.errors import ConfigurationError, DataError
+from service.learning.identity import Label
+from service.learning.places import Way, way
+from service.tools.profile import Member, at, member_at, plain, pointer_of, profile, shown
+from service.tools.sample import Sample, records
+
+LABELS = {
+    "label", "labels", "target", "y", "class", "outcome", "clicked", "click", "converted", "conversion", "churned",
+    "churn", "fraud", "fraudulent", "spam", "default", "defaulted", "purchased", "bought", "cancelled", "canceled",
+    "returned", "survived", "success", "responded", "subscribed", "approved", "won",
+}  # fmt: skip
+PLAIN_LABELS = {"label", "labels", "target", "y", "class"}
+"""Names that are the label's, whatever its values."""
+YES = {"yes", "y", "true", "1", "positive", "pos", "on"}
+
+
+class Form(NamedTuple):
+    """What holds the features in a record: a pointer, and which records are meant."""
+
+    name: str
+    features: str
+    why: str
+    where: dict[str, list[Label]]
+
+
+class Found(NamedTuple):
+    """The label."""
+
+    pointer: str
+    member: Member
+    why: str
+    others: list[str]
+
+
+def form_of(sample: Sample) -> Form:
+    """What the records look like: as most of them do."""
+    seen, of = Counter[str](), 0
+    for record in sample.objects():
+        of += 1
+        inner = record.get("payload")
+        seen["wrapped"] += _changes(inner)
+        seen["changes"] += _changes(record)
+        seen["cloud"] += isinstance(record.get("specversion"), str) and isinstance(record.get("data"), dict | list)
+        seen["own"] += isinstance(record.get("features"), dict | list)
+    form, count = seen.most_common(1)[0]
+    if 2 * count <= of:
+        return Form("record", "", "the whole record: no member holds the others", {})
+    if form == "own":
+        return Form("own", "/features", "records have it: it is our own form", {})
+    if form == "cloud":
+        return Form("cloud", "/data", "records are CloudEvents: they have specversion and data", {})
+    outer = "/payload" if form == "wrapped" else ""
+    why = "records are changes of rows, as Debezium writes them: after is the row as it then is"
+    return Form("changes", f"{outer}/after", why, {f"{outer}/op": ["c", "u", "r"]})
+
+
+def _changes(record: Any) -> bool:
+    return isinstance(record, dict) and "after" in record and record.get("op") in ("c", "u", "d", "r", "t")
+
+
+def label_of(sample: Sample, form: Form, wanted: str | None) -> Found:
+    """The label: the one that is wanted, the one of our own form, or the likeliest."""
+    there = [one for one in (at(record, way(form.features)) for record in sample.objects()) if isinstance(one, dict)]
+    members = profile(there, len(there))
+    candidates = _candidates(form, members)
+    others = [pointer for pointer, _ in candidates]
+    if wanted is not None:
+        named = {member.name: pointer_of(form.features, member) for member in members.values()}
+        pointer = wanted if wanted.startswith("/") else named.get(wanted, "")
+        if not pointer or not re.fullmatch("(/([^~\0]|~[01])*)+", pointer):
+            raise ConfigurationError(f"--label: '{wanted}' is no JSON Pointer, such as /clicked, and no member's name")
+        member = member_at(sample.objects(), way(pointer))
+        if not member.present:
+            raise DataError(
+                f"--label: {plain(pointer)} is in none of {records(len(sample.values))} of {sample.name}{_such(others)}"
+            )
+        return Found(pointer, member, "--label says so", [one for one in others if one != pointer])
+    if form.name == "own" and (member := member_at(sample.objects(), ("label",))).present:
+        return Found("/label", member, "our own form has it there", [])
+    unfit = [member for member in members.values() if member.way[-1].lower() in PLAIN_LABELS and member.distinct > 2]
+    if unfit and not (candidates and candidates[0][1].way[-1].lower() in LABELS):
+        raise DataError(f"{sample.name}: {_too_many(pointer_of(form.features, unfit[0]), unfit[0])}{_such(others)}")
+    if not candidates:
+        raise DataError(
+            f"{sample.name}: no member has two values, so none can be the label: --label POINTER names it; the members "
+            f"are {', '.join([plain(member.name) for member in members.values()][:20]) or 'none'}"
+        )
+    (pointer, member), *_ = candidates
+    said = [f"named {name}"] if _named(name := member.way[-1]) else []
+    said.append(f"a {member.kind} of two values")
+    also = f"; else perhaps {', '.join(others[1:4])} (--label)" if others[1:] else ""
+    return Found(pointer, member, " and ".join(said) + also, others[1:])
+
+
+def _such(others: Sequence[str]) -> str:
+    return f"; of two values are {', '.join(map(plain, others[:5]))}: --label POINTER takes one" if others else ""
+
+
+def _candidates(form: Form, members: dict[Way, Member]) -> list[tuple[str, Member]]:
+    """What may be the label, likeliest first: members of two values. Of equals the later, as in most tables."""
+
+    def likelihood(member: Member) -> float:
+        values = {value for _, value in member.counts}
+        kind = 2.0 if member.kind == "boolean" else 1.0 if values in ({0, 1}, {-1, 1}) else 0.0
+        rare = 2 * member.present < most
+        return 2.0 * _named(member.way[-1]) + kind + (len(member.way) == 1) * 0.5 - rare
+
+    most = max((member.present for member in members.values()), default=0)
+    fitting = [one for one in members.values() if one.distinct == 2 and one.kind in ("boolean", "number", "string")]
+    fitting.reverse()
+    return [(pointer_of(form.features, one), one) for one in sorted(fitting, key=likelihood, reverse=True)]
+
+
+def _named(name: str) -> int:
+    """How much a name sounds like a label's."""
+    words = re.split(r"[_\W]+", re.sub("([a-z])([A-Z])", r"\1_\2", name).lower())
+    bare = "_".join(word for word in words if word not in ("is", "has", "was", "did"))
+    if bare in LABELS:
+        return 3
+    return 2 if LABELS & set(words) else 1 if len(words) == 1 and name.endswith("ed") else 0
+
+
+def two_of(found: Found) -> tuple[list[Label], str]:
+    """The negative and the positive label, and why so; raises DataError where they are not two."""
+    member = found.member
+    if member.distinct != 2 or member.kind not in ("boolean", "number", "string"):
+        raise DataError(f"label: {_too_many(found.pointer, member)}{_such(found.others)}")
+    (_, one), (_, other) = sorted(member.counts, key=lambda key: str(key[1]))
+    if member.kind == "string":
+        sure = next((value for value in (one, other) if value.lower() in YES), None)
+        positive = sure or min((one, other), key=lambda value: member.counts[False, value])
+        why = ", as the word says" if sure else ", the rarer"
+    else:
+        positive, why = max(one, other), "" if member.kind == "boolean" else ", the larger"
+    negative = other if positive == one else one
+    key = (member.kind == "boolean", positive)
+    share = member.counts[key] / member.present
+    said = f"negative, positive: {shown(_whole(positive))}{why}, in {share:.1%} of the events"
+    return [_whole(negative), _whole(positive)], said
+
+
+def _whole(value: Any) -> Label:
+    whole = isinstance(value, float) and value.is_integer()
+    label: Label = int(value) if whole else value
+    return label
+
+
+def _too_many(pointer: str, member: Member) -> str:
+    pointer = plain(pointer)
+    if member.kind not in ("boolean", "number", "string"):
+        return f"{pointer} is {_article(member.kind)}: a label is a boolean, a number or a string"
+    if member.distinct < 2:
+        return f"{pointer} is always {shown(member.example)}: a label has two values"
+    values = ", ".join(shown(value) for _, value in [*member.counts][:4])
+    more = ", …" if member.distinct > 4 else ""
+    found = f"{pointer} has {member.distinct:,} values ({values}{more})"
+    return f"{found}: a label of three values or more is not supported yet"
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"

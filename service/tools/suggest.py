@@ -1,0 +1,300 @@
+"""`perceptron suggest`: what a topic or a file holds, and which settings fit it, with reasons, as a perceptron.toml.
+
+It sends and stores nothing. What was found goes to standard output, what is to be minded to standard error.
+"""
+
+import asyncio
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+
+from service.errors import ConfigurationError, DataError
+from service.settings.load import Settings, is_topic
+from service.tools import files
+from service.tools.choices import Choice, Suggested, suggested
+from service.tools.formats import Name
+from service.tools.in_vain import in_vain
+from service.tools.profile import MOST_VALUES, Member, plain, shown
+from service.tools.sample import Sample, of_file, of_topic, records
+from service.tools.trials import RULES, SCALES, TIE, Baseline, Trial, best, trials
+
+ROWS = 40
+"""Members that are shown; JSON has all."""
+FEW = 1000
+"""Events: of fewer, accuracies differ by chance."""
+
+
+def suggest(
+    settings: Settings,
+    file: str | None,
+    *,
+    form: Name | None,
+    label: str | None,
+    count: int,
+    output: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Look, try, print and write."""
+    if output is not None and Path(output).exists() and not yes:
+        raise ConfigurationError(f"{output} is there already: say --yes to write over it")
+    if output is not None and not Path(output).absolute().parent.is_dir():
+        raise ConfigurationError(f"{output}: there is no such folder")
+    topic = settings.topics[0] if len(settings.topics) == 1 and not settings.patterns else None
+    if file is not None:
+        sample, name = of_file(file, form, count), topic or _name_for(file)
+    elif topic is not None:
+        missing = DataError(f"topic {topic} does not exist at {settings.kafka.bootstrap_servers}")
+        sample, name = asyncio.run(of_topic(settings.kafka.cluster, topic, missing, count)), topic
+    else:
+        raise ConfigurationError("suggest: name a FILE, or a topic with --topic TOPIC")
+    sample.check()
+    found = suggested(sample, label)
+    done, baseline = _try(found)
+    chosen = best(done)
+    choices = [*found.choices, *_why(chosen, done)]
+    notes = [*_set_in_vain(settings, name, found.sample), *_cautions(done, baseline)]
+    bootstrap = None if file is not None else settings.kafka.bootstrap_servers
+    verdict = _verdict(chosen, baseline)
+    text = _toml(name, bootstrap, sample, verdict, choices)
+    if as_json:
+        typer.echo(json.dumps(_json(sample, found, choices, done, baseline, chosen, notes, text), ensure_ascii=False))
+    else:
+        console = Console(highlight=False, width=None if Console().is_terminal else 160)
+        console.print(Text(f"{sample.said}\n"))
+        console.print(_members(found))
+        console.print(_accuracies(done, baseline, chosen))
+        console.print(Text(f"{verdict}\n"))
+        typer.echo(text)
+    for note in notes:
+        typer.echo(f"note: {plain(note)}", err=True)
+    if output is not None:
+        files.write(output, text.encode())
+        typer.echo(
+            f"{output} is written: `perceptron -c {output} check` says whether it can run, `run` runs it", err=True
+        )
+
+
+def _name_for(file: str) -> str:
+    """A topic's name for a file."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).name.partition(".")[0]).strip("-")[:200]
+    return stem if stem and is_topic(stem) else "events"
+
+
+def _try(found: Suggested) -> tuple[list[Trial], Baseline]:
+    """All trials, as they come with a bar on a terminal; raises DataError where nothing is an event.
+
+    And where the records are such that no settings fit them, as lists of too many numbers.
+    """
+    console, done, baseline = Console(stderr=True), list[Trial](), None
+    running = trials(_nested(found.choices), found.sample.values)
+    total = 2 * len(RULES) * len(SCALES)
+    shown_as: dict[str, Any] = {"console": console, "transient": True, "disable": not console.is_terminal}
+    try:
+        for some, baseline in track(running, "trying", total, **shown_as):
+            done += some
+            if not baseline.events:
+                raise DataError(f"{found.sample.name}: no record is an event: {baseline.example or 'none was left'}")
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise DataError(f"{found.sample.name}: no settings fit it: {plain(said)}") from None
+    assert baseline is not None  # noqa: S101 - there are trials
+    return done, baseline
+
+
+def _nested(choices: list[Choice]) -> dict[str, Any]:
+    """Choices as a model's settings."""
+    nested: dict[str, Any] = {}
+    for choice in choices:
+        section, _, key = choice.setting.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[key] = choice.value
+    return nested
+
+
+def _why(chosen: Trial, done: list[Trial]) -> list[Choice]:
+    """Rule, scale and average, each beside the best that would be with another."""
+
+    def beside(part: str) -> str:
+        own = getattr(chosen, part)
+        other = max((one for one in done if getattr(one, part) != own), key=lambda one: one.later or 0.0)
+        name = getattr(other, part)
+        better = "" if (other.later or 0.0) <= (chosen.later or 0.0) else ": as good within 0.2 points, and less simple"
+        return f"{_percent(chosen.later)} right in the later half; with {name} at best {_percent(other.later)}{better}"
+
+    settings = chosen.settings
+    return [
+        Choice("rule", settings["rule"], beside("rule")),
+        Choice("scale", settings["scale"], beside("scale")),
+        Choice("average", settings["average"], f"the {chosen.weights} weights: {beside('weights')}"),
+        Choice("serve", settings["serve"], f"the {chosen.weights} weights answer"),
+    ]
+
+
+def _percent(share: float | None) -> str:
+    return "diverged" if share is None else f"{share:.1%}"
+
+
+def _beats(chosen: Trial, baseline: Baseline) -> bool:
+    return (chosen.later or 0.0) > baseline.later + TIE
+
+
+def _verdict(chosen: Trial, baseline: Baseline) -> str:
+    name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights"
+    if not _beats(chosen, baseline):
+        return (
+            f"Nothing beats the baseline: {name} is right in {_percent(chosen.later)} of the later half, and "
+            f"always the more frequent label in {baseline.later:.1%}"
+        )
+    return f"Best: {name}: right in {_percent(chosen.later)} of the later half, the baseline in {baseline.later:.1%}"
+
+
+def _cautions(done: list[Trial], baseline: Baseline) -> list[str]:
+    """What to mind of the figures."""
+    notes = []
+    if baseline.rejected:
+        reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(baseline.rejected.items()))
+        total = sum(baseline.rejected.values())
+        notes.append(f"{records(total)} would be dead letters ({reasons}), such as: {baseline.example}")
+    if baseline.events < FEW:
+        chance = min(1.0, 1.0 / math.sqrt(baseline.events / 2))  # two standard errors of a share, at most
+        notes.append(f"only {baseline.events:,} events: accuracies that differ by {chance:.0%} may do so by chance")
+    if any(trial.later is None for trial in done):
+        notes.append("where weights diverged, values are too large for the rule: scaled ones are not")
+    return notes
+
+
+def _set_in_vain(settings: Settings, name: str, sample: Sample) -> list[str]:
+    """What the settings that are there say of this model's events, and finds nothing."""
+    try:
+        own = settings.of(name)
+    except KeyError:
+        return []
+    return [f"{settings.file}: models.{name}.{line}" for line in in_vain(own, sample.values)]
+
+
+def _members(found: Suggested) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("member", "kind", "present", "distinct", "example", ""):
+        # An example gives way where a terminal is narrow.
+        table.add_column(
+            title, justify="right" if title in ("present", "distinct") else "left", no_wrap=title != "example"
+        )
+    count = max(found.events, 1)
+    for member in found.members[:ROWS]:
+        mark = "label" if member is found.label else found.left_out.get(member.name, "")
+        table.add_row(
+            Text(plain(member.name)),
+            member.kind,
+            f"{member.present / count:.0%}",
+            _distinct(member),
+            Text(shown(member.example), no_wrap=True, overflow="ellipsis"),
+            Text(mark if mark in ("", "label") else f"{mark}, left out", "bold" if mark == "label" else "dim"),
+        )
+    if len(found.members) > ROWS:
+        table.add_row(f"and {len(found.members) - ROWS:,} more")
+    table.add_row()
+    return table
+
+
+def _distinct(member: Member) -> str:
+    return f"{member.distinct:,}{'+' * (member.distinct >= MOST_VALUES)}" if member.distinct else "-"
+
+
+def _accuracies(done: list[Trial], baseline: Baseline, chosen: Trial) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("rule", "scale", "weights", "right", "later half"):
+        table.add_column(title, justify="right" if title in ("right", "later half") else "left")
+    always = "baseline (the more frequent label)"
+    table.add_row(always, "", "", f"{baseline.accuracy:.1%}", f"{baseline.later:.1%}", style="dim")
+    for trial in done:
+        style = "bold" if trial is chosen else None
+        mark = " <" if trial is chosen else "  "
+        right, later = _percent(trial.accuracy), f"{_percent(trial.later)}{mark}"
+        table.add_row(trial.rule, trial.scale, trial.weights, right, later, style=style)
+    table.add_row()
+    return table
+
+
+def _toml(name: str, bootstrap: str | None, sample: Sample, verdict: str, choices: list[Choice]) -> str:
+    lines = [
+        f"# Suggested by `perceptron suggest` from {sample.said}.",
+        f"# {verdict}.",
+        f"topics = [{_value(name)}]",
+        "",
+    ]
+    if bootstrap is not None:
+        lines += ["[kafka]", f"bootstrap_servers = {_value(bootstrap)}", ""]
+    for section, title in (("", f"models.{_key(name)}"), ("event", f"models.{_key(name)}.event")):
+        lines.append(f"[{title}]")
+        for choice in choices:
+            inner, _, key = choice.setting.rpartition(".")
+            if inner != section:
+                continue
+            lines.append(f"# {choice.why}")
+            if choice.each:
+                lines.append(f"{key} = [")
+                lines += [f"  {_value(one)},  # {why}" for one, why in zip(choice.value, choice.each, strict=True)]
+                lines.append("]")
+            else:
+                lines.append(f"{key} = {_value(choice.value)}")
+        lines.append("")
+    return "\n".join(plain(line) for line in lines).rstrip() + "\n"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _value(name)
+
+
+def _value(value: Any) -> str:
+    """A value as TOML writes it: strings as in JSON."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{_value(key)} = {_value(one)}' for key, one in value.items())} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    text = json.dumps(value, ensure_ascii=False)
+    # What cannot be seen, and the one control character that JSON leaves as it is.
+    return "".join(one if one.isprintable() else f"\\U{ord(one):08X}" for one in text)
+
+
+def _json(
+    sample: Sample,
+    found: Suggested,
+    choices: list[Choice],
+    done: list[Trial],
+    baseline: Baseline,
+    chosen: Trial,
+    notes: list[str],
+    text: str,
+) -> dict[str, Any]:
+    members = [
+        {
+            "name": member.name,
+            "kind": member.kind,
+            "present": member.present / max(found.events, 1),
+            "distinct": member.distinct,
+            "example": member.example,
+            "mark": "label" if member is found.label else found.left_out.get(member.name),
+        }
+        for member in found.members
+    ]
+    return {
+        "sample": {"from": sample.name, "records": len(sample.values), "said": sample.said},
+        "members": members,
+        "labels_else": found.others,
+        "baseline": baseline._asdict(),
+        "trials": [trial._asdict() for trial in done],
+        "chosen": chosen._asdict(),
+        "beats_baseline": _beats(chosen, baseline),
+        "choices": [{"setting": one.setting, "value": one.value, "reason": one.why} for one in choices],
+        "notes": notes,
+        "toml": text,
+    }

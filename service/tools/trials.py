@@ -1,0 +1,108 @@
+"""Rules, scales and averages tried on a sample, each by the learner itself: every event is predicted, then learned."""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from service.learning.learner import Learner
+from service.learning.options import Options
+from service.settings.model import ModelSettings
+
+RULES = ("perceptron", "logistic-delta")
+SCALES = ("none", "standard")
+TIE = 0.002
+"""Of accuracy: what is better by less is not worth another setting."""
+
+Weights = Literal["last", "mean", "recent"]
+"""Which weights predict."""
+AVERAGE: dict[Weights, bool | str] = {"last": False, "mean": True, "recent": "recent"}
+
+
+class Trial(NamedTuple):
+    """How one of them went. Accuracies are None where the weights diverged."""
+
+    rule: str
+    scale: str
+    weights: Weights
+    accuracy: float | None
+    later: float | None
+    """Over the later half of the events, when the beginning is forgotten."""
+
+    @property
+    def changes(self) -> int:
+        """How many settings are not as they are by default: of equals the one with fewer is simpler."""
+        return (self.rule != RULES[0]) + (self.scale != SCALES[0]) + (self.weights != "last")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The model's settings that it stands for."""
+        return {
+            "rule": self.rule,
+            "scale": self.scale,
+            "average": AVERAGE[self.weights],
+            "serve": "last" if self.weights == "last" else "average",
+        }
+
+
+class Baseline(NamedTuple):
+    """How often the more frequent label is right, and what became of the records."""
+
+    accuracy: float
+    later: float
+    events: int
+    skipped: int
+    rejected: dict[str, int]
+    example: str
+    """Of the most frequent reason to reject a record."""
+
+
+def trials(settings: dict[str, Any], values: Sequence[bytes | None]) -> Iterator[tuple[list[Trial], Baseline]]:
+    """Each rule with each scale, two or three trials at a time, with the sample's baseline.
+
+    One run has the last weights and one average.
+    """
+    for rule, scale, average in product(RULES, SCALES, ("recent", "mean")):
+        weights: Weights = average  # type: ignore[assignment]
+        own = ModelSettings(**settings, rule=rule, scale=scale, average=AVERAGE[weights])
+        learner = Learner(own.identity(), options=Options(window=max(len(values), 1)))
+        learner.begin({0: 0})
+        outcome = learner.apply(0, 0, values)
+        recent, diverged = learner.watch.recent, outcome.diverged is not None
+        kinds: dict[Weights, str] = (
+            {"last": "wrong", weights: "averaged"} if weights == "recent" else {weights: "averaged"}
+        )
+        done = [
+            Trial(rule, scale, kind, *((None, None) if diverged else _accuracies(~recent.flag(flag))))
+            for kind, flag in kinds.items()
+        ]
+        positive = recent.flag("positive")
+        overall, later = _accuracies(positive)
+        reasons = learner.counts.rejected
+        most = max(reasons, key=lambda reason: reasons[reason], default="")
+        yield (
+            done,
+            Baseline(
+                max(overall, 1 - overall),
+                max(later, 1 - later),
+                learner.counts.events,
+                learner.counts.skipped,
+                dict(reasons),
+                next((reject.detail for reject in outcome.rejects if reject.reason == most), ""),
+            ),
+        )
+
+
+def _accuracies(right: Any) -> tuple[float, float]:
+    """The share of all that are true, and of the later half."""
+    if not len(right):
+        return 0.0, 0.0
+    return float(np.mean(right)), float(np.mean(right[len(right) // 2 :]))
+
+
+def best(done: Sequence[Trial]) -> Trial:
+    """The most accurate in the later half; of those within TIE of it the simplest."""
+    highest = max(trial.later or 0.0 for trial in done)
+    near = [trial for trial in done if (trial.later or 0.0) >= highest - TIE]
+    return min(near, key=lambda trial: (trial.changes, -(trial.later or 0.0)))

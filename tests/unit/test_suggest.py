@@ -1,0 +1,335 @@
+"""What a sample is said to hold: kinds and marks of members, the records' form, the label; and which trial is best."""
+
+import json
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from service.errors import ConfigurationError, DataError
+from service.learning.learner import Learner
+from service.settings.model import ModelSettings
+from service.tools.choices import Suggested, suggested
+from service.tools.in_vain import in_vain
+from service.tools.profile import MOST_VALUES, kind_of, member_at, profile
+from service.tools.sample import Sample
+from service.tools.trials import Trial, best, trials
+
+
+def click(i: int, rng: random.Random) -> dict[str, Any]:
+    country, visits = rng.choice(["NL", "DE", "FR"]), rng.randint(0, 3)
+    return {
+        "user": {"country": country, "visits": visits},
+        "page": rng.choice(["/home", "/cart"]),
+        "is_member": rng.random() < 0.5,
+        "referrer": rng.choice([None, None, "mail", "search"]),
+        "clicked": (country == "NL") ^ (rng.random() < 0.1),
+        "ts": 1_732_000_000_000 + 137 * i + rng.randint(0, 200),
+    }
+
+
+def clicks(count: int = 400) -> list[dict[str, Any]]:
+    rng = random.Random(5)
+    return [click(i, rng) for i in range(count)]
+
+
+def sample(records: Sequence[Any], *, cells: bool = False) -> Sample:
+    return Sample("the test", "records of the test", [json.dumps(record).encode() for record in records], cells)
+
+
+def settings(found: Suggested) -> dict[str, Any]:
+    return {choice.setting: choice.value for choice in found.choices}
+
+
+def test_the_members_of_clicks() -> None:
+    members = {member.name: member for member in profile(clicks(), 400).values()}
+    assert [*members] == ["user.country", "user.visits", "page", "is_member", "referrer", "clicked", "ts"]
+    kinds = {name: member.kind for name, member in members.items()}
+    assert kinds == {
+        "user.country": "string", "user.visits": "number", "page": "string", "is_member": "boolean",
+        "referrer": "string", "clicked": "boolean", "ts": "number",
+    }  # fmt: skip
+    assert members["user.country"].distinct == 3
+    absent = sum(record["referrer"] is None for record in clicks())
+    assert members["referrer"].present == 400 - absent < 400
+    assert members["user.visits"].example == clicks()[0]["user"]["visits"]
+    marks = {name: mark.name for name, member in members.items() if (mark := member.mark(400))}
+    assert marks == {"ts": "timestamp"}
+
+
+def some(value: Callable[[int], Any], count: int = 100) -> list[Any]:
+    return [value(i) for i in range(count)]
+
+
+MARKS: list[tuple[str, list[Any], str | None]] = [
+    ("country", ["NL"] * 100, "constant"),
+    ("flag", some(lambda i: None if i % 2 else "NL"), None),  # there or not is something to learn
+    ("nothing", [None] * 100, "empty"),
+    ("price", some(lambda i: 7.3 * (i * 37 % 100)), None),
+    ("cents", some(lambda i: i * 3701 % 9973), None),  # whole numbers that differ are not yet names
+    ("number", some(lambda i: 5000 + i), "identifier"),
+    ("customer_id", some(lambda i: i % 7), "identifier"),  # the size of a number that names says nothing
+    ("customerId", some(lambda i: i % 7), "identifier"),
+    ("paid", some(lambda i: i % 7), None),
+    ("session", some(lambda i: f"s{i}"), "identifier"),
+    ("customer_id", some(lambda i: f"c{i % 7}"), None),  # a category that comes back
+    ("trace", some(lambda i: str(uuid.UUID(int=i % 40 << 64))), "identifier"),
+    ("comment", some(lambda i: f"it took {i} days"), "text"),
+    ("n" * 257, some(lambda i: i % 3), "long"),
+    ("agent", some(lambda i: "x" * (250 + i % 3)), "long"),
+    ("at", some(lambda i: f"2026-03-{i % 28 + 1:02}T10:{i % 60:02}:00Z"), "timestamp"),
+    ("day", some(lambda i: f"2026-03-{i % 28 + 1:02}"), "timestamp"),
+    ("when", some(lambda i: 1_732_000_000 + 60 * i), "timestamp"),
+    ("when", some(lambda i: 1_732_000_000.25 + 60 * i), "timestamp"),
+    ("created_at", some(lambda i: (1_732_000_000 + i * 7919 % 997) * 1_000_000), "timestamp"),
+    ("population", some(lambda i: 1_000_000_000 + i * 7919 % 997 * 1000), None),  # in range, and in no order
+    ("tags", [["a", "b"]] * 100, None),
+    ("items", some(lambda i: [{"sku": i}]), "list"),
+    ("mixed", [[1, "a"]] * 100, "list"),
+    ("few", some(lambda i: f"s{i}", 10), None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "values", "mark"), MARKS, ids=[f"{name}-{mark}" for name, _, mark in MARKS])
+def test_marks(name: str, values: list[Any], mark: str | None) -> None:
+    found = member_at([{name: value} for value in values], (name,)).mark(len(values))
+    assert (found.name if found else None) == mark
+
+
+def test_kinds_of_lists() -> None:
+    values: list[Any] = [[1, 2.5], ["a"], [True], [], [1, "a"], [{}], [[1]], {}, None]
+    kinds = [kind_of(value) for value in values]
+    assert kinds == [
+        "list of numbers", "list of strings", "list of booleans", "empty list", "list of mixed kinds",
+        "list of objects", "list of mixed kinds", "object", "null",
+    ]  # fmt: skip
+
+
+def test_values_are_counted_up_to_a_limit() -> None:
+    member = member_at(({"a": i} for i in range(MOST_VALUES + 500)), ("a",))
+    assert (member.distinct, member.present) == (MOST_VALUES, MOST_VALUES + 500)
+
+
+def test_a_click_topic() -> None:
+    found = suggested(sample(clicks()), None)
+    assert settings(found) == {
+        "features": "named", "labels": [False, True], "event.features": "", "event.label": "/clicked",
+        "event.weight": False, "event.id": False, "event.without": ["ts"],
+    }  # fmt: skip
+    assert found.others[0] == "/is_member"
+    assert all(choice.why for choice in found.choices)
+    assert suggested(sample(clicks()), "/is_member").choices[3].value == "/is_member"
+    assert settings(suggested(sample(clicks()), "is_member"))["event.label"] == "/is_member"
+
+
+LABELS: list[tuple[dict[str, Sequence[Any]], str, list[Any]]] = [
+    ({"a": [1, 2, 3, 4], "spam": [1, 0, 0, 1]}, "/spam", [0, 1]),
+    ({"vip": [True, False, True, True], "a": [1, 2, 3, 4], "y": [1, -1, -1, 1]}, "/y", [-1, 1]),
+    ({"is_fraud": [0, 1, 0, 0], "is_new": [True, False, True, False], "a": [1, 2, 3, 4]}, "/is_fraud", [0, 1]),
+    ({"sex": ["m", "f", "f", "m"], "over": [True, False, True, True], "a": [1, 2, 3, 4]}, "/over", [False, True]),
+    ({"from": ["a", "b", "b", "b"], "n": [1, 2, 3, 4], "to": ["b", "a", "b", "b"]}, "/to", ["b", "a"]),  # the later
+    ({"a": [1, 2, 3, 4], "outcome": ["lost", "kept", "kept", "kept"]}, "/outcome", ["kept", "lost"]),
+    ({"a": [1, 2, 3, 4], "churn": ["Yes", "Yes", "No", "Yes"]}, "/churn", ["No", "Yes"]),
+    ({"a": [1, 2, 3, 4], "cancelled": [2.0, 1.0, 1.0, 2.0]}, "/cancelled", [1, 2]),
+]
+
+
+@pytest.mark.parametrize(("columns", "label", "labels"), LABELS, ids=[label for _, label, _ in LABELS])
+def test_the_likely_label(columns: dict[str, Sequence[Any]], label: str, labels: list[Any]) -> None:
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    found = settings(suggested(sample(rows), None))
+    assert (found["event.label"], found["labels"]) == (label, labels)
+    assert [type(one) for one in found["labels"]] == [type(one) for one in labels]
+
+
+def test_changes_of_rows() -> None:
+    """Debezium's, also wrapped with their schema: deleted rows are passed over."""
+    changes = [{"before": None, "after": {**record, "id": i}, "op": "cu"[i % 2]} for i, record in enumerate(clicks())]
+    changes += [{"before": {}, "after": None, "op": "d"}] * 3
+    for records, outer in ((changes, ""), ([{"schema": {}, "payload": change} for change in changes], "/payload")):
+        found = suggested(sample(records), None)
+        assert settings(found) | {"labels": 0} == {
+            "features": "named", "labels": 0, "event.features": f"{outer}/after",
+            "event.label": f"{outer}/after/clicked", "event.where": {f"{outer}/op": ["c", "u", "r"]},
+            "event.weight": False, "event.id": f"{outer}/after/id", "event.without": ["ts"],
+        }  # fmt: skip
+        assert (found.events, learned(found).counts.skipped) == (400, 3)
+
+
+def test_cloud_events() -> None:
+    """Only the types that have the label are learned."""
+    events: list[dict[str, Any]] = [
+        {"specversion": "1.0", "id": f"e{i}", "type": "click", "data": record} for i, record in enumerate(clicks())
+    ]
+    events[::3] = [event | {"type": "view", "data": {"page": event["data"]["page"]}} for event in events[::3]]
+    found = suggested(sample(events), None)
+    chosen = settings(found)
+    assert (chosen["event.features"], chosen["event.label"]) == ("/data", "/data/clicked")
+    assert (chosen["event.where"], chosen["event.id"]) == ({"/type": ["click"]}, "/id")
+    counts = learned(found).counts
+    assert (counts.events, counts.skipped, counts.rejected) == (266, 134, {})
+
+
+def test_types_in_a_record_of_no_known_form() -> None:
+    records = [{"type": "click", **record} for record in clicks()]
+    records[::4] = [{"type": "seen", "page": record["page"]} for record in records[::4]]
+    assert settings(suggested(sample(records), None))["event.where"] == {"/type": ["click"]}
+    both = [{"type": "ab"[i % 2], **record} for i, record in enumerate(clicks())]
+    assert "event.where" not in settings(suggested(sample(both), None))
+
+
+def test_our_own_form() -> None:
+    events = [{"features": record, "label": int(record.pop("clicked")), "weight": 2} for record in clicks()]
+    chosen = settings(suggested(sample(events), None))
+    assert (chosen["event.features"], chosen["event.label"], chosen["labels"]) == ("/features", "/label", [0, 1])
+    assert (chosen["event.weight"], chosen["event.id"], chosen["event.without"]) == ("/weight", "/id", ["ts"])
+    heavy = [event | {"weight": "2 kg", "id": [1]} for event in events]
+    chosen = settings(suggested(sample(heavy), None))
+    assert (chosen["event.weight"], chosen["event.id"]) == (False, False)
+
+
+def test_a_label_that_stands_where_another_part_would() -> None:
+    events = [{"features": {"a": i % 5}, "weight": i % 2, "id": i % 2} for i in range(50)]
+    assert settings(suggested(sample(events), "/id"))["event.id"] is False
+    assert settings(suggested(sample(events), "/weight"))["event.weight"] is False
+
+
+def test_lists_are_positions() -> None:
+    events = [{"features": [i % 5, 1, i % 3], "label": bool(i % 2)} for i in range(50)]
+    found = suggested(sample([*events, {"features": [1], "label": True}]), None)
+    assert (settings(found)["features"], settings(found)["dimension"]) == ("positional", 3)
+    assert "event.without" not in settings(found)
+    assert learned(found).counts.rejected == {"wrong-length": 1}
+
+
+def test_the_rows_of_a_table() -> None:
+    rows = [{"country": "NL", "age": i % 50, "customer_id": i, "default": i % 2} for i in range(100)]
+    found = suggested(sample(rows, cells=True), None)
+    chosen = settings(found)
+    assert (chosen["event.features"], chosen["event.label"], chosen["labels"]) == ("/features", "/label", [0, 1])
+    assert chosen["event.without"] == ["country", "customer_id"]
+    assert found.label.name == "default"
+    assert json.loads(found.sample.values[0] or b"") == {
+        "features": {"country": "NL", "age": 0, "customer_id": 0},
+        "label": 0,
+    }
+
+
+def test_what_is_left_out_is_not_learned_whatever_its_name() -> None:
+    rows = [{"a": i % 3, "x[0]*": "same", "x0": i % 5, "b.c": {"id?": i}, "y": i % 2} for i in range(100)]
+    found = suggested(sample(rows), None)
+    assert settings(found)["event.without"] == ["x[[]0][*]", "b.c.id[?]"]
+    assert learned(found).columns.names == ["a", "x0"]
+
+
+def test_categories_that_go_on_coming_are_hashed() -> None:
+    """At a pace that names would use up the columns; those that all came soon are named."""
+    rng = random.Random(1)
+    pages = [{"page": f"/p{rng.randint(0, 3000)}", "seen": rng.randint(0, 9), "y": i % 2} for i in range(3000)]
+    chosen = settings(suggested(sample(pages), None))
+    assert (chosen["features"], chosen["bits"]) == ("hashed", 20)
+    few = [record | {"page": f"/p{i % 30}"} for i, record in enumerate(pages)]
+    assert settings(suggested(sample(few), None))["features"] == "named"
+
+
+WRONG: list[tuple[list[Any], str | None, type[Exception], str]] = [
+    ([{"a": 1, "b": 3.5}, {"a": 2, "b": 4.5}, {"a": 3, "b": 5}], None, DataError,
+     "no member has two values, so none can be the label: --label POINTER names it; the members are a, b"),
+    ([{"a": i, "target": "xyz"[i % 3], "pixel": i % 2} for i in range(9)], None, DataError,
+     '("x", "y", "z"): a label of three values or more is not supported yet; of two values are /pixel'),
+    ([{"features": {"a": i}, "label": i} for i in range(9)], None, DataError, "/label has 9 values (0, 1, 2, 3, …)"),
+    ([{"features": {"a": i}, "label": 1} for i in range(9)], None, DataError, "/label is always 1"),
+    ([{"a": 1, "y": True}, {"a": 1, "y": False}], None, DataError,
+     "no member beside the label is a feature: a (constant)"),
+    ([{"y": True}, {"y": False}], None, DataError, "beside the label /y there is nothing to learn from"),
+    (clicks(9), "/nope", DataError, "--label: /nope is in none of 9 records of the test; of two values are /clicked"),
+    (clicks(9), "/user", DataError, "/user is an object: a label is a boolean, a number or a string"),
+    (clicks(9), "/user/~2", ConfigurationError, "--label: '/user/~2' is no JSON Pointer, such as /clicked"),
+    (clicks(9), "nope", ConfigurationError, "--label: 'nope' is no JSON Pointer, such as"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("records", "label", "error", "said"), WRONG, ids=[said[:24] for *_, said in WRONG])
+def test_what_cannot_be_suggested(records: list[Any], label: str | None, error: type[Exception], said: str) -> None:
+    with pytest.raises(error) as caught:
+        suggested(sample(records), label)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def model_of(found: Suggested) -> dict[str, Any]:
+    chosen = settings(found)
+    event = {name.removeprefix("event."): value for name, value in chosen.items() if name.startswith("event.")}
+    return {name: value for name, value in chosen.items() if "." not in name} | {"event": event}
+
+
+def learned(found: Suggested) -> Learner:
+    """What a service learns of the sample, under what was suggested."""
+    learner = Learner(ModelSettings(**model_of(found)).identity())
+    learner.begin({0: 0})
+    learner.apply(0, 0, found.sample.values)
+    return learner
+
+
+def test_a_trial_is_what_a_fold_by_hand_gives() -> None:
+    """Last weights and their mean, each event predicted before it is learned."""
+    rng = random.Random(3)
+    rows = [{"a": rng.randint(-3, 3), "b": rng.randint(-3, 3)} for _ in range(300)]
+    rows = [row | {"y": 2 * row["a"] - row["b"] + rng.choice([-2, 0, 2]) > 0} for row in rows]
+    found = suggested(sample(rows), None)
+    done = {
+        (t.rule, t.scale, str(t.weights)): t for some, _ in trials(model_of(found), found.sample.values) for t in some
+    }
+    w, sums = [0, 0, 0], [0, 0, 0]
+    last, mean = [], []
+    for row in rows:
+        x, y = [1, row["a"], row["b"]], 1 if row["y"] else -1
+        s = sum(p * q for p, q in zip(w, x, strict=True))
+        last.append((s > 0) == row["y"])
+        mean.append((sum(p * q for p, q in zip(sums, x, strict=True)) > 0) == row["y"])
+        if y * s <= 0:
+            w = [p + y * q for p, q in zip(w, x, strict=True)]
+        sums = [p + q for p, q in zip(sums, w, strict=True)]
+    for weights, right in (("last", last), ("mean", mean)):
+        trial = done["perceptron", "none", weights]
+        assert trial.accuracy == pytest.approx(sum(right) / 300)
+        assert trial.later == pytest.approx(sum(right[150:]) / 150)
+    assert len(done) == 2 * 2 * 3
+    ((_, baseline), *_) = trials(model_of(found), found.sample.values)
+    later = sum(row["y"] for row in rows[150:]) / 150
+    assert baseline.later == pytest.approx(max(later, 1 - later))
+
+
+def test_of_equals_the_simpler_is_best() -> None:
+    plain = Trial("perceptron", "none", "last", 0.5, 0.801)
+    scaled = Trial("logistic-delta", "standard", "recent", 0.9, 0.8029)
+    better = Trial("perceptron", "standard", "mean", 0.5, 0.8031)
+    assert best([scaled, plain]) is plain
+    assert best([scaled, plain, better]) is better
+    assert best([Trial("perceptron", "none", "last", None, None), scaled]) is scaled
+
+
+def test_what_is_set_in_vain() -> None:
+    values = sample(clicks()).values
+    good = {"features": "", "label": "/clicked", "only": ["user.*", "page"], "where": {"/is_member": True}}
+    assert in_vain(ModelSettings(event=good), values) == []
+    assert in_vain(ModelSettings(), values) == []
+    of = "the 400 records that were looked at"
+    for change, line in (
+        ({"without": ["ts", "users.*"]}, f'event.without: "users.*" matches no feature of {of}, such as user.country'),
+        ({"only": ["clicked"]}, f'event.only: "clicked" matches no feature of {of}'),  # it is the label
+        ({"where": {"/type": "click"}}, f"event.where: /type is in none of {of}, so none is learned"),
+        ({"where": {"/page": ["/x"]}}, f'event.where: none of {of} has /page = "/x"; there are "/'),
+        ({"label": "/click"}, f"event.label: /click is in none of {of}"),
+        ({"features": "/data"}, f"event.features: /data is in none of {of}"),
+        ({"weight": "/w"}, f"event.weight: /w is in none of {of}"),
+        ({"id": "/key"}, f"event.id: /key is in none of {of}"),
+    ):
+        lines = in_vain(ModelSettings(event=good | {"only": []} | change), values)
+        assert len(lines) == 1, lines
+        assert lines[0].startswith(line)
+    tags = sample([{"features": {"size": [1, 2], "tags": ["a"]}, "label": 1}]).values
+    assert in_vain(ModelSettings(event={"only": ["size.1", "tags"]}), tags) == []
+    assert len(in_vain(ModelSettings(event={"only": ["size.2"]}), tags)) == 1
