@@ -186,8 +186,8 @@ def _contributions(now: Moment, features: Features) -> list[Contribution]:
     known = [term for term in learner.columns.explain(features) if term[1] < len(w)]
     rows = []
     for name, column, value in (("bias", 0, 1), *known):
-        weight, x = float(w[column]), scaler.value(column, value) if scaler else value
-        rows.append(Contribution(name, value, weight, weight * x, x if scaler else UNSET))
+        weight, x = float(w[column]), float(scaler.value(column, value) if scaler else value)
+        rows.append(Contribution(name, float(value), weight, weight * x, x if scaler else UNSET))
     return sorted(rows, key=lambda row: -abs(row.product))
 
 
