@@ -115,10 +115,12 @@ class Flattener:
         """Add the features of an object's members, whose names begin with `prefix`."""
         if depth > MAX_DEPTH:
             raise Rejected("wrong-type", f"objects stand more than {MAX_DEPTH} deep", pointer)
-        if value.__class__ is Members and len({name for name, _ in value}) < len(value):
-            names = [name for name, _ in value]
-            twice = next(name for i, name in enumerate(names) if name in names[:i])
-            raise _duplicate(twice, pointer + pointer_to([twice]))
+        if value.__class__ is Members:
+            seen: set[str] = set()
+            for own, _ in value:
+                if own in seen:
+                    raise _duplicate(prefix + own, pointer + pointer_to([own]))
+                seen.add(own)
         text, limit, patterns = self.identity.text, self.identity.max_name_bytes, self._patterns
         for own, one in members(value) or ():
             name, form = prefix + own, one.__class__
