@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test faults scale bounds accuracy simulate mutants fuzz fuzz-events fuzz-requests check clean
+.PHONY: demo test faults scale bounds accuracy bench simulate mutants fuzz fuzz-events fuzz-requests check clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
@@ -25,6 +25,9 @@ bounds: $(VENV)/.dev ## The live mistake bound on 10,000 random streams, and the
 
 accuracy: $(VENV)/.dev ## Prequential accuracy on real streams beside River's: the table of docs/model.md
 	$(BIN)/python -m tests.accuracy $(ARGS)
+
+bench: $(VENV)/.dev ## What an event costs by kinds of values; BESIDE=COMMIT measures that tree in turns with this one
+	$(BIN)/python -m tests.bench $(BESIDE)
 
 SECONDS ?= 120
 fuzz: $(VENV)/.dev $(VENV)/.fuzz ## Coverage-guided bytes through the decoder, against the same judge

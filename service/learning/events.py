@@ -117,6 +117,8 @@ class Decoder:
         event: Any = _Event
         numbers = msgspec.json.Decoder(event[numbers_of(identity.features)]).decode
         self._numbers: Callable[[bytes], Any] | None = numbers if self._places == Places() else None
+        self._plain = True
+        """Whether the records of this slice have had numbers alone so far: to look for them in vain takes time."""
         self._signs = label_signs(identity)
         self._flattener = Flattener(identity)
         self._ways = _ways(self._places)
@@ -132,6 +134,7 @@ class Decoder:
         read: list[tuple[int, Features, float, float]] = []
         rejects: list[Reject] = []
         skipped: list[int] = []
+        self._plain = True
         for i, raw in enumerate(records):
             try:
                 event = self._read(raw)
@@ -193,7 +196,7 @@ class Decoder:
             raise Rejected("empty", "the record has no value")
         if len(raw) > self._identity.max_record_bytes:
             raise Rejected("too-large", f"{len(raw)} bytes; the limit is {self._identity.max_record_bytes}")
-        if self._numbers is None:
+        if self._numbers is None or not self._plain:
             return self._look(raw)
         colons = raw.count(b":")
         if colons > self._identity.max_features + len(MEMBERS):  # perhaps of far too many features
@@ -203,6 +206,7 @@ class Decoder:
         try:
             event = self._numbers(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            self._plain = False
             return self._look(raw)
         features, weight, label = event.features, event.weight, event.label
         n = len(features)

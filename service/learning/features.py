@@ -109,7 +109,7 @@ class Flattener:
         if len(value) != dimension:
             detail = f"{shown(pointer)} must have {dimension} values, got {len(value)}"
             raise Rejected("wrong-length", detail, pointer)
-        return [_number(one, str(i), f"{pointer}/{i}") for i, one in enumerate(value)]
+        return [_number(one, str(i), pointer, str(i)) for i, one in enumerate(value)]
 
     def _take(self, value: Any, prefix: str, found: dict[str, float], pointer: str, depth: int) -> None:
         """Add the features of an object's members, whose names begin with `prefix`."""
@@ -122,6 +122,7 @@ class Flattener:
                     raise _duplicate(prefix + own, pointer + pointer_to([own]))
                 seen.add(own)
         text, limit, patterns = self.identity.text, self.identity.max_name_bytes, self._patterns
+        feature: float
         for own, one in members(value) or ():
             name, form = prefix + own, one.__class__
             if form is dict or form is Members:
@@ -130,17 +131,20 @@ class Flattener:
             if form is list:
                 self._take_list(one, name, found, pointer + pointer_to([own]))
                 continue
-            if one is None or (form is str and text == "ignore") or (patterns and not patterns.take(name)):
+            if patterns is not None and not patterns.take(name):
                 continue
-            feature: float
-            if form is str and text == "category":
+            if form is float or form is int:
+                feature = float(one) if -MAX_VALUE <= one <= MAX_VALUE else _number(one, name, pointer, own)
+            elif form is str:
+                if text == "ignore":
+                    continue
+                if text == "reject":
+                    raise _no_number(one, name, pointer, own)
                 name, feature = f"{name}={one}", 1
-            elif form is bool:
-                feature = int(one)
-            elif (form is float or form is int) and -MAX_VALUE <= one <= MAX_VALUE:
-                feature = float(one)
+            elif one is None:
+                continue
             else:
-                feature = _number(one, name, pointer + pointer_to([own]))
+                feature = int(one)
             if name in found:
                 raise _duplicate(name, pointer + pointer_to([own]))
             if len(name) * 4 > limit and not name_fits(name, self.identity):
@@ -163,7 +167,7 @@ class Flattener:
         elif forms in ({float}, {bool}):
             for i, (place, one) in enumerate(zip(places, values, strict=True)):
                 if not patterns.out(place) and (whole or patterns.among(place)):
-                    own[place] = int(one) if one.__class__ is bool else _number(one, place, f"{pointer}/{i}")
+                    own[place] = int(one) if one.__class__ is bool else _number(one, place, pointer, str(i))
         elif forms:
             which = "numbers or booleans" if identity.text == "reject" else "numbers, booleans or strings"
             raise Rejected("wrong-type", f"feature {_quoted(name)} must be a list of {which}, all of a kind", pointer)
@@ -197,19 +201,25 @@ def _patterns(only: tuple[str, ...], without: tuple[str, ...]) -> _Patterns:
 _ALL = _patterns((), ())
 
 
-def _number(value: Any, name: str, pointer: str) -> float:
-    """A number within the limits as a float; raises Rejected."""
+def _number(value: Any, name: str, pointer: str, own: str) -> float:
+    """A number within the limits as a float; raises Rejected. It is the member `own` of what stands at `pointer`."""
     if value.__class__ is not float and value.__class__ is not int:
-        raise Rejected("wrong-type", f"feature {_quoted(name)} must be a number, got {kind(value)}", pointer)
+        raise _no_number(value, name, pointer, own)
     try:
         number = float(value)  # which is what it is learned as
     except OverflowError:
         number = 2.0 * MAX_VALUE
     if not math.isfinite(number):
-        raise Rejected("not-finite", f"feature {_quoted(name)} is not a finite number", pointer)
+        raise Rejected("not-finite", f"feature {_quoted(name)} is not a finite number", pointer + pointer_to([own]))
     if abs(number) > MAX_VALUE:
-        raise Rejected("out-of-range", f"feature {_quoted(name)} is beyond ±{MAX_VALUE:g}", pointer)
+        detail = f"feature {_quoted(name)} is beyond ±{MAX_VALUE:g}"
+        raise Rejected("out-of-range", detail, pointer + pointer_to([own]))
     return number
+
+
+def _no_number(value: Any, name: str, pointer: str, own: str) -> Rejected:
+    detail = f"feature {_quoted(name)} must be a number, got {kind(value)}"
+    return Rejected("wrong-type", detail, pointer + pointer_to([own]))
 
 
 def _duplicate(name: str, pointer: str) -> Rejected:

@@ -1,0 +1,94 @@
+"""What an event costs, decoded and learned, by kinds of values: `python -m tests.bench [COMMIT]`.
+
+With a commit, its tree is measured beside this one in turns, and the ratio of plain events is printed: they are what
+both know. Seconds of the processor, the least of some runs: other programs cost time, and never save any.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+EVENTS, SLICE, VALUES, RUNS = 10_000, 200, 20, 5
+ROUNDS = 7
+NUMBERS = "20 numbers"
+
+
+def kinds() -> dict[str, tuple[Callable[[random.Random, int], dict[str, Any]], dict[str, Any]]]:
+    """Features of an event, and settings of the identity, by what is measured."""
+
+    def numbers(rng: random.Random, _: int) -> dict[str, Any]:
+        return {f"n{i}": round(rng.gauss(0, 1), 3) for i in range(VALUES)}
+
+    return {
+        NUMBERS: (numbers, {}),
+        "20 numbers, scaled": (numbers, {"scale": "standard"}),
+        "20 strings": (lambda rng, _: {f"n{i}": f"v{rng.randrange(9)}" for i in range(VALUES)}, {}),
+        "20 numbers in an object": (lambda rng, i: {"in": numbers(rng, i)}, {}),
+        "20 numbers and a string": (lambda rng, i: numbers(rng, i) | {"s": f"v{rng.randrange(9)}"}, {}),
+    }
+
+
+def measured() -> dict[str, float]:
+    """Microseconds of an event, of each kind that this tree knows."""
+    from service.learning.identity import Identity
+    from service.learning.learner import Learner
+
+    found = {}
+    for name, (features, settings) in kinds().items():
+        rng = random.Random(1)
+        records = [
+            json.dumps({"features": features(rng, i), "label": rng.randrange(2)}).encode() for i in range(EVENTS)
+        ]
+        with suppress(TypeError):  # an older tree has no such setting
+            found[name] = min(_run(Learner(Identity(**settings)), records) for _ in range(RUNS))
+    return found
+
+
+def _run(learner: Any, records: list[bytes]) -> float:
+    learner.begin({0: 0})
+    learner.apply(0, 0, records[:SLICE])  # columns, and compiled code
+    learner.begin_stretch()
+    began = time.process_time()
+    for at in range(SLICE, EVENTS, SLICE):
+        learner.apply(0, at, records[at : at + SLICE])
+    took = time.process_time() - began
+    return took / learner.counts.events * 1e6 if learner.counts.events == EVENTS else float("nan")
+
+
+def beside(commit: str) -> None:
+    """Both trees in turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(["git", "worktree", "add", "--detach", str(tree), commit], check=True, capture_output=True)
+        try:
+            found: dict[str, list[dict[str, float]]] = {str(Path(__file__).parents[1]): [], str(tree): []}
+            for _ in range(ROUNDS):
+                for where, rows in found.items():
+                    command, paths = [sys.executable, __file__, "-"], os.environ | {"PYTHONPATH": where}
+                    rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, env=paths).stdout))
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], check=True, capture_output=True)
+    ours, theirs = (min(row[NUMBERS] for row in rows) for rows in found.values())
+    ratios = sorted(a[NUMBERS] / b[NUMBERS] for a, b in zip(*found.values(), strict=True))
+    print(f"{NUMBERS}: {theirs:.2f} us at {commit}, {ours:.2f} us here: {ours / theirs:.3f}")
+    print(f"by rounds: {', '.join(f'{ratio:.3f}' for ratio in ratios)}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["-"]:
+        print(json.dumps(measured()))
+    elif len(sys.argv) > 1:
+        beside(sys.argv[1])
+    else:
+        plain = 0.0
+        for name, cost in measured().items():
+            plain = plain or cost
+            print(f"{name:<26}{cost:6.2f} us an event, {(cost - plain) / VALUES:+.3f} us a value")
