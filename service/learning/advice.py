@@ -14,7 +14,7 @@ def advice(learner: Learner) -> dict[str, str]:
     >>> learner.begin({0: 0})
     >>> _ = learner.apply(0, 0, [b"no event"] * 12)
     >>> advice(learner)["rejected"]
-    'more than half of its records, 12 of 12, were rejected: send events, or set what the model is to read'
+    'more than half of its records, 12 of 12, were rejected: `perceptron suggest` says what to set'
     """
     found, recent, events = {}, learner.watch.recent, learner.counts.events
     accuracy, baseline = recent.average_accuracy if learner.averaged else recent.accuracy, recent.baseline
@@ -27,8 +27,8 @@ def advice(learner: Learner) -> dict[str, str]:
     rejected = sum(learner.counts.rejected.values())
     if rejected > events and rejected + events >= LEAST:
         found["rejected"] = (
-            f"more than half of its records, {rejected:,} of {rejected + events:,}, were rejected: send events, or set "
-            "what the model is to read"
+            f"more than half of its records, {rejected:,} of {rejected + events:,}, were rejected: "
+            "`perceptron suggest` says what to set"
         )
     return found
 

@@ -60,7 +60,7 @@ class ModelObserver:
         if isinstance(said, Mostly):
             key = "{topic}-{partition}-{offset}".format_map(said.example)
             self._log.error(
-                "most records are rejected, so little is learned: send events, or set what the model is to read",
+                "most records are rejected, so little is learned: `perceptron suggest` says what to set",
                 rejected=f"{said.rejected} of the last {said.records}",
                 look=f"perceptron dead-letters show {key} -t {self._model.name}",
                 **said.example,
