@@ -244,7 +244,7 @@ class Decoder:
         places = self._places
         found = dict(zip(self._ways, values_at(raw, [*self._ways.values()], self._identity.max_features), strict=True))
         for pointer, values in places.where.items():
-            if not any(_same(found[pointer], value) for value in values):
+            if not any(same(found[pointer], value) for value in values):
                 refuse_constants(raw)
                 return None
         for part, pointer in (("features", places.features), ("label", places.label)):
@@ -278,7 +278,7 @@ def _ways(places: Places) -> dict[str, Way]:
     return {name: way(pointer) for name, pointer in parts.items() if pointer is not None}
 
 
-def _same(value: Any, expected: Any) -> bool:
+def same(value: Any, expected: Any) -> bool:
     """Whether a parsed value is this one: numbers by value, and a boolean is none."""
     return bool((value.__class__ is bool) == (expected.__class__ is bool) and value == expected)
 

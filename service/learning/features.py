@@ -82,7 +82,7 @@ class Flattener:
         if value.__class__ is Rejected:
             raise value
         for gone in self._taken:
-            remove(value, gone)
+            remove(value, gone, pointer)
         if self.identity.features == "positional":
             return self._positions(value, pointer)
         if members(value) is None:
@@ -115,16 +115,18 @@ class Flattener:
         """Add the features of an object's members, whose names begin with `prefix`."""
         if depth > MAX_DEPTH:
             raise Rejected("wrong-type", f"objects stand more than {MAX_DEPTH} deep", pointer)
-        if value.__class__ is Members:
-            seen: set[str] = set()
-            for own, _ in value:
-                if own in seen:
-                    raise _duplicate(prefix + own, pointer + pointer_to([own]))
-                seen.add(own)
         text, limit, patterns = self.identity.text, self.identity.max_name_bytes, self._patterns
+        seen: set[str] | None = set() if value.__class__ is Members else None
         feature: float
         for own, one in members(value) or ():
             name, form = prefix + own, one.__class__
+            # Whatever becomes of it, so that no long name is made longer, again and again.
+            if len(name) * 4 > limit and not name_fits(name, self.identity):
+                raise _too_long(self.identity, name, pointer)
+            if seen is not None:
+                if own in seen:
+                    raise _duplicate(name, pointer + pointer_to([own]))
+                seen.add(own)
             if form is dict or form is Members:
                 self._take(one, name + ".", found, pointer + pointer_to([own]), depth + 1)
                 continue
@@ -141,14 +143,14 @@ class Flattener:
                 if text == "reject":
                     raise _no_number(one, name, pointer, own)
                 name, feature = f"{name}={one}", 1
+                if len(name) * 4 > limit and not name_fits(name, self.identity):
+                    raise _too_long(self.identity, prefix + own, pointer)
             elif one is None:
                 continue
             else:
                 feature = int(one)
             if name in found:
                 raise _duplicate(name, pointer + pointer_to([own]))
-            if len(name) * 4 > limit and not name_fits(name, self.identity):
-                raise _too_long(self.identity, prefix + own, pointer)
             found[name] = feature
 
     def _take_list(self, values: list[Any], name: str, found: dict[str, float], pointer: str) -> None:

@@ -49,11 +49,10 @@ def values_at(raw: bytes, ways: Sequence[Way], most: int, pointer: str = "") -> 
     return found
 
 
-def remove(value: Any, gone: Way) -> None:
-    """Take what stands there out of a parsed value, if anything does."""
+def remove(value: Any, gone: Way, pointer: str) -> None:
+    """Take what stands there out of a parsed value, if anything does; the value itself stands at `pointer`."""
     *outer, last = gone
-    for name in outer:
-        value = _within(value, (name,), "")
+    value = _within(value, tuple(outer), pointer)
     if value.__class__ is dict:
         value.pop(last, None)
     elif value.__class__ is Members:

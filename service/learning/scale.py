@@ -45,16 +45,16 @@ class Scaler:
     """The sums of a model's columns."""
 
     def __init__(self, columns: int = 0) -> None:
-        self._sums = np.zeros((3, columns))
-        self._places = np.zeros(columns, np.int64)
+        self._sums: list[Vector] = [np.zeros(columns) for _ in ARRAYS]
+        self._places = np.zeros(0, np.int64)
         self._batch: Batch | None = None
         self._before = np.zeros((3, 0))
 
     @classmethod
-    def of(cls, arrays: Sequence[Vector] | Vector) -> Self:
-        """With these sums."""
+    def of(cls, sums: Sequence[Vector]) -> Self:
+        """With these sums, which are its own from now on."""
         scaler = cls()
-        scaler._sums, scaler._places = np.array(arrays), np.zeros(len(arrays[0]), np.int64)
+        scaler._sums = list(sums)
         return scaler
 
     def arrays(self, columns: int) -> dict[str, Vector]:
@@ -68,13 +68,12 @@ class Scaler:
 
     def copy(self) -> "Scaler":
         """The sums as they are now."""
-        return self.of(self._sums)
+        return self.of([sums.copy() for sums in self._sums])
 
     def make_room(self, columns: int) -> None:
         """Let there be so many columns, at least."""
-        if (more := columns - self._sums.shape[1]) > 0:
-            self._sums = np.concatenate([self._sums, np.zeros((3, more))], axis=1)
-            self._places = np.zeros(columns, np.int64)
+        if (more := columns - len(self._sums[0])) > 0:
+            self._sums = [np.concatenate([sums, np.zeros(more)]) for sums in self._sums]
 
     def learn(self, batch: Batch) -> Batch:
         """Take in the events of a batch, one after the other, and scale each; equal columns of one event are merged."""
@@ -82,6 +81,8 @@ class Scaler:
         scaled = np.empty(len(batch.values))
         _learn(batch.starts, batch.columns, batch.values, batch.numbers, *self._sums, self._before, scaled)
         starts, columns = batch.starts.copy(), batch.columns.copy()
+        if len(self._places) < len(self._sums[0]):
+            self._places = np.zeros(len(self._sums[0]), np.int64)
         count = _merge(starts, columns, scaled, self._places)
         return batch._replace(starts=starts, columns=columns[:count], values=scaled[:count])
 
@@ -94,7 +95,8 @@ class Scaler:
         """The value of a feature, of a number as a float, as weights meet it."""
         if value.__class__ is not float:
             return value
-        return standard(value, *self._sums[:, column].tolist())
+        n, mean, m2 = self._sums
+        return standard(value, float(n[column]), float(mean[column]), float(m2[column]))
 
     def merged(self, pairs: Pairs) -> Pairs:
         """Features as weights meet them, equal columns merged."""

@@ -148,9 +148,14 @@ class ModelSettings(Section):
                     f'features = "{self.features}" {"takes no" if given else "needs"} {name}'
                     + (f' (it belongs to features = "{mode}")' if given else f", such as {name} = 20")
                 )
-        if self.features == "positional" and (self.event.features == "" or self.event.only or self.event.without):
+        places = self.event.places()
+        inside = [
+            one for one in (places.label, places.weight, places.id) if (one or "").startswith(f"{places.features}/")
+        ]
+        if self.features == "positional" and (places.features == "" or inside or places.only or places.without):
             raise ValueError(
-                'features = "positional" takes a list: event.features cannot be "", and there are no names'
+                'features = "positional" takes a list: event.features cannot be "" or hold other parts, and it has no '
+                "names for patterns"
             )
         if self.features == "positional" and (self.dimension or 0) > self.max_features:
             raise ValueError(f"dimension = {self.dimension} is more than max_features = {self.max_features}")
@@ -169,8 +174,10 @@ class ModelSettings(Section):
                 raise ValueError('rule = "threshold-unit" needs weights and a threshold')
             if self.features == "hashed" or (self.features == "positional") != isinstance(self.weights, list):
                 raise ValueError(f'features = "{self.features}" does not fit weights: by name they are named features')
-            if self.average or self.start != "zero":
-                raise ValueError('rule = "threshold-unit" never learns: it takes no start and no average')
+            if self.average or self.start != "zero" or self.scale != "none":
+                raise ValueError('rule = "threshold-unit" never learns: it takes no start, no average and no scale')
+        if self.scale == "standard" and not (self.start == "zero" or _seeded(self.start)):
+            raise ValueError('scale = "standard" takes no given start: those weights are of other means and deviations')
         if self.serve == "average" and not self.average:
             raise ValueError('serve = "average" needs average = true or "recent"')
         if self.half_life is not None and self.average != "recent":

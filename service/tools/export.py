@@ -77,7 +77,7 @@ def _labels(a: Answering) -> list[Any]:
 
 
 def _fitted(name: str, a: Answering) -> Any:
-    """A scikit-learn Perceptron with this state, which `partial_fit` goes on from by the same rule."""
+    """A scikit-learn Perceptron with this state; `partial_fit` goes on by the same rule where nothing is scaled."""
     from sklearn.linear_model import Perceptron
 
     learner, labels = a.learner, _labels(a)

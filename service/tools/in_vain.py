@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from service.learning.events import same
 from service.learning.identity import Places
 from service.learning.places import way
 from service.settings.model import EventSettings, ModelSettings
@@ -26,12 +27,12 @@ def in_vain(settings: ModelSettings, values: Sequence[bytes | None]) -> list[str
         found = [at(record, way(pointer)) for record in objects]
         if not any(value is not None for value in found):
             lines.append(f"event.where: {pointer} is in none of {of}, so none is learned")
-        elif not any(value in wanted for value in found):
-            seen = ", ".join(shown(value) for value, _ in Counter(map(str, found)).most_common(SHOWN))
+        elif not any(same(value, one) for value in found for one in wanted):
+            seen = ", ".join(value for value, _ in Counter(map(shown, found)).most_common(SHOWN))
             lines.append(
                 f"event.where: none of {of} has {pointer} = {' or '.join(map(shown, wanted))}; there are {seen}"
             )
-        meant = [record for record in meant if at(record, way(pointer)) in wanted]
+        meant = [record for record in meant if any(same(at(record, way(pointer)), one) for one in wanted)]
     if not meant:
         return lines
     for part in ("features", "label", "weight", "id"):
@@ -55,7 +56,8 @@ def in_vain(settings: ModelSettings, values: Sequence[bytes | None]) -> list[str
 def _names(places: Places, objects: Iterable[object]) -> dict[str, None]:
     """The names that patterns are held against, in the order in which they came; of a list its positions' too."""
     root = way(places.features)
-    taken = {way(one)[len(root) :] for one in (places.label, places.weight, places.id) if one}
+    others = [way(one) for one in (places.label, places.weight, places.id) if one]
+    taken = {one[len(root) :] for one in others if one[: len(root)] == root}
     names: dict[str, None] = {}
     for record in objects:
         features = at(record, root)

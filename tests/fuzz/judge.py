@@ -132,6 +132,8 @@ def flatten(value: Object, prefix: str, depth: int, identity: Identity, pairs: l
     only, without = identity.event.only or ("*",), identity.event.without
     for own, v in value.pairs:
         name = prefix + own
+        if len(name.encode(errors="surrogatepass")) > identity.max_name_bytes:
+            faults.add("name-too-long")
         if isinstance(v, Object):
             faults |= flatten(v, name + ".", depth + 1, identity, pairs) if depth <= OBJECTS else set()
             continue

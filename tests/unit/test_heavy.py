@@ -22,6 +22,7 @@ LIMIT = 1 << 20
 MOST_SECONDS = 0.05
 NAMES = [f"sensor:{i:05d}:{'x' * 70}" for i in range(10_000)]
 MANY = b",".join(b'"f%d":%d' % (i, i) for i in range(9_999))
+LONG, NULLS = b"n" * 900_000, b",".join(b'"%d":null' % i for i in range(9_000))
 FEATURES = json.dumps({name: i / 1024 for i, name in enumerate(NAMES)}).encode()
 
 
@@ -41,6 +42,9 @@ def records() -> dict[str, bytes]:
         "the last is beyond": known[:-20] + b'":1e31},"label":1}',
         "the last is given twice": known[:-20] + b'":1,"' + NAMES[0].encode() + b'":1},"label":1}',
         "one of the limit's is given twice": b'{"features":{' + MANY + b',"f0":0},"label":1}',
+        "a list under a long name": b'{"features":{"' + LONG + b'":[' + b"1," * 8_999 + b'1]},"label":1}',
+        "strings under a long name": b'{"features":{"' + LONG + b'":[' + b'"x",' * 8_999 + b'"x"]},"label":1}',
+        "nulls under a long name": b'{"features":{"' + LONG + b'":{' + NULLS + b'}},"label":1}',
         "no label": known + b"}",
         "unknown label": known + b',"label":7}',
         "not finite at last": known[:-20] + b'":NaN},"label":1}',
