@@ -9,6 +9,7 @@ from service.monitoring.metrics import Metrics
 from service.serving.app import Limits, create_app
 from service.serving.connections import ConnectionLimits, Connections, Server
 from service.serving.models import Models
+from service.serving.tokens import Tokens
 from service.settings.load import Settings
 from service.snapshots.store import RedisStore
 
@@ -36,6 +37,7 @@ def server(
     ready: Callable[[], bool],
     stopping: Callable[[], bool],
     answer_seconds: int,
+    warn: Callable[[str], object],
 ) -> Server:
     """What serves these models, and at the end waits so long for requests in flight."""
     http = settings.http
@@ -45,5 +47,8 @@ def server(
         lambda cause: metrics.ended.labels(cause).inc(),
         lambda: DESCRIPTORS + http.max_in_flight + MODEL_DESCRIPTORS * len(list(models)),
     )
-    app = create_app(models, metrics, ready, stopping, store, limits, version=__version__)
+    files = http.token_file, http.metrics_token_file
+    tokens, metrics_tokens = (Tokens(file, warn) if file else None for file in files)
+    about = models, metrics, ready, stopping, store, limits
+    app = create_app(*about, version=__version__, tokens=tokens, metrics_tokens=metrics_tokens)
     return Server(app, connections, answer_seconds)

@@ -115,14 +115,15 @@ class Service:
         """
         settings = self._settings
         listening = http.bind(settings.http.host, settings.http.port)
-        for warning in settings.ignored:
+        for warning in [*settings.ignored, *settings.http.open]:
             self._log.warning(warning)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping, number)
         server = http.server(
-            settings, self._models, self._metrics, self._store, lambda: self.ready, self._stop.is_set, ANSWER_SECONDS
-        )
+            settings, self._models, self._metrics, self._store, lambda: self.ready, self._stop.is_set, ANSWER_SECONDS,
+            self._log.warning,
+        )  # fmt: skip
         host, port = listening.getsockname()[:2]
         self._log.info("listening", url=f"http://{host}:{port}", release=__version__)
         failed: PerceptronError | None = None

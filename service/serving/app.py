@@ -11,11 +11,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from service.monitoring.metrics import Metrics
 from service.serving import openapi, problems, v1
+from service.serving.access import Access
 from service.serving.edge import Edge, InFlight
 from service.serving.models import Models
 from service.serving.openapi import responses
 from service.serving.predictor import Predictor
 from service.serving.problems import Refusal
+from service.serving.tokens import Tokens
 from service.snapshots.store import RedisStore
 
 
@@ -49,12 +51,16 @@ def create_app(
     limits: Limits,
     *,
     version: str,
+    tokens: Tokens | None = None,
+    metrics_tokens: Tokens | None = None,
 ) -> FastAPI:
-    """The application over these models."""
+    """The application over these models. With `tokens` who asks needs one of them, but for probes."""
     # FastAPI's own /docs loads its page from elsewhere, and is blank where there is no network.
     app = FastAPIOffline(title="Perceptron Service", version=version, redoc_url=None, redirect_slashes=False)
     problems.install(app)
     in_flight = InFlight(limits.in_flight, limits.body_bytes, limits.body_seconds)
+    if tokens or metrics_tokens:
+        app.add_middleware(Access, tokens=tokens, metrics_tokens=metrics_tokens)
     app.add_middleware(Edge, metrics=metrics, stopping=stopping, in_flight=in_flight)
     v1.install(app, models, Predictor(models, metrics, limits.instances), store, in_flight)
 

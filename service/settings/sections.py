@@ -1,10 +1,14 @@
 """The tables of the settings file, models aside: what reaches Kafka and Redis, and the limits of HTTP."""
 
 import re
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from service.errors import ConfigurationError
+from service.serving.tokens import Tokens
 
 if TYPE_CHECKING:
     from service.snapshots.store import RedisStore
@@ -88,6 +92,8 @@ class HttpSettings(Section):
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
+    token_file: str | None = Field(None, description="bearer tokens, one a line; who asks needs one, but for probes")
+    metrics_token_file: str | None = Field(None, description="others for /metrics; none: those of token_file")
     max_body_bytes: int = Field(16 << 20, ge=1)
     max_instances: int = Field(10_000, ge=1)
     max_in_flight: int = Field(100, ge=1)
@@ -95,6 +101,33 @@ class HttpSettings(Section):
     header_timeout: float = Field(10.0, gt=0, description="seconds for a request's headers to arrive")
     body_timeout: float = Field(10.0, gt=0, description="seconds for a request's body to arrive")
     answer_timeout: float = Field(30.0, gt=0, description="seconds for an answer to be read")
+
+    @field_validator("token_file", "metrics_token_file", mode="after")
+    @classmethod
+    def _has_tokens(cls, file: str | None) -> str | None:
+        if file is not None:
+            try:
+                Tokens(file)
+            except ConfigurationError as error:
+                raise ValueError(str(error)) from None
+        return file
+
+    @property
+    def token(self) -> str | None:
+        """What a command sends to a service of these settings."""
+        return Tokens(self.token_file).first if self.token_file else None
+
+    @property
+    def open(self) -> list[str]:
+        """A line where others than this machine's own programs may ask, and nobody needs a token."""
+        if self.token_file is not None or self.host == "localhost":
+            return []
+        try:
+            alone = ip_address(self.host).is_loopback
+        except ValueError:
+            alone = False
+        said = f"http.host = {self.host}: whoever reaches it may ask for predictions and weights; set http.token_file"
+        return [] if alone else [said]
 
 
 class SnapshotSettings(Section):

@@ -46,7 +46,8 @@ def predict(settings: Settings, topic: str, file: str, url: str | None, explain:
     while batch := list(islice(lines, min(BATCH, settings.http.max_instances))):
         try:
             values = [value for _, value in batch]
-            answer = _ask(at, {"events": values} if whole else {"instances": [*map(_instance, values)]})
+            request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
+            answer = _ask(at, request, settings.http.token)
         except _Refused as refused:
             # Name the line that the problem's pointer is about.
             parts = refused.pointer.split("/")
@@ -103,10 +104,11 @@ class _Refused(Exception):
         self.pointer = pointer
 
 
-def _ask(url: str, body: Any = None) -> Any:
+def _ask(url: str, body: Any = None, token: str | None = None) -> Any:
     """The JSON answer to a POST of `body`, or to a GET."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"content-type": "application/json"})  # noqa: S310 - the user's address
+    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+    request = urllib.request.Request(url, data, headers)  # noqa: S310 - the user's address
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310
             return json.load(answer)

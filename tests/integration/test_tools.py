@@ -57,6 +57,23 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
     assert dead.stderr.count("\n") == 1
 
 
+async def test_predict_sends_the_token(run: Run, kafka: Server, topic: str, tmp_path: Path) -> None:
+    """And no token is in the log."""
+    await create_topic(kafka, topic)
+    token = "a-token-of-ours-0123"  # noqa: S105 - of this test alone
+    (tmp_path / "tokens").write_text(f"{token}\n")
+    service = await asyncio.to_thread(run(f'[http]\ntoken_file = "{tmp_path / "tokens"}"\n').up)
+    asking = "predict", "-t", topic, "--url", f"http://127.0.0.1:{service.port}"
+    lines = b'{"a": 1}\n'
+    done = perceptron(*asking, stdin=lines, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "401 send a token" in done.stderr
+    own = {"PERCEPTRON_HTTP__TOKEN_FILE": str(tmp_path / "tokens")}
+    done = perceptron(*asking, stdin=lines, cwd=tmp_path, env=own)
+    assert (done.returncode, done.stdout) == (0, "-1\t0\t(1 unknown feature)\n"), done.stderr
+    assert token not in service.log.read_text()
+
+
 def test_config_shows_values_and_origins_and_no_secret(tmp_path: Path) -> None:
     (tmp_path / "perceptron.toml").write_text('topics = ["x"]\n[kafka]\ngroup_id = "mine"\n[model]\neta = 0.5\n')
     environment = {"PERCEPTRON_REDIS__URL": "redis://me:hush@r:1/0", "PERCEPTRON_MODELS__X__WINDOW": "7"}

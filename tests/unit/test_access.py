@@ -1,0 +1,129 @@
+"""Bearer tokens: who may ask, files that change, and what is wrong with them."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import httpx
+import pytest
+
+from service.errors import ConfigurationError
+from service.monitoring.metrics import Metrics
+from service.serving.app import Limits, create_app
+from service.serving.models import Models
+from service.serving.tokens import Tokens
+from service.settings.sections import HttpSettings
+from service.snapshots.store import RedisStore
+
+OLD, NEW, SCRAPE = "old-token-0123456789", "new-token-0123456789", "scrape-token-01234567"
+
+
+def client(tokens: Tokens | None, metrics_tokens: Tokens | None = None) -> httpx.AsyncClient:
+    metrics = Metrics("0", list, lambda: True, dict)
+    about = Models([]), metrics, lambda: True, lambda: False, cast(RedisStore, None), Limits()
+    app = create_app(*about, version="0", tokens=tokens, metrics_tokens=metrics_tokens)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """Writes a file of tokens, which has another time stamp than any before."""
+    count = 0
+
+    def write(*lines: str, name: str = "tokens") -> str:
+        nonlocal count
+        count += 1
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        os.utime(tmp_path / name, (count, count))
+        return str(tmp_path / name)
+
+    return write
+
+
+async def test_who_asks_needs_a_token(write: Callable[..., str]) -> None:
+    async with client(Tokens(write(OLD, "", NEW))) as http:
+        for path in ("/v1/models", "/v1/models/none", "/metrics", "/docs", "/openapi.json", "/nowhere", "/livez/"):
+            for given in (
+                None,
+                "",
+                "Bearer",
+                "Bearer nonsense",
+                f"Basic {OLD}",
+                OLD,
+                f"Bearer {OLD}x",
+                f"Bearer {OLD} x",
+            ):
+                answer = await http.get(path, headers={"authorization": given} if given else None)
+                assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), (path, given)
+                assert answer.json()["detail"] == "send a token, with the header authorization: Bearer TOKEN"
+        for given in (f"Bearer {OLD}", f"bearer {NEW}", f"BEARER  {NEW}"):
+            assert (await http.get("/v1/models", headers={"authorization": given})).status_code == 200
+        two = [("authorization", f"Bearer {OLD}")] * 2
+        assert (await http.get("/v1/models", headers=two)).status_code == 401
+        for probe in ("/livez", "/readyz"):
+            assert (await http.get(probe)).status_code == 200
+
+
+async def test_metrics_have_tokens_of_their_own(write: Callable[..., str]) -> None:
+    own = Tokens(write(SCRAPE, name="metrics"))
+    for tokens, others in ((Tokens(write(OLD)), 401), (None, 200)):
+        async with client(tokens, own) as http:
+            scrape, ask = ({"authorization": f"Bearer {token}"} for token in (SCRAPE, OLD))
+            assert (await http.get("/metrics", headers=scrape)).status_code == 200
+            assert (await http.get("/metrics", headers=ask)).status_code == 401
+            assert (await http.get("/v1/models", headers=scrape)).status_code == others
+            assert (await http.get("/v1/models", headers=ask)).status_code == 200
+
+
+def test_a_file_that_changes_is_read_again(write: Callable[..., str]) -> None:
+    said: list[str] = []
+    tokens = Tokens(file := write(OLD), said.append)
+    write(OLD, NEW)
+    assert tokens.accept(OLD)
+    assert tokens.accept(NEW)
+    write(NEW)
+    assert not tokens.accept(OLD)
+    # What cannot be read, or has nothing, takes no right away; it is said once each.
+    os.remove(file)
+    assert tokens.accept(NEW)
+    assert tokens.accept(NEW)
+    write("short")
+    assert tokens.accept(NEW)
+    write(OLD)
+    assert not tokens.accept(NEW)
+    assert tokens.accept(OLD)
+    assert [line.removeprefix(file) for line in said] == [
+        ": No such file or directory; the tokens before hold on",
+        ", line 1: expected a token of 16 to 512 letters, digits and -._~+/; the tokens before hold on",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "expected a token a line, found none"),
+        ("\n \n", "expected a token a line, found none"),
+        (f"{OLD}\nsecret\n", "line 2: expected a token of 16 to 512 letters, digits and -._~+/"),
+        (f"{OLD} {NEW}", "line 1: expected a token of 16 to 512 letters"),
+        ("é" * 20, "expected tokens of ASCII letters"),
+    ],
+)
+def test_what_is_no_file_of_tokens_is_one_line(tmp_path: Path, content: str, said: str) -> None:
+    """Which says nothing of what is in it."""
+    (tmp_path / "tokens").write_text(content)
+    with pytest.raises(ConfigurationError) as caught:
+        Tokens(str(tmp_path / "tokens"))
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ValueError, match="No such file"):
+        HttpSettings(token_file=str(tmp_path / "none"))
+
+
+def test_an_open_door_is_said(write: Callable[..., str]) -> None:
+    for host in ("127.0.0.1", "::1", "localhost", "127.8.0.1"):
+        assert not HttpSettings(host=host).open
+    for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"):  # noqa: S104 - not bound
+        (said,) = HttpSettings(host=host).open
+        assert said.startswith(f"http.host = {host}: whoever reaches it")
+        assert not HttpSettings(host=host, token_file=write(OLD)).open
