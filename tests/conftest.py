@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import shutil
@@ -42,7 +43,15 @@ hypothesis.settings.load_profile("here")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    """The long ones first, as many of them for each worker: pytest-xdist begins with a part of the list for each."""
+    longs = [item for item in items if item.get_closest_marker("long")]
+    rest = (item for item in items if not item.get_closest_marker("long"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    size, ordered = -(-len(items) // workers), list[pytest.Item]()
+    for worker in range(workers):
+        own = longs[worker::workers]
+        ordered += [*own, *itertools.islice(rest, size - len(own))]
+    items[:] = ordered
 
 
 BROKER = pytest.StashKey[tuple[contextlib.ExitStack, Server]]()

@@ -81,6 +81,7 @@ def test_slow_replies(trial: Trial) -> None:
     assert said(trial, DROPPED) == 0
 
 
+@pytest.mark.long
 def test_cut_inside_a_save(trial: Trial) -> None:
     """The connection ends in the middle of the blobs of a save, or of its commit: the whole is sent again."""
     trial.begin()

@@ -11,6 +11,7 @@ from service.learning.values import UNSURE
 from tests.fuzz.events import fuzz
 
 
+@pytest.mark.long
 def test_mutated_events_are_read_as_the_judge_reads_them() -> None:
     counted = fuzz(int(os.environ.get("EVENTS", "20000")))
     # Worth something only where both happen, in every way.
@@ -18,6 +19,7 @@ def test_mutated_events_are_read_as_the_judge_reads_them() -> None:
     assert set(counted) >= {*REASONS, "skipped"}
 
 
+@pytest.mark.long
 def test_the_careful_reader_reads_as_the_quick_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not sure of any text reads the same events, for the same reasons."""
     quickly = fuzz(2500, 77)

@@ -31,6 +31,7 @@ def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> 
     assert len(lines) == len(set(lines)), "no line is printed twice"
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_demo_and_leaves_nothing_running(tmp_path: Path) -> None:
     """Its two commands work while it serves; then everything it started ends with it."""
     out, err = tmp_path / "out", tmp_path / "err"

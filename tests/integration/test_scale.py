@@ -6,6 +6,7 @@ import random
 import time
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaProducer
 from redis.asyncio import Redis
 
@@ -17,6 +18,7 @@ COLUMNS = int(os.environ.get("NAMES", "100000"))
 """`make scale` has a million."""
 
 
+@pytest.mark.long
 async def test_very_many_columns(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
     learner = await asyncio.to_thread(run().up)
     replica = await asyncio.to_thread(run("", "--no-learn").up)

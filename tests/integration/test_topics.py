@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import httpx
+import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
@@ -73,6 +74,7 @@ def test_a_pattern_that_is_none_is_refused(topic: str) -> None:
     assert "name one topic with -t TOPIC" in perceptron("inspect", "-t", f"^{topic}").stderr
 
 
+@pytest.mark.long
 async def test_no_topic_holds_up_another(run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str) -> None:
     """One poisoned, one trimmed, one whose letters cannot be written, one absent, one slow: the good one is learned."""
     names = {kind: f"{topic}-{kind}" for kind in ("poisoned", "trimmed", "stuck", "absent", "slow", "good")}

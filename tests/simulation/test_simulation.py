@@ -28,6 +28,7 @@ assert "service.snapshots.keeper" in sys.modules and "service.streaming.learn" i
 """
 
 
+@pytest.mark.long
 def test_nothing_is_lost_and_nothing_learned_twice() -> None:
     """A violation is raised with the history of its seed; `make simulate SEED=n` prints it again."""
     counts = Counter[str]()

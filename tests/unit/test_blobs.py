@@ -76,6 +76,7 @@ def test_any_history_of_saves_is_taken_up_bit_for_bit(history: Any, data: Any) -
             assert sum(lengths) * DELTA.itemsize * 4 <= max(1, len(encoded.base)) * BLOCK_COLUMNS * 8
 
 
+@pytest.mark.long
 def test_bytes_follow_what_changed() -> None:
     """A million columns, a hundred changed a save: kilobytes, not megabytes, and few deltas."""
     rng = np.random.default_rng(1)

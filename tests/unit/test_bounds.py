@@ -67,6 +67,7 @@ def test_a_bound_that_is_not_wanted_is_not_kept() -> None:
     assert restored(learner, Options(bound=False)).watch.stretch is None
 
 
+@pytest.mark.long
 def test_random_streams() -> None:
     """Bound, sums and integrity checks after each event; `make bounds` runs 10,000 streams."""
     streams = int(os.environ.get("STREAMS", "400"))

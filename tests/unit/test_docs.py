@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
 DOCS = TESTS.parents[1] / "docs"
 SIXTEEN = list(range(1, 17))
@@ -76,6 +78,7 @@ def _table_lines() -> list[str]:
     return [line for line in text.splitlines() if line.startswith("|")]
 
 
+@pytest.mark.long
 def test_the_pictures_are_what_their_command_draws(tmp_path: Path) -> None:
     """Drawn again, they show the same numbers: texts and coordinates may differ by what fonts and versions do."""
     code = f"import sys; sys.path.insert(0, {str(DOCS)!r}); import pictures, pathlib; " + (
