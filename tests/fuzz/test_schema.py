@@ -39,7 +39,7 @@ def _both() -> Iterator[None]:
 
 @DOCUMENTED.parametrize()
 @settings(
-    max_examples=80,
+    max_examples=60,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
