@@ -120,7 +120,7 @@ class Decoder:
         self._plain = True
         """Whether the records of this slice have had numbers alone so far: to look for them in vain takes time."""
         self._signs = label_signs(identity)
-        self._flattener = Flattener(identity)
+        self.flattener = Flattener(identity)
         self._ways = _ways(self._places)
 
     def decode(
@@ -250,7 +250,7 @@ class Decoder:
         for part, pointer in (("features", places.features), ("label", places.label)):
             if found[part] is _UNSET:
                 raise Rejected("missing-field", f"{shown(pointer)} is missing", pointer)
-        features, label = self._flattener.of(found["features"], places.features), found["label"]
+        features, label = self.flattener.of(found["features"], places.features), found["label"]
         if not isinstance(label, bool | int | float | str):
             detail = f"{shown(places.label)} must be a number, boolean or string, got {kind(label)}"
             raise Rejected("wrong-type", detail, places.label)

@@ -33,6 +33,10 @@ Text = Literal["category", "ignore", "reject"]
 """What a string is, as a feature's value: the feature `name=value`, nothing, or a fault."""
 
 
+SUMS = ("count", "mean", "m2")
+"""What scaling keeps of each column, an array each: see `learning.scale`."""
+
+
 class Places(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
     """Where the parts of an event stand in a record, as JSON Pointers, and which records and features are meant."""
 
@@ -83,7 +87,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     def arrays(self) -> tuple[str, ...]:
         """The names of what a learner stores."""
         late = ("late",) if self.average else ()
-        return ("w", *late, *(("count", "mean", "m2") if self.scale == "standard" else ()))
+        return ("w", *late, *(SUMS if self.scale == "standard" else ()))
 
     @property
     def parameter(self) -> float:

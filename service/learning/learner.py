@@ -19,13 +19,12 @@ from service.learning.average import part
 from service.learning.bounds import ROUNDING, Stretch
 from service.learning.columns import columns_for
 from service.learning.events import Batch, Decoder, Reject
-from service.learning.features import Flattener
-from service.learning.identity import MAX_SQUARED_NORM, Identity
+from service.learning.identity import MAX_SQUARED_NORM, SUMS, Identity
 from service.learning.kernel import Learned
 from service.learning.options import DEFAULT, Options
 from service.learning.recent import Recent
 from service.learning.rules import RULES
-from service.learning.scale import ARRAYS, Scaler
+from service.learning.scale import Scaler
 from service.learning.start import initial
 from service.learning.watch import Watch
 from service.learning.weights import Weights
@@ -93,7 +92,7 @@ class Learner:
 
     def __init__(self, identity: Identity, *, options: Options = DEFAULT, start: Weights | None = None) -> None:
         """`start` has the weights of an identity whose start is given ones; a snapshot has them already."""
-        self.identity, self.flattener = identity, Flattener(identity)
+        self.identity = identity
         self.columns = columns_for(identity)
         self.covered: Ranges = {}
         self.counts = Counts()
@@ -108,6 +107,7 @@ class Learner:
         self._part = 1.0
         """What `late` is multiplied by, where it is taken off the weights."""
         self._decoder = Decoder(identity, self.columns)
+        self.flattener = self._decoder.flattener
         self.scaler = Scaler() if identity.scale == "standard" else None
         """What values are scaled by, if at all."""
         self._w = self._late = np.zeros(0)
@@ -181,7 +181,7 @@ class Learner:
         """Take over restored state, these very objects; the columns have their names already."""
         self._w, self._late = arrays["w"], arrays.get("late", self._late)
         if self.scaler:
-            self.scaler = Scaler.of([arrays[name] for name in ARRAYS])
+            self.scaler = Scaler.of([arrays[name] for name in SUMS])
         self.covered, self.counts = covered, counts
         self._make_room(len(self.columns))
         self._reach, self._part = math.inf, part(self.identity, counts.events)

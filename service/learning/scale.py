@@ -16,16 +16,12 @@ from typing import Any, Self
 
 import numpy as np
 from numba.extending import register_jitable
-from numpy.typing import NDArray
 
 from service.learning.columns import Pairs
 from service.learning.compiled import compiled
 from service.learning.events import Batch
-
-Vector = NDArray[np.float64]
-
-ARRAYS = ("count", "mean", "m2")
-"""What is stored, an array each: n, mean and M2 of each column."""
+from service.learning.identity import SUMS
+from service.learning.kernel import Vector
 
 
 def standard(x: float, n: float, mean: float, m2: float) -> float:
@@ -45,7 +41,7 @@ class Scaler:
     """The sums of a model's columns."""
 
     def __init__(self, columns: int = 0) -> None:
-        self._sums: list[Vector] = [np.zeros(columns) for _ in ARRAYS]
+        self._sums: list[Vector] = [np.zeros(columns) for _ in SUMS]
         self._places = np.zeros(0, np.int64)
         self._batch: Batch | None = None
         self._before = np.zeros((3, 0))
@@ -59,7 +55,7 @@ class Scaler:
 
     def arrays(self, columns: int) -> dict[str, Vector]:
         """What is to be stored of the first columns, by name."""
-        return {name: sums[:columns] for name, sums in zip(ARRAYS, self._sums, strict=True)}
+        return {name: sums[:columns] for name, sums in zip(SUMS, self._sums, strict=True)}
 
     @property
     def used(self) -> int:
