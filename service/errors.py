@@ -116,5 +116,10 @@ class Unanswerable(PerceptronError):
 
 
 def os_cause(error: OSError) -> str:
-    """Why the operating system refused, in its own words: event loops and clients wrap them in others."""
+    """Why the operating system refused, in its own words, or TLS: event loops and clients wrap them in others."""
+    from ssl import SSLError  # learning, which imports this file, works where there are no sockets
+
+    if isinstance(error, SSLError):  # whose number is OpenSSL's, and would be read as another error
+        detail = getattr(error, "verify_message", "")
+        return f"TLS: {(error.reason or 'failed').lower().replace('_', ' ')}{detail and f': {detail}'}"
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)

@@ -31,6 +31,7 @@ from service.settings.sections import HttpSettings, KafkaSettings, RedisSettings
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|constrained).*\W.*|\[key\]")
 """What pydantic names in a place for one of several types."""
+_SETTING = re.compile("[a-z_]+: ")
 _OF_KUBERNETES = re.compile("PERCEPTRON_(SERVICE_|PORT_[0-9])")
 """Variables that it gives every pod beside a Service named perceptron; another has an address for its value."""
 
@@ -221,7 +222,8 @@ def _line(error: Any) -> str:
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         message = "there is no such setting"
-    return f"{where}: {message}" if where else message
+    # A check of a whole table begins with the setting that it is about.
+    return f"{where}{'.' if _SETTING.match(message) else ': '}{message}" if where else message
 
 
 def parse_start_at(text: str | None) -> str | dict[int, int] | None:

@@ -26,7 +26,7 @@ from service.learning.options import Options
 from service.learning.rules import RULES, RuleName
 from service.learning.start import RANDOM
 from service.learning.weights import Weights, read
-from service.settings.sections import Section
+from service.settings.section import Section
 
 HALF_LIFE = 1000
 """The default, in events."""

@@ -2,13 +2,13 @@
 
 import re
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
-from service.errors import ConfigurationError
 from service.serving.tokens import Tokens
+from service.settings.section import Section, TlsSection, as_value_error
 
 if TYPE_CHECKING:
     from service.snapshots.store import RedisStore
@@ -17,22 +17,15 @@ if TYPE_CHECKING:
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
 
 
-class Section(BaseModel):
-    """A table of the settings file."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_boolean_is_a_number(cls, values: Any) -> Any:
-        for name, value in values.items() if isinstance(values, dict) else ():
-            field = cls.model_fields.get(name)
-            if isinstance(value, bool) and field and field.annotation in {int, float, int | None, float | None}:
-                raise ValueError(f"{name} is a number, not {str(value).lower()}")
-        return values
+_SASL_NEEDS: dict[str | None, tuple[str, ...]] = {
+    None: (),
+    "OAUTHBEARER": ("oauth_token_url", "oauth_client_id", "oauth_client_secret"),
+    "AWS_MSK_IAM": ("aws_region",),
+}
+"""What a mechanism needs; others need a user's name and password."""
 
 
-class KafkaSettings(Section):
+class KafkaSettings(TlsSection):
     """`[kafka]`: where events come from."""
 
     bootstrap_servers: str = "localhost:9092"
@@ -45,6 +38,21 @@ class KafkaSettings(Section):
     )
     watchdog: float = Field(60.0, ge=1.0, description="seconds without a record, though there are more, until we end")
     max_batch_bytes: int = Field(16 << 20, ge=1 << 16, description="a batch that is unpacked to more stops its topic")
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] = "PLAIN"
+    sasl_username: str | None = None
+    sasl_password: SecretStr | None = None
+    sasl_password_file: str | None = None
+    oauth_token_url: str | None = Field(
+        None, description="where a token is got for client_id and secret (RFC 6749, 4.4)"
+    )
+    oauth_client_id: str | None = None
+    oauth_client_secret: SecretStr | None = None
+    oauth_client_secret_file: str | None = None
+    oauth_scope: str | None = None
+    aws_region: str | None = Field(
+        None, description="of an Amazon MSK, whose AWS credentials are found as AWS's own tools do"
+    )
 
     @field_validator("bootstrap_servers", mode="after")
     @classmethod
@@ -52,6 +60,27 @@ class KafkaSettings(Section):
         if not all(map(_ADDRESS.fullmatch, servers.split(","))):
             raise ValueError("expected HOST:PORT, or several with commas between them")
         return servers
+
+    @model_validator(mode="after")
+    def _tls(self) -> Self:
+        self.check_tls(self.security_protocol.endswith("SSL"), "is of no use where security_protocol is without TLS")
+        return self
+
+    @model_validator(mode="after")
+    def _sasl(self) -> Self:
+        """What a mechanism needs is there, and nothing that it does not know."""
+        mechanism = self.sasl_mechanism if self.security_protocol.startswith("SASL") else None
+        use = mechanism or f"security_protocol = {self.security_protocol}"
+        needed = _SASL_NEEDS.get(mechanism, ("sasl_username", "sasl_password"))
+        for name in needed:
+            if getattr(self, name) is None and getattr(self, f"{name}_file", None) is None:
+                raise ValueError(f"{name}: is needed for {use}")
+        known = {*needed, *(f"{name}_file" for name in needed), "oauth_scope" if mechanism == "OAUTHBEARER" else ""}
+        known |= {"sasl_mechanism"} if mechanism else set()
+        for name in type(self).model_fields:
+            if name.startswith(("sasl_", "oauth_", "aws_")) and name in self.model_fields_set - known:
+                raise ValueError(f"{name}: is of no use with {use}")
+        return self
 
     @property
     def cluster(self) -> "Cluster":
@@ -61,7 +90,7 @@ class KafkaSettings(Section):
         return Cluster(self.bootstrap_servers, self.max_batch_bytes)
 
 
-class RedisSettings(Section):
+class RedisSettings(TlsSection):
     """`[redis]`: where snapshots are kept."""
 
     url: str = "redis://localhost:6379/0"
@@ -78,6 +107,11 @@ class RedisSettings(Section):
         if not good:
             raise ValueError("expected redis://[user:password@]host:port/number, rediss:// or unix://path")
         return url
+
+    @model_validator(mode="after")
+    def _tls(self) -> Self:
+        self.check_tls(self.url.startswith("rediss://"), "is of no use without TLS: url begins with rediss://")
+        return self
 
     @property
     def store(self) -> "RedisStore":
@@ -106,10 +140,8 @@ class HttpSettings(Section):
     @classmethod
     def _has_tokens(cls, file: str | None) -> str | None:
         if file is not None:
-            try:
+            with as_value_error():
                 Tokens(file)
-            except ConfigurationError as error:
-                raise ValueError(str(error)) from None
         return file
 
     @property

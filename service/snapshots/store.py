@@ -74,9 +74,6 @@ def _reason(error: Exception) -> str:
         return "no answer in time"
     if isinstance(cause, RuntimeError):
         return "the connection broke"
-    if isinstance(cause, ssl.SSLError):
-        detail = getattr(cause, "verify_message", "")
-        return f"TLS: {(cause.reason or 'failed').lower().replace('_', ' ')}{detail and f': {detail}'}"
     if isinstance(cause, AskError | ClusterCrossSlotError | ClusterDownError):
         return f"it is a node of a Redis Cluster ({error}): name one Redis that runs without cluster mode"
     return (os_cause(cause) if isinstance(cause, OSError) else str(error)) or type(error).__name__

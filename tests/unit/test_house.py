@@ -10,7 +10,7 @@ from pathlib import Path
 
 SERVICE = Path(__file__).parents[2] / "service"
 ROWS = [
-    "errors", "monitoring", "learning", "snapshots", "streaming", "serving", "embedded",
+    "errors", "credentials", "monitoring", "learning", "snapshots", "streaming", "serving", "embedded",
     "settings", "tools", "process", "cli", "__main__",
 ]  # fmt: skip
 

@@ -1,0 +1,3 @@
+"""What a connection proves itself with, in files that are read again when they change: secrets and TLS."""
+
+__all__ = ["reread", "secret", "tls"]

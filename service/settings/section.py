@@ -1,0 +1,79 @@
+"""What every table of the settings file is: of known names, each secret in a file too, TLS by its files."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from service.credentials.secret import Secret
+from service.credentials.tls import Tls
+from service.errors import ConfigurationError
+
+
+class Section(BaseModel):
+    """A table of the settings file."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_boolean_is_a_number(cls, values: Any) -> Any:
+        for name, value in values.items() if isinstance(values, dict) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field and field.annotation in {int, float, int | None, float | None}:
+                raise ValueError(f"{name} is a number, not {str(value).lower()}")
+        return values
+
+    @model_validator(mode="after")
+    def _a_secret_or_its_file(self) -> Self:
+        for name in type(self).model_fields:
+            of = name.removesuffix("_file")
+            if of != name and of in type(self).model_fields and getattr(self, name) is not None:
+                if getattr(self, of) is not None:
+                    raise ValueError(f"{of}: set it or {name}, not both")
+                with as_value_error(f"{name}: "):
+                    Secret(None, getattr(self, name)).now()
+        return self
+
+    def secret(self, name: str) -> Secret | None:
+        """The setting of this name, or what the file of `NAME_file` says whenever it is asked."""
+        value, file = getattr(self, name), getattr(self, f"{name}_file")
+        if value is None and file is None:
+            return None
+        return Secret(value.get_secret_value() if value else None, file)
+
+
+@contextmanager
+def as_value_error(before: str = "") -> Iterator[None]:
+    """What is wrong with a file is wrong with the setting that names it."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ValueError(f"{before}{error}") from None
+
+
+class TlsSection(Section):
+    """A table of what is reached over TLS, or not."""
+
+    ssl_cafile: str | None = Field(None, description="certificates to trust, in PEM; none: the system's")
+    ssl_certfile: str | None = Field(None, description="a client certificate, in PEM")
+    ssl_keyfile: str | None = Field(None, description="its key; none: it is in ssl_certfile")
+    ssl_key_password: SecretStr | None = None
+    ssl_key_password_file: str | None = None
+    ssl_check_hostname: bool = Field(True, description="whether the server's certificate must be of the name we use")
+
+    @property
+    def tls(self) -> Tls:
+        """The client's side of it."""
+        password = self.secret("ssl_key_password")
+        return Tls(self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile, password, self.ssl_check_hostname)
+
+    def check_tls(self, used: bool, otherwise: str) -> None:
+        """Raise ValueError where files are no certificates, or where they are set and nothing uses them."""
+        given = [name for name in TlsSection.model_fields if getattr(self, name) not in {None, True}]
+        if used:
+            with as_value_error():
+                self.tls.load()
+        elif given:
+            raise ValueError(f"{given[0]}: {otherwise}")
