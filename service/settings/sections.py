@@ -13,6 +13,7 @@ from service.settings.section import Section, TlsSection, as_value_error
 if TYPE_CHECKING:
     from service.snapshots.store import RedisStore
     from service.streaming.cluster import Cluster
+    from service.streaming.oauth import TokenSource
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
 
@@ -85,9 +86,26 @@ class KafkaSettings(TlsSection):
     @property
     def cluster(self) -> "Cluster":
         """What reaches it."""
-        from service.streaming.cluster import Cluster  # half of the commands need no client of Kafka, and load none
+        # Half of the commands need no client of Kafka, and load none.
+        from service.streaming.cluster import Cluster
+        from service.streaming.security import Security
 
-        return Cluster(self.bootstrap_servers, self.max_batch_bytes)
+        tls = self.tls if self.security_protocol.endswith("SSL") else None
+        known = self.sasl_username, self.secret("sasl_password"), self._tokens
+        security = Security(self.security_protocol, tls, self.sasl_mechanism, *known)
+        return Cluster(self.bootstrap_servers, self.max_batch_bytes, security)
+
+    @property
+    def _tokens(self) -> "TokenSource | None":
+        """Where tokens come from, for the mechanisms that have some."""
+        from service.streaming.oauth import ClientCredentials, MskIam
+
+        if self.aws_region:
+            return MskIam(self.aws_region)
+        url, client, secret = self.oauth_token_url, self.oauth_client_id, self.secret("oauth_client_secret")
+        if url is None or client is None or secret is None:
+            return None
+        return ClientCredentials(url, client, secret, self.oauth_scope, self.ssl_cafile)
 
 
 class RedisSettings(TlsSection):

@@ -8,7 +8,8 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -17,15 +18,18 @@ from aiokafka.errors import (
     InvalidSessionTimeoutError,
     KafkaConnectionError,
     KafkaError,
+    NodeNotReadyError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
     for_code,
 )
 
-from service.errors import DataError, DependencyError, LogGap, PerceptronError, os_cause
+from service.errors import DataError, DependencyError, LogGap, PerceptronError
 from service.streaming.batches import Hole, Seen, check_offsets
+from service.streaming.connection import install
 from service.streaming.internals import MAX_BATCH_BYTES, BatchTooLarge, fence
 from service.streaming.records import Records
+from service.streaming.security import Security
 
 ANSWER_SECONDS = 5.0
 """For one question to Kafka: a broker that is busy or has just lost its leader takes seconds."""
@@ -35,11 +39,13 @@ SILENCE_SECONDS = 30.0
 """A topic that is read whole and brings nothing for so long is given up."""
 
 
-class Cluster(NamedTuple):
+@dataclass(frozen=True)
+class Cluster:
     """A Kafka cluster, by the brokers that are asked first."""
 
     bootstrap: str
     max_batch_bytes: int = MAX_BATCH_BYTES
+    security: Security = field(default_factory=Security)
 
     def __str__(self) -> str:
         return f"Kafka at {self.bootstrap}"
@@ -58,7 +64,8 @@ class Cluster(NamedTuple):
         """What every client is made with."""
         # It reports each retry, and each rebalance, as a warning or error; what matters of it is said by us.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-        return {"bootstrap_servers": self.bootstrap}
+        install()
+        return {"bootstrap_servers": self.bootstrap, **self.security.options}
 
     @asynccontextmanager
     async def errors(self, what: str = "") -> AsyncIterator[None]:
@@ -66,10 +73,11 @@ class Cluster(NamedTuple):
         where = f"{self}{what and ', '}{what}"
         try:
             yield
-        except TimeoutError as error:
-            raise DependencyError(f"{where}: no answer in time", "kafka") from error
-        except KafkaConnectionError as error:
-            raise DependencyError(f"{where}: {await _why_not(self.bootstrap)}", "kafka") from error
+        except (TimeoutError, KafkaConnectionError, NodeNotReadyError) as error:
+            why = self.security.why(self.bootstrap) or (
+                "no answer in time" if isinstance(error, TimeoutError) else cause_of(error)
+            )
+            raise DependencyError(f"{where}: {why}", "kafka") from error
         except BatchTooLarge as error:
             raise DataError(f"{error}, so it is not read") from error
         except (KafkaError, OSError, ValueError) as error:
@@ -195,23 +203,6 @@ def unreadable(topic: str, partition: int, offset: int | None, error: Exception 
         f"log, or leave the whole of its batch out with `perceptron rollback -t {topic} --to VERSION --resume-at "
         f"{partition}:OFFSET --yes`, or `perceptron reset -t {topic} --yes` and --start-at {partition}:OFFSET"
     )
-
-
-async def _why_not(bootstrap: str) -> str:
-    """Why no broker answers there: the client library does not tell."""
-    for address in bootstrap.split(","):
-        host, _, port = address.strip().rpartition(":")
-        try:
-            async with asyncio.timeout(1.0):
-                _, writer = await asyncio.open_connection(host, int(port))
-            writer.close()
-        except TimeoutError:
-            return "no answer in time"
-        except OSError as error:
-            return os_cause(error)
-        except ValueError:
-            return "expected HOST:PORT,…"
-    return "something answers there, but not as a Kafka broker"
 
 
 async def compacted(client: AIOKafkaAdminClient, topic: str) -> bool:
