@@ -45,7 +45,7 @@ class Connection(AIOKafkaConnection):
                 raise
             raise KafkaConnectionError(str(error)) from error  # what is no answer can be taken for anything
         self._step = "first request"
-        self._security.failures.pop(self._address, None)
+        self._security.connected(f"{self._host}:{self._port}")
         return made
 
     def close(self, reason: Any = None, exc: Any = None) -> Any:
@@ -84,12 +84,8 @@ class Connection(AIOKafkaConnection):
         except ConfigurationError as error:
             raise KafkaConnectionError(f"kafka.sasl_password_file: {error}") from None
 
-    @property
-    def _address(self) -> str:
-        return f"{self._host}:{self._port}"
-
     def _failed(self, error: Any) -> None:
-        self._security.failures[self._address] = self._why(error)
+        self._security.failed(f"{self._host}:{self._port}", self._why(error))
 
     def _why(self, error: BaseException) -> str:
         """The step, what was found, and the way out."""

@@ -4,6 +4,7 @@ So that a password, a token or a certificate is replaced without a restart. And 
 library logs and does not raise.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,9 @@ from aiokafka.abc import AbstractTokenProvider
 from service.credentials.secret import Secret
 from service.credentials.tls import Tls
 from service.streaming.oauth import TokenSource
+
+LATELY = 30.0
+"""Seconds: of brokers that nobody asks any more nothing is said."""
 
 
 class Security(AbstractTokenProvider):
@@ -32,18 +36,26 @@ class Security(AbstractTokenProvider):
         self._context: Any = None
         self.tell: Callable[[str], object] = lambda _: None
         """Hears of files that changed to what cannot be used."""
-        self.failures: dict[str, str] = {}
-        """Why the last connection to each HOST:PORT failed."""
+        self._failures: dict[str, tuple[float, str]] = {}
+        """When and why the last connection to each HOST:PORT failed."""
 
     async def token(self) -> str:
         """A token that holds; raises KafkaConnectionError."""
         assert self._tokens is not None  # noqa: S101 - asked for OAUTHBEARER alone
         return await self._tokens.token()
 
+    def connected(self, address: str) -> None:
+        """The last connection to HOST:PORT was made."""
+        self._failures.pop(address, None)
+
+    def failed(self, address: str, why: str) -> None:
+        """The last connection to HOST:PORT failed."""
+        self._failures[address] = time.monotonic(), why
+
     def why(self, bootstrap: str) -> str:
-        """Why the last connections failed, to one of these addresses or to another broker; '' where none did."""
-        where = {why: address for address, why in reversed(self.failures.items())}
-        known = bootstrap.split(",")
+        """Why the last connections failed, to one of these addresses or to another broker; '' where none did lately."""
+        since, known = time.monotonic() - LATELY, bootstrap.split(",")
+        where = {why: address for address, (at, why) in reversed(self._failures.items()) if at > since}
         return "; ".join(why if at in known else f"broker at {at}: {why}" for why, at in where.items())
 
     @property
