@@ -1,6 +1,7 @@
 """The tables of the settings file, models aside: what reaches Kafka and Redis, and the limits of HTTP."""
 
 import re
+from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
     from service.streaming.oauth import TokenSource
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
+
+
+def loopback(host: str) -> bool:
+    """Whether this names this machine alone."""
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 _SASL_NEEDS: dict[str | None, tuple[str, ...]] = {
@@ -64,7 +73,8 @@ class KafkaSettings(TlsSection):
 
     @model_validator(mode="after")
     def _tls(self) -> Self:
-        self.check_tls(self.security_protocol.endswith("SSL"), "is of no use where security_protocol is without TLS")
+        used = self.security_protocol.endswith("SSL") or self.oauth_token_url is not None
+        self.check_tls(used, "is of no use where security_protocol is without TLS")
         return self
 
     @model_validator(mode="after")
@@ -76,12 +86,33 @@ class KafkaSettings(TlsSection):
         for name in needed:
             if getattr(self, name) is None and getattr(self, f"{name}_file", None) is None:
                 raise ValueError(f"{name}: is needed for {use}")
+        if mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None:
+            raise ValueError("sasl_mechanism: AWS_MSK_IAM needs the extra: pip install 'perceptron-service[msk]'")
         known = {*needed, *(f"{name}_file" for name in needed), "oauth_scope" if mechanism == "OAUTHBEARER" else ""}
         known |= {"sasl_mechanism"} if mechanism else set()
         for name in type(self).model_fields:
             if name.startswith(("sasl_", "oauth_", "aws_")) and name in self.model_fields_set - known:
                 raise ValueError(f"{name}: is of no use with {use}")
         return self
+
+    @field_validator("oauth_token_url", mode="after")
+    @classmethod
+    def _keeps_a_secret(cls, url: str | None) -> str | None:
+        parts = urlsplit(url or "https://none")
+        if parts.scheme != "https" and not (parts.scheme == "http" and loopback(parts.hostname or "")):
+            raise ValueError("expected https://…: the client's secret is sent there")
+        return url
+
+    @property
+    def open(self) -> list[str]:
+        """A line where a password goes over a network in the clear."""
+        clear = self.security_protocol == "SASL_PLAINTEXT" and self.sasl_mechanism in {"PLAIN", "OAUTHBEARER"}
+        if not clear or all(loopback(address.rpartition(":")[0]) for address in self.bootstrap_servers.split(",")):
+            return []
+        return [
+            f"kafka.security_protocol = SASL_PLAINTEXT: {self.sasl_mechanism} sends its secret over the network for "
+            "all to read; SASL_SSL hides it"
+        ]
 
     @property
     def cluster(self) -> "Cluster":
@@ -170,14 +201,9 @@ class HttpSettings(Section):
     @property
     def open(self) -> list[str]:
         """A line where others than this machine's own programs may ask, and nobody needs a token."""
-        if self.token_file is not None or self.host == "localhost":
+        if self.token_file is not None or loopback(self.host):
             return []
-        try:
-            alone = ip_address(self.host).is_loopback
-        except ValueError:
-            alone = False
-        said = f"http.host = {self.host}: whoever reaches it may ask for predictions and weights; set http.token_file"
-        return [] if alone else [said]
+        return [f"http.host = {self.host}: whoever reaches it may ask for predictions and weights; set http.token_file"]
 
 
 class SnapshotSettings(Section):

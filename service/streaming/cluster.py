@@ -225,11 +225,12 @@ def cause_of(error: Exception, right: str = "Read") -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, TopicAuthorizationFailedError):
-        names = error.args[0] if error.args else ""
-        names = names if isinstance(names, str) else ", ".join(sorted(names))
-        return refused(right, f"topic {names}".strip())
+        about = error.args[0] if error.args else ()
+        about = [about] if isinstance(about, str | TopicPartition) else about
+        names = sorted({each.topic if isinstance(each, TopicPartition) else each for each in about})
+        return refused(right, f"topic {', '.join(names)}".strip())
     if isinstance(error, GroupAuthorizationFailedError):
-        return refused("Read", "the group")
+        return refused("Read", "the group (kafka.group_id)")
     if isinstance(error, ClusterAuthorizationFailedError):
         return refused("IdempotentWrite", "the cluster, as before Kafka 2.8,")
     if isinstance(error, InvalidSessionTimeoutError):

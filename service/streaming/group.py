@@ -180,9 +180,13 @@ class Kafka(ConsumerRebalanceListener):
                 await self._commit()
             await asyncio.sleep(1.0)
             if self.shared.consumer is not None:
-                # A group member whose coordination has died would wait for ever; the process must not.
-                async with self.shared.cluster.errors(f"group {self._group}"):
-                    self.shared.consumer._coordinator.check_errors()
+                coordination = self.shared.consumer._coordinator
+                try:
+                    # A group member whose coordination has died would wait for ever; the process must not.
+                    async with self.shared.cluster.errors(f"group {self._group}"):
+                        coordination.check_errors()
+                except Unauthorised:  # which is said where it is polled, and where we are outside the group
+                    coordination.request_rejoin()  # else it never asks again whether we may now
 
     async def _commit(self) -> None:
         offsets, self.shared.to_commit = self.shared.to_commit, {}
