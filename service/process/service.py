@@ -115,7 +115,7 @@ class Service:
         """
         settings = self._settings
         listening = http.bind(settings.http.host, settings.http.port)
-        for warning in [*settings.ignored, *settings.http.open]:
+        for warning in [*settings.ignored, *settings.http.warnings]:
             self._log.warning(warning)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -125,7 +125,7 @@ class Service:
             self._log.warning,
         )  # fmt: skip
         host, port = listening.getsockname()[:2]
-        self._log.info("listening", url=f"http://{host}:{port}", release=__version__)
+        self._log.info("listening", url=f"{settings.http.scheme}://{host}:{port}", release=__version__)
         failed: PerceptronError | None = None
         try:
             async with asyncio.TaskGroup() as tasks:

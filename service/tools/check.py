@@ -36,7 +36,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     except PerceptronError as error:
         found.append(error)
         typer.echo(f"fail  {error}")
-    for warning in [*settings.ignored, *settings.http.open]:
+    for warning in [*settings.ignored, *settings.http.warnings]:
         typer.echo(f"warn  {warning}")
     try:
         async with settings.redis.store as store:
