@@ -11,6 +11,7 @@ import ssl
 from typing import Any
 
 READ_BYTES = 256 << 10
+RECORD_BYTES = 16 << 10
 MAX_VAIN_BYTES = 64 << 10
 """Received without a byte for HTTP: many times a handshake."""
 
@@ -79,10 +80,11 @@ class Encrypted(asyncio.Protocol):
         """Whole, as its socket takes it; before the handshake is over nobody could read it."""
         if self._shaking or self._ended or self._socket.is_closing():
             return
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self._tls.write(rest) :]
-        self._flush()
+        whole, sealed = memoryview(data), list[bytes]()
+        for begin in range(0, len(data), RECORD_BYTES):  # one at a time: the buffer between never shrinks
+            self._tls.write(whole[begin : begin + RECORD_BYTES])
+            sealed.append(self._outgoing.read())
+        self._socket.write(b"".join(sealed))
 
     def write_eof(self) -> None:
         """Say that no more comes, and throw away what does."""
