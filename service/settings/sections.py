@@ -63,6 +63,15 @@ class KafkaSettings(TlsSection):
             raise ValueError("expected HOST:PORT, or several with commas between them")
         return servers
 
+    @field_validator("oauth_token_url", mode="after")
+    @classmethod
+    def _no_secret_in_it(cls, url: str | None) -> str | None:
+        if url is not None and (not url.startswith(("http://", "https://")) or "@" in url):
+            raise ValueError(
+                "expected https://HOST/PATH, without a name or a password: oauth_client_secret is for that"
+            )
+        return url
+
     @model_validator(mode="after")
     def _tls(self) -> Self:
         self.check_tls(self.security_protocol.endswith("SSL"), "is of no use where security_protocol is without TLS")
