@@ -67,9 +67,7 @@ class KafkaSettings(TlsSection):
     @classmethod
     def _no_secret_in_it(cls, url: str | None) -> str | None:
         if url is not None and (not url.startswith(("http://", "https://")) or "@" in url):
-            raise ValueError(
-                "expected https://HOST/PATH, without a name or a password: oauth_client_secret is for that"
-            )
+            raise ValueError("expected https://HOST/PATH, without a name or a password")
         return url
 
     @model_validator(mode="after")

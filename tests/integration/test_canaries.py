@@ -35,7 +35,8 @@ def secret(name: str) -> str:
 
 def clean(*texts: Any) -> None:
     """Nothing of a secret is in them, also not as HTTP and SASL send it."""
-    encoded = {base64.b64encode(MARK.encode().rjust(i + 6, b":"))[i and 4 : -4] for i in range(3)}
+    # Which bytes before it share a letter with it depends on where it stands.
+    encoded = [base64.b64encode(b"-" * i + MARK.encode())[i + (i > 0) : (i + len(MARK)) * 8 // 6] for i in range(3)]
     for text in texts:
         raw = text if isinstance(text, bytes) else str(text).encode()
         assert MARK.encode() not in raw.lower(), raw.decode(errors="replace")
@@ -91,14 +92,12 @@ def environment(settings: dict[str, Any]) -> dict[str, str]:
 def test_commands_say_no_secret(files: bool, folder: Path, certificates: Certificates, tmp_path: Path) -> None:
     """Wherever it is set: `config` has the name and what hides the value, and nobody who is refused says more."""
     (tmp_path / "line").write_text('{"a": 1}\n')
-    commands = (
-        ["config"], ["config", "--json"], ["check"], ["predict", "line", "--url", NOWHERE], ["healthcheck"],
-        ["inspect"], ["dead-letters", "list"],
-    )  # fmt: skip
+    always: list[list[str]] = [["config"], ["config", "--json"]]
+    once = [["check"], ["predict", "line", "--url", NOWHERE], ["healthcheck"], ["inspect"]]
     for settings in settings_of(folder, certificates, files):
         for env, text in ({}, toml(settings)), (environment(settings), ""):
             (tmp_path / "perceptron.toml").write_text(text)
-            for command in commands if text else commands[:3]:
+            for command in always + (once if text else []):
                 done = perceptron(*command, cwd=tmp_path, env=env)
                 clean(done.stdout, done.stderr)
                 assert "Traceback" not in done.stderr
@@ -106,10 +105,7 @@ def test_commands_say_no_secret(files: bool, folder: Path, certificates: Certifi
                     assert done.returncode == 0, done.stderr
                     assert ("**********" in done.stdout) != files
                     assert f"redis://user:***@{NOWHERE}/0?***" in done.stdout
-    flags = perceptron(
-        "check", "-t", "x", "-b", NOWHERE, "--redis", f"redis://:{secret('url')}@{NOWHERE}/0", cwd=tmp_path
-    )
-    clean(flags.stdout, flags.stderr)
+        once = [["check"]] if files else []  # where nobody answers, each takes seconds
 
 
 WRONG = [
@@ -216,7 +212,7 @@ async def test_a_service_at_work_writes_no_secret(
         redis = stack.enter_context(servers.redis(tmp_path / "redis"))
         admin = stack.enter_context(Redis(host="127.0.0.1", port=redis.port))
         admin.config_set("requirepass", secret("url"))
-        settings = {
+        settings: dict[str, Any] = {
             "topics": [topic],
             "create_topics": True,
             "kafka": {"bootstrap_servers": kafka.address, "group_id": f"g-{topic}"},
@@ -232,7 +228,8 @@ async def test_a_service_at_work_writes_no_secret(
         log = tmp_path / "log"
         command = [sys.executable, "-m", "service", "run"]
         with log.open("wb") as out:
-            process = subprocess.Popen(command, stdout=out, stderr=out, env=clean_environment(), cwd=tmp_path)
+            own = {"stdout": out, "stderr": out, "env": clean_environment(), "cwd": tmp_path}
+            process = subprocess.Popen(command, **own)  # type: ignore[call-overload]  # noqa: ASYNC220
         stack.callback(process.wait)
         stack.callback(process.kill)
         url = f"https://127.0.0.1:{settings['http']['port']}"
@@ -262,24 +259,14 @@ async def test_a_service_at_work_writes_no_secret(
             bad = http.post(f"/v1/models/{topic}/predict", headers=headers, json={"features": {"a": MARK}})
             clean(bad.text, bad.headers)
         (tmp_path / "line").write_text('{"a": 1}\n')
-        for arguments in (
-            ["predict", "line"],
-            ["healthcheck"],
-            ["check"],
-            ["config"],
-            ["inspect"],
-            ["dead-letters", "list"],
-        ):
-            done = perceptron(*arguments, cwd=tmp_path)
+        for arguments in ("predict line", "healthcheck", "check", "config", "inspect", "dead-letters list"):
+            done = perceptron(*arguments.split(), cwd=tmp_path)
             assert done.returncode == 0, (arguments, done)
             clean(done.stdout, done.stderr)
         clean(*psutil.Process(process.pid).cmdline())
-        clean(
-            *(
-                f"{record.key}{record.value}{record.headers}"
-                for record in await read_all(kafka, f"{topic}.dead-letters")
-            )
-        )
+        letters = await read_all(kafka, f"{topic}.dead-letters")
+        assert len(letters) == 1
+        clean(*letters)
         admin.execute_command("AUTH", secret("url"))
         keys = admin.keys("*")
         assert len(keys) > 1
