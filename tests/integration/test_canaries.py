@@ -246,7 +246,7 @@ async def test_a_service_at_work_writes_no_secret(
             return False
 
         await create_topic(kafka, topic)
-        events = b'{"features": {"a": 1}, "label": 1}\n{"features": {"a": "no"}, "label": 1}\n'
+        events = b'{"features": {"a": 1}, "label": 1}\n{"features": {"a": 1}, "label": 7}\n'
         sent = perceptron("produce", "-", "--no-check", stdin=events, cwd=tmp_path)
         assert sent.returncode == 0, sent.stderr
         await asyncio.to_thread(wait, learned, "both are looked at and saved")
