@@ -7,7 +7,9 @@ import socket
 import ssl
 import struct
 import subprocess
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import httpx
@@ -258,3 +260,30 @@ def test_a_certificate_that_clients_refuse_is_said(
     assert load(None, {}).http.warnings == [said]
     for good in (certificates.server, certificates.elsewhere):
         assert not load(None, {"http": {"ssl_certfile": good}}).http.warnings
+
+
+def test_a_token_goes_nowhere_else(tmp_path: Path) -> None:
+    """What answers sends `predict` elsewhere: it says so, and does not go."""
+    (tmp_path / "tokens").write_text(f"{TOKEN}\n")
+    (tmp_path / "line").write_text('{"a": 1}\n')
+    asked = list[str]()
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(302)
+            self.send_header("location", "/elsewhere")
+            self.end_headers()
+
+        do_GET = do_POST  # noqa: N815
+        log_message = lambda *_: None  # noqa: E731
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        own = {"PERCEPTRON_HTTP__TOKEN_FILE": str(tmp_path / "tokens")}
+        done = perceptron("predict", "-t", "x", "--url", url, "line", cwd=tmp_path, env=own)
+        server.shutdown()
+    assert (done.returncode, asked) == (1, ["/v1/models/x/predict"])
+    assert "302 Found" in one_line(done.stderr)
