@@ -117,9 +117,8 @@ class Encrypted(asyncio.Protocol):
     def _say_end(self) -> None:
         if not self._ended:
             self._ended = True
-            with contextlib.suppress(
-                ssl.SSLError
-            ):  # that the client has not said it, or that the handshake is not over
+            # It raises where the client has not said so yet, or the handshake is not over.
+            with contextlib.suppress(ssl.SSLError):
                 self._tls.unwrap()
             self._flush()
 
