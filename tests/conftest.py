@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
 import httpx
@@ -30,6 +31,9 @@ from service.cli import main
 from service.embedded import servers
 from service.embedded.servers import Server
 from tests.template import Copy
+
+if TYPE_CHECKING:
+    from tests.certificates import Certificates
 
 DEADLINE = 60.0
 SESSION_SECONDS, TAKEOVER_SECONDS = 6.0, 1.5
@@ -107,6 +111,14 @@ def redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield server
 
 
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> "Certificates":
+    """Two authorities and what they signed."""
+    from tests.certificates import make  # few tests need it, and it loads a library
+
+    return make(tmp_path_factory.mktemp("certificates"))
+
+
 @pytest.fixture
 def topic() -> str:
     """A topic name of this test's own."""
@@ -138,6 +150,7 @@ class Running:
         watchdog: float = 60.0,
         session_timeout: float = SESSION_SECONDS,
         program: Sequence[str] = ("service",),
+        ca: str | None = None,
     ) -> None:
         self.topic = topic
         self.redis_url = f"redis://{redis}/0"
@@ -150,7 +163,9 @@ class Running:
         command += [flag for more in topics for flag in ("-t", more)]
         self.command = [*command, "-b", kafka, "--redis", self.redis_url, "-p", str(self.port), *flags]
         self.log = folder / f"service-{self.port}.log"
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
+        # With a certificate in its settings, who signed it.
+        trust = ssl.create_default_context(cafile=ca) if ca else True
+        self.http = httpx.Client(base_url=f"http{'s' if ca else ''}://127.0.0.1:{self.port}", timeout=10, verify=trust)
         self.start(self.command)
 
     def start(self, command: list[str]) -> "Running":

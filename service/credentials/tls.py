@@ -67,6 +67,8 @@ class Tls(NamedTuple):
             if error.reason == "KEY_VALUES_MISMATCH":
                 raise ConfigurationError(f"{key}: not the key of the certificate in ssl_certfile") from None
             if asked:
+                if self.server:
+                    raise ConfigurationError(f"{key}: expected a key without a password") from None
                 said = "does not open" if self.key_password else "is needed to open"
                 raise ConfigurationError(f"ssl_key_password: {said} {self.keyfile or certfile}") from None
             try:

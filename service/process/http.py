@@ -51,4 +51,4 @@ def server(
     tokens, metrics_tokens = (Tokens(file, warn) if file else None for file in files)
     about = models, metrics, ready, stopping, store, limits
     app = create_app(*about, version=__version__, tokens=tokens, metrics_tokens=metrics_tokens)
-    return Server(app, connections, answer_seconds)
+    return Server(app, connections, answer_seconds, http.tls and http.tls.context(warn))

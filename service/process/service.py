@@ -127,7 +127,7 @@ class Service:
             self._log.warning,
         )  # fmt: skip
         host, port = listening.getsockname()[:2]
-        self._log.info("listening", url=f"http://{host}:{port}", release=__version__)
+        self._log.info("listening", url=f"{settings.http.scheme}://{host}:{port}", release=__version__)
         failed: PerceptronError | None = None
         try:
             async with asyncio.TaskGroup() as tasks:

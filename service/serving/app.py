@@ -10,7 +10,7 @@ from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from service.monitoring.metrics import Metrics
-from service.serving import openapi, problems, v1
+from service.serving import openapi, pages, problems, v1
 from service.serving.access import Access
 from service.serving.edge import Edge, InFlight
 from service.serving.models import Models
@@ -55,9 +55,11 @@ def create_app(
     metrics_tokens: Tokens | None = None,
 ) -> FastAPI:
     """The application over these models. With `tokens` who asks needs one of them, but for probes."""
-    # FastAPI's own /docs loads its page from elsewhere, and is blank where there is no network.
-    app = FastAPIOffline(title="Perceptron Service", version=version, redoc_url=None, redirect_slashes=False)
+    app = FastAPIOffline(
+        title="Perceptron Service", version=version, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     problems.install(app)
+    pages.install(app)
     in_flight = InFlight(limits.in_flight, limits.body_bytes, limits.body_seconds)
     if tokens or metrics_tokens:
         app.add_middleware(Access, tokens=tokens, metrics_tokens=metrics_tokens)

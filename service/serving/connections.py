@@ -11,6 +11,7 @@ import contextlib
 import functools
 import resource
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn, cast
 
@@ -19,6 +20,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.serving import problems
+from service.serving.encrypted import Encrypted
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_URL_BYTES = 32 << 10
@@ -30,6 +32,13 @@ MAX_UNREAD_BYTES = 64 << 20
 """Of answers that nobody has read yet."""
 LINGER_SECONDS = 1.0
 """For a client to read why it is refused, while what it still sends is thrown away."""
+HEADERS = [
+    ("x-content-type-options", "nosniff"),
+    ("cache-control", "no-store"),
+    ("referrer-policy", "no-referrer"),
+]
+"""Of every answer."""
+TLS_HEADERS = [("strict-transport-security", "max-age=31536000")]
 
 
 class ConnectionLimits(NamedTuple):
@@ -145,7 +154,8 @@ class Connection(HttpToolsProtocol):
         if self.idle:
             retry = {"retry-after": "1"} if status == 503 else {}
             problem = problems.response(status, detail, headers={"connection": "close", **retry})
-            headers = [b"%b: %b\r\n" % header for header in problem.raw_headers]
+            every = [*self.server_state.default_headers, *problem.raw_headers]
+            headers = [b"%b: %b\r\n" % header for header in every]
             self.transport.write(b"".join([STATUS_LINE[status], *headers, b"\r\n", problem.body]))
             self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
@@ -251,12 +261,16 @@ class Connection(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """uvicorn with these connections, and without its signal handlers: it would end before the last save."""
 
-    def __init__(self, app: ASGIApp, connections: Connections, stop_seconds: int) -> None:
-        """`stop_seconds` are for requests in flight, after `should_exit`."""
+    def __init__(
+        self, app: ASGIApp, connections: Connections, stop_seconds: int, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`stop_seconds` are for requests in flight, after `should_exit`. With `tls` it speaks nothing else."""
+        plain = functools.partial(Connection, connections)
         super().__init__(
             uvicorn.Config(
                 cast(Any, app),
-                http=cast(Any, functools.partial(Connection, connections)),
+                http=cast(Any, plain if tls is None else lambda **of_uvicorn: Encrypted(plain(**of_uvicorn), tls)),
+                headers=HEADERS + (TLS_HEADERS if tls else []),
                 ws="none",
                 log_config=None,
                 access_log=False,

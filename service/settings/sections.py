@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from service.credentials.certificate import refused
+from service.credentials.tls import Tls
 from service.serving.tokens import Tokens
 from service.settings.section import Section, TlsSection, as_value_error
 
@@ -99,12 +101,13 @@ class KafkaSettings(TlsSection):
     @classmethod
     def _keeps_a_secret(cls, url: str | None) -> str | None:
         parts = urlsplit(url or "https://none")
-        if parts.scheme != "https" and not (parts.scheme == "http" and loopback(parts.hostname or "")):
-            raise ValueError("expected https://…: the client's secret is sent there")
+        kept = parts.scheme == "https" or (parts.scheme == "http" and loopback(parts.hostname or ""))
+        if not kept or "@" in parts.netloc:
+            raise ValueError("expected https://HOST/PATH, without a name or a password: a secret is sent there")
         return url
 
     @property
-    def open(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """A line where a password goes over a network in the clear."""
         clear = self.security_protocol == "SASL_PLAINTEXT" and self.sasl_mechanism in {"PLAIN", "OAUTHBEARER"}
         if not clear or all(loopback(address.rpartition(":")[0]) for address in self.bootstrap_servers.split(",")):
@@ -177,6 +180,8 @@ class HttpSettings(Section):
     port: int = Field(8000, ge=0, le=65535)
     token_file: str | None = Field(None, description="bearer tokens, one a line; who asks needs one, but for probes")
     metrics_token_file: str | None = Field(None, description="others for /metrics; none: those of token_file")
+    ssl_certfile: str | None = Field(None, description="the service's certificate and its chain, in PEM; none: no TLS")
+    ssl_keyfile: str | None = Field(None, description="its key; none: it is in ssl_certfile")
     max_body_bytes: int = Field(16 << 20, ge=1)
     max_instances: int = Field(10_000, ge=1)
     max_in_flight: int = Field(100, ge=1)
@@ -193,17 +198,45 @@ class HttpSettings(Section):
                 Tokens(file)
         return file
 
+    @model_validator(mode="after")
+    def _tls(self) -> Self:
+        if self.tls is not None:
+            with as_value_error():
+                self.tls.load()
+        return self
+
+    @property
+    def tls(self) -> Tls | None:
+        """The service's side of it, where it is set."""
+        set_here = self.ssl_certfile or self.ssl_keyfile
+        return Tls(certfile=self.ssl_certfile, keyfile=self.ssl_keyfile, server=True) if set_here else None
+
+    @property
+    def scheme(self) -> str:
+        """Of the service's address."""
+        return "https" if self.tls else "http"
+
     @property
     def token(self) -> str | None:
         """What a command sends to a service of these settings."""
         return Tokens(self.token_file).first if self.token_file else None
 
     @property
-    def open(self) -> list[str]:
-        """A line where others than this machine's own programs may ask, and nobody needs a token."""
-        if self.token_file is not None or loopback(self.host):
-            return []
-        return [f"http.host = {self.host}: whoever reaches it may ask for predictions and weights; set http.token_file"]
+    def warnings(self) -> list[str]:
+        """An open door, tokens that others can read, an old certificate: a line each.
+
+        What only this machine's own programs reach is no door.
+        """
+        said = []
+        alone = loopback(self.host)
+        if not alone and self.token_file is None:
+            said.append("whoever reaches it may ask for predictions and weights; set http.token_file")
+        if not alone and self.tls is None and (self.token_file or self.metrics_token_file):
+            said.append("tokens come over the network as they are; set http.ssl_certfile, or have TLS before it")
+        found = [f"http.host = {self.host}: {line}" for line in said]
+        if self.tls and (why := refused(self.tls)):
+            found.append(f"http.ssl_certfile: {self.ssl_certfile}: clients refuse it: {why}")
+        return found
 
 
 class SnapshotSettings(Section):

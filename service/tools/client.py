@@ -1,7 +1,9 @@
 """`perceptron predict` and `perceptron healthcheck`: a running service, asked over HTTP."""
 
 import gzip
+import http.client
 import json
+import ssl
 import sys
 import urllib.error
 import urllib.request
@@ -13,6 +15,7 @@ from typing import Any
 
 import typer
 
+from service.credentials.certificate import trusting
 from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError, os_cause
 from service.learning.identity import Places
 from service.settings.load import Settings
@@ -26,11 +29,18 @@ def address(settings: Settings, url: str | None) -> str:
     """Where the service is: `url`, which may leave out `http://`, or what its settings say."""
     if url:
         full = url if "://" in url else f"http://{url}"
+        if "@" in url:  # it is said in errors
+            raise ConfigurationError("--url: expected http://HOST:PORT, without a name or a password")
         if not full.startswith(("http://", "https://")):
             raise ConfigurationError(f"--url {url}: expected http://HOST:PORT")
         return full.rstrip("/")
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.http.host, settings.http.host)  # noqa: S104
-    return f"http://{host}:{settings.http.port}"
+    return f"{settings.http.scheme}://{host}:{settings.http.port}"
+
+
+def trusted(settings: Settings, url: str | None) -> ssl.SSLContext | None:
+    """Whom to trust there: of our own settings' service its very certificate; else whom the system trusts."""
+    return trusting(settings.http.ssl_certfile) if settings.http.ssl_certfile and not url else None
 
 
 def predict(settings: Settings, topic: str, file: str, url: str | None, explain: bool, as_json: bool) -> None:
@@ -40,6 +50,7 @@ def predict(settings: Settings, topic: str, file: str, url: str | None, explain:
     """
     name = "standard input" if file == "-" else file
     at = f"{address(settings, url)}/v1/models/{topic}/predict" + ("?explain=true" if explain else "")
+    trust = trusted(settings, url)
     whole = settings.of(topic).event.features != Places().features
     lines = _values(file, name)
     number = 0
@@ -47,7 +58,7 @@ def predict(settings: Settings, topic: str, file: str, url: str | None, explain:
         try:
             values = [value for _, value in batch]
             request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
-            answer = _ask(at, request, settings.http.token)
+            answer = _ask(at, trust, request, settings.http.token)
         except _Refused as refused:
             # Name the line that the problem's pointer is about.
             parts = refused.pointer.split("/")
@@ -104,13 +115,21 @@ class _Refused(Exception):
         self.pointer = pointer
 
 
-def _ask(url: str, body: Any = None, token: str | None = None) -> Any:
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The service sends nobody elsewhere, and a token is for it alone."""
+
+    def redirect_request(self, *_: Any) -> None:
+        pass
+
+
+def _ask(url: str, trust: ssl.SSLContext | None, body: Any = None, token: str | None = None) -> Any:
     """The JSON answer to a POST of `body`, or to a GET."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
     request = urllib.request.Request(url, data, headers)  # noqa: S310 - the user's address
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=trust), _NoRedirect)
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310
+        with opener.open(request, timeout=TIMEOUT) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         problem = _problem(error)
@@ -121,6 +140,8 @@ def _ask(url: str, body: Any = None, token: str | None = None) -> Any:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         reason = os_cause(cause) if isinstance(cause, OSError) else str(cause)
         raise DependencyError(f"the service at {url}: {reason}") from None
+    except http.client.HTTPException:
+        raise DependencyError(f"the service at {url}: what answers there does not speak HTTP") from None
     except ValueError as error:
         raise ConfigurationError(f"{url}: {error}") from None
 
@@ -136,7 +157,7 @@ def _problem(error: urllib.error.HTTPError) -> Any:
 def healthcheck(settings: Settings, url: str | None, ready: bool) -> None:
     """Ask a service whether it is alive, or ready; raises PerceptronError, which is exit 1, when it is not."""
     try:
-        _ask(f"{address(settings, url)}/{'readyz' if ready else 'livez'}")
+        _ask(f"{address(settings, url)}/{'readyz' if ready else 'livez'}", trusted(settings, url))
     except DependencyError as error:
         raise PerceptronError(str(error)) from None
     typer.echo("ready" if ready else "alive")

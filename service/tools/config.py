@@ -63,6 +63,9 @@ def _masked(path: str, value: Any) -> Any:
     if path != "redis.url":
         return value
     parts = urlsplit(value)
-    if parts.password is None:
-        return value
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"))
+    given, at, address = parts.netloc.rpartition("@")
+    user, colon, _ = given.partition(":")
+    # Its options may be passwords, and what is behind ? or # the rest of one that is not quoted.
+    more = {name: "***" for name in ("query", "fragment") if getattr(parts, name)}
+    netloc = f"{user if colon else ''}{colon}***@{address}" if at else address
+    return urlunsplit(parts._replace(netloc=netloc, **more))

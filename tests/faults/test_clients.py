@@ -8,13 +8,17 @@ import contextlib
 import re
 import resource
 import socket
+import ssl
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import psutil
+import pytest
 from aiokafka import AIOKafkaProducer
 
+from tests.certificates import Certificates
 from tests.conftest import Running, event, wait
-from tests.faults.conftest import repeated
+from tests.faults.conftest import everything, repeated
 from tests.faults.trial import Trial
 
 PROBES = ("/livez", "/readyz", "/metrics")
@@ -22,11 +26,25 @@ POST = "POST /v1/models/{}/predict HTTP/1.1\r\nhost: x\r\ncontent-type: applicat
 MIB = 1 << 20
 
 
+class Door(NamedTuple):
+    """How a service is reached: settings of its `[http]`, and who signed its certificate, where it has one."""
+
+    settings: str = "[http]\n"
+    ca: str | None = None
+
+
+@pytest.fixture(params=["plain", pytest.param("tls", marks=everything)])
+def door(request: pytest.FixtureRequest, certificates: Certificates) -> Door:
+    tls = Door(f'[http]\nssl_certfile = "{certificates.server}"\n', certificates.ca)
+    return tls if request.param == "tls" else Door()
+
+
 class Clients:
     """Connections to a service, closed at the end."""
 
-    def __init__(self, service: Running) -> None:
+    def __init__(self, service: Running, ca: str | None = None) -> None:
         self.service = service
+        self._tls = ssl.create_default_context(cafile=ca) if ca else None
         self._stack = contextlib.ExitStack()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
@@ -37,14 +55,16 @@ class Clients:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def connect(self, text: bytes = b"", buffer: int = 0) -> socket.socket:
-        """One more, which has sent this; `buffer` is what its own side takes unread."""
+    def connect(self, text: bytes = b"", buffer: int = 0, silent: bool = False) -> socket.socket:
+        """One more, which has sent this; `buffer` is what its own side takes unread. With TLS too, unless silent."""
         one = self._stack.enter_context(socket.socket())
         if buffer:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         one.settimeout(20)
         one.connect(("127.0.0.1", self.service.port))
-        with contextlib.suppress(ConnectionError):  # refused before all was sent
+        if self._tls and not silent:
+            one = self._stack.enter_context(self._tls.wrap_socket(one, server_hostname="localhost"))
+        with contextlib.suppress(ConnectionError, ssl.SSLError):  # refused before all was sent
             one.sendall(text)
         return one
 
@@ -100,14 +120,15 @@ def unharmed(trial: Trial, service: Running, mib: int) -> Iterator[None]:
     assert taken < mib
 
 
-def test_readers_that_never_read(trial: Trial) -> None:
+def test_readers_that_never_read(trial: Trial, door: Door) -> None:
     """More of them than places, and than may be kept for them: their time ends. Under as many more it stops quietly."""
     readers = repeated(150, 40)
-    trial.begin(settings=f"[http]\nmax_in_flight = {repeated(100, 20)}\nanswer_timeout = 6.0\n")
+    limits = f"max_in_flight = {repeated(100, 20)}\nanswer_timeout = 6.0\n"
+    trial.begin(settings=door.settings + limits, ca=door.ca)
     service = trial.live[0]
     asyncio.run(send(trial, *(event({f"{i}-{'wide' * 60}-{j}": 1.0 for j in range(4000)}, 1) for i in range(3))))
     wait(lambda: service.model()["columns"] > 12_000, "answers are large: 3 MB")
-    with Clients(service) as clients:
+    with Clients(service, door.ca) as clients:
 
         def readers_are_stuck() -> None:
             before = requests(service, "weights", 200)
@@ -126,15 +147,16 @@ def test_readers_that_never_read(trial: Trial) -> None:
     assert "Cancel" not in service.log.read_text(), "uvicorn had to give up requests"
 
 
-def test_bodies_that_do_not_arrive(trial: Trial) -> None:
+def test_bodies_that_do_not_arrive(trial: Trial, door: Door) -> None:
     """They take no places; and where they are large as well, only so many bytes of them are kept.
 
     Requests that wait for Redis do take places. Under all of these it stops quietly, too.
     """
-    trial.begin(settings="[http]\nmax_in_flight = 20\nmax_body_bytes = 1048576\n[snapshots]\nkeep_every = 0.1\n")
+    limits = "max_in_flight = 20\nmax_body_bytes = 1048576\n[snapshots]\nkeep_every = 0.1\n"
+    trial.begin(settings=door.settings + limits, ca=door.ca)
     service = trial.live[0]
     post = POST.format(trial.topic) + f"content-length: {MIB}\r\n\r\n"
-    with Clients(service) as clients:
+    with Clients(service, door.ca) as clients:
         for _ in range(200):
             clients.connect(post.encode() + b"{")
         with unharmed(trial, service, 100):
@@ -168,19 +190,19 @@ ENDLESS = {
 }
 
 
-def test_requests_without_end(trial: Trial) -> None:
+def test_requests_without_end(trial: Trial, door: Door) -> None:
     """Headers, request lines, trailers, requests one behind the other: they end at their limit, with an answer or none.
 
     What does not end because it is slow is answered when its time is over.
     """
-    trial.begin(settings="[http]\nheader_timeout = 2.0\n")
+    trial.begin(settings=f"{door.settings}header_timeout = 2.0\n", ca=door.ca)
     service, size = trial.live[0], repeated(145, 24) * MIB
-    with Clients(service) as clients, unharmed(trial, service, 64):
-        slow, silent = clients.connect(b"GET /livez HTTP/1.1\r\nhost"), clients.connect()
+    with Clients(service, door.ca) as clients, unharmed(trial, service, 64):
+        slow, silent = clients.connect(b"GET /livez HTTP/1.1\r\nhost"), clients.connect(silent=True)
         for name, (begin, more, status, detail) in ENDLESS.items():
             one = clients.connect(begin.format(trial.topic).encode())
             block = more.encode() * (256 * 1024 // len(more))
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
                 for _ in range(size // len(block)):
                     one.sendall(block)
             said = answer(one)
@@ -195,14 +217,17 @@ def test_requests_without_end(trial: Trial) -> None:
     assert ended(service, "pipelined") == 1
 
 
-def test_connections_that_are_only_held(trial: Trial) -> None:
-    """More of them than descriptors: the longest idle end, and Kafka and Redis can be connected again."""
-    trial.begin()
+def test_connections_that_are_only_held(trial: Trial, door: Door) -> None:
+    """More of them than descriptors: the longest idle end, and Kafka and Redis can be connected again.
+
+    With TLS half of them never begin it.
+    """
+    trial.begin(settings=door.settings, ca=door.ca)
     service = trial.live[0]
     resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (1024, 1024))
-    with Clients(service) as clients, unharmed(trial, service, 64):
-        for _ in range(1100):
-            clients.connect()
+    with Clients(service, door.ca) as clients, unharmed(trial, service, 64):
+        for number in range(1100):
+            clients.connect(silent=number % 2 == 0)
         wait(lambda: ended(service, "too-many") > 100, "those that waited longest are ended")
         trial.redis_proxy.cut()
         trial.kafka_proxy.cut()

@@ -15,6 +15,7 @@ from service.serving.models import Models
 from service.serving.tokens import Tokens
 from service.settings.sections import HttpSettings
 from service.snapshots.store import RedisStore
+from tests.certificates import Certificates
 
 OLD, NEW, SCRAPE = "old-token-0123456789", "new-token-0123456789", "scrape-token-01234567"
 
@@ -120,10 +121,16 @@ def test_what_is_no_file_of_tokens_is_one_line(tmp_path: Path, content: str, sai
         HttpSettings(token_file=str(tmp_path / "none"))
 
 
-def test_an_open_door_is_said(write: Callable[..., str]) -> None:
+def test_an_open_door_is_said(write: Callable[..., str], certificates: Certificates) -> None:
+    """And tokens that come over the network as they are."""
+    tokens, own = write(OLD), certificates.server
     for host in ("127.0.0.1", "::1", "localhost", "127.8.0.1"):
-        assert not HttpSettings(host=host).open
+        assert not HttpSettings(host=host).warnings
+        assert not HttpSettings(host=host, token_file=tokens).warnings
     for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"):  # noqa: S104 - not bound
-        (said,) = HttpSettings(host=host).open
-        assert said.startswith(f"http.host = {host}: whoever reaches it")
-        assert not HttpSettings(host=host, token_file=write(OLD)).open
+        for settings in (HttpSettings(host=host), HttpSettings(host=host, ssl_certfile=own)):
+            (said,) = settings.warnings
+            assert said.startswith(f"http.host = {host}: whoever reaches it")
+        (said,) = HttpSettings(host=host, token_file=tokens).warnings
+        assert said.startswith(f"http.host = {host}: tokens come over the network as they are; set http.ssl_certfile")
+        assert not HttpSettings(host=host, token_file=tokens, ssl_certfile=own).warnings

@@ -5,11 +5,14 @@ import contextlib
 import hashlib
 import inspect
 import socket
+import ssl
 from typing import Any
 
 from uvicorn.protocols.http import flow_control, httptools_impl
 
+from service.credentials.tls import Tls
 from service.serving.connections import ConnectionLimits, Connections, Server
+from tests.certificates import Certificates
 
 
 def test_uvicorn_is_the_one_that_connections_lean_on() -> None:
@@ -58,3 +61,39 @@ async def test_one_more_ends_an_idle_one_then_one_that_is_waited_for_and_is_refu
             assert (await asked.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204 ")
         server.should_exit = True
         await serving
+
+
+async def test_under_tls_a_connection_counts_from_its_beginning(certificates: Certificates) -> None:
+    """Those whose handshake is not over are idle, and end for one more; large answers arrive whole, each way."""
+    causes, large = list[str](), b"x" * (3 << 20)
+
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while (message := await receive()).get("more_body"):
+            body += message["body"]
+        answer = body + message["body"] + large
+        headers = [(b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    tls = Tls(certfile=certificates.server, server=True).context()
+    server = Server(app, Connections(ConnectionLimits(connections=3), causes.append, lambda: 0), 2, tls)
+    trust = ssl.create_default_context(cafile=certificates.ca)
+    async with contextlib.AsyncExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        serving, address = asyncio.create_task(server.serve(sockets=[listening])), listening.getsockname()
+        held = [await asyncio.open_connection(*address) for _ in range(5)]
+        assert [await reader.read() for reader, _ in held[:2]] == [b"", b""]
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection(*address, ssl=trust, server_hostname="localhost")
+            writer.write(b"POST / HTTP/1.1\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(large) + large)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert await reader.read() == large + large
+            writer.close()
+        assert causes[:2] == ["too-many"] * 2
+        assert set(causes) == {"too-many"}
+        server.should_exit = True
+        await serving
+        for _, writer in held:
+            writer.close()

@@ -57,7 +57,7 @@ WRONG = {
         "ssl_key_password: does not open LOCKED",
     ),
     "no endpoint": (f'{SASL}sasl_mechanism = "OAUTHBEARER"', "oauth_token_url: is needed for OAUTHBEARER"),
-    "open endpoint": ('oauth_token_url = "http://id.example/token"', "oauth_token_url: expected https://"),
+    "open endpoint": ('oauth_token_url = "http://id.example/token"', "oauth_token_url: expected https://HOST"),
     "no region": (f'{SASL}sasl_mechanism = "AWS_MSK_IAM"', "aws_region: is needed for AWS_MSK_IAM"),
     "another's": (
         f'{SASL}sasl_mechanism = "AWS_MSK_IAM"\naws_region = "eu-west-1"\nsasl_username = "u"',

@@ -1,0 +1,283 @@
+"""No secret is written anywhere: each that can be set is a canary here, and all that processes write is searched."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import signal
+import ssl
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from redis import Redis
+
+from service.embedded import servers
+from service.embedded.servers import Server, free_port
+from tests.certificates import Certificates
+from tests.conftest import clean_environment, create_topic, perceptron, read_all, wait
+from tests.template import Copy
+
+NOWHERE = "127.0.0.1:1"
+MARK = "c4n4ry"
+"""Of every secret, and of nothing else."""
+
+
+def secret(name: str) -> str:
+    return f"{MARK}{name}0123456789"
+
+
+def clean(*texts: Any) -> None:
+    """Nothing of a secret is in them, also not as HTTP and SASL send it."""
+    # Which bytes before it share a letter with it depends on where it stands.
+    encoded = [base64.b64encode(b"-" * i + MARK.encode())[i + (i > 0) : (i + len(MARK)) * 8 // 6] for i in range(3)]
+    for text in texts:
+        raw = text if isinstance(text, bytes) else str(text).encode()
+        assert MARK.encode() not in raw.lower(), raw.decode(errors="replace")
+        assert not any(form in raw for form in encoded), raw.decode(errors="replace")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Path:
+    """Every secret as a file, and a key that one of them opens."""
+    folder = tmp_path_factory.mktemp("canaries")
+    for name in ("sasl", "oauth", "key", "token", "metrics"):
+        (folder / name).write_text(f"{secret(name)}\n")
+    own = Certificates.parts(certificates.client)[1]
+    locked = ["openssl", "pkey", "-aes256", "-passout", f"pass:{secret('key')}", "-in", own]
+    subprocess.run([*locked, "-out", str(folder / "locked")], check=True)
+    return folder
+
+
+def settings_of(folder: Path, certificates: Certificates, files: bool) -> Iterator[dict[str, Any]]:
+    """With all secrets that go together, as themselves or in files; nothing answers where they lead."""
+    tokens = {"token_file": str(folder / "token"), "metrics_token_file": str(folder / "metrics")}
+    kafka = {"bootstrap_servers": NOWHERE}
+    url = f"redis://user:{secret('url')}@{NOWHERE}/0?client_name={secret('option')}"
+    given = (lambda name, of: {f"{name}_file": str(folder / of)}) if files else (lambda name, of: {name: secret(of)})
+    for more in (
+        {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "user", **given("sasl_password", "sasl")},
+        {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER", "oauth_client_id": "id",
+         "oauth_token_url": f"http://{NOWHERE}/token", **given("oauth_client_secret", "oauth")},
+        {"security_protocol": "SSL", "ssl_certfile": Certificates.parts(certificates.client)[0],
+         "ssl_keyfile": str(folder / "locked"), **given("ssl_key_password", "key")},
+    ):  # fmt: skip
+        yield {"topics": ["x"], "kafka": kafka | more, "redis": {"url": url}, "http": tokens}
+
+
+def toml(settings: dict[str, Any]) -> str:
+    """These settings as a file."""
+    plain = {name: value for name, value in settings.items() if not isinstance(value, dict)}
+    text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in plain.items())
+    for table in settings.keys() - plain:
+        text += f"[{table}]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings[table].items())
+    assert tomllib.loads(text) == settings
+    return text
+
+
+def environment(settings: dict[str, Any]) -> dict[str, str]:
+    """These settings as variables."""
+    tables = {name: value for name, value in settings.items() if isinstance(value, dict)}
+    each = {f"{table}__{name}": value for table, values in tables.items() for name, value in values.items()}
+    return {f"PERCEPTRON_{name}".upper(): value for name, value in each.items()} | {"PERCEPTRON_TOPICS": "x"}
+
+
+@pytest.mark.parametrize("files", [False, True], ids=["values", "files"])
+def test_commands_say_no_secret(files: bool, folder: Path, certificates: Certificates, tmp_path: Path) -> None:
+    """Wherever it is set: `config` has the name and what hides the value, and nobody who is refused says more."""
+    (tmp_path / "line").write_text('{"a": 1}\n')
+    always: list[list[str]] = [["config"], ["config", "--json"]]
+    once = [["check"], ["predict", "line", "--url", NOWHERE], ["healthcheck"], ["inspect"]]
+    for settings in settings_of(folder, certificates, files):
+        for env, text in ({}, toml(settings)), (environment(settings), ""):
+            (tmp_path / "perceptron.toml").write_text(text)
+            for command in always + (once if text else []):
+                done = perceptron(*command, cwd=tmp_path, env=env)
+                clean(done.stdout, done.stderr)
+                assert "Traceback" not in done.stderr
+                if command == ["config"]:
+                    assert done.returncode == 0, done.stderr
+                    assert ("**********" in done.stdout) != files
+                    assert f"redis://user:***@{NOWHERE}/0?***" in done.stdout
+        once = [["check"]] if files else []  # where nobody answers, each takes seconds
+
+
+WRONG = [
+    f'[redis]\nurl = ["redis://:{MARK}@h/0"]',
+    f'[redis]\nurl = "redis://:{MARK}@[::1/0"',
+    f'[redis]\nurl = "redis://:{MARK}@h:port/0"',
+    f'[redis]\nurl = "redis://:a/{MARK}@h:1/0"',
+    f'[redis]\nurl = "http://:{MARK}@h:1/0"',
+    f'[redis]\nurl = "{MARK}"',
+    f'redis = "redis://:{MARK}@h/0"',
+    f'[kafka]\nbootstrap_servers = "u:{MARK}@h:1"',
+    f'[kafka]\nsecurity_protocol = "{MARK}"',
+    f'[kafka]\nsecurity_protocol = "SASL_SSL"\nsasl_mechanism = "OAUTHBEARER"\noauth_token_url = "https://u:{MARK}@h/t"',
+    f'[http]\ntoken_file = ["{MARK}"]',
+    f'[http]\ntoken = "{MARK}"',
+    *(
+        text.format(name)
+        for name in ("sasl_password", "oauth_client_secret", "ssl_key_password")
+        for text in (
+            f'[kafka]\n{{}} = "{MARK}"',  # of no use there
+            f'[kafka]\n{{}} = ["{MARK}"]',
+            f'[kafka]\n{{}} = {{{{of = "{MARK}"}}}}',
+            f'[kafka]\n{{}} = "{MARK}',
+            f"[kafka]\n{{}} = {MARK}",
+            f'[kafka]\n{{0}} = "{MARK}"\n{{0}} = "{MARK}"',
+            f'[kafka]\n{{}} = "\\q{MARK}"',
+            f'[kafka]\n{{0}} = "{MARK}"\n{{0}}_file = "perceptron.toml"',
+            '[kafka]\n{}_file = "perceptron.toml"\n#' + MARK,  # two lines, no secret
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_wrong_with_a_setting_is_said_without_it(text: str, tmp_path: Path) -> None:
+    (tmp_path / "perceptron.toml").write_text(text)
+    done = perceptron("config", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+    clean(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("KAFKA", f'{{"sasl_password": "{MARK}"'),
+        ("KAFKA", f'["{MARK}"]'),
+        ("KAFKA", f'{{"sasl_password": ["{MARK}"]}}'),
+        ("REDIS", f"redis://:{MARK}@h/0"),
+        ("REDIS__URL", f"redis://:{MARK}@[::1/0"),
+        ("KAFKA__SASL_PASWORD", MARK),
+        ("KAFKA__SASL_PASSWORD", MARK),
+        ("KAFKA__SASL_PASSWORD__OF", MARK),
+        ("HTTP", MARK),
+        ("MODELS", MARK),
+    ],
+)
+def test_what_is_wrong_with_a_variable_is_said_without_it(name: str, value: str, tmp_path: Path) -> None:
+    done = perceptron("config", cwd=tmp_path, env={f"PERCEPTRON_{name}": value})
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+    clean(done.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "-t", "x", "--redis", f"redis://:{MARK}@[::1"],
+        ["run", "-t", "x", f"--redis-password={MARK}"],
+        ["predict", "-t", "x", "--url", f"http://u:{MARK}@{NOWHERE}", "line"],
+        ["predict", "-t", "x", "--url", f"ftp://u:{MARK}@{NOWHERE}", "line"],
+        ["healthcheck", "--url", f"u:{MARK}@{NOWHERE}"],
+    ],
+)
+def test_what_is_wrong_with_a_flag_is_said_without_it(arguments: list[str], tmp_path: Path) -> None:
+    done = perceptron(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
+    clean(done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_service_that_is_refused_logs_no_secret(
+    form: str, folder: Path, certificates: Certificates, tmp_path: Path
+) -> None:
+    settings = [*settings_of(folder, certificates, form == "json")][form == "json"]
+    config, log, port = tmp_path / "perceptron.toml", tmp_path / "log", free_port()
+    config.write_text(toml(settings | {"log": form}))
+    service = Copy(["-c", str(config), "run", "-p", str(port)], log, clean_environment())
+    try:
+        wait(lambda: "trying again" in log.read_text(), "Redis is not there")
+        assert httpx.get(f"http://127.0.0.1:{port}/v1/models").status_code == 401
+        service.send_signal(signal.SIGTERM)
+        assert service.wait(20) == 0
+    finally:
+        service.kill()
+    assert f"Redis at {NOWHERE}/0" in log.read_text()
+    clean(log.read_bytes())
+
+
+async def test_a_service_at_work_writes_no_secret(
+    kafka: Server, folder: Path, certificates: Certificates, topic: str, tmp_path: Path
+) -> None:
+    """Log, answers, dead letters, all that Redis keeps, and what `ps` shows: with a password, tokens and TLS in use."""
+    with contextlib.ExitStack() as stack:
+        (tmp_path / "redis").mkdir()
+        redis = stack.enter_context(servers.redis(tmp_path / "redis"))
+        admin = stack.enter_context(Redis(host="127.0.0.1", port=redis.port))
+        admin.config_set("requirepass", secret("url"))
+        settings: dict[str, Any] = {
+            "topics": [topic],
+            "create_topics": True,
+            "kafka": {"bootstrap_servers": kafka.address, "group_id": f"g-{topic}"},
+            "redis": {"url": f"redis://:{secret('url')}@{redis.address}/0"},
+            "http": {
+                "port": free_port(),
+                "ssl_certfile": certificates.server,
+                "token_file": str(folder / "token"),
+                "metrics_token_file": str(folder / "metrics"),
+            },
+        }
+        (tmp_path / "perceptron.toml").write_text(toml(settings))
+        log = tmp_path / "log"
+        command = [sys.executable, "-m", "service", "run"]
+        with log.open("wb") as out:
+            own = {"stdout": out, "stderr": out, "env": clean_environment(), "cwd": tmp_path}
+            process = subprocess.Popen(command, **own)  # type: ignore[call-overload]  # noqa: ASYNC220
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        url = f"https://127.0.0.1:{settings['http']['port']}"
+        http = stack.enter_context(
+            httpx.Client(base_url=url, verify=ssl.create_default_context(cafile=certificates.ca))
+        )
+        bearer, scrape = ({"authorization": f"Bearer {secret(name)}"} for name in ("token", "metrics"))
+
+        def learned() -> bool:
+            assert process.poll() is None, log.read_text()
+            with contextlib.suppress(httpx.TransportError):
+                found = http.get(f"/v1/models/{topic}", headers=bearer)
+                return found.status_code == 200 and found.json()["next"].get("0") == 2 and not found.json()["ahead"]
+            return False
+
+        await create_topic(kafka, topic)
+        events = b'{"features": {"a": 1}, "label": 1}\n{"features": {"a": 1}, "label": 7}\n'
+        sent = perceptron("produce", "-", "--no-check", stdin=events, cwd=tmp_path)
+        assert sent.returncode == 0, sent.stderr
+        await asyncio.to_thread(wait, learned, "both are looked at and saved")
+        wrong = {"authorization": f"Bearer {secret('guess')}"}
+        for headers in (bearer, scrape, wrong, {}):
+            for path in ("/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1/models", f"/v1/models/{topic}",
+                         f"/v1/models/{topic}/weights", f"/v1/models/{topic}/versions", "/v1/models/none"):  # fmt: skip
+                answer = http.get(path, headers=headers)
+                clean(answer.text, answer.headers)
+            bad = http.post(f"/v1/models/{topic}/predict", headers=headers, json={"features": {"a": MARK}})
+            clean(bad.text, bad.headers)
+        (tmp_path / "line").write_text('{"a": 1}\n')
+        for arguments in ("predict line", "healthcheck", "check", "config", "inspect", "dead-letters list"):
+            done = perceptron(*arguments.split(), cwd=tmp_path)
+            assert done.returncode == 0, (arguments, done)
+            clean(done.stdout, done.stderr)
+        clean(*psutil.Process(process.pid).cmdline())
+        letters = await read_all(kafka, f"{topic}.dead-letters")
+        assert len(letters) == 1
+        clean(*letters)
+        admin.execute_command("AUTH", secret("url"))
+        keys = admin.keys("*")
+        assert len(keys) > 1
+        for key in keys:
+            clean(key, admin.dump(key), admin.hgetall(key) if admin.type(key) == b"hash" else "")
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 20) == 0
+        # Another password than Redis has: refused by name, and no more.
+        settings["redis"]["url"] = f"redis://:{secret('wrong')}@{redis.address}/0"
+        (tmp_path / "perceptron.toml").write_text(toml(settings))
+        refused = perceptron("check", cwd=tmp_path)
+        assert refused.returncode == 3
+        assert f"fail  Redis at {redis.address}/0: " in refused.stdout
+        clean(refused.stdout, refused.stderr, log.read_bytes())

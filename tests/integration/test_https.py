@@ -1,0 +1,289 @@
+"""The service's own TLS: certificates that are replaced, clients that speak something else, headers of every answer."""
+
+import contextlib
+import json
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.settings.load import load
+from tests.certificates import Certificates
+from tests.conftest import Running, one_line, perceptron, wait
+
+NOWHERE = "127.0.0.1:1"
+TOKEN = "a-token-of-ours-0123"  # noqa: S105 - of these tests alone
+UNIT = '[models.and]\nrule = "threshold-unit"\nweights = {a = 1, b = 1}\nthreshold = 2\n'
+EVERY = {
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("https")
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path, certificates: Certificates) -> Iterator[Running]:
+    """A unit with given weights, served over TLS with the files in `folder`; neither Kafka nor Redis is there."""
+    show(folder, certificates.server)
+    (folder / "tokens").write_text(f"{TOKEN}\n")
+    settings = (
+        f'[http]\nssl_certfile = "{folder}/own.crt"\nssl_keyfile = "{folder}/own.key"\ntoken_file = "{folder}/tokens"\n'
+        f"header_timeout = 1.0\n{UNIT}"
+    )
+    service = Running("", NOWHERE, NOWHERE, folder, settings, "--no-learn", ca=certificates.ca)
+    wait(lambda: alive(service), "it listens")
+    yield service
+    service.http.close()
+    service.kill()
+
+
+def alive(service: Running) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return service.http.get("/livez").status_code == 200
+    return False
+
+
+def show(folder: Path, leaf: str) -> None:
+    for part, name in zip(Certificates.parts(leaf), ("own.crt", "own.key"), strict=True):
+        shutil.copy(part, folder / name)
+
+
+def shown(service: Running) -> bytes:
+    """The certificate that the next connection gets."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", service.port), 10) as plain,
+        context.wrap_socket(plain) as encrypted,
+    ):
+        return encrypted.getpeercert(binary_form=True) or b""
+
+
+def first(leaf: str) -> bytes:
+    text = Path(Certificates.parts(leaf)[0]).read_text()
+    return ssl.PEM_cert_to_DER_cert(text[: text.index("-----END CERTIFICATE-----") + 26])
+
+
+def raw(service: Running, text: bytes, context: ssl.SSLContext | None = None) -> bytes:
+    """What comes back until the connection ends."""
+    found = b""
+    with contextlib.ExitStack() as stack:
+        one = stack.enter_context(socket.create_connection(("127.0.0.1", service.port), 10))
+        one = stack.enter_context(context.wrap_socket(one, server_hostname="localhost")) if context else one
+        one.sendall(text)
+        with contextlib.suppress(ConnectionError):
+            while part := one.recv(1 << 16):
+                found += part
+    return found
+
+
+def test_a_certificate_is_replaced_without_a_restart(
+    service: Running, folder: Path, certificates: Certificates
+) -> None:
+    """The next connection has it; where the files are broken, or of two, the old one holds on, which is said once."""
+    assert f"url=https://127.0.0.1:{service.port}" in service.log.read_text()
+    old, other = first(certificates.server), first(certificates.elsewhere)
+    assert shown(service) == old
+    show(folder, certificates.elsewhere)
+    assert shown(service) == other
+    (folder / "own.key").write_text("no key")
+    for _ in range(3):
+        assert shown(service) == other
+    said = f"ssl_keyfile: {folder}/own.key: expected a private key in PEM; what it said before holds on"
+    assert service.log.read_text().count(said) == 1
+    (folder / "own.key").unlink()
+    assert shown(service) == other
+    shutil.copy(Certificates.parts(certificates.server)[1], folder / "own.key")
+    assert shown(service) == other
+    assert "not the key of the certificate in ssl_certfile; what it said" in service.log.read_text()
+    show(folder, certificates.server)
+    assert shown(service) == old
+
+
+def test_what_is_no_tls_of_ours_is_closed_and_leaves_no_trace(service: Running, certificates: Certificates) -> None:
+    """Plain HTTP, noise, an old TLS, a handshake that never goes on: an end, in the log nothing."""
+    before = service.log.read_text()
+    assert not raw(service, b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").startswith(b"HTTP")
+    raw(service, b"\0" * 4096)
+    hello = b"\x16\x03\x01" + struct.pack(">H", 300) + b"\1" + (296).to_bytes(3, "big") + b"\3\3"
+    assert raw(service, hello) == b"", "after the header's time"
+    assert raw(service, b"") == b""
+    old = ssl.create_default_context(cafile=certificates.ca)
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.raises(ssl.SSLError, match="protocol version"):
+        raw(service, b"", old)
+    newer = ssl.create_default_context(cafile=certificates.ca)
+    newer.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert raw(service, b"GET /livez HTTP/1.0\r\n\r\n", newer).endswith(b'{"live":true}')
+    assert service.log.read_text() == before
+
+
+def test_every_answer_has_the_headers(service: Running, certificates: Certificates) -> None:
+    """Of the API, of errors in it and before it, of pages and their files."""
+    bearer = {"authorization": f"Bearer {TOKEN}"}
+    for path, code in {"/livez": 200, "/readyz": 200, "/metrics": 200, "/v1/models": 200, "/v1/models/no": 404,
+                       "/openapi.json": 200, "/docs": 200, "/static-offline-docs/swagger-ui.css": 200,
+                       "/static-offline-docs/no": 404, "/nothing": 404, "/v1/models/and": 200}.items():  # fmt: skip
+        for headers in (bearer, {}):
+            for method in ("GET", "HEAD", "PUT"):
+                answer = service.http.request(method, path, headers=headers)
+                assert method == "PUT" or answer.status_code in {code, 401, 405}, (path, answer)
+                has = dict(answer.headers)
+                assert has | EVERY == has, (path, has)
+                assert has["strict-transport-security"].startswith("max-age=")
+                assert "server" not in has
+                assert all(len(answer.headers.get_list(name)) == 1 for name in has), has
+                page = path == "/docs" and answer.status_code == 200
+                assert ("content-security-policy" in has) == ("text/html" in has.get("content-type", "")) == page
+    trust = ssl.create_default_context(cafile=certificates.ca)
+    for request, status in {
+        b"nonsense\r\n\r\n": 400,
+        b"GET /livez HTTP/1.1\r\n": 408,
+        b"GET /" + b"a" * 40_000: 414,
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200: 431,
+        b"POST /v1/models/and/predict HTTP/1.1\r\ncontent-length: 99999999\r\nauthorization: Bearer "
+        + TOKEN.encode() + b"\r\n\r\n" + b" " * (17 << 20): 413,
+    }.items():  # fmt: skip
+        head, _, body = raw(service, request, trust).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d " % status), (request[:40], head)
+        lines = head.decode().lower().split("\r\n")
+        for name, value in EVERY.items():
+            assert lines.count(f"{name}: {value}") == 1, (status, lines)
+        assert "strict-transport-security" in head.decode()
+        assert json.loads(body)["status"] == status
+
+
+def test_commands_trust_the_services_own_certificate(
+    service: Running, folder: Path, certificates: Certificates, tmp_path: Path
+) -> None:
+    """At the address of its own settings; at another whom the system trusts, or SSL_CERT_FILE."""
+    (tmp_path / "perceptron.toml").write_text(
+        f'[http]\nport = {service.port}\nssl_certfile = "{folder}/own.crt"\nssl_keyfile = "{folder}/own.key"\n'
+        f'token_file = "{folder}/tokens"\n'
+    )
+    done = perceptron("healthcheck", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+    url = f"https://localhost:{service.port}"
+    done = perceptron("healthcheck", "--url", url, cwd=tmp_path, env={"SSL_CERT_FILE": certificates.ca})
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+    done = perceptron("healthcheck", "--url", url, cwd=tmp_path, env={"SSL_CERT_FILE": certificates.foreign_ca})
+    assert done.returncode == 1
+    assert "TLS: certificate verify failed: " in one_line(done.stderr)
+    (tmp_path / "line").write_text('{"a": 1}\n{"a": 1, "b": 2}\n')
+    done = perceptron("predict", "-t", "and", "line", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "-1\t-1\n1\t1\n"), done.stderr
+    # Another's with our settings' address: no token for it.
+    show(folder, certificates.elsewhere)
+    shown(service)
+    other = {"PERCEPTRON_HTTP__SSL_CERTFILE": certificates.server, "PERCEPTRON_HTTP__SSL_KEYFILE": certificates.server}
+    done = perceptron("predict", "-t", "and", "line", env=other, cwd=tmp_path)
+    show(folder, certificates.server)
+    assert done.returncode == 3
+    assert "TLS: certificate verify failed: " in one_line(done.stderr)
+
+
+def test_it_stops_in_its_time_though_clients_never_say_goodbye(certificates: Certificates, tmp_path: Path) -> None:
+    """Idle ones, and one whose handshake is not over: nobody is waited for."""
+    settings = f'[http]\nssl_certfile = "{certificates.server}"\n{UNIT}'
+    service = Running("", NOWHERE, NOWHERE, tmp_path, settings, "--no-learn", ca=certificates.ca)
+    try:
+        wait(lambda: alive(service), "it listens")
+        trust = ssl.create_default_context(cafile=certificates.ca)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(socket.create_connection(("127.0.0.1", service.port)))
+            for _ in range(5):
+                plain = stack.enter_context(socket.create_connection(("127.0.0.1", service.port)))
+                one = stack.enter_context(trust.wrap_socket(plain, server_hostname="localhost"))
+                one.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+                assert one.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+            assert service.stop(seconds=10) == 0
+    finally:
+        service.http.close()
+        service.kill()
+    text = service.log.read_text()
+    assert "Traceback" not in text
+    assert "Cancel" not in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ('ssl_certfile = "{0}/none"', "http.ssl_certfile: {0}/none: No such file or directory"),
+        ('ssl_certfile = "{0}"', "http.ssl_certfile: {0}: Is a directory"),
+        ('ssl_certfile = "{0}/text"', "http.ssl_certfile: {0}/text: expected a certificate in PEM"),
+        ('ssl_certfile = "{1}"', "http.ssl_keyfile: {1}: expected a private key in PEM"),
+        ('ssl_certfile = "{1}"\nssl_keyfile = "{0}/none"', "http.ssl_keyfile: {0}/none: No such file or directory"),
+        ('ssl_certfile = "{1}"\nssl_keyfile = "{2}"', "http.ssl_keyfile: {2}: not the key of"),
+        ('ssl_certfile = "{1}"\nssl_keyfile = "{0}/locked"', "http.ssl_keyfile: {0}/locked: expected a key wit"),
+        ('ssl_keyfile = "{2}"', "http.ssl_keyfile: is of no use without ssl_certfile"),
+        ("ssl_certfile = 5", "http.ssl_certfile: Input should be a valid string"),
+    ],
+)  # fmt: skip
+def test_files_are_checked_before_anything_listens(
+    settings: str, said: str, certificates: Certificates, tmp_path: Path
+) -> None:
+    own, other = Certificates.parts(certificates.server), Certificates.parts(certificates.elsewhere)
+    (tmp_path / "text").write_text("no certificate")
+    locked = ["openssl", "pkey", "-aes256", "-passout", "pass:secret", "-in", own[1], "-out", str(tmp_path / "locked")]
+    subprocess.run(locked, check=True)
+    (tmp_path / "perceptron.toml").write_text("[http]\n" + settings.format(tmp_path, own[0], other[1]))
+    for command in ("check", "config", "healthcheck"):
+        done = perceptron(command, cwd=tmp_path)
+        assert done.returncode == 2
+        assert one_line(done.stderr).startswith(f"perceptron: {said.format(tmp_path, own[0], other[1])}")
+
+
+def test_a_certificate_that_clients_refuse_is_said(
+    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `check`, and by `run`, which says the same lines; it is no reason not to start."""
+    (tmp_path / "perceptron.toml").write_text(f'learn = false\n[http]\nssl_certfile = "{certificates.expired}"\n')
+    done = perceptron("check", "-t", "x", "--redis", f"redis://{NOWHERE}/0", cwd=tmp_path)
+    said = f"http.ssl_certfile: {certificates.expired}: clients refuse it: certificate has expired"
+    assert f"warn  {said}\n" in done.stdout
+    monkeypatch.chdir(tmp_path)
+    assert load(None, {}).http.warnings == [said]
+    for good in (certificates.server, certificates.elsewhere):
+        assert not load(None, {"http": {"ssl_certfile": good}}).http.warnings
+
+
+def test_a_token_goes_nowhere_else(tmp_path: Path) -> None:
+    """What answers sends `predict` elsewhere: it says so, and does not go."""
+    (tmp_path / "tokens").write_text(f"{TOKEN}\n")
+    (tmp_path / "line").write_text('{"a": 1}\n')
+    asked = list[str]()
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(302)
+            self.send_header("location", "/elsewhere")
+            self.end_headers()
+
+        do_GET = do_POST  # noqa: N815
+        log_message = lambda *_: None  # noqa: E731
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        own = {"PERCEPTRON_HTTP__TOKEN_FILE": str(tmp_path / "tokens")}
+        done = perceptron("predict", "-t", "x", "--url", url, "line", cwd=tmp_path, env=own)
+        server.shutdown()
+    assert (done.returncode, asked) == (1, ["/v1/models/x/predict"])
+    assert "302 Found" in one_line(done.stderr)
