@@ -1,6 +1,7 @@
 """Kafka where it asks who is there: listeners by mechanisms, what each refusal says, rights, secrets that change."""
 
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,12 @@ from service.errors import DependencyError
 from service.streaming.cluster import Cluster
 from service.streaming.oauth import ClientCredentials
 from service.streaming.security import Security
-from tests import certificates
+from tests.certificates import Certificates
 from tests.conftest import DEADLINE, Run, create_topic, event, one_line, perceptron, wait
 from tests.secured import LISTENERS, MECHANISMS, Secured, password, secured
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
+README = Path(__file__).parents[2] / "README.md"
+DOCUMENT = README.parent / "docs" / "security.md"
 NOT_TLS = "TLS: the listener ended the handshake: if it has no TLS, set kafka.security_protocol = "
 IS_TLS = "TLS: the listener speaks TLS: set kafka.security_protocol = "
 NO_SASL = "SASL: the listener asks for none: set kafka.security_protocol = "
@@ -33,10 +35,10 @@ SEE = "see kafka.sasl_mechanism, kafka.sasl_username and its password"
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def broker(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("secured")
     # A connection by token is ended by the broker after two seconds, unless it proves itself anew.
-    with secured(folder, certificates.make(folder), ["listener.name.sasl.connections.max.reauth.ms=2000"]) as broker:
+    with secured(folder, certificates, ["listener.name.sasl.connections.max.reauth.ms=2000"]) as broker:
         yield broker
 
 
@@ -135,7 +137,7 @@ async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> 
 @pytest.mark.parametrize(
     ("wrong", "expected"),
     [
-        ({"sasl_password": "wrong"}, "SASL: Authentication failed during authentication due to invalid credentials"),
+        ({"sasl_password": "canary"}, "SASL: Authentication failed during authentication due to invalid credentials"),
         ({"ssl_cafile": None}, UNTRUSTED),
         ({"security_protocol": "SASL_PLAINTEXT", "ssl_cafile": None}, f"{IS_TLS}SASL_SSL"),
     ],
@@ -156,7 +158,29 @@ def test_commands_say_so_in_one_line(
     for command in [["produce", str(tmp_path / "e.jsonl")], *commands[: None if "sasl_password" in wrong else 2]]:
         done = perceptron("-c", str(config), *command)
         assert done.returncode == 3, done
+        assert "canary" not in checked.stdout + done.stdout + done.stderr
         assert said in (one_line(done.stderr) if command[0] != "run" else done.stderr.splitlines()[-1])
+
+
+async def test_the_readme_leads_to_a_secured_kafka(
+    broker: Secured, redis: Server, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settings with another address and topic, first with a wrong password, then without a right."""
+    text = README.read_text().partition("## A Kafka that asks who you are")[2].partition("\n## ")[0]
+    block, said = (part.replace("broker.example:9093", broker.address("SASLTLS")).replace("churn", topic)
+                   for part in re.findall(r"```(?:toml|text)\n(.*?)```", text, re.DOTALL))  # fmt: skip
+    for name in (topic, f"{topic}.dead-letters"):
+        await create_topic(broker.server, name)
+    await broker.allow(f"learner Read Topic {topic}", "learner Read Group perceptron")
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(broker.certificates.ca, "ca.pem")
+    config = tmp_path / "perceptron.toml"
+    config.write_text(f'topics = ["{topic}"]\nredis.url = "redis://{redis.address}/0"\n{block}')
+    for secret, line in zip(("wrong", password("learner")), said.splitlines(), strict=True):
+        (tmp_path / "password").write_text(f"{secret}\n")
+        done = perceptron("check", cwd=tmp_path)
+        assert done.returncode == 3
+        assert line in done.stdout.splitlines(), done.stdout
 
 
 RIGHT = r"(?P<operations>[\w, ]+) on (?P<resource>TOPIC(\.dead-letters)?|the group)"
@@ -275,6 +299,7 @@ async def test_a_right_that_is_taken_away_is_waited_for(broker: Secured, topic: 
             assert (model["events"], model["rejected"]) == (sent - rejected, {"not-json": rejected}), right
     assert service.process.poll() is None
     assert service.stop() == 0
+    assert password("learner") not in service.log.read_text()
     done = perceptron(
         "-c", str(service.config), "verify", "-t", topic, "-b", broker.address("SASLTLS"), "--redis", service.redis_url
     )

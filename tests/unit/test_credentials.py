@@ -9,14 +9,7 @@ from service.credentials.secret import Secret
 from service.errors import ConfigurationError
 from service.settings.load import load
 from service.streaming.oauth import ClientCredentials, MskIam
-from tests import certificates
 from tests.certificates import Certificates
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return certificates.make(tmp_path_factory.mktemp("certificates"))
-
 
 SASL = 'security_protocol = "SASL_SSL"\n'
 SSL = 'security_protocol = "SSL"\n'
@@ -68,14 +61,19 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_one_line_that_names_setting_and_file(
-    name: str, own: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     files = {"one": b"CANARY", "two": b"CANARY\nCANARY", "bytes": b"\xff\xfe"}
     for file, content in files.items():
         (tmp_path / file).write_bytes(content)
-    chain, _ = own.parts(own.client)
-    words = {"CA": own.ca, "CERT": chain, "OTHER": own.parts(own.server)[1], "LOCKED": _locked(own, tmp_path)}
+    chain, _ = certificates.parts(certificates.client)
+    words = {
+        "CA": certificates.ca,
+        "CERT": chain,
+        "OTHER": certificates.parts(certificates.server)[1],
+        "LOCKED": _locked(certificates, tmp_path),
+    }
     text, expected = WRONG[name]
     for word, value in {**words, "FOLDER": str(tmp_path)}.items():
         text, expected = (
@@ -91,11 +89,11 @@ def test_what_is_wrong_is_one_line_that_names_setting_and_file(
     assert "CANARY" not in said
 
 
-def _locked(own: Certificates, folder: Path) -> str:
+def _locked(certificates: Certificates, folder: Path) -> str:
     """The client's key, closed by a password."""
     from cryptography.hazmat.primitives import serialization
 
-    _, file = own.parts(own.client)
+    _, file = certificates.parts(certificates.client)
     key = serialization.load_pem_private_key(Path(file).read_bytes(), None)
     closed = serialization.BestAvailableEncryption(b"open sesame")
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, closed)
@@ -104,12 +102,12 @@ def _locked(own: Certificates, folder: Path) -> str:
 
 
 def test_a_key_is_opened_by_its_password_or_the_file_that_has_it(
-    own: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "word").write_text("open sesame\n")
-    chain, _ = own.parts(own.client)
-    files = {"ssl_certfile": chain, "ssl_keyfile": _locked(own, tmp_path), "security_protocol": "SSL"}
+    chain, _ = certificates.parts(certificates.client)
+    files = {"ssl_certfile": chain, "ssl_keyfile": _locked(certificates, tmp_path), "security_protocol": "SSL"}
     for word in ({"ssl_key_password": "open sesame"}, {"ssl_key_password_file": str(tmp_path / "word")}):
         assert load(None, {"kafka": {**files, **word}}).kafka.tls.load() is not None
 
