@@ -123,7 +123,7 @@ class Connection(AIOKafkaConnection):
             return os_cause(error)
         if self._step == "first request":
             meant = f"set kafka.security_protocol = {'SASL_SSL' if tls else 'SASL_PLAINTEXT'}"
-            return f"SASL: the listener ended the connection, as one does that wants SASL: {meant}"
+            return f"SASL: the listener ended the connection at the first request: if it wants SASL, {meant}"
         return "something answers there, but not as a Kafka broker"
 
     def _sasl_reason(self, error: BaseException) -> str:

@@ -25,7 +25,7 @@ DOCUMENT = README.parent / "docs" / "security.md"
 NOT_TLS = "TLS: the listener ended the handshake: if it has no TLS, set kafka.security_protocol = "
 IS_TLS = "TLS: the listener speaks TLS: set kafka.security_protocol = "
 NO_SASL = "SASL: the listener asks for none: set kafka.security_protocol = "
-WANTS_SASL = "SASL: the listener ended the connection, as one does that wants SASL: set kafka.security_protocol = "
+WANTS_SASL = "SASL: the listener ended the connection at the first request: if it wants SASL, set kafka.security_protocol = "
 UNTRUSTED = (
     "TLS: certificate verify failed: unable to get local issuer certificate: kafka.ssl_cafile names the certificates "
     "to trust"
