@@ -25,7 +25,7 @@ DOCUMENT = README.parent / "docs" / "security.md"
 NOT_TLS = "TLS: the listener ended the handshake: if it has no TLS, set kafka.security_protocol = "
 IS_TLS = "TLS: the listener speaks TLS: set kafka.security_protocol = "
 NO_SASL = "SASL: the listener asks for none: set kafka.security_protocol = "
-WANTS_SASL = "SASL: the listener ended the connection at the first request: if it wants SASL, set kafka.security_protocol = "
+WANTS_SASL = "SASL: the listener ended the connection at the first request: if it wants SASL, set "
 UNTRUSTED = (
     "TLS: certificate verify failed: unable to get local issuer certificate: kafka.ssl_cafile names the certificates "
     "to trust"
@@ -96,7 +96,7 @@ async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> 
                 elif "SASL" in protocol and not sasl:
                     expected = NO_SASL + its
                 elif sasl and "SASL" not in protocol:
-                    expected = WANTS_SASL + its
+                    expected = f"{WANTS_SASL}kafka.security_protocol = {its}"
                 else:
                     expected = ""
                 found = await refused(listener, security(protocol, mechanism, certfile=ours))
