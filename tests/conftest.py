@@ -17,7 +17,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
 import httpx
@@ -30,6 +30,9 @@ from service.cli import main
 from service.embedded import servers
 from service.embedded.servers import Server
 from tests.template import Copy
+
+if TYPE_CHECKING:
+    from tests.certificates import Certificates
 
 DEADLINE = 60.0
 SESSION_SECONDS, TAKEOVER_SECONDS = 6.0, 1.5
@@ -105,6 +108,14 @@ def redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             pytest.skip("no redis-server on PATH")
     with servers.redis(tmp_path_factory.mktemp("redis"), binary) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> "Certificates":
+    """Two authorities and what they signed."""
+    from tests.certificates import make  # few tests need it, and it loads a library
+
+    return make(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
