@@ -91,7 +91,7 @@ class Service:
             __version__, lambda: figures(self._models, self._kafka), lambda: self.ready, self._missing
         )
         self._learners: list[asyncio.Task[None]] = []
-        self._store = settings.redis.store
+        self._store = settings.redis.store(self._log.warning)
         self._kafka = Kafka(
             settings.kafka.cluster,
             settings.kafka.group_id,
