@@ -3,10 +3,17 @@
 import ssl
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
-from redis.asyncio import BlockingConnectionPool, Connection, ConnectionPool, Redis, SSLConnection
-from redis.asyncio.connection import parse_url
+from redis.asyncio import (
+    BlockingConnectionPool,
+    Connection,
+    ConnectionPool,
+    Redis,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
+from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.credentials import CredentialProvider
@@ -15,8 +22,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from service.credentials.secret import Secret
 from service.credentials.tls import Tls
-from service.errors import ConfigurationError
-from service.snapshots.refusals import Silent, Unknown, reason
+from service.errors import ConfigurationError, os_cause
+from service.snapshots.refusals import Silent, Unknown, Unreached, reason
 
 CONNECTIONS = 16
 """Of a process, however many models it has: who finds none free waits for one."""
@@ -63,6 +70,7 @@ class Endpoint(NamedTuple):
         try:
             options: dict[str, Any] = {
                 **parse_url(self.url),
+                "connection_class": _Local if self.url.startswith("unix") else _Secured if self.secured else _Plain,
                 "max_connections": CONNECTIONS,
                 "timeout": timeout,
                 "socket_timeout": timeout,
@@ -71,15 +79,14 @@ class Endpoint(NamedTuple):
                 "retry": Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
                 **_shown(self.username, self.password),
             }
-            tls: dict[str, Any] = {}
-            if self.secured and not any(name.startswith("ssl_") for name in parse_qs(urlsplit(self.url).query)):
-                tls = {"connection_class": _Secured, "context": self.tls.context(tell)}
-            options |= tls
+            tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
+            if self.secured and not tls:
+                tls = {"context": self.tls.context(tell)}
             if self.sentinels:
                 shown = _shown(self.sentinel_username, self.sentinel_password)
                 options["sentinels"] = Sentinels(self.sentinels, self.service, self.secured, {**tls, **shown})
-                options["connection_class"] = _FoundSecured if self.secured else _Found
-            return BlockingConnectionPool(**options, **COMMON)
+                options["connection_class"] = _FoundSecured if self.secured else _FoundPlain
+            return BlockingConnectionPool(**options | tls | COMMON)
         except (ValueError, TypeError, RedisError) as error:
             raise ConfigurationError(f"redis.url: {error}") from None
 
@@ -115,18 +122,42 @@ class Sentinels:
     async def _ask(self, address: str) -> tuple[str, int] | None:
         host, _, port = address.rpartition(":")
         pool = ConnectionPool(
-            host=host.strip("[]"), port=int(port), socket_timeout=SENTINEL_SECONDS, decode_responses=True,
-            socket_connect_timeout=SENTINEL_SECONDS, retry=Retry(NoBackoff(), 0), **COMMON, **self._options,
-        )  # fmt: skip
+            connection_class=_Secured if self._secured else _Plain,
+            host=host.strip("[]"),
+            port=int(port),
+            socket_timeout=SENTINEL_SECONDS,
+            socket_connect_timeout=SENTINEL_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+            decode_responses=True,
+            **self._options | COMMON,
+        )
         client: Any = Redis.from_pool(pool)
         async with client:
             return cast(tuple[str, int] | None, await client.sentinel_get_master_addr_by_name(self._service))
 
 
-class _Secured(SSLConnection):
-    """TLS by a context of ours, which reads files that changed."""
+class _Named(AbstractConnection):
+    """What the system says when it cannot be made stays the error's cause, wherever the client raises it again."""
 
-    def __init__(self, *, context: ssl.SSLContext, **options: Any) -> None:
+    async def _connect(self) -> None:
+        try:
+            await super()._connect()  # type: ignore[no-untyped-call,safe-super]
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise Unreached(os_cause(error)) from error
+
+
+class _Plain(_Named, Connection): ...
+
+
+class _Local(_Named, UnixDomainSocketConnection): ...
+
+
+class _Secured(_Named, SSLConnection):
+    """TLS by a context of ours, which reads files that changed; or as options say."""
+
+    def __init__(self, *, context: ssl.SSLContext | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.ssl_context.context = context
 
@@ -146,6 +177,9 @@ class _Found(Connection):
     async def _connect(self) -> None:
         self.host, self.port = await self._sentinels.find()
         await super()._connect()  # type: ignore[no-untyped-call]
+
+
+class _FoundPlain(_Found, _Plain): ...
 
 
 class _FoundSecured(_Found, _Secured): ...

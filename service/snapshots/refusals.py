@@ -31,6 +31,10 @@ class Unknown(RedisConnectionError):
     """No sentinel names a primary."""
 
 
+class Unreached(RedisConnectionError):
+    """A connection could not be made; its cause is what the system said."""
+
+
 class Silent(RedisConnectionError):
     """A connection that came about ended before anything was said."""
 
@@ -40,7 +44,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     current: BaseException | None = error
     while current is not None:
         yield current
-        current = current.__context__
+        current = current.__cause__ or current.__context__
 
 
 def reason(error: Exception, secured: bool, of: str = "") -> str:
