@@ -13,6 +13,7 @@ from service.serving.tokens import Tokens
 from service.settings.section import Section, TlsSection, as_value_error
 
 if TYPE_CHECKING:
+    from service.snapshots.endpoint import Endpoint
     from service.snapshots.store import RedisStore
     from service.streaming.cluster import Cluster
 
@@ -159,22 +160,20 @@ class RedisSettings(TlsSection):
             raise ValueError("url: sentinels name the host: leave it out, as redis:///0 or rediss:///0")
         return self
 
+    @property
+    def endpoint(self) -> "Endpoint":
+        """How it is reached."""
+        from service.snapshots.endpoint import Endpoint  # as above
+
+        own, theirs = self.secret("password"), self.secret("sentinel_password")
+        sentinels = tuple(self.sentinels), self.sentinel_service, self.sentinel_username, theirs
+        return Endpoint(self.url, self.username, own, self.tls, *sentinels)
+
     def store(self, tell: Callable[[str], object] = lambda _: None) -> "RedisStore":
         """What reaches it, and is to be closed; `tell` hears of certificates that changed and cannot be read."""
-        from service.snapshots.endpoint import Endpoint  # as above
-        from service.snapshots.store import RedisStore
+        from service.snapshots.store import RedisStore  # as above
 
-        endpoint = Endpoint(
-            self.url,
-            self.username,
-            self.secret("password"),
-            self.tls,
-            tuple(self.sentinels),
-            self.sentinel_service,
-            self.sentinel_username,
-            self.secret("sentinel_password"),
-        )
-        return RedisStore(endpoint, tell=tell)
+        return RedisStore(self.endpoint, tell=tell)
 
 
 class HttpSettings(Section):

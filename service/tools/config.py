@@ -1,6 +1,7 @@
 """`perceptron config`: what is set, and where it came from."""
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,7 @@ def _masked(path: str, value: Any) -> Any:
     if path != "redis.url":
         return value
     parts = urlsplit(value)
-    if parts.password is None:
-        return value
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"))
+    parts = parts._replace(query=re.sub(r"(password=)[^&]*", r"\1***", parts.query))
+    if parts.password is not None:
+        parts = parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}")
+    return urlunsplit(parts)

@@ -83,27 +83,6 @@ async def test_a_right_that_is_missing_is_named_at_the_start(user: User, raw: An
 
 
 @both_stores
-async def test_the_rights_that_the_readme_lists_are_enough(user: User, raw: Any, topic: str) -> None:
-    """Those of a learner, and those of a replica, which no learner can do with."""
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    learner, replica = (line.split() for line in re.findall(r"ACL SETUSER \S+ on >\S+ (.+?)(?:\s+#|$)", text, re.M))
-    store = await user(*learner)
-    assert await store.check() == []
-    k, state = keeper(store, topic), fresh()
-    for name in "abc":
-        learn(state, name)
-        last = await save(k, state)
-    follower = await user(*replica)
-    assert await follower.check(learn=False) == []
-    assert await follower.digests([topic, "none"]) == [last.digest, ""]
-    assert (await follower.head(topic) or ("",))[0] == last.digest
-    assert topic in await follower.models()
-    with pytest.raises(ConfigurationError, match="refuses HDEL, which learning needs"):
-        await follower.check()
-    assert not await raw.exists(needs.TRIED)
-
-
-@both_stores
 async def test_a_save_whose_sweeping_is_refused_is_accepted(user: User, raw: Any, topic: str) -> None:
     store = await user("~perceptron:*", "+@all", "-hdel")
     k, state = keeper(store, topic), fresh()
