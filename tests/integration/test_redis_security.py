@@ -172,6 +172,10 @@ async def test_what_changes_in_files_holds_for_the_next_connection(
         assert await again() == ""
         ca.write_text("none")
         assert await again() == ""
+        await shows(secured.raw, certificates.expired)
+        assert "TLS: certificate verify failed: certificate has expired" in await again(), (
+            "of one that was there before"
+        )
         assert told == [f"ssl_cafile: {ca}: expected certificates in PEM; what it said before holds on"]
 
 
@@ -314,20 +318,36 @@ async def test_who_sentinels_name_is_asked(secured: Secured, sentinel: Server) -
 async def test_what_leads_to_who_was_primary_before_is_not_used(
     secured: Secured, sentinel: Server, redis: Server, raw: Any
 ) -> None:
-    """Connections stand, the sentinel names another: who says that it is a replica is left, by all of them at once."""
+    """Connections stand, and the sentinel names another: once it is asked again, or who it was refuses a save."""
     client: Any = Redis(host="127.0.0.1", port=sentinel.port, password="canary")
-    async with redis_settings(sentinels=[sentinel.address], sentinel_password="canary").store() as store:
-        await asyncio.gather(*(store.put("m", {str(i): b"x"}) for i in range(3)))
+    settings = redis_settings(sentinels=[sentinel.address], sentinel_password="canary")
+
+    async def names(address: str) -> None:
         await client.execute_command("SENTINEL", "REMOVE", "perceptron")
-        await client.execute_command("SENTINEL", "MONITOR", "perceptron", "127.0.0.1", str(redis.port), "1")
-        await secured.raw.config_set("min-replicas-to-write", 1)
+        await client.execute_command("SENTINEL", "MONITOR", "perceptron", *address.split(":"), "1")
+
+    async with settings.store() as store:
+
+        async def put() -> tuple[int, int]:
+            """On three connections at a time; how many went to which server."""
+            await asyncio.gather(*(store.put("m", {str(i): b"x"}) for i in range(3)))
+            found = [await one.hlen(key("m")) for one in (secured.raw, raw)]
+            for one in (secured.raw, raw):
+                await one.delete(key("m"))
+            return found[0], found[1]
+
+        assert await put() == (3, 0)
+        await names(redis.address)
+        assert await put() == (3, 0), "nobody asked"
+        one, *_ = [c["id"] for c in await secured.raw.client_list() if c["cmd"] == "hset"]
+        await secured.raw.client_kill_filter(_id=one)
+        await put()
+        assert await put() == (0, 3)
+        await names(secured.plain)
+        await raw.config_set("min-replicas-to-write", 1)
         with pytest.raises(DependencyError, match="NOREPLICAS"):
-            await store.put("m", {"d": b"x"})
-        await secured.raw.config_set("min-replicas-to-write", 0)
-        await asyncio.gather(*(store.put("m", {f"new-{i}": b"x"}) for i in range(3)))
-        assert store.address == f"{redis.address} (by Sentinel)"
-        assert len(await raw.hgetall(key("m"))) == 3
-        assert len(await secured.raw.hgetall(key("m"))) == 3
+            await store.put("m", {"x": b"x"})
+        await raw.config_set("min-replicas-to-write", 0)
+        assert await put() == (3, 0)
+        assert store.address == f"{secured.plain} (by Sentinel)"
     await client.aclose()
-    await raw.delete(key("m"))
-    await secured.raw.delete(key("m"))
