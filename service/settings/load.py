@@ -152,6 +152,11 @@ class Settings(BaseSettings):
             and not (_OF_KUBERNETES.match(name) or "://" in value)
         ]
 
+    @property
+    def warnings(self) -> list[str]:
+        """A line for each thing that is set and is most often not meant."""
+        return [*self.ignored, *self.kafka.open, *self.http.open]
+
     def wanted(self, topic: str) -> bool:
         """Whether a pattern asks for this topic. Kafka's own topics and dead letters are nobody's events."""
         aside = topic.startswith("__") or topic.endswith(".dead-letters") or not is_topic(topic)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -16,8 +17,17 @@ if TYPE_CHECKING:
     from service.snapshots.endpoint import Endpoint
     from service.snapshots.store import RedisStore
     from service.streaming.cluster import Cluster
+    from service.streaming.oauth import TokenSource
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
+
+
+def loopback(host: str) -> bool:
+    """Whether this names this machine alone."""
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 _SASL_NEEDS: dict[str | None, tuple[str, ...]] = {
@@ -66,7 +76,8 @@ class KafkaSettings(TlsSection):
 
     @model_validator(mode="after")
     def _tls(self) -> Self:
-        self.check_tls(self.security_protocol.endswith("SSL"), "is of no use where security_protocol is without TLS")
+        used = self.security_protocol.endswith("SSL") or self.oauth_token_url is not None
+        self.check_tls(used, "is of no use where security_protocol is without TLS")
         return self
 
     @model_validator(mode="after")
@@ -78,6 +89,8 @@ class KafkaSettings(TlsSection):
         for name in needed:
             if getattr(self, name) is None and getattr(self, f"{name}_file", None) is None:
                 raise ValueError(f"{name}: is needed for {use}")
+        if mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None:
+            raise ValueError("sasl_mechanism: AWS_MSK_IAM needs the extra: pip install 'perceptron-service[msk]'")
         known = {*needed, *(f"{name}_file" for name in needed), "oauth_scope" if mechanism == "OAUTHBEARER" else ""}
         known |= {"sasl_mechanism"} if mechanism else set()
         for name in type(self).model_fields:
@@ -85,12 +98,48 @@ class KafkaSettings(TlsSection):
                 raise ValueError(f"{name}: is of no use with {use}")
         return self
 
+    @field_validator("oauth_token_url", mode="after")
+    @classmethod
+    def _keeps_a_secret(cls, url: str | None) -> str | None:
+        parts = urlsplit(url or "https://none")
+        if parts.scheme != "https" and not (parts.scheme == "http" and loopback(parts.hostname or "")):
+            raise ValueError("expected https://…: the client's secret is sent there")
+        return url
+
+    @property
+    def open(self) -> list[str]:
+        """A line where a password goes over a network in the clear."""
+        clear = self.security_protocol == "SASL_PLAINTEXT" and self.sasl_mechanism in {"PLAIN", "OAUTHBEARER"}
+        if not clear or all(loopback(address.rpartition(":")[0]) for address in self.bootstrap_servers.split(",")):
+            return []
+        return [
+            f"kafka.security_protocol = SASL_PLAINTEXT: {self.sasl_mechanism} sends its secret over the network for "
+            "all to read; SASL_SSL hides it"
+        ]
+
     @property
     def cluster(self) -> "Cluster":
         """What reaches it."""
-        from service.streaming.cluster import Cluster  # half of the commands need no client of Kafka, and load none
+        # Half of the commands need no client of Kafka, and load none.
+        from service.streaming.cluster import Cluster
+        from service.streaming.security import Security
 
-        return Cluster(self.bootstrap_servers, self.max_batch_bytes)
+        tls = self.tls if self.security_protocol.endswith("SSL") else None
+        known = self.sasl_username, self.secret("sasl_password"), self._tokens
+        security = Security(self.security_protocol, tls, self.sasl_mechanism, *known)
+        return Cluster(self.bootstrap_servers, self.max_batch_bytes, security)
+
+    @property
+    def _tokens(self) -> "TokenSource | None":
+        """Where tokens come from, for the mechanisms that have some."""
+        from service.streaming.oauth import ClientCredentials, MskIam
+
+        if self.aws_region:
+            return MskIam(self.aws_region)
+        url, client, secret = self.oauth_token_url, self.oauth_client_id, self.secret("oauth_client_secret")
+        if url is None or client is None or secret is None:
+            return None
+        return ClientCredentials(url, client, secret, self.oauth_scope, self.ssl_cafile)
 
 
 class RedisSettings(TlsSection):
@@ -207,14 +256,9 @@ class HttpSettings(Section):
     @property
     def open(self) -> list[str]:
         """A line where others than this machine's own programs may ask, and nobody needs a token."""
-        if self.token_file is not None or self.host == "localhost":
+        if self.token_file is not None or loopback(self.host):
             return []
-        try:
-            alone = ip_address(self.host).is_loopback
-        except ValueError:
-            alone = False
-        said = f"http.host = {self.host}: whoever reaches it may ask for predictions and weights; set http.token_file"
-        return [] if alone else [said]
+        return [f"http.host = {self.host}: whoever reaches it may ask for predictions and weights; set http.token_file"]
 
 
 class SnapshotSettings(Section):

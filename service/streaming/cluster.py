@@ -8,24 +8,33 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    IncompatibleBrokerVersion,
     InvalidSessionTimeoutError,
     KafkaConnectionError,
     KafkaError,
+    NodeNotReadyError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
     for_code,
 )
+from aiokafka.protocol.metadata import MetadataRequest
 
-from service.errors import DataError, DependencyError, LogGap, PerceptronError, os_cause
+from service.errors import DataError, DependencyError, LogGap, PerceptronError, Unauthorised
 from service.streaming.batches import Hole, Seen, check_offsets
+from service.streaming.connection import install
 from service.streaming.internals import MAX_BATCH_BYTES, BatchTooLarge, fence
+from service.streaming.metadata import MetadataRequest as WithRights
 from service.streaming.records import Records
+from service.streaming.security import Security
 
 ANSWER_SECONDS = 5.0
 """For one question to Kafka: a broker that is busy or has just lost its leader takes seconds."""
@@ -34,12 +43,18 @@ FRESH_SECONDS = 4.0
 SILENCE_SECONDS = 30.0
 """A topic that is read whole and brings nothing for so long is given up."""
 
+RIGHTS = {"Read": 3, "Write": 4, "DescribeConfigs": 10}
+"""Kafka's numbers of them."""
+UNAUTHORISED = TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError
 
-class Cluster(NamedTuple):
+
+@dataclass(frozen=True)
+class Cluster:
     """A Kafka cluster, by the brokers that are asked first."""
 
     bootstrap: str
     max_batch_bytes: int = MAX_BATCH_BYTES
+    security: Security = field(default_factory=Security)
 
     def __str__(self) -> str:
         return f"Kafka at {self.bootstrap}"
@@ -58,34 +73,42 @@ class Cluster(NamedTuple):
         """What every client is made with."""
         # It reports each retry, and each rebalance, as a warning or error; what matters of it is said by us.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-        return {"bootstrap_servers": self.bootstrap}
+        install()
+        return {"bootstrap_servers": self.bootstrap, **self.security.options}
 
     @asynccontextmanager
-    async def errors(self, what: str = "") -> AsyncIterator[None]:
-        """Turn what aiokafka raises into one DependencyError that names the address, and `what` of it was asked."""
+    async def errors(self, what: str = "", right: str = "Read") -> AsyncIterator[None]:
+        """Turn what aiokafka raises into one DependencyError that names the address, and `what` of it was asked.
+
+        `right` is the one that it needs, in Kafka's words.
+        """
         where = f"{self}{what and ', '}{what}"
         try:
             yield
-        except TimeoutError as error:
-            raise DependencyError(f"{where}: no answer in time", "kafka") from error
-        except KafkaConnectionError as error:
-            raise DependencyError(f"{where}: {await _why_not(self.bootstrap)}", "kafka") from error
+        except (TimeoutError, KafkaConnectionError, NodeNotReadyError) as error:
+            why = self.security.why(self.bootstrap)
+            raise DependencyError(f"{where}: {why or cause_of(error, right)}", "kafka") from error
         except BatchTooLarge as error:
             raise DataError(f"{error}, so it is not read") from error
         except (KafkaError, OSError, ValueError) as error:
             # ValueError: an address that does not resolve
-            raise DependencyError(f"{where}: {cause_of(error)}", "kafka") from error
+            kind = Unauthorised if isinstance(error, UNAUTHORISED) else DependencyError
+            raise kind(f"{where}: {cause_of(error, right)}", "kafka") from error
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
         """An admin client for a moment."""
+        async with self.errors(), self._admin() as client:
+            yield client
+
+    @asynccontextmanager
+    async def _admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
         client = AIOKafkaAdminClient(**self._reached, request_timeout_ms=int(ANSWER_SECONDS * 1000))
-        async with self.errors():
-            try:
-                await client.start()
-                yield client
-            finally:
-                await client.close()
+        try:
+            await client.start()
+            yield client
+        finally:
+            await client.close()
 
     async def answers(self) -> None:
         """Raises DependencyError where no broker answers a fresh connection."""
@@ -123,8 +146,28 @@ class Cluster(NamedTuple):
                     # An empty assignment lets the class take -1, the broker's own default replication.
                     answer = await client.create_topics([NewTopic(topic, partitions, -1, replica_assignments={})])
                     for _, code, *rest in answer.topic_errors:
+                        if code in (TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno):
+                            raise Unauthorised(f"{self}: {refused('Create', f'topic {topic}')}", "kafka")
                         if code not in (0, TopicAlreadyExistsError.errno):
                             raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
+
+    async def partitions(self, topic: str, right: str = "Read") -> list[int]:
+        """The numbers of the topic's partitions; none where it does not exist.
+
+        Raises DependencyError: Unauthorised where this user, who needs this right, may not know.
+        """
+        async with self.errors(right=right), self._admin() as client:
+            return await _partitions(client, topic)
+
+    async def lacking(self, topic: str, *rights: str) -> list[str]:
+        """Those of these rights that this user has not on a topic, where the broker tells; raises DependencyError."""
+        async with self.admin() as client:
+            try:
+                answer = await client._send_request(WithRights(topic, rights=True))
+            except IncompatibleBrokerVersion:
+                return []
+            [(*_, held, _)] = answer.topics
+            return [right for right in rights if not held >> RIGHTS[right] & 1]
 
     async def largest_batch(self, topic: str) -> int:
         """The bytes of the largest batch that a topic takes; raises DependencyError, as where we may not know."""
@@ -138,8 +181,8 @@ class Cluster(NamedTuple):
         Raises `missing` where there is no such topic, and DependencyError.
         """
         async with self.admin() as client:
-            described = (await client.describe_topics([topic]))[0]
-            if described["error_code"]:
+            partitions = await _partitions(client, topic)
+            if not partitions:
                 raise missing
             try:
                 gaps = [topic] if await compacted(client, topic) else []
@@ -154,10 +197,7 @@ class Cluster(NamedTuple):
             try:
                 await consumer.start()
                 check_offsets(consumer, Seen(*gaps, strict=False))
-                yield (
-                    consumer,
-                    [TopicPartition(topic, p) for p in sorted(d["partition"] for d in described["partitions"])],
-                )
+                yield consumer, [TopicPartition(topic, partition) for partition in partitions]
             finally:
                 await consumer.stop()
 
@@ -175,8 +215,24 @@ class Cluster(NamedTuple):
                     yield tp.partition, records[: records.find(end)]
 
 
-def cause_of(error: Exception) -> str:
-    """What to say of an error of Kafka's."""
+def refused(right: str, what: str) -> str:
+    """What to say where this user has not this right on something."""
+    return f"authorisation: this user lacks {right} on {what}: grant it (docs/security.md lists what is needed)"
+
+
+def cause_of(error: Exception, right: str = "Read") -> str:
+    """What to say of an error of Kafka's, to a user who needs this right."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, TopicAuthorizationFailedError):
+        about = error.args[0] if error.args else ()
+        about = [about] if isinstance(about, str | TopicPartition) else about
+        names = sorted({each.topic if isinstance(each, TopicPartition) else each for each in about})
+        return refused(right, f"topic {', '.join(names)}".strip())
+    if isinstance(error, GroupAuthorizationFailedError):
+        return refused("Read", "the group (kafka.group_id)")
+    if isinstance(error, ClusterAuthorizationFailedError):
+        return refused("IdempotentWrite", "the cluster, as before Kafka 2.8,")
     if isinstance(error, InvalidSessionTimeoutError):
         return "its group.min.session.timeout.ms, 6 s where nobody set it, allows no such kafka.session_timeout"
     return str(error) or type(error).__name__
@@ -197,21 +253,12 @@ def unreadable(topic: str, partition: int, offset: int | None, error: Exception 
     )
 
 
-async def _why_not(bootstrap: str) -> str:
-    """Why no broker answers there: the client library does not tell."""
-    for address in bootstrap.split(","):
-        host, _, port = address.strip().rpartition(":")
-        try:
-            async with asyncio.timeout(1.0):
-                _, writer = await asyncio.open_connection(host, int(port))
-            writer.close()
-        except TimeoutError:
-            return "no answer in time"
-        except OSError as error:
-            return os_cause(error)
-        except ValueError:
-            return "expected HOST:PORT,…"
-    return "something answers there, but not as a Kafka broker"
+async def _partitions(client: AIOKafkaAdminClient, topic: str) -> list[int]:
+    # Unlike the client's own question it lets no broker create the topic.
+    [(code, _, _, found, *_)] = (await client._send_request(MetadataRequest([topic], False))).topics
+    if code == TopicAuthorizationFailedError.errno:
+        raise TopicAuthorizationFailedError(topic)
+    return sorted(partition for _, partition, *_ in found)
 
 
 async def compacted(client: AIOKafkaAdminClient, topic: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
-from service.errors import DependencyError
+from service.errors import DependencyError, Unauthorised
 from service.streaming.assignor import whole_topics
 from service.streaming.batches import check_offsets
 from service.streaming.cluster import ANSWER_SECONDS, Cluster
@@ -127,7 +127,16 @@ class Kafka(ConsumerRebalanceListener):
                     tasks.create_task(self.logs[topic].outbox.write(self.shared.producer))
                     found(topic)
                 wanted = [name for topic in self.logs for name in (topic, topic_of(topic))]
+                if new := (set(self.logs) & existing) - subscribed:
+                    subscribed |= new
+                    self.shared.consumer.subscribe(sorted(subscribed), listener=self)
                 missing = [name for name in wanted if name not in existing]
+                for name in set(missing) - said:
+                    try:
+                        await self.shared.cluster.partitions(name, "Read" if name in self.logs else "Write")
+                    except Unauthorised as error:  # it may be there
+                        self._say(str(error))
+                        said.add(name)
                 # A topic that a pattern found, and that is gone, was deleted by somebody: it stays so.
                 if self._create and (ours := [n for n in missing if n in self._listed or n not in self.logs]):
                     await self.shared.cluster.create_topics(ours)
@@ -142,9 +151,6 @@ class Kafka(ConsumerRebalanceListener):
                         topic=name,
                     )
                 said.update(missing)
-                if new := (set(self.logs) & existing) - subscribed:
-                    subscribed |= new
-                    self.shared.consumer.subscribe(sorted(subscribed), listener=self)
             except DependencyError as error:
                 if str(error) not in said:
                     self._say(str(error))
@@ -174,9 +180,13 @@ class Kafka(ConsumerRebalanceListener):
                 await self._commit()
             await asyncio.sleep(1.0)
             if self.shared.consumer is not None:
-                # A group member whose coordination has died would wait for ever; the process must not.
-                async with self.shared.cluster.errors(f"group {self._group}"):
-                    self.shared.consumer._coordinator.check_errors()
+                coordination = self.shared.consumer._coordinator
+                try:
+                    # A group member whose coordination has died would wait for ever; the process must not.
+                    async with self.shared.cluster.errors(f"group {self._group}"):
+                        coordination.check_errors()
+                except Unauthorised:  # which is said where it is polled, and where we are outside the group
+                    coordination.request_rejoin()  # else it never asks again whether we may now
 
     async def _commit(self) -> None:
         offsets, self.shared.to_commit = self.shared.to_commit, {}

@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from service.errors import DependencyError
-from service.streaming.cluster import Cluster
+from service.streaming.cluster import Cluster, cause_of
 from service.streaming.cut import cut, wire_size
 from service.streaming.dead_letters import DeadLetter
 
@@ -83,13 +83,13 @@ class Outbox:
                     fits = letter if size <= self._taken else cut(letter, self._taken)
                     sent.append(await producer.send(self._topic, value=fits.value, key=fits.key, headers=fits.headers))
             except (KafkaError, OSError) as refusal:
-                error = str(refusal) or type(refusal).__name__
+                error = cause_of(refusal, "Write")
             left, refused = part[len(sent) :], 0
             for waiting, answer in zip(part, await asyncio.gather(*sent, return_exceptions=True), strict=False):
                 if isinstance(answer, KafkaError | OSError):
                     # Only these again: one that is always refused is no reason to write the others as often.
                     left.append(waiting)
-                    error = str(answer) or type(answer).__name__
+                    error = cause_of(answer, "Write")
                     if isinstance(answer, MessageSizeTooLargeError | RecordListTooLargeError):
                         refused = max(refused, min(waiting[1], self._taken))
                 elif isinstance(answer, BaseException):

@@ -14,7 +14,7 @@ from aiokafka.errors import CorruptRecordException, KafkaError, NoOffsetForParti
 
 from service.errors import DataError, DependencyError
 from service.snapshots.head import Source
-from service.streaming.cluster import ANSWER_SECONDS, bounds, unreadable
+from service.streaming.cluster import ANSWER_SECONDS, bounds, cause_of, unreadable
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.outbox import Outbox
 from service.streaming.progress import Progress
@@ -165,7 +165,7 @@ class TopicLog:
         except KafkaError as error:
             if not self.held:
                 return {}
-            raise DependencyError(f"{self._shared.cluster}, topic {self.topic}: {error}", "kafka") from error
+            raise DependencyError(f"{self._shared.cluster}: {cause_of(error)}", "kafka") from error
         self._progress.note({tp.partition: part[-1].offset + 1 for tp, part in records.items()})
         return {tp.partition: Records(part) for tp, part in records.items()}
 

@@ -1,7 +1,7 @@
 """The id that Kafka gives a topic when it is created: a topic of the same name that comes later has another.
 
 The client library asks by name alone, so its consumer goes on in a topic that was deleted and created again as if
-nothing had happened, where the new one has its offset. The one request that tells them apart is spelled out here.
+nothing had happened, where the new one has its offset. `metadata` has the one request that tells them apart.
 """
 
 import asyncio
@@ -9,111 +9,14 @@ from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.errors import IncompatibleBrokerVersion, LeaderNotAvailableError, for_code
-from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.types import (
-    Boolean,
-    CompactArray,
-    CompactString,
-    Int16,
-    Int32,
-    Int64,
-    Schema,
-    TaggedFields,
-)
 
 from service.streaming.cluster import Cluster
+from service.streaming.metadata import MetadataRequest
 
 IDENTITY_SECONDS = 2.0
 """For the leaders to say it, since a save waits for their answer."""
 UNKNOWN = ""
 """Of a broker that gives no ids: Kafka before 2.8, and some that only speak its protocol."""
-KEY, VERSION = 3, 10
-
-
-class MetadataResponse(Response):
-    """Metadata, version 10."""
-
-    API_KEY, API_VERSION = KEY, VERSION
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "brokers",
-            CompactArray(
-                ("node_id", Int32),
-                ("host", CompactString()),
-                ("port", Int32),
-                ("rack", CompactString()),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("cluster_id", CompactString()),
-        ("controller_id", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("error_code", Int16),
-                ("name", CompactString()),
-                ("high", Int64),
-                ("low", Int64),
-                ("is_internal", Boolean),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("error_code", Int16),
-                        ("partition", Int32),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("replicas", CompactArray(Int32)),
-                        ("isr", CompactArray(Int32)),
-                        ("offline_replicas", CompactArray(Int32)),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("authorized_operations", Int32),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("authorized_operations", Int32),
-        ("tags", TaggedFields),
-    )
-
-
-class MetadataRequestStruct(RequestStruct):
-    """Metadata, version 10."""
-
-    API_KEY, API_VERSION = KEY, VERSION
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = MetadataResponse
-    SCHEMA = Schema(
-        (
-            "topics",
-            CompactArray(("high", Int64), ("low", Int64), ("name", CompactString()), ("tags", TaggedFields)),
-        ),
-        ("allow_auto_topic_creation", Boolean),
-        ("include_cluster_authorized_operations", Boolean),
-        ("include_topic_authorized_operations", Boolean),
-        ("tags", TaggedFields),
-    )
-
-
-class MetadataRequest(Request[MetadataRequestStruct]):
-    """Asks for one topic by its name."""
-
-    API_KEY = KEY
-
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-
-    def build(self, request_struct_class: type[MetadataRequestStruct]) -> MetadataRequestStruct:
-        """The request's members."""
-        return request_struct_class([(0, 0, self._topic, {})], False, False, False, {})
-
-    def prepare(self, versions: dict[int, tuple[int, int]]) -> MetadataRequestStruct:
-        """The request for a broker of these versions; raises IncompatibleBrokerVersion where it has no ids."""
-        least, most = versions.get(KEY, (0, 0))
-        if not least <= VERSION <= most:
-            raise IncompatibleBrokerVersion("no topic ids")
-        return self.build(MetadataRequestStruct)
 
 
 async def too_old(client: Any) -> str:

@@ -2,16 +2,16 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import typer
 
-from service.errors import DataError, DependencyError, PerceptronError
+from service.errors import DataError, DependencyError, PerceptronError, Unauthorised
 from service.learning.columns import columns_for
 from service.learning.events import Decoder
 from service.learning.identity import Identity
 from service.settings.load import Settings
-from service.streaming.cluster import Cluster
+from service.streaming.cluster import Cluster, refused
 from service.streaming.coordinator import coordinator
 from service.streaming.dead_letters import topic_of
 from service.streaming.topic_id import too_old
@@ -36,7 +36,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     except PerceptronError as error:
         found.append(error)
         typer.echo(f"fail  {error}")
-    for warning in [*settings.ignored, *settings.http.open]:
+    for warning in settings.warnings:
         typer.echo(f"warn  {warning}")
     try:
         async with settings.redis.store() as store:
@@ -66,17 +66,36 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     except DependencyError as error:
         found.append(error)
         typer.echo(f"fail  {error}")
+    found += await _check_topics(settings, topics)
+    return found + await _check_records(settings, topics)
+
+
+async def _check_topics(settings: Settings, topics: Collection[str]) -> list[PerceptronError]:
+    """A line for each topic that is named and its dead letters: whether it is there, and may be used as it must be."""
+    found, cluster = list[PerceptronError](), settings.kafka.cluster
     for topic in settings.topics:
         for name in (topic, topic_of(topic)):
-            if name in topics:
+            right = "Read" if name == topic else "Write"
+            try:
+                there = name in topics or await cluster.partitions(name, right)
+                lacking = await cluster.lacking(name, right, "DescribeConfigs") if there else []
+                if right in lacking:
+                    raise Unauthorised(f"{cluster}: {refused(right, f'topic {name}')}", "kafka")
+            except DependencyError as error:
+                found.append(error)
+                typer.echo(f"fail  {error}")
+                continue
+            if there:
                 typer.echo(f"ok    topic {name}")
+                for missing in lacking:
+                    typer.echo(f"warn  {cluster}: {refused(missing, f'topic {name}')}")
             elif settings.create_topics:
                 typer.echo(f"ok    topic {name} will be created")
             else:
                 said = f"topic {name} does not exist: create it, or run with --create-topics"
                 typer.echo(f"fail  {said}")
                 found.append(PerceptronError(said))
-    return found + await _check_records(settings, topics)
+    return found
 
 
 async def _check_records(settings: Settings, topics: Iterable[str]) -> list[PerceptronError]:

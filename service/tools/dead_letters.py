@@ -93,7 +93,7 @@ def _chosen(letters: Iterable[Letter], keys: list[str]) -> list[Letter]:
 async def _retry(cluster: Cluster, topic: str, letters: list[Letter]) -> int:
     producer = cluster.producer(enable_idempotence=True, max_request_size=MOST_BYTES)
     sent = 0
-    async with cluster.errors():
+    async with cluster.errors(right="Write"):
         try:
             await producer.start()
             for letter in letters:

@@ -73,17 +73,16 @@ def number(events: int) -> str:
 async def _send(
     cluster: Cluster, topic: str, lines: Iterator[Line], events: Events, rate: float | None, count: int | None
 ) -> int:
-    async with cluster.admin() as client:
-        if topic not in await client.list_topics():
-            raise ConfigurationError(
-                f"topic {topic} does not exist: create it, or start `perceptron run -t {topic} --create-topics`"
-            )
+    if not await cluster.partitions(topic, "Write"):
+        raise ConfigurationError(
+            f"topic {topic} does not exist: create it, or start `perceptron run -t {topic} --create-topics`"
+        )
     producer = cluster.producer(enable_idempotence=True, linger_ms=5)
     batches = _Batches(lines)
     pace = _Pace(rate)
     under_way: deque[Any] = deque()
     sent = 0
-    async with cluster.errors():
+    async with cluster.errors(right="Write"):
         try:
             await producer.start()
             with _progress(None if count else events.size, count) as (progress, task):

@@ -16,7 +16,7 @@ from service.serving.models import OWN_SECONDS, POLL_SECONDS
 from service.settings.load import Settings
 from service.snapshots.endpoint import CONNECTIONS
 from service.snapshots.store import key
-from service.streaming import topic_id
+from service.streaming import metadata
 from service.tools.check import _check
 from tests.conftest import Run, Running, create_topic, event, wait
 
@@ -121,7 +121,7 @@ async def test_a_kafka_without_topic_ids_is_said_by_check(
         topics=[topic], create_topics=True, kafka={"bootstrap_servers": kafka.address},
         redis={"url": f"redis://{redis.address}/0"},
     )  # fmt: skip
-    for version, warned in ((topic_id.VERSION, 0), (99, 1)):  # as a broker before 2.8, which has no such version
-        monkeypatch.setattr(topic_id, "VERSION", version)
+    for version, warned in ((metadata.VERSION, 0), (99, 1)):  # as a broker before 2.8, which has no such version
+        monkeypatch.setattr(metadata, "VERSION", version)
         assert await _check(settings) == []
         assert capsys.readouterr().out.count("warn  Kafka gives topics no ids here, as before 2.8") == warned

@@ -1,0 +1,151 @@
+"""A connection to a Kafka listener, which says at which step it failed: connect, TLS, SASL, or the first request.
+
+The client library makes its connections itself and only logs why one fails; `install` puts ours in the place of its.
+"""
+
+import asyncio
+import ssl
+from typing import Any, cast
+
+from aiokafka import __version__, client, conn
+from aiokafka.conn import AIOKafkaConnection, CloseReason, SaslPlainAuthenticator, ScramAuthenticator
+from aiokafka.errors import (
+    IllegalSaslStateError,
+    KafkaConnectionError,
+    KafkaError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
+
+from service.errors import ConfigurationError, os_cause
+from service.streaming.security import Security
+
+TLS_ALERT = 0x1503
+"""How an answer in TLS begins that refuses us: the client reads it as the length of an answer."""
+EXPIRED, OTHER_NAME, OTHER_ADDRESS = 10, 62, 64
+"""OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH."""
+
+
+class Connection(AIOKafkaConnection):
+    """Asks `Security`, which the library hands on as its provider of tokens, for secrets, and tells it of failures."""
+
+    _step = "connect"
+
+    @property
+    def _security(self) -> Security:
+        return cast(Security, self._sasl_oauth_token_provider)
+
+    async def connect(self) -> Any:
+        """As the library's; raises OSError, TimeoutError or KafkaError, which it knows, alone."""
+        try:
+            made = await super().connect()
+        except Exception as error:
+            self._failed(error)
+            if isinstance(error, OSError | TimeoutError | KafkaError):
+                raise
+            raise KafkaConnectionError(str(error)) from error  # what is no answer can be taken for anything
+        self._step = "first request"
+        self._security.connected(f"{self._host}:{self._port}")
+        return made
+
+    def close(self, reason: Any = None, exc: Any = None) -> Any:
+        """As the library's. Who is closed at its first request was taken for somebody else."""
+        if reason == CloseReason.CONNECTION_BROKEN and self._step == "first request" and self._correlation_id == 2:
+            self._failed(exc)
+        return super().close(reason, exc)
+
+    async def _do_version_lookup(self) -> None:
+        self._step = "greeting"
+        await super()._do_version_lookup()
+
+    async def _do_sasl_handshake(self) -> None:
+        self._step = "SASL"
+        await super()._do_sasl_handshake()
+
+    def authenticator_plain(self) -> Any:
+        """With the password as it is now."""
+        return SaslPlainAuthenticator(
+            loop=self._loop, sasl_plain_username=self._security.username, sasl_plain_password=self._password()
+        )
+
+    def authenticator_scram(self) -> Any:
+        """With the password as it is now."""
+        return ScramAuthenticator(
+            loop=self._loop,
+            sasl_plain_username=self._security.username,
+            sasl_plain_password=self._password(),
+            sasl_mechanism=self._sasl_mechanism,
+        )
+
+    def _password(self) -> str:
+        assert self._security.password is not None  # noqa: S101 - settings say so
+        try:
+            return self._security.password.now()
+        except ConfigurationError as error:
+            raise KafkaConnectionError(f"kafka.sasl_password_file: {error}") from None
+
+    def _failed(self, error: Any) -> None:
+        self._security.failed(f"{self._host}:{self._port}", self._why(error))
+
+    def _why(self, error: BaseException) -> str:
+        """The step, what was found, and the way out."""
+        tls, sasl = "SSL" in self._security.protocol, "SASL" in self._security.protocol
+        chain = [error]
+        while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+            chain.append(cause)
+        if refused := next((e for e in chain if isinstance(e, ssl.SSLError)), None):
+            return f"{os_cause(refused)}: {_tls_way_out(refused)}"
+        if self._step == "SASL":
+            return f"SASL: {_sasl_reason(error, tls)}"
+        if any(isinstance(e, asyncio.IncompleteReadError) and (e.expected or 0) >> 16 == TLS_ALERT for e in chain):
+            return f"TLS: the listener speaks TLS: set kafka.security_protocol = {'SASL_SSL' if sasl else 'SSL'}"
+        if isinstance(error, TimeoutError):
+            return "no answer in time"
+        if self._step == "connect" and isinstance(error, OSError):
+            if tls and isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
+                meant = "SASL_PLAINTEXT" if sasl else "PLAINTEXT"
+                return f"TLS: the listener ended the handshake: if it has no TLS, set kafka.security_protocol = {meant}"
+            return os_cause(error)
+        if self._step == "first request":
+            meant = f"set kafka.security_protocol = {'SASL_SSL' if tls else 'SASL_PLAINTEXT'}"
+            return f"SASL: the listener ended the connection, as one does that wants SASL: {meant}"
+        return "something answers there, but not as a Kafka broker"
+
+
+def _sasl_reason(error: BaseException, tls: bool) -> str:
+    said = str(error.args[0]) if error.args else type(error).__name__
+    if isinstance(error, UnsupportedSaslMechanismError):
+        return f"{said}: set kafka.sasl_mechanism to one of these"
+    if isinstance(error, IllegalSaslStateError):
+        return f"the listener asks for none: set kafka.security_protocol = {'SSL' if tls else 'PLAINTEXT'}"
+    if isinstance(error, SaslAuthenticationFailed):
+        return f"{said}: see kafka.sasl_mechanism, kafka.sasl_username and its password"
+    return "no answer in time" if isinstance(error, TimeoutError) else said
+
+
+def _tls_way_out(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        ways = {
+            EXPIRED: "the listener's certificate is to be renewed",
+            OTHER_NAME: "ask the name that is in it, or set kafka.ssl_check_hostname = false",
+            OTHER_ADDRESS: "ask the address that is in it, or set kafka.ssl_check_hostname = false",
+        }
+        return ways.get(error.verify_code, "kafka.ssl_cafile names the certificates to trust")
+    if "ALERT" in (error.reason or ""):
+        return "the listener refuses us: see kafka.ssl_certfile, our certificate"
+    return "see kafka.security_protocol, and kafka.ssl_certfile, our certificate"
+
+
+async def _create(host: str, port: int, **options: Any) -> AIOKafkaConnection:
+    """As the library's `create_conn`; ours for who has our `Security`."""
+    ours = isinstance(options.get("sasl_oauth_token_provider"), Security)
+    made = (Connection if ours else AIOKafkaConnection)(host, port, **options)
+    await made.connect()
+    return made
+
+
+def install() -> None:
+    """Have the library's clients make ours; raises ImportError where they make others than we know."""
+    if client.create_conn not in {conn.create_conn, _create}:
+        raise ImportError(f"aiokafka {__version__}: client.create_conn is not what streaming/connection knows")
+    client.create_conn = _create

@@ -1,0 +1,196 @@
+"""A real Kafka whose listeners ask who is there: TLS, client certificates, SASL by each mechanism; and its ACLs.
+
+The listener PLAINTEXT is the broker's own: who comes that way is ANONYMOUS, who may do all.
+"""
+
+import base64
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from service.embedded import servers
+from service.embedded.servers import Server
+from tests.certificates import Certificates
+
+LISTENERS = {"TLS": "SSL", "MTLS": "SSL", "SASL": "SASL_PLAINTEXT", "SASLTLS": "SASL_SSL"}
+MECHANISMS = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"
+USERS = "learner", "replica", "producer", "tool", "nobody"
+RESOURCES = {"Topic": 2, "Group": 3, "Cluster": 4}
+OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10}
+LITERAL, PREFIXED, ALLOW, ANY = 3, 4, 3, 1
+
+
+def password(user: str) -> str:
+    """Each user's, whichever the mechanism."""
+    return f"{user}-secret"
+
+
+class Secured(NamedTuple):
+    """A broker; `ports` has the port of each listener."""
+
+    server: Server
+    ports: dict[str, int]
+    certificates: Certificates
+    issuer: "Issuer"
+
+    def address(self, listener: str) -> str:
+        return f"localhost:{self.ports[listener]}" if listener in self.ports else self.server.address
+
+    async def allow(self, *rights: str) -> None:
+        """Grant rights, each as `USER OPERATION RESOURCE NAME` (`*` at the end of a name: all that begin so)."""
+        for principal, operation, resource, name, kind in map(_right, rights):
+            await self._ask(
+                CreateAclsRequest(RESOURCES[resource], name, kind, principal, "*", OPERATIONS[operation], ALLOW)
+            )
+
+    async def take_away(self, *rights: str) -> None:
+        """Take rights away that `allow` granted."""
+        for principal, operation, resource, name, kind in map(_right, rights):
+            await self._ask(
+                DeleteAclsRequest(RESOURCES[resource], name, kind, principal, "*", OPERATIONS[operation], ALLOW)
+            )
+
+    async def _ask(self, request: Any) -> None:
+        client = AIOKafkaAdminClient(bootstrap_servers=self.server.address)
+        await client.start()
+        try:
+            answer = await client._send_request(request)
+            assert "error_code=0" in str(answer), answer
+        finally:
+            await client.close()
+
+
+def _right(text: str) -> tuple[str, str, str, str, int]:
+    user, operation, resource, name = text.split()
+    prefixed = name.endswith("*") and name != "*"
+    return (
+        f"User:{user}",
+        operation,
+        resource,
+        name.rstrip("*") if prefixed else name,
+        PREFIXED if prefixed else LITERAL,
+    )
+
+
+class Issuer:
+    """A token endpoint (RFC 6749, client credentials) on loopback, and the key set that the broker knows it by.
+
+    A client's id is its user; `seconds` is how long its tokens hold, `status` what it answers with, `issued` how many.
+    """
+
+    def __init__(self) -> None:
+        self.seconds, self.status, self.issued = 3600.0, 200, 0
+        self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        issuer = self
+
+        class Endpoint(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                asked = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+                user, _, secret = base64.b64decode(self.headers["authorization"].split()[1]).decode().partition(":")
+                right = asked["grant_type"] == ["client_credentials"] and secret == password(user)
+                status = issuer.status if right else 401
+                body: dict[str, Any] = {"error": "invalid_client", "error_description": "no such client"}
+                if status == 200:
+                    issuer.issued += 1
+                    body = {"access_token": issuer.token(user), "token_type": "Bearer", "expires_in": issuer.seconds}
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(json.dumps(body).encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/token"
+        Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def token(self, user: str) -> str:
+        """A JSON Web Token, signed."""
+        now = time.time()
+        parts: list[dict[str, Any]] = [
+            {"alg": "RS256", "kid": "one"},
+            {"sub": user, "iat": now, "exp": now + self.seconds, "scope": "kafka"},
+        ]
+        signed = b".".join(_base64(json.dumps(part).encode()) for part in parts)
+        return (signed + b"." + _base64(self._key.sign(signed, padding.PKCS1v15(), hashes.SHA256()))).decode()
+
+    def key_set(self) -> dict[str, Any]:
+        """The public key (RFC 7517)."""
+        numbers = self._key.public_key().public_numbers()
+        n, e = (_base64(x.to_bytes((x.bit_length() + 7) // 8, "big")).decode() for x in (numbers.n, numbers.e))
+        return {"keys": [{"kty": "RSA", "alg": "RS256", "use": "sig", "kid": "one", "n": n, "e": e}]}
+
+
+def _base64(raw: bytes) -> bytes:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=")
+
+
+@contextmanager
+def secured(folder: Path, certificates: Certificates, more: Iterable[str] = ()) -> Iterator[Secured]:
+    """A running Kafka with all of it; `more` are further lines of its properties."""
+    issuer = Issuer()
+    keys = folder / "keys.json"
+    keys.write_text(json.dumps(issuer.key_set()))
+    ports = {name: servers.free_port() for name in LISTENERS}
+    module = "org.apache.kafka.common.security"
+    plain = " ".join(f'user_{user}="{password(user)}"' for user in USERS)
+    jaas = {
+        "plain": f"{module}.plain.PlainLoginModule required {plain};",
+        "scram-sha-256": f"{module}.scram.ScramLoginModule required;",
+        "scram-sha-512": f"{module}.scram.ScramLoginModule required;",
+        "oauthbearer": f"{module}.oauthbearer.OAuthBearerLoginModule required;",
+    }
+    lines = [
+        f"ssl.keystore.type=PEM\nssl.keystore.location={certificates.server}",
+        f"ssl.truststore.type=PEM\nssl.truststore.location={certificates.ca}",
+        "listener.name.mtls.ssl.client.auth=required",
+        "ssl.principal.mapping.rules=RULE:.*CN=([^,]*).*/$1/,DEFAULT",
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users=User:ANONYMOUS",
+        f"sasl.enabled.mechanisms={','.join(MECHANISMS)}",
+        f"sasl.oauthbearer.jwks.endpoint.url={keys.as_uri()}",
+        *more,
+    ]
+    for listener in ("sasl", "sasltls"):
+        lines += [f"listener.name.{listener}.{mechanism}.sasl.jaas.config={text}" for mechanism, text in jaas.items()]
+        handler = f"{module}.oauthbearer.OAuthBearerValidatorCallbackHandler"
+        lines.append(f"listener.name.{listener}.oauthbearer.sasl.server.callback.handler.class={handler}")
+    properties = servers.PROPERTIES
+    for name, value in (
+        ("listeners", "".join(f",{name}://127.0.0.1:{port}" for name, port in ports.items())),
+        ("advertised.listeners", "".join(f",{name}://localhost:{port}" for name, port in ports.items())),
+        ("listener.security.protocol.map", "".join(f",{name}:{kind}" for name, kind in LISTENERS.items())),
+    ):
+        properties = "".join(
+            f"{line}{value}\n" if line.startswith(f"{name}=") else f"{line}\n" for line in properties.splitlines()
+        )
+    scram = [
+        f"{kind}=[name={user},password={password(user)}]"
+        for kind in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+        for user in USERS
+    ]
+    with servers.kafka(
+        folder,
+        properties=properties + "\n".join(lines).replace("{", "{{").replace("}", "}}") + "\n",
+        format_options=[option for user in scram for option in ("--add-scram", user)],
+        java_options=[f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys.as_uri()}"],
+    ) as server:
+        try:
+            yield Secured(server, ports, certificates, issuer)
+        finally:
+            issuer.close()
