@@ -184,11 +184,10 @@ class RedisSettings(TlsSection):
 
     @model_validator(mode="after")
     def _credentials(self) -> Self:
-        parts = urlsplit(self.url)
         for of in ("", "sentinel_"):
             if getattr(self, f"{of}username") is not None and self.secret(f"{of}password") is None:
                 raise ValueError(f"{of}username: needs {of}password, or {of}password_file")
-        if self.secret("password") and ("@" in parts.netloc or re.search("(^|&)(username|password)=", parts.query)):
+        if self._in_url and self.secret("password"):
             raise ValueError("password: url has credentials too: say them in one place")
         return self
 
@@ -208,6 +207,22 @@ class RedisSettings(TlsSection):
         if parts.scheme == "unix" or parts.hostname or parts.port:
             raise ValueError("url: sentinels name the host: leave it out, as redis:///0 or rediss:///0")
         return self
+
+    @property
+    def open(self) -> list[str]:
+        """A line where a password goes over a network in the clear."""
+        parts = urlsplit(self.url)
+        hosts = [sentinel.rpartition(":")[0] for sentinel in self.sentinels] or [parts.hostname or "localhost"]
+        if parts.scheme != "redis" or not (self._in_url or self.secret("password")) or all(map(loopback, hosts)):
+            return []
+        return [
+            "redis.url begins with redis://: the password goes over the network for all to read; rediss:// hides it"
+        ]
+
+    @property
+    def _in_url(self) -> bool:
+        parts = urlsplit(self.url)
+        return "@" in parts.netloc or re.search("(^|&)(username|password)=", parts.query) is not None
 
     @property
     def endpoint(self) -> "Endpoint":

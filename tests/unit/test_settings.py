@@ -113,6 +113,24 @@ def test_sentinels_from_the_environment_and_the_database_they_are_asked_for(monk
     assert load(None, {"redis": {"url": "rediss:///3"}}).redis.url == "rediss:///3"
 
 
+@pytest.mark.parametrize(
+    ("redis", "warned"),
+    [
+        ({"url": "redis://:p@h/0"}, True),
+        ({"url": "redis://h/0", "password": "p"}, True),
+        ({"sentinels": ["localhost:1", "h:1"], "password": "p"}, True),
+        ({"url": "rediss://:p@h/0"}, False),
+        ({"url": "redis://h/0"}, False),
+        ({"url": "redis://127.0.0.1/0", "password": "p"}, False),
+        ({"url": "unix:///x", "password": "p"}, False),
+    ],
+)
+def test_a_password_in_the_clear_is_warned_of(redis: Any, warned: bool) -> None:
+    assert [("redis.url begins with redis://: " in line) for line in load(None, {"redis": redis}).warnings] == [
+        True
+    ] * warned
+
+
 def test_a_missing_file_is_said() -> None:
     with pytest.raises(ConfigurationError, match="no such file"):
         load("nowhere.toml", {})
