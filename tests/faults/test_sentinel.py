@@ -30,6 +30,7 @@ def trial(kafka: Server, kafka_proxy: KafkaProxy, topic: str, tmp_path: Path) ->
         yield trial
 
 
+@pytest.mark.long
 def test_a_primary_is_killed_and_a_replica_takes_over(trial: SentinelTrial) -> None:
     """Every other time it had accepted heads that nobody else has; for a while it comes back with them as a primary."""
     trial.begin(services=2)
