@@ -154,7 +154,8 @@ class Running:
         self.redis_url = f"redis://{redis}/0"
         self.port = servers.free_port()
         self.config = folder / f"settings-{self.port}.toml"
-        self.config.write_text(f"{settings}\n[kafka]\nsession_timeout = {session_timeout}\nwatchdog = {watchdog}\n")
+        kafka_settings = f"kafka.session_timeout = {session_timeout}\nkafka.watchdog = {watchdog}\n"
+        self.config.write_text(f"{kafka_settings}{settings}\n")
         command = [sys.executable, "-m", *program, "-c", str(self.config), "run", "-g", f"g-{topic}"]
         command += ["-t", topic] if topic else []
         command += [flag for more in topics for flag in ("-t", more)]

@@ -24,6 +24,8 @@ from service.embedded.servers import Server
 from tests.certificates import Certificates
 
 LISTENERS = {"TLS": "SSL", "MTLS": "SSL", "SASL": "SASL_PLAINTEXT", "SASLTLS": "SASL_SSL"}
+ODD = {"EXPIRED": "SSL", "ELSEWHERE": "SSL", "SCRAM": "SASL_PLAINTEXT"}
+"""With certificates of the past and of another name; one that knows a single mechanism."""
 MECHANISMS = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"
 USERS = "learner", "replica", "producer", "tool", "nobody"
 RESOURCES = {"Topic": 2, "Group": 3, "Cluster": 4}
@@ -146,7 +148,8 @@ def secured(folder: Path, certificates: Certificates, more: Iterable[str] = ()) 
     issuer = Issuer()
     keys = folder / "keys.json"
     keys.write_text(json.dumps(issuer.key_set()))
-    ports = {name: servers.free_port() for name in LISTENERS}
+    protocols = LISTENERS | ODD
+    ports = {name: servers.free_port() for name in protocols}
     module = "org.apache.kafka.common.security"
     plain = " ".join(f'user_{user}="{password(user)}"' for user in USERS)
     jaas = {
@@ -159,6 +162,10 @@ def secured(folder: Path, certificates: Certificates, more: Iterable[str] = ()) 
         f"ssl.keystore.type=PEM\nssl.keystore.location={certificates.server}",
         f"ssl.truststore.type=PEM\nssl.truststore.location={certificates.ca}",
         "listener.name.mtls.ssl.client.auth=required",
+        f"listener.name.expired.ssl.keystore.location={certificates.expired}",
+        f"listener.name.elsewhere.ssl.keystore.location={certificates.elsewhere}",
+        "listener.name.scram.sasl.enabled.mechanisms=SCRAM-SHA-512",
+        f"listener.name.scram.scram-sha-512.sasl.jaas.config={jaas['scram-sha-512']}",
         "ssl.principal.mapping.rules=RULE:.*CN=([^,]*).*/$1/,DEFAULT",
         "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users=User:ANONYMOUS",
@@ -174,7 +181,7 @@ def secured(folder: Path, certificates: Certificates, more: Iterable[str] = ()) 
     for name, value in (
         ("listeners", "".join(f",{name}://127.0.0.1:{port}" for name, port in ports.items())),
         ("advertised.listeners", "".join(f",{name}://localhost:{port}" for name, port in ports.items())),
-        ("listener.security.protocol.map", "".join(f",{name}:{kind}" for name, kind in LISTENERS.items())),
+        ("listener.security.protocol.map", "".join(f",{name}:{kind}" for name, kind in protocols.items())),
     ):
         properties = "".join(
             f"{line}{value}\n" if line.startswith(f"{name}=") else f"{line}\n" for line in properties.splitlines()

@@ -1,5 +1,6 @@
 """The commands on events: send them, fit them, ask for predictions, and what was set aside of them."""
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -63,7 +64,8 @@ def produce(
     if dry_run:
         typer.echo(f"{number(try_out(events, count))} good; nothing was sent")
     else:
-        sent = send(settings.kafka.cluster, to, events, rate=rate, count=count)
+        with closing(events):
+            sent = send(settings.kafka.cluster, to, events, rate=rate, count=count)
         typer.echo(f"{number(sent)} sent to {to}", err=True)
 
 

@@ -5,6 +5,7 @@ The client library makes its connections itself and only logs why one fails; `in
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 from typing import Any, cast
 
 from aiokafka import __version__, client, conn
@@ -22,6 +23,7 @@ from service.streaming.security import Security
 
 TLS_ALERT = 0x1503
 """How an answer in TLS begins that refuses us: the client reads it as the length of an answer."""
+CLOSE_SECONDS = 1.0
 EXPIRED, OTHER_NAME, OTHER_ADDRESS = 10, 62, 64
 """OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH."""
 
@@ -30,6 +32,7 @@ class Connection(AIOKafkaConnection):
     """Asks `Security`, which the library hands on as its provider of tokens, for secrets, and tells it of failures."""
 
     _step = "connect"
+    _known: Sequence[str] = ()
 
     @property
     def _security(self) -> Security:
@@ -41,6 +44,8 @@ class Connection(AIOKafkaConnection):
             made = await super().connect()
         except Exception as error:
             self._failed(error)
+            if self._protocol is not None:  # the library leaves what it closes to itself
+                await asyncio.wait([self._closed_fut], timeout=CLOSE_SECONDS)
             if isinstance(error, OSError | TimeoutError | KafkaError):
                 raise
             raise KafkaConnectionError(str(error)) from error  # what is no answer can be taken for anything
@@ -60,7 +65,17 @@ class Connection(AIOKafkaConnection):
 
     async def _do_sasl_handshake(self) -> None:
         self._step = "SASL"
-        await super()._do_sasl_handshake()
+
+        async def asked(request: Any, expect_response: bool = True) -> Any:
+            answer = await AIOKafkaConnection.send(self, request, expect_response)
+            self._known = getattr(answer, "enabled_mechanisms", self._known)
+            return answer
+
+        self.send = asked  # the library does not tell which mechanisms a listener knows that does not know ours
+        try:
+            await super()._do_sasl_handshake()
+        finally:
+            del self.send
 
     def authenticator_plain(self) -> Any:
         """With the password as it is now."""
@@ -96,7 +111,7 @@ class Connection(AIOKafkaConnection):
         if refused := next((e for e in chain if isinstance(e, ssl.SSLError)), None):
             return f"{os_cause(refused)}: {_tls_way_out(refused)}"
         if self._step == "SASL":
-            return f"SASL: {_sasl_reason(error, tls)}"
+            return f"SASL: {self._sasl_reason(error)}"
         if any(isinstance(e, asyncio.IncompleteReadError) and (e.expected or 0) >> 16 == TLS_ALERT for e in chain):
             return f"TLS: the listener speaks TLS: set kafka.security_protocol = {'SASL_SSL' if sasl else 'SSL'}"
         if isinstance(error, TimeoutError):
@@ -111,16 +126,17 @@ class Connection(AIOKafkaConnection):
             return f"SASL: the listener ended the connection, as one does that wants SASL: {meant}"
         return "something answers there, but not as a Kafka broker"
 
-
-def _sasl_reason(error: BaseException, tls: bool) -> str:
-    said = str(error.args[0]) if error.args else type(error).__name__
-    if isinstance(error, UnsupportedSaslMechanismError):
-        return f"{said}: set kafka.sasl_mechanism to one of these"
-    if isinstance(error, IllegalSaslStateError):
-        return f"the listener asks for none: set kafka.security_protocol = {'SSL' if tls else 'PLAINTEXT'}"
-    if isinstance(error, SaslAuthenticationFailed):
-        return f"{said}: see kafka.sasl_mechanism, kafka.sasl_username and its password"
-    return "no answer in time" if isinstance(error, TimeoutError) else said
+    def _sasl_reason(self, error: BaseException) -> str:
+        said = str(error.args[0]) if error.args else type(error).__name__
+        if isinstance(error, UnsupportedSaslMechanismError):
+            known = ", ".join(self._known)
+            return f"the listener does not know {self._sasl_mechanism}, but {known}: set kafka.sasl_mechanism"
+        if isinstance(error, IllegalSaslStateError):
+            meant = self._security.protocol.removeprefix("SASL_")
+            return f"the listener asks for none: set kafka.security_protocol = {meant}"
+        if isinstance(error, SaslAuthenticationFailed):
+            return f"{said}: see kafka.sasl_mechanism, kafka.sasl_username and its password"
+        return "no answer in time" if isinstance(error, TimeoutError) else said
 
 
 def _tls_way_out(error: ssl.SSLError) -> str:

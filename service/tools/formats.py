@@ -44,6 +44,10 @@ class Events:
                 raise ConfigurationError(f"{file}: {error.strerror}") from None
             self.name, self.size = file, Path(file).stat().st_size
 
+    def close(self) -> None:
+        """Where nobody has iterated."""
+        self._raw.close()
+
     def lines(self, bad: Callable[[str], None]) -> Iterator[Line]:
         """The good events; `bad` is told of each line that is none, and may raise.
 

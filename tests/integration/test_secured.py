@@ -1,0 +1,343 @@
+"""Kafka where it asks who is there: listeners by mechanisms, what each refusal says, rights, secrets that change."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from service.credentials.secret import Secret
+from service.credentials.tls import Tls
+from service.embedded.servers import Server
+from service.errors import DependencyError
+from service.streaming.cluster import Cluster
+from service.streaming.oauth import ClientCredentials
+from service.streaming.security import Security
+from tests import certificates
+from tests.conftest import DEADLINE, Run, create_topic, event, one_line, perceptron, wait
+from tests.secured import LISTENERS, MECHANISMS, Secured, password, secured
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
+NOT_TLS = "TLS: the listener ended the handshake: if it has no TLS, set kafka.security_protocol = "
+IS_TLS = "TLS: the listener speaks TLS: set kafka.security_protocol = "
+NO_SASL = "SASL: the listener asks for none: set kafka.security_protocol = "
+WANTS_SASL = "SASL: the listener ended the connection, as one does that wants SASL: set kafka.security_protocol = "
+UNTRUSTED = (
+    "TLS: certificate verify failed: unable to get local issuer certificate: kafka.ssl_cafile names the certificates "
+    "to trust"
+)
+REFUSED = "the listener refuses us: see kafka.ssl_certfile, our certificate"
+SEE = "see kafka.sasl_mechanism, kafka.sasl_username and its password"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = tmp_path_factory.mktemp("secured")
+    # A connection by token is ended by the broker after two seconds, unless it proves itself anew.
+    with secured(folder, certificates.make(folder), ["listener.name.sasl.connections.max.reauth.ms=2000"]) as broker:
+        yield broker
+
+
+def settings(broker: Secured, listener: str = "SASLTLS", user: str = "learner", **more: object) -> str:
+    """Of a user of SCRAM over TLS; `more` are further settings of [kafka], where None takes one away."""
+    kafka: dict[str, object] = {
+        "bootstrap_servers": broker.address(listener),
+        "security_protocol": LISTENERS[listener],
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_username": user,
+        "sasl_password": password(user),
+        "ssl_cafile": broker.certificates.ca,
+        **more,
+    }
+    return "".join(f'kafka.{name} = "{value}"\n' for name, value in kafka.items() if value is not None)
+
+
+async def said(cluster: Cluster) -> str:
+    """What a connection is refused with; "" where it is not."""
+    try:
+        await cluster.answers()
+    except DependencyError as error:
+        return str(error).removeprefix(f"{cluster}: ")
+    return ""
+
+
+async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> None:
+    """Listener by mechanism by what is wrong; and whoever is right is let in."""
+    own = broker.certificates
+
+    def security(
+        protocol: str, mechanism: str = "PLAIN", secret: str = "", cafile: str = own.ca, certfile: str | None = None
+    ) -> Security:
+        files = Tls(cafile, certfile) if "SSL" in protocol else None
+        secrets = Secret(secret or password("learner"))
+        if "SASL" not in protocol:
+            return Security(protocol, files)
+        if mechanism == "OAUTHBEARER":
+            tokens = ClientCredentials(broker.issuer.url, "learner", secrets, None, None)
+            return Security(protocol, files, tokens=tokens)
+        return Security(protocol, files, mechanism, "learner", secrets)
+
+    async def refused(listener: str, security: Security) -> str:
+        return await said(Cluster(broker.address(listener), security=security))
+
+    for listener, its in {"PLAINTEXT": "PLAINTEXT", **LISTENERS}.items():
+        tls, sasl = "SSL" in its, "SASL" in its
+        ours = own.client if listener == "MTLS" else None
+        for protocol in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+            for mechanism in MECHANISMS if "SASL" in protocol else ["-"]:
+                if tls and "SSL" not in protocol:
+                    expected = IS_TLS + ("SASL_SSL" if "SASL" in protocol else "SSL")
+                elif "SSL" in protocol and not tls:
+                    expected = NOT_TLS + ("SASL_PLAINTEXT" if "SASL" in protocol else "PLAINTEXT")
+                elif "SASL" in protocol and not sasl:
+                    expected = NO_SASL + its
+                elif sasl and "SASL" not in protocol:
+                    expected = WANTS_SASL + its
+                else:
+                    expected = ""
+                found = await refused(listener, security(protocol, mechanism, certfile=ours))
+                assert found == expected, (listener, protocol, mechanism)
+        if tls:
+            assert await refused(listener, security(its, cafile=own.foreign_ca)) == UNTRUSTED
+            bare = Security(its, Tls(), "PLAIN", "learner", Secret(password("learner")))  # trusts the system's
+            assert await refused(listener, bare) == UNTRUSTED
+        if sasl:
+            wrong = {
+                "PLAIN": f"SASL: Authentication failed: Invalid username or password: {SEE}",
+                **{
+                    scram: "SASL: Authentication failed during authentication due to invalid credentials with SASL "
+                    f"mechanism {scram}: {SEE}"
+                    for scram in MECHANISMS[1:3]
+                },
+                "OAUTHBEARER": f"SASL: the token endpoint {broker.issuer.url} answers 401 Unauthorized "
+                "(invalid_client): see kafka.oauth_client_id and oauth_client_secret",
+            }
+            for mechanism, expected in wrong.items():
+                assert await refused(listener, security(its, mechanism, "wrong")) == expected
+    assert await refused("MTLS", security("SSL")) == f"TLS: tlsv13 alert certificate required: {REFUSED}"
+    foreign = await refused("MTLS", security("SSL", certfile=own.foreign_client))
+    assert foreign == f"TLS: sslv3 alert certificate unknown: {REFUSED}"
+    ways = {
+        "EXPIRED": "certificate has expired: the listener's certificate is to be renewed",
+        "ELSEWHERE": "Hostname mismatch, certificate is not valid for 'localhost'.: ask the name that is in it, or set "
+        "kafka.ssl_check_hostname = false",
+    }
+    for listener, way in ways.items():
+        assert await refused(listener, security("SSL")) == f"TLS: certificate verify failed: {way}"
+    anybody = Security("SSL", Tls(own.ca, check_hostname=False))
+    assert await refused("ELSEWHERE", anybody) == ""
+    expected = "SASL: the listener does not know PLAIN, but SCRAM-SHA-512: set kafka.sasl_mechanism"
+    assert await refused("SCRAM", security("SASL_PLAINTEXT")) == expected
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"sasl_password": "wrong"}, "SASL: Authentication failed during authentication due to invalid credentials"),
+        ({"ssl_cafile": None}, UNTRUSTED),
+        ({"security_protocol": "SASL_PLAINTEXT", "ssl_cafile": None}, f"{IS_TLS}SASL_SSL"),
+    ],
+    ids=["password", "authority", "protocol"],
+)
+def test_commands_say_so_in_one_line(
+    broker: Secured, redis: Server, tmp_path: Path, wrong: dict[str, str], expected: str
+) -> None:
+    """`run`, `check` and tools: exit 3, the listener, the step."""
+    config = tmp_path / "perceptron.toml"
+    topics = f'topics = ["t"]\nredis.url = "redis://{redis.address}/0"\nhttp.port = 0\n'
+    config.write_text(topics + settings(broker, **wrong))
+    said = f"Kafka at {broker.address('SASLTLS')}: {expected}"
+    checked = perceptron("-c", str(config), "check")
+    assert (checked.returncode, checked.stdout.count(f"fail  {said}")) == (3, 1), checked
+    (tmp_path / "e.jsonl").write_bytes(event({"a": 1}, 1))
+    commands = ["suggest"], ["fit", "--topic", "t"], ["dead-letters", "list"], ["run", "--fail-fast"]
+    for command in [["produce", str(tmp_path / "e.jsonl")], *commands[: None if "sasl_password" in wrong else 2]]:
+        done = perceptron("-c", str(config), *command)
+        assert done.returncode == 3, done
+        assert said in (one_line(done.stderr) if command[0] != "run" else done.stderr.splitlines()[-1])
+
+
+RIGHT = r"(?P<operations>[\w, ]+) on (?P<resource>TOPIC(\.dead-letters)?|the group)"
+
+
+def documented() -> dict[str, list[str]]:
+    """The rights of each command, as docs/security.md lists them: `OPERATION RESOURCE NAME`, with TOPIC as it is."""
+    block = DOCUMENT.read_text().partition("Rights (ACLs)")[2].partition("```text\n")[2].partition("```")[0]
+    rows = dict(re.split(r" {2,}", line, maxsplit=1) for line in block.splitlines())
+    found: dict[str, list[str]] = {}
+    for command, text in rows.items():
+        for part in text.split("; "):
+            match = re.fullmatch(RIGHT, part)
+            if match is None:
+                assert part in {"nothing: a replica asks Redis alone", "as run", "as run, and Create on both topics"}
+                continue
+            about = "Group g" if match["resource"] == "the group" else f"Topic {match['resource']}"
+            found.setdefault(command, []).extend(f"{right} {about}" for right in match["operations"].split(", "))
+    return found
+
+
+async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
+    broker: Secured, redis: Server, topic: str, tmp_path: Path, run: Run
+) -> None:
+    """Each command with exactly its rights does its work; without one of them it names that one."""
+    for name in (topic, f"{topic}.dead-letters"):
+        await create_topic(broker.server, name)
+    rights = {
+        command: [right.replace("TOPIC", topic).replace("Group g", f"Group g-{topic}") for right in listed]
+        for command, listed in documented().items()
+    }
+    await broker.allow(*(f"learner {right}" for right in rights["run"]))
+    kept = "snapshots.keep_every = 0.01\n"
+    service = run(kept + settings(broker), kafka_address=broker.address("SASLTLS"), create=False).up()
+    config = tmp_path / "perceptron.toml"
+    about = f'topics = ["{topic}"]\nkafka.group_id = "g-{topic}"\nredis.url = "redis://{redis.address}/0"\n'
+    config.write_text(about + settings(broker, user="tool"))
+    events = tmp_path / "e.jsonl"
+    events.write_bytes(b"\n".join(event({"a": x, "b": -x}, 1 if x > 0 else -1) for x in range(-20, 20)))
+
+    async def turns_out(arguments: list[str], code: int, words: str) -> None:
+        """The broker's authoriser hears of rights a moment after they were granted."""
+        deadline = time.monotonic() + DEADLINE
+        while True:
+            done = perceptron("-c", str(config), *arguments)
+            if done.returncode == code and words in " ".join(done.stdout.split()) + done.stderr:
+                return
+            assert time.monotonic() < deadline, (arguments, code, words, done)
+
+    async def exactly(command: str, arguments: list[str], words: str = "", lacking: int = 3) -> None:
+        mine = [f"tool {right}" for right in rights[command]]
+        await broker.allow(*mine)
+        await turns_out(arguments, 0, words)
+        for right in mine:
+            await broker.take_away(right)
+            _, operation, kind, name = right.split()
+            where = f"topic {name}" if kind == "Topic" else "the group"
+            # Only warned of; and an `inspect` has more to show than the lag.
+            code = 0 if operation == "DescribeConfigs" else lacking
+            operation = "Read" if operation == "Describe" else operation
+            await turns_out(arguments, code, f"authorisation: this user lacks {operation} on {where}")
+            await broker.allow(right)
+        await broker.take_away(*mine)
+
+    await exactly("produce", ["produce", str(events)], "sent")
+    async with AIOKafkaProducer(bootstrap_servers=broker.server.address) as producer:
+        await producer.send_and_wait(topic, b"no event")
+        sent = (await producer.send_and_wait(topic, event({"a": 1}, 1))).offset + 1
+    assert service.wait_for(sent)["rejected"] == {"not-json": 1}
+    await exactly("run", ["check"])
+    await exactly("inspect", ["inspect"], " lag 0 ", lacking=0)
+    await exactly("verify, fit, suggest", ["verify"], "equal, bit for bit")
+    await exactly("verify, fit, suggest", ["fit", "--topic", topic])
+    await exactly("dead-letters list, show", ["dead-letters", "list"], f"{topic}-0-{sent - 2}")
+    await exactly("dead-letters retry", ["dead-letters", "retry", "--all"])
+    version = service.http.get(f"/v1/models/{topic}/versions").json()["versions"][-1]
+    to = ["--to", str(version["version"]), "--resume-at", f"0:{version['next']['0']}", "--yes"]
+    await exactly("rollback --resume-at", ["rollback", *to])
+    assert service.stop() == 0
+
+
+async def test_a_right_that_is_taken_away_is_waited_for(broker: Secured, topic: str, run: Run) -> None:
+    """Learning, or saves, wait for it; predictions go on; every event is learned once."""
+    letters = f"{topic}.dead-letters"
+    for name in (topic, letters):
+        await create_topic(broker.server, name)
+    mine = [f"learner Read Topic {topic}", f"learner Read Group g-{topic}", f"learner Write Topic {letters}"]
+    await broker.allow(*mine)
+    service = run(settings(broker), kafka_address=broker.address("SASLTLS"), create=False).up()
+    sent = rejected = 0
+    async with AIOKafkaProducer(bootstrap_servers=broker.server.address) as producer:
+
+        async def send(*values: bytes) -> None:
+            nonlocal sent
+            for value in values:
+                sent = (await producer.send_and_wait(topic, value)).offset + 1
+
+        await send(*(event({"a": x}, 1) for x in range(5)))
+        service.wait_for(sent)
+        for right in mine:
+            await broker.take_away(right)
+            before = service.log.read_text().count("this user lacks")
+            _, operation, kind, name = right.split()
+            where = f"topic {name}" if kind == "Topic" else "the group (kafka.group_id)"
+            await send(*(event({"a": x}, -1) for x in range(3)), b"no event")
+            rejected += 1
+
+            def told(where: str = where, operation: str = operation, before: int = before) -> bool:
+                assert service.predict({"features": {"a": 1}}).status_code == 200
+                text = service.log.read_text()
+                return text.count("this user lacks") > before and f"this user lacks {operation} on {where}" in text
+
+            wait(told, f"{right} is missed")
+            await broker.allow(right)
+            model = service.wait_for(sent)
+            assert (model["events"], model["rejected"]) == (sent - rejected, {"not-json": rejected}), right
+    assert service.process.poll() is None
+    assert service.stop() == 0
+    done = perceptron(
+        "-c", str(service.config), "verify", "-t", topic, "-b", broker.address("SASLTLS"), "--redis", service.redis_url
+    )
+    assert "equal, bit for bit" in done.stdout, done
+
+
+async def test_tokens_that_end_are_renewed_and_nothing_is_lost(broker: Secured, topic: str, run: Run) -> None:
+    """The broker ends connections with their tokens, every two seconds; the group keeps its member all that time."""
+    for name in (topic, f"{topic}.dead-letters"):
+        await create_topic(broker.server, name)
+    await broker.allow(
+        f"learner Read Topic {topic}", f"learner Read Group g-{topic}", f"learner Write Topic {topic}.dead-letters"
+    )
+    broker.issuer.seconds, issued = 3.0, broker.issuer.issued
+    own = settings(
+        broker, "SASL", sasl_mechanism="OAUTHBEARER", sasl_username=None, sasl_password=None, ssl_cafile=None,
+        oauth_token_url=broker.issuer.url, oauth_client_id="learner", oauth_client_secret=password("learner"),
+    )  # fmt: skip
+    service = run(own, kafka_address=broker.address("SASL"), create=False).up()
+    sent = 0
+    async with AIOKafkaProducer(bootstrap_servers=broker.server.address) as producer:
+        while broker.issuer.issued < issued + 4:
+            value = event({"a": sent}, 1 if sent % 2 else -1) if sent % 7 else b"no event"
+            sent = (await producer.send_and_wait(topic, value)).offset + 1
+            service.wait_for(sent)
+    text = service.log.read_text()
+    assert text.count("[info     ] learning ") == 1, text
+    assert "not learning any more" not in text
+    assert service.stop() == 0
+
+
+async def test_what_is_replaced_is_used_by_the_next_connection(broker: Secured, tmp_path: Path) -> None:
+    """A password, a certificate to trust and one to show, without a restart; what cannot be used is said."""
+    own, files = broker.certificates, {name: tmp_path / name for name in ("password", "ca", "client")}
+
+    def put(name: str, content: str | Path) -> None:
+        (tmp_path / "new").write_text(content if isinstance(content, str) else content.read_text())
+        (tmp_path / "new").replace(files[name])
+
+    put("password", "wrong")
+    put("ca", Path(own.foreign_ca))
+    put("client", Path(own.foreign_client))
+    secret = Secret(None, str(files["password"]))
+    sasl = Security("SASL_SSL", Tls(str(files["ca"])), "SCRAM-SHA-256", "learner", secret)
+    mtls = Security("SSL", Tls(str(files["ca"]), str(files["client"])))
+    told: list[str] = []
+    sasl.tell = told.append
+    by_password = Cluster(broker.address("SASLTLS"), security=sasl)
+    by_certificate = Cluster(broker.address("MTLS"), security=mtls)
+    assert [await said(by_password), await said(by_certificate)] == [UNTRUSTED] * 2
+    put("ca", Path(own.ca))
+    assert "invalid credentials" in await said(by_password)
+    assert (await said(by_certificate)).endswith(REFUSED)
+    put("password", f"{password('learner')}\n")
+    put("client", Path(own.client))
+    assert [await said(by_password), await said(by_certificate)] == ["", ""]
+    put("ca", "nothing")
+    assert await said(by_password) == ""
+    assert await said(by_password) == ""
+    expected = f"kafka.ssl_cafile: {files['ca']}: expected certificates in PEM; what it said before holds on"
+    assert told == [expected]
+    put("password", "two\nlines")
+    expected = f"SASL: kafka.sasl_password_file: {files['password']}: expected one line, the secret; found 2"
+    assert await said(by_password) == expected
+    files["password"].unlink()
+    assert await said(by_password) == f"SASL: kafka.sasl_password_file: {files['password']}: No such file or directory"

@@ -1,0 +1,152 @@
+"""Settings of how to be let in: what is missing, of no use or no certificate is found before anything connects."""
+
+from pathlib import Path
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from service.credentials.secret import Secret
+from service.errors import ConfigurationError
+from service.settings.load import load
+from service.streaming.oauth import ClientCredentials, MskIam
+from tests import certificates
+from tests.certificates import Certificates
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return certificates.make(tmp_path_factory.mktemp("certificates"))
+
+
+SASL = 'security_protocol = "SASL_SSL"\n'
+SSL = 'security_protocol = "SSL"\n'
+WRONG = {
+    "PROTOCOL": ('security_protocol = "TLS"', "security_protocol: Input should be 'PLAINTEXT', 'SSL'"),
+    "MECHANISM": (f'{SASL}sasl_mechanism = "SCRAM"', "sasl_mechanism: Input should be 'PLAIN', 'SCRAM-SHA-256'"),
+    "no user": (SASL, "sasl_username: is needed for PLAIN"),
+    "no password": (f'{SASL}sasl_username = "u"', "sasl_password: is needed for PLAIN"),
+    "two passwords": (f'{SASL}sasl_password = "CANARY"\nsasl_password_file = "FOLDER/one"', "sasl_password: set it or"),
+    "no file": ('sasl_password_file = "FOLDER/none"', "sasl_password_file: FOLDER/none: No such file or directory"),
+    "a folder": ('sasl_password_file = "FOLDER"', "sasl_password_file: FOLDER: Is a directory"),
+    "two lines": ('sasl_password_file = "FOLDER/two"', "sasl_password_file: FOLDER/two: expected one line, the secret"),
+    "no text": ('sasl_password_file = "FOLDER/bytes"', "sasl_password_file: FOLDER/bytes: expected text in UTF-8"),
+    "no use": ('sasl_password = "CANARY"', "sasl_password: is of no use with security_protocol = PLAINTEXT"),
+    "no use of a mechanism": ('sasl_mechanism = "PLAIN"', "sasl_mechanism: is of no use with security_protocol ="),
+    "no TLS": ('ssl_cafile = "CA"', "ssl_cafile: is of no use where security_protocol is without TLS"),
+    "no authority": (f'{SSL}ssl_cafile = "FOLDER/none"', "ssl_cafile: FOLDER/none: No such file"),
+    "no certificates": (
+        f'{SSL}ssl_cafile = "FOLDER/one"',
+        "ssl_cafile: FOLDER/one: expected cert",
+    ),
+    "no certificate": (
+        f'{SSL}ssl_certfile = "FOLDER/one"',
+        "ssl_certfile: FOLDER/one: expected a",
+    ),
+    "no key": (
+        f'{SSL}ssl_certfile = "CERT"\nssl_keyfile = "FOLDER/one"',
+        "ssl_keyfile: FOLDER/one",
+    ),
+    "key of another": (f'{SSL}ssl_certfile = "CERT"\nssl_keyfile = "OTHER"', "not the key of the"),
+    "key alone": (f'{SSL}ssl_keyfile = "OTHER"', "ssl_keyfile: is of no use without ssl_certfile"),
+    "closed key": (
+        f'{SSL}ssl_certfile = "CERT"\nssl_keyfile = "LOCKED"',
+        "ssl_key_password: is nee",
+    ),
+    "wrong key word": (
+        f'{SSL}ssl_certfile = "CERT"\nssl_keyfile = "LOCKED"\nssl_key_password = "CANARY"',
+        "ssl_key_password: does not open LOCKED",
+    ),
+    "no endpoint": (f'{SASL}sasl_mechanism = "OAUTHBEARER"', "oauth_token_url: is needed for OAUTHBEARER"),
+    "open endpoint": ('oauth_token_url = "http://id.example/token"', "oauth_token_url: expected https://"),
+    "no region": (f'{SASL}sasl_mechanism = "AWS_MSK_IAM"', "aws_region: is needed for AWS_MSK_IAM"),
+    "another's": (
+        f'{SASL}sasl_mechanism = "AWS_MSK_IAM"\naws_region = "eu-west-1"\nsasl_username = "u"',
+        "sasl_username: is of no use with AWS_MSK_IAM",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_one_line_that_names_setting_and_file(
+    name: str, own: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {"one": b"CANARY", "two": b"CANARY\nCANARY", "bytes": b"\xff\xfe"}
+    for file, content in files.items():
+        (tmp_path / file).write_bytes(content)
+    chain, _ = own.parts(own.client)
+    words = {"CA": own.ca, "CERT": chain, "OTHER": own.parts(own.server)[1], "LOCKED": _locked(own, tmp_path)}
+    text, expected = WRONG[name]
+    for word, value in {**words, "FOLDER": str(tmp_path)}.items():
+        text, expected = (
+            part.replace(f'"{word}', f'"{value}').replace(f" {word}", f" {value}") for part in (text, expected)
+        )
+    Path("perceptron.toml").write_text(f"[kafka]\n{text}\n")
+    with pytest.raises(ConfigurationError) as caught:
+        load(None, {})
+    said = str(caught.value)
+    assert said.startswith("kafka."), said
+    assert expected in said
+    assert "\n" not in said
+    assert "CANARY" not in said
+
+
+def _locked(own: Certificates, folder: Path) -> str:
+    """The client's key, closed by a password."""
+    from cryptography.hazmat.primitives import serialization
+
+    _, file = own.parts(own.client)
+    key = serialization.load_pem_private_key(Path(file).read_bytes(), None)
+    closed = serialization.BestAvailableEncryption(b"open sesame")
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, closed)
+    (folder / "locked.key").write_bytes(pem)
+    return str(folder / "locked.key")
+
+
+def test_a_key_is_opened_by_its_password_or_the_file_that_has_it(
+    own: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "word").write_text("open sesame\n")
+    chain, _ = own.parts(own.client)
+    files = {"ssl_certfile": chain, "ssl_keyfile": _locked(own, tmp_path), "security_protocol": "SSL"}
+    for word in ({"ssl_key_password": "open sesame"}, {"ssl_key_password_file": str(tmp_path / "word")}):
+        assert load(None, {"kafka": {**files, **word}}).kafka.tls.load() is not None
+
+
+def test_secrets_in_the_clear_are_said() -> None:
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "u", "sasl_password": "CANARY"}
+    said = load(None, {"kafka": {**login, "bootstrap_servers": "a:1,localhost:2"}}).warnings
+    assert said == [
+        "kafka.security_protocol = SASL_PLAINTEXT: PLAIN sends its secret over the network for all to read; SASL_SSL "
+        "hides it"
+    ]
+    assert load(None, {"kafka": {**login, "bootstrap_servers": "localhost:1,127.0.0.1:2,[::1]:3"}}).warnings == []
+    assert (
+        load(None, {"kafka": {**login, "bootstrap_servers": "a:1", "sasl_mechanism": "SCRAM-SHA-256"}}).warnings == []
+    )
+
+
+async def test_amazons_signer_makes_a_token_that_is_kept_for_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It signs here, with credentials that need no network; without any it says so."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "CANARY")
+    source = MskIam("eu-west-1")
+    first = await source.token()
+    assert len(first) > 100
+    assert "CANARY" not in first
+    assert await source.token() == first
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(KafkaConnectionError, match="no token for Amazon MSK: "):
+        await MskIam("eu-west-1").token()
+
+
+async def test_a_token_endpoint_that_is_not_there_is_named(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("")
+    nowhere = "http://127.0.0.1:1/token"
+    with pytest.raises(KafkaConnectionError, match=f"the token endpoint {nowhere}: Connection refused"):
+        await ClientCredentials(nowhere, "u", Secret("CANARY"), None, None).token()
+    with pytest.raises(KafkaConnectionError, match=r"oauth_client_secret_file: .*expected one line"):
+        await ClientCredentials(nowhere, "u", Secret(None, str(tmp_path / "secret")), None, None).token()
