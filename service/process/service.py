@@ -91,7 +91,7 @@ class Service:
             __version__, lambda: figures(self._models, self._kafka), lambda: self.ready, self._missing
         )
         self._learners: list[asyncio.Task[None]] = []
-        self._store = settings.redis.store
+        self._store = settings.redis.store(self._log.warning)
         cluster = settings.kafka.cluster
         cluster.security.tell = self._log.warning
         self._kafka = Kafka(

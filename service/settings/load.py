@@ -155,7 +155,7 @@ class Settings(BaseSettings):
     @property
     def warnings(self) -> list[str]:
         """A line for each thing that is set and is most often not meant."""
-        return [*self.ignored, *self.kafka.warnings, *self.http.warnings]
+        return [*self.ignored, *self.kafka.warnings, *self.redis.warnings, *self.http.warnings]
 
     def wanted(self, topic: str) -> bool:
         """Whether a pattern asks for this topic. Kafka's own topics and dead letters are nobody's events."""

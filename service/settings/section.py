@@ -41,7 +41,7 @@ class Section(BaseModel):
         value, file = getattr(self, name), getattr(self, f"{name}_file")
         if value is None and file is None:
             return None
-        return Secret(value.get_secret_value() if value else None, file)
+        return Secret(None if value is None else value.get_secret_value(), file)
 
 
 @contextmanager

@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 import msgspec
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 
-from service.errors import ConfigurationError, DependencyError
+from service.errors import ConfigurationError
 
 LEAST = 5, 0
 TRIED = "perceptron:{!tried}"
@@ -46,7 +46,7 @@ def saving(models: str) -> list[list[str]]:
 async def check(redis: Any, address: str, models: str, learn: bool) -> list[str]:
     """Refuse a Redis that would lose snapshots, or a user that cannot do what is needed; return warnings, a line each.
 
-    Raises ConfigurationError; DependencyError where saves must wait for it to change, and what the client raises.
+    Raises ConfigurationError, and what the client raises.
     """
     warnings = await _settings(redis, address)
     commands = saving(models) if learn else [*FOLLOWING, ["SMEMBERS", models]]
@@ -59,12 +59,14 @@ async def check(redis: Any, address: str, models: str, learn: bool) -> list[str]
             raise
         said = str(error)
     if REFUSED.search(said):
+        command = re.search(r"run the '(\S+)' command", said)
+        what = "keys that begin with perceptron:" if " key" in said else command[1].upper() if command else name
         raise ConfigurationError(
-            f"Redis at {address} refuses {name}, which {'learning' if learn else 'following'} needs: {said}: give the "
-            "user this right, or the command its name back (README.md lists what is needed)"
+            f"Redis at {address} refuses {what}, which {'learning' if learn else 'following'} needs: {said}: give the "
+            "user this right, or the command its name back (docs/security.md lists what is needed)"
         )
     if said.startswith("READONLY"):
-        raise DependencyError(f"Redis at {address} is a replica, which takes no saves: name its primary", "redis")
+        raise ReadOnlyError(said)
     return [*warnings, f"Redis at {address}: {name} fails, so saves will: {said}"] if said else warnings
 
 

@@ -7,31 +7,25 @@ perceptron:models   the set of model names
 
 import asyncio
 import re
-import ssl
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any, Self, cast
-from urllib.parse import urlsplit
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialBackoff
-from redis.exceptions import AskError, ClusterCrossSlotError, ClusterDownError, RedisError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
 
-from service.errors import ConfigurationError, DependencyError, os_cause
+from service.errors import DependencyError
 from service.snapshots import needs
 from service.snapshots.codec import damaged
+from service.snapshots.endpoint import Endpoint, redacted
 from service.snapshots.ports import Verdict
+from service.snapshots.refusals import elsewhere, reason
 
 MODELS = "perceptron:models"
 MAX_COMMAND = 1 << 20
 """Bytes of blobs in one command: a larger write holds the event loop longer than a slice of learning."""
-
-CONNECTIONS = 16
-"""Of a process, however many models it has: who finds none free waits for one."""
 
 LOOK = """
 local found = {}
@@ -55,53 +49,26 @@ def _text(raw: bytes) -> str:
     return text if PLAIN.fullmatch(text) else repr(raw)
 
 
-def redacted(url: str) -> str:
-    """A Redis address without its credentials."""
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return parts.path
-    return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
-
-
-def _reason(error: Exception) -> str:
-    """Why the client failed: it wraps what the system says in words of its own."""
-    chain: list[BaseException] = [error]  # of a connection that broke and could not be made again: some way down
-    while chain[-1].__context__ is not None:
-        chain.append(chain[-1].__context__)
-    known = (e for kind in (ssl.SSLError, OSError | RedisTimeoutError) for e in chain if isinstance(e, kind))
-    cause = next(known, error)
-    if isinstance(cause, TimeoutError | RedisTimeoutError):
-        return "no answer in time"
-    if isinstance(cause, RuntimeError):
-        return "the connection broke"
-    if isinstance(cause, AskError | ClusterCrossSlotError | ClusterDownError):
-        return f"it is a node of a Redis Cluster ({error}): name one Redis that runs without cluster mode"
-    return (os_cause(cause) if isinstance(cause, OSError) else str(error)) or type(error).__name__
-
-
 class RedisStore:
-    """The store on one Redis."""
+    """The store on one Redis: of this URL, or where the endpoint says."""
 
-    def __init__(self, url: str, timeout: float = 3.0) -> None:
+    def __init__(
+        self, where: str | Endpoint, timeout: float = 3.0, tell: Callable[[str], object] = lambda _: None
+    ) -> None:
+        """`tell` hears of certificates that changed and cannot be read."""
         self.missing_since = 0.0
-        try:
-            self.address = redacted(url)
-            pool: Any = BlockingConnectionPool.from_url(
-                url,
-                max_connections=CONNECTIONS,
-                timeout=timeout,
-                socket_timeout=timeout,
-                socket_connect_timeout=timeout,
-                protocol=2,  # which every server and proxy speaks; nothing here needs more
-                # A command may run twice; every command here may.
-                retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
-            )
-            # Typed as Any: its stubs answer str or bytes, and without decode_responses it is bytes.
-            self._redis: Any = Redis.from_pool(pool)
-        except ValueError as error:
-            raise ConfigurationError(f"redis.url: {error}") from None
+        self._endpoint = Endpoint(where) if isinstance(where, str) else where
+        pool: Any = self._endpoint.pool(timeout, tell)
+        # Typed as Any: its stubs answer str or bytes, and without decode_responses it is bytes.
+        self._redis: Any = Redis.from_pool(pool)
         self._commit = self._redis.register_script(files(__package__).joinpath("commit.lua").read_text())
         self._look = self._redis.register_script(LOOK)
+
+    @property
+    def address(self) -> str:
+        """Where Redis is, for messages: with sentinels, whom they named last."""
+        sentinels = self._redis.connection_pool.connection_kwargs.get("sentinels")
+        return str(sentinels or redacted(self._endpoint.url))
 
     async def check(self, learn: bool = True) -> list[str]:
         """Refuse a Redis that is not fit for learning, or for following alone: see needs.check."""
@@ -209,9 +176,12 @@ class RedisStore:
                     "rename or delete that key",
                     "redis",
                 ) from error
+            if elsewhere(error):  # connections are made anew, to whoever is the primary by then
+                await self._redis.connection_pool.disconnect(inuse_connections=False)
             if not isinstance(error, ResponseError):  # which is an answer
                 self.missing_since = self.missing_since or time.time()
-            raise DependencyError(f"Redis at {self.address}: {_reason(error)}", "redis") from error
+            why = reason(error, self._endpoint.secured)
+            raise DependencyError(f"Redis at {self.address}: {why}", "redis") from error
         self.missing_since = 0.0
         # The client can swallow a cancellation that arrives while it connects; the task must end all the same.
         if (task := asyncio.current_task()) and task.cancelling():

@@ -39,7 +39,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     for warning in settings.warnings:
         typer.echo(f"warn  {warning}")
     try:
-        async with settings.redis.store as store:
+        async with settings.redis.store() as store:
             warnings = await store.check(settings.learn)
         typer.echo(f"ok    Redis at {store.address}")
         for warning in warnings:

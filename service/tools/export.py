@@ -43,7 +43,7 @@ def export(settings: Settings, name: str, output: str | None, sklearn: str | Non
 
 
 async def _newest(settings: Settings, name: str) -> Answering:
-    async with settings.redis.store as store:
+    async with settings.redis.store() as store:
         return await newest(store, name, settings.of(name).options())
 
 

@@ -62,7 +62,7 @@ def inspect_model(settings: Settings, name: str, *, bound: bool, as_json: bool) 
 
 
 async def _about(settings: Settings, name: str, bound: bool) -> Inspection:
-    async with settings.redis.store as store:
+    async with settings.redis.store() as store:
         answering = await newest(store, name, settings.of(name).options())
         kept = await store.kept(name, [v.version for v in answering.head.kept])
     columns, w = answering.learner.columns, answering.learner.served

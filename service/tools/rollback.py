@@ -31,7 +31,7 @@ def _offsets(text: str | None) -> dict[int, int]:
 
 
 async def _rollback(settings: Settings, name: str, to: int, resume_at: Mapping[int, int], yes: bool) -> None:
-    async with settings.redis.store as store:
+    async with settings.redis.store() as store:
         found = await current_head(store, name)
         if found is None:
             raise await none_stored(store, name)

@@ -32,7 +32,7 @@ def reset_model(settings: Settings, name: str, yes: bool) -> None:
 
 
 async def _reset(settings: Settings, name: str, yes: bool) -> None:
-    async with settings.redis.store as store:
+    async with settings.redis.store() as store:
         if not await store.there(name):
             raise DataError(f"model {name} has no snapshot in Redis at {store.address}: there is nothing to reset")
         if not yes:

@@ -76,7 +76,7 @@ def verify_model(settings: Settings, name: str, as_json: bool) -> int:
 
 
 async def _verify(settings: Settings, name: str) -> dict[str, Any]:
-    async with settings.redis.store as store:
+    async with settings.redis.store() as store:
         snapshot, begun = await _begin(store, settings, name)
     learner, head = begun.learner, snapshot.head
     before = learner.counts.events

@@ -79,7 +79,9 @@ class Trial:
         self.rate = 2000
         self.logs: list[Topic] = []
         self.was_reset = False
-        self._watcher = Watcher(redis.address, topic)
+        self.redis_address = redis_proxy.address
+        """As services are given it."""
+        self._watcher: Any = Watcher(redis.address, topic)
         self._ended, self._held, self._quiet = threading.Event(), threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -105,7 +107,7 @@ class Trial:
 
     def service(self, *flags: str, settings: str = "", **more: Any) -> Running:
         """One more process, not waited for."""
-        where = self.kafka_proxy.address, self.redis_proxy.address, self.folder
+        where = self.kafka_proxy.address, self.redis_address, self.folder
         started = Running(self.topic, *where, f"{settings}\n{self.model}", *flags, **more)
         self.services.append(started)
         return started

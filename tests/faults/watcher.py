@@ -9,6 +9,7 @@ import contextlib
 import re
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -30,12 +31,18 @@ class Change(NamedTuple):
     command: bytes
     arguments: list[bytes]
     by_script: bool
+    at: float = 0.0
+    """Seconds since 1970."""
+    of: int = 0
+    """Which copy of the hash, where several are looked at."""
 
 
 class Reload(NamedTuple):
-    """The whole hash, as it was when looking began, or began again."""
+    """The whole hash, as it was when looking began, or began again; `at` and `of` as those of changes."""
 
     fields: dict[bytes, bytes]
+    at: float = 0.0
+    of: int = 0
 
 
 def parsed(line: bytes) -> Change | None:
@@ -44,13 +51,14 @@ def parsed(line: bytes) -> Change | None:
     arguments = [codecs.escape_decode(found)[0] for found in ARGUMENT.findall(said)]
     if not arguments:
         return None
-    return Change(arguments[0].upper(), arguments[1:], about.endswith(b"lua"))
+    return Change(arguments[0].upper(), arguments[1:], about.endswith(b"lua"), float(about.split()[0]))
 
 
 class Watcher:
     """Looks at one model on one Redis, from `look` until the server goes or `end`."""
 
-    def __init__(self, address: str, model: str) -> None:
+    def __init__(self, address: str, model: str, of: int = 0) -> None:
+        self._of = of
         self._host, _, port = address.partition(":")
         self._port, self._key = int(port), key(model).encode()
         self.seen: list[Change | Reload] = []
@@ -67,8 +75,9 @@ class Watcher:
         lines = self._socket.makefile("rb")
         assert lines.readline().startswith(b"+OK")
         with Client(host=self._host, port=self._port) as client:
+            now = time.time()
             fields: dict[bytes, bytes] = client.hgetall(self._key.decode())
-        self.seen.append(Reload(fields))
+        self.seen.append(Reload(fields, now, self._of))
         self._thread = threading.Thread(target=self._read, args=(lines,), daemon=True)
         self._thread.start()
 
@@ -80,7 +89,7 @@ class Watcher:
                 if change and change.command == b"ECHO":
                     self._echoed = change.arguments[0]
                 if change and change.command in writing and (self._key in change.arguments or not change.arguments):
-                    self.seen.append(change)
+                    self.seen.append(change._replace(of=self._of))
 
     def catch_up(self) -> None:
         """Wait until all that Redis has done by now is seen: it reports a little after it answers."""
@@ -123,14 +132,17 @@ class Seen:
 
     def judge(self, changes: list[Change | Reload]) -> tuple[Judge, list[str]]:
         """Raises Violation where an accepted head is wrong; the judge, and the digests in order of acceptance."""
-        judge, accepted, state = Judge(self), list[str](), self.redis.state
+        judge, accepted, copies = Judge(self), list[str](), {0: self.redis}
         for change in changes:
+            self.redis = copies.setdefault(change.of, world.Redis())
+            state = self.redis.state
             before = state.get("digest", b"").decode()
             if isinstance(change, Reload):
                 state.clear()
                 state.update({name.decode(): value for name, value in change.fields.items()})
                 after = state.get("digest", b"").decode()
                 if after and after not in judge.known:
+                    before = before or (accepted[-1] if change.of else "")
                     # The server died when it had this head in its file and had told nobody: there can be one.
                     judge.accepted(before, state["head"], None)
                     accepted.append(after)

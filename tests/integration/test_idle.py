@@ -14,7 +14,8 @@ from redis import Redis
 from service.embedded.servers import Server
 from service.serving.models import OWN_SECONDS, POLL_SECONDS
 from service.settings.load import Settings
-from service.snapshots.store import CONNECTIONS, key
+from service.snapshots.endpoint import CONNECTIONS
+from service.snapshots.store import key
 from service.streaming import metadata
 from service.tools.check import _check
 from tests.conftest import Run, Running, create_topic, event, wait

@@ -1,10 +1,8 @@
 """What a Redis must be and let its user do is said at the start, by name; and what it says of failures."""
 
-import asyncio
 import os
 import re
 import shutil
-import subprocess
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -80,27 +78,6 @@ async def test_a_right_that_is_missing_is_named_at_the_start(user: User, raw: An
         await store.check()
     assert await raw.exists(needs.TRIED) == 0
     assert not await raw.sismember(MODELS, needs.TRIED)
-
-
-@both_stores
-async def test_the_rights_that_the_readme_lists_are_enough(user: User, raw: Any, topic: str) -> None:
-    """Those of a learner, and those of a replica, which no learner can do with."""
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    learner, replica = (line.split() for line in re.findall(r"ACL SETUSER \S+ on >\S+ (.+?)(?:\s+#|$)", text, re.M))
-    store = await user(*learner)
-    assert await store.check() == []
-    k, state = keeper(store, topic), fresh()
-    for name in "abc":
-        learn(state, name)
-        last = await save(k, state)
-    follower = await user(*replica)
-    assert await follower.check(learn=False) == []
-    assert await follower.digests([topic, "none"]) == [last.digest, ""]
-    assert (await follower.head(topic) or ("",))[0] == last.digest
-    assert topic in await follower.models()
-    with pytest.raises(ConfigurationError, match="refuses HDEL, which learning needs"):
-        await follower.check()
-    assert not await raw.exists(needs.TRIED)
 
 
 @both_stores
@@ -197,36 +174,6 @@ async def test_a_node_of_a_cluster_is_told(tmp_path: Path) -> None:
             assert all("it is a node of a Redis Cluster (" in text for text in texts)
         finally:
             await store.close()
-
-
-async def test_a_tls_failure_names_tls_and_its_cause(tmp_path: Path) -> None:
-    certificate, private = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(  # noqa: ASYNC221
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", private, "-out", certificate],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    flags = "--tls-cert-file", str(certificate), "--tls-key-file", str(private), "--tls-ca-cert-file", str(certificate)
-    with (
-        started(tmp_path / "tls", *flags, "--tls-auth-clients", "no") as server,
-        started(tmp_path / "strict", *flags) as strict,
-    ):
-
-        async def said(url: str) -> str:
-            store = RedisStore(url)
-            try:
-                return str(await store.check())
-            except DependencyError as error:
-                return str(error)
-            finally:
-                await store.close()
-
-        assert await said(f"rediss://{server.address}/0?ssl_ca_certs={certificate}") == "[]"
-        assert "TLS: certificate verify failed: self-signed certificate" in await said(f"rediss://{server.address}/0")
-        # The server asks for ours when the handshake is over for us, and may be gone before it is heard to refuse.
-        async with asyncio.timeout(DEADLINE):
-            while "TLS: " not in await said(f"rediss://{strict.address}/0?ssl_ca_certs={certificate}"):
-                pass
 
 
 class Old:

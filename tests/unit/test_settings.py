@@ -83,6 +83,17 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
         ('[redis]\nurl = "redis://h:abc/0"', "redis.url: expected redis://"),
         ('[redis]\nurl = "redis://h:1/xyz"', "redis.url: expected redis://"),
         ('[redis]\nurl = "redis://[::1/0"', "redis.url: expected redis://"),
+        ('[redis]\nusername = "u"', "redis.username: needs password, or password_file"),
+        ('[redis]\nurl = "redis://u:p@h/0"\npassword = "x"', "redis.password: url has credentials too"),
+        ('[redis]\nurl = "redis://h/0?password=p"\npassword = "x"', "redis.password: url has credentials too"),
+        ('[redis]\npassword_file = "/nowhere"', "redis.password_file: /nowhere: No such file or directory"),
+        ('[redis]\nurl = "rediss://h/0"\nssl_cafile = "/nowhere"', "redis.ssl_cafile: /nowhere: No such file"),
+        ('[redis]\nssl_cafile = "/nowhere"', "redis.ssl_cafile: is of no use without TLS: url begins with rediss://"),
+        ('[redis]\nurl = "rediss://h/0?ssl_ca_certs=x"\nssl_check_hostname = false', "redis.url: has ssl options, as"),
+        ('[redis]\nsentinels = ["h"]', "redis.sentinels: expected HOST:PORT of each"),
+        ('[redis]\nsentinels = ["h:1"]\nurl = "redis://h/1"', "redis.url: sentinels name the host: leave it out"),
+        ('[redis]\nsentinels = ["h:1"]\nurl = "unix:///x"', "redis.url: sentinels name the host: leave it out"),
+        ('[redis]\nsentinel_password = "x"', "redis.sentinel_password: is of no use without sentinels"),
         ("model = 3", "model"),
     ],
 )
@@ -93,6 +104,31 @@ def test_what_is_wrong_is_one_line_that_names_the_setting(text: str, part: str) 
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+def test_sentinels_from_the_environment_and_the_database_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERCEPTRON_REDIS__SENTINELS", "a:1, b:2")
+    redis = load(None, {}).redis
+    assert (redis.sentinels, redis.url) == (["a:1", "b:2"], "redis:///0")
+    assert load(None, {"redis": {"url": "rediss:///3"}}).redis.url == "rediss:///3"
+
+
+@pytest.mark.parametrize(
+    ("redis", "warned"),
+    [
+        ({"url": "redis://:p@h/0"}, True),
+        ({"url": "redis://h/0", "password": "p"}, True),
+        ({"sentinels": ["localhost:1", "h:1"], "password": "p"}, True),
+        ({"url": "rediss://:p@h/0"}, False),
+        ({"url": "redis://h/0"}, False),
+        ({"url": "redis://127.0.0.1/0", "password": "p"}, False),
+        ({"url": "unix:///x", "password": "p"}, False),
+    ],
+)
+def test_a_password_in_the_clear_is_warned_of(redis: Any, warned: bool) -> None:
+    assert [("redis.url begins with redis://: " in line) for line in load(None, {"redis": redis}).warnings] == [
+        True
+    ] * warned
 
 
 def test_a_missing_file_is_said() -> None:

@@ -1,0 +1,177 @@
+"""A primary with two replicas, three sentinels that watch over them, and a trial whose services ask those."""
+
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from service.embedded.servers import Server, free_port
+from tests.conftest import perceptron, wait
+from tests.faults.proxy import Proxy
+from tests.faults.trial import Trial
+from tests.faults.watcher import Change, Reload, Watcher
+
+SERVICE = "perceptron"
+USER, PASSWORD, RIGHTS = "learner", "secret", "~perceptron:* +@all"
+"""Whose connections a server takes from when it is looked at."""
+WATCHING = f"""
+sentinel monitor {SERVICE} 127.0.0.1 {{primary}} 2
+sentinel down-after-milliseconds {SERVICE} 1500
+sentinel failover-timeout {SERVICE} 2000
+sentinel parallel-syncs {SERVICE} 2
+"""
+"""Below a second they take whom they just promoted for down: once a second they connect."""
+
+
+def asked(server: Server, *command: str) -> Any:
+    """What it answers, as text."""
+    with Redis(host="127.0.0.1", port=server.port, decode_responses=True, socket_timeout=5) as client:
+        return client.execute_command(*command)
+
+
+class Redundant:
+    """Three servers that keep the same, whoever of them is the primary, and their sentinels."""
+
+    def __init__(self, stack: ExitStack, folder: Path, binary: str) -> None:
+        def started(name: str, settings: str, *flags: str) -> Server:
+            port, own = free_port(), folder / name
+            own.mkdir(parents=True)
+            file = own / "conf"  # which it writes what it learns of others to
+            file.write_text(f"bind 127.0.0.1\nport {port}\ndir {own}\n{settings}")
+            server = Server([binary, str(file), *flags], port, own / "log")
+            stack.callback(server.stop)
+            server.start()
+            return server
+
+        users = folder / "users.acl"  # as they are at each start: `CONFIG REWRITE` leaves them alone
+        users.parent.mkdir()
+        users.write_text(f"user default on nopass ~* &* +@all\nuser {USER} off >{PASSWORD} {RIGHTS}\n")
+        keeping = f'appendonly yes\nsave ""\nrepl-diskless-sync-delay 0\naclfile {users}\n'
+        first = started("redis-0", keeping)
+        of = f"{keeping}replicaof 127.0.0.1 {first.port}\n"
+        self.servers = [first, started("redis-1", of), started("redis-2", of)]
+        watching = WATCHING.format(primary=first.port)
+        self.sentinels = [started(f"sentinel-{i}", watching, "--sentinel") for i in range(3)]
+        for server in self.servers[1:]:
+            self.follows(server, first)
+        wait(self._complete, "the sentinels know each other and the replicas")
+
+    def _complete(self) -> bool:
+        def known(sentinel: Server) -> tuple[int, int]:
+            said = asked(sentinel, "SENTINEL", "MASTER", SERVICE)
+            return int(said["num-other-sentinels"]), int(said["num-slaves"])
+
+        return all(known(sentinel) == (2, 2) for sentinel in self.sentinels)
+
+    def primary(self, but: Server) -> Server:
+        """Wait for another one than this: as the sentinels say, all of them, and it of itself."""
+
+        def agreed() -> Server | None:
+            with contextlib.suppress(RedisError):
+                said = {tuple(asked(s, "SENTINEL GET-MASTER-ADDR-BY-NAME", SERVICE)) for s in self.sentinels}
+                ((_, port),) = said if len(said) == 1 else {("", 0)}
+                for server in self.servers:
+                    if server is not but and server.port == int(port) and asked(server, "ROLE")[0] == "master":
+                        return server
+            return None
+
+        found: Server = wait(agreed, "the sentinels agree on a primary that is one")
+        return found
+
+    def follows(self, server: Server, primary: Server) -> None:
+        """Wait until it has what the primary has."""
+
+        def synchronised() -> bool:
+            with contextlib.suppress(RedisError):
+                role = asked(server, "ROLE")
+                return bool(role[0] == "slave" and role[2] == primary.port and role[3] == "connected")
+            return False
+
+        wait(synchronised, "a replica follows")
+
+
+class Primaries:
+    """As `Watcher`, of each server from when it is the primary until it is not, by themselves."""
+
+    def __init__(self, model: str, first: Server) -> None:
+        self._model, self._first = model, first
+        self._all: list[Watcher] = []
+
+    def look(self) -> None:
+        """Begin."""
+        self.look_at(self._first, current=True)
+
+    def look_at(self, server: Server, *, current: bool) -> None:
+        """At this one too. Nobody may write to it until this returns."""
+        watcher = Watcher(server.address, self._model, of=len(self._all) + 1)
+        watcher.look()
+        self._all.append(watcher)
+        if current:
+            self.catch_up, self.head = watcher.catch_up, watcher.head
+        asked(server, "ACL", "SETUSER", USER, "on")
+
+    def end(self) -> None:
+        """Look no more."""
+        for watcher in self._all:
+            watcher.end()
+
+    @property
+    def seen(self) -> list[Change | Reload]:
+        """In order of time."""
+        return sorted((change for watcher in self._all for change in tuple(watcher.seen)), key=lambda change: change.at)
+
+
+class SentinelTrial(Trial):
+    """Its services are given the sentinels."""
+
+    def __init__(
+        self, kafka: Server, kafka_proxy: Proxy, redundant: Redundant, unused: Proxy, topic: str, folder: Path
+    ) -> None:
+        super().__init__(kafka, kafka_proxy, redundant.servers[0], unused, topic, folder)
+        self.redundant = redundant
+        self.redis_address = ""
+        sentinels = json.dumps([sentinel.address for sentinel in redundant.sentinels])
+        user = f'username = "{USER}"\npassword = "{PASSWORD}"'
+        self.model = f"[redis]\nsentinels = {sentinels}\n{user}\n{self.model}"
+        self._watcher = Primaries(topic, redundant.servers[0])
+
+    def perceptron(self, command: str, *flags: str) -> Any:
+        """With the settings of a service, and so by the sentinels."""
+        file = str(self.services[0].config)
+        return perceptron("-c", file, command, "-t", self.topic, "-b", self.kafka.address, *flags)
+
+    @contextmanager
+    def unreplicated(self) -> Iterator[None]:
+        """What the primary accepts meanwhile, nobody else has."""
+        others = [server.process for server in self.redundant.servers if server is not self.redis and server.process]
+        for process in others:
+            process.send_signal(signal.SIGSTOP)
+        asked(self.redis, "CLIENT KILL TYPE replica")
+        before = self._watcher.head()
+        wait(lambda: self._watcher.head() != before, "a head that is going to be lost")
+        yield
+        for process in others:
+            process.send_signal(signal.SIGCONT)
+
+    def promoted(self) -> float:
+        """Wait until another one is primary, and is followed by the third; how long that took."""
+        old, began = self.redis, time.monotonic()
+        self.redis = self.redundant.primary(but=old)
+        took = time.monotonic() - began
+        self._watcher.look_at(self.redis, current=True)
+        for server in self.redundant.servers:
+            if server not in {self.redis, old}:
+                self.redundant.follows(server, self.redis)
+        return took
+
+    def back(self, old: Server) -> None:
+        """A primary that was killed is there again, and takes itself for one, with what it had."""
+        old.start()
+        self._watcher.look_at(old, current=False)

@@ -1,0 +1,73 @@
+"""The primary goes, and Sentinel makes a replica it: what no replica had is learned again."""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from service.embedded.servers import Server
+from tests.faults.conftest import everything, repeated
+from tests.faults.proxy import KafkaProxy, Proxy
+from tests.faults.sentinel import Redundant, SentinelTrial
+from tests.faults.store import DROPPED, said
+
+
+@pytest.fixture
+def trial(kafka: Server, kafka_proxy: KafkaProxy, topic: str, tmp_path: Path) -> Iterator[SentinelTrial]:
+    binary = shutil.which("redis-server")
+    if binary is None:
+        assert not os.environ.get("CI"), "CI must run against redis-server too"
+        pytest.skip("no redis-server on PATH")
+    with ExitStack() as stack:
+        redundant = Redundant(stack, tmp_path / "redundant", binary)
+        unused = stack.enter_context(Proxy(redundant.servers[0].port))
+        trial = SentinelTrial(kafka, kafka_proxy, redundant, unused, topic, tmp_path)
+        stack.enter_context(trial)
+        yield trial
+
+
+@pytest.mark.long
+def test_a_primary_is_killed_and_a_replica_takes_over(trial: SentinelTrial) -> None:
+    """Every other time it had accepted heads that nobody else has; for a while it comes back with them as a primary."""
+    trial.begin(services=2)
+    took, lost = list[float](), 0
+    for turn in range(repeated(20, 2)):
+        old = trial.redis
+        if turn % 2:
+            with trial.unreplicated():
+                old.kill()
+            lost += 1
+        else:
+            old.kill()
+        took.append(trial.promoted())
+        trial.progress(500)
+        trial.back(old)
+        trial.progress(500)
+        trial.redundant.follows(old, trial.redis)
+    judge = trial.finish(lost)
+    last = max(judge.known.values(), key=lambda judged: sum(judged.next.values()))
+    print(
+        f"{len(took)} failovers in {min(took):.1f} to {max(took):.1f} s, {len(judge.known) - last.version} heads lost, "
+        f"state dropped {said(trial, DROPPED)} times"
+    )
+    done = trial.perceptron("verify", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@everything
+def test_a_primary_hangs_and_is_one_still_when_it_wakes(trial: SentinelTrial) -> None:
+    """Two primaries for some seconds, and connections to both: whoever was sent to the new one asks no other."""
+    trial.begin(services=2)
+    for _ in range(5):
+        old = trial.redis
+        assert old.process is not None
+        old.process.send_signal(signal.SIGSTOP)
+        trial.promoted()
+        old.process.send_signal(signal.SIGCONT)
+        trial.progress(500)
+        trial.redundant.follows(old, trial.redis)
+    trial.finish()

@@ -1,0 +1,353 @@
+"""Redis over TLS, for users of few rights, and by its sentinels: what is needed works, what fails is one line."""
+
+import asyncio
+import json
+import re
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from redis.asyncio import Redis
+
+from service.embedded.servers import Server, free_port
+from service.errors import ConfigurationError, DependencyError
+from service.settings.load import load
+from service.settings.sections import RedisSettings
+from service.snapshots import needs
+from service.snapshots.store import RedisStore, key
+from tests.certificates import Certificates
+from tests.conftest import DEADLINE, Run, both_stores, clean_environment, perceptron, wait
+from tests.integration.kept import KEEPING, learn_and_keep, some_events
+from tests.integration.test_redis_needs import started
+from tests.saving import fresh, keeper, learn, save
+from tests.template import Copy
+
+DOCS = Path(__file__).parents[2] / "docs" / "security.md"
+
+
+class User(NamedTuple):
+    password: str
+    rights: str
+
+
+LISTED = re.findall(r"^ACL SETUSER (\S+) on >(\S+) (.+)$", DOCS.read_text(), re.MULTILINE)
+USERS = {name: User(password, rights) for name, password, rights in LISTED}
+"""As the page lists them."""
+
+
+class Secured(NamedTuple):
+    """A server with a port for TLS and one without, and a client of it."""
+
+    tls: str
+    plain: str
+    raw: Any
+
+
+@pytest.fixture(scope="module")
+def both_ports(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[tuple[str, str]]:
+    plain, folder = str(free_port()), tmp_path_factory.mktemp("secured") / "redis"
+    own = certificates.server
+    flags = "--tls-cert-file", own, "--tls-key-file", own, "--tls-ca-cert-file", certificates.ca, "--port", plain
+    with started(folder, *flags, "--tls-auth-clients", "no") as server:
+        yield server.address, f"127.0.0.1:{plain}"
+
+
+@pytest.fixture
+async def secured(both_ports: tuple[str, str], certificates: Certificates) -> AsyncIterator[Secured]:
+    """Each test sets what it likes; the next finds it as it was."""
+    raw: Any = Redis.from_url(f"redis://{both_ports[1]}", max_connections=1)
+    await raw.execute_command("ACL SETUSER", "alice", "on", ">old", "~perceptron:*", "+@all")
+    yield Secured(*both_ports, raw)
+    await raw.config_set("requirepass", "")
+    await raw.config_set("tls-auth-clients", "no")
+    await shows(raw, certificates.server)
+    await raw.acl_deluser("alice")
+    await raw.aclose()
+
+
+async def shows(raw: Any, certificate: str) -> None:
+    """The server's certificate from now on."""
+    await raw.execute_command("CONFIG SET", "tls-cert-file", certificate, "tls-key-file", certificate)
+
+
+def redis_settings(**redis: Any) -> RedisSettings:
+    return load(None, {"redis": redis}).redis
+
+
+async def said(timeout: float = 3.0, /, **redis: Any) -> str:
+    """What is wrong with these settings: nothing, or one line."""
+    found = ""
+    async with RedisStore(redis_settings(**redis).endpoint, timeout) as store:
+        try:
+            assert await store.check() == []
+        except DependencyError as error:
+            found = str(error)
+    assert re.fullmatch(r"(Redis at [^ ]+( \(by Sentinel\))?: .+)?", found)
+    return found
+
+
+NOTHING = ""
+
+
+async def test_tls_as_settings_say(secured: Secured, certificates: Certificates) -> None:
+    """Trusted and shown what files have; each that is missing or wrong is said, with the way out."""
+    url, ca = f"rediss://{secured.tls}/0", certificates.ca
+    assert await said(url=url, ssl_cafile=ca) == NOTHING
+    assert await said(url=f"{url}?ssl_ca_certs={ca}") == NOTHING
+    unknown = "TLS: certificate verify failed: self-signed certificate in certificate chain: redis.ssl_cafile names"
+    assert unknown in await said(url=url)
+    assert unknown in await said(url=url, ssl_cafile=certificates.foreign_ca)
+    await shows(secured.raw, certificates.expired)
+    assert "certificate verify failed: certificate has expired" in await said(url=url, ssl_cafile=ca)
+    await shows(secured.raw, certificates.elsewhere)
+    assert "is not valid for '127.0.0.1': use a name of its certificate, or" in await said(url=url, ssl_cafile=ca)
+    assert await said(url=url, ssl_cafile=ca, ssl_check_hostname=False) == NOTHING
+
+
+async def test_a_client_certificate_is_shown(secured: Secured, certificates: Certificates) -> None:
+    """By one file or two; where it is missing or foreign the server may be gone before it is heard to refuse."""
+    url, ca, refused = f"rediss://{secured.tls}/0", certificates.ca, "redis.ssl_certfile"
+    await secured.raw.config_set("tls-auth-clients", "yes")
+    chain, private = certificates.parts(certificates.client)
+    assert await said(url=url, ssl_cafile=ca, ssl_certfile=certificates.client) == NOTHING
+    assert await said(url=url, ssl_cafile=ca, ssl_certfile=chain, ssl_keyfile=private) == NOTHING
+    for shown in dict[str, str](), {"ssl_certfile": certificates.foreign_client}:
+        async with asyncio.timeout(DEADLINE):
+            while "TLS: tls" not in (line := await said(url=url, ssl_cafile=ca, **shown)):
+                assert refused in line
+        assert refused in line
+
+
+async def test_plain_and_tls_are_told_apart(secured: Secured, certificates: Certificates) -> None:
+    assert "ended before anything was said: if it speaks TLS, redis.url is rediss://" in await said(
+        url=f"redis://{secured.tls}/0"
+    )
+    assert "if it speaks no TLS, redis.url is redis://" in await said(
+        0.2, url=f"rediss://{secured.plain}/0", ssl_cafile=certificates.ca
+    )
+
+
+async def test_a_wrong_password_is_said_and_none(secured: Secured) -> None:
+    url, look = f"redis://{secured.plain}/0", ": look at redis.username and redis.password"
+    wrong = f"invalid username-password pair or user is disabled{look}"
+    assert wrong in await said(url=url, username="alice", password="canary")
+    assert wrong in await said(url=f"redis://alice:canary@{secured.plain}/0")
+    assert "leave redis.password out" in await said(url=url, password="canary")
+    assert await said(url=url, username="alice", password="old") == NOTHING
+    await secured.raw.config_set("requirepass", "old")
+    assert f"Authentication required{look}" in await said(url=url)
+    assert await said(url=url, password="old") == NOTHING
+
+
+async def test_what_changes_in_files_holds_for_the_next_connection(
+    secured: Secured, certificates: Certificates, tmp_path: Path
+) -> None:
+    """A password, and the authorities to trust; a file that is gone is named, and what it says later holds again."""
+    password, ca, told = tmp_path / "password", tmp_path / "ca.pem", list[str]()
+    password.write_text("old\n")
+    shutil.copy(certificates.foreign_ca, ca)
+    of = redis_settings(
+        url=f"rediss://{secured.tls}/0", username="alice", password_file=str(password), ssl_cafile=str(ca)
+    )
+
+    async def again() -> str:
+        await secured.raw.execute_command("CLIENT KILL USER alice")
+        try:
+            return await store.digest("m")
+        except DependencyError as error:
+            return str(error)
+
+    async with of.store(told.append) as store:
+        assert "certificate verify failed" in await again()
+        shutil.copy(certificates.ca, ca)
+        assert await again() == ""
+        await secured.raw.execute_command("ACL SETUSER", "alice", ">new", "<old")
+        assert "invalid username-password pair" in await again()
+        password.unlink()
+        assert f"{password}: No such file or directory" in await again()
+        password.write_text("new\n")
+        assert await again() == ""
+        ca.write_text("none")
+        assert await again() == ""
+        await shows(secured.raw, certificates.expired)
+        assert "TLS: certificate verify failed: certificate has expired" in await again(), (
+            "of one that was there before"
+        )
+        assert told == [f"ssl_cafile: {ca}: expected certificates in PEM; what it said before holds on"]
+
+
+@pytest.mark.parametrize("fault", ["password", "authority", "right"])
+async def test_each_command_says_it_in_one_line(
+    secured: Secured, certificates: Certificates, tmp_path: Path, fault: str
+) -> None:
+    """And no secret: neither where it is wrong, nor in what `config` shows."""
+    at = {"url": f"rediss://{secured.tls}/0", "ssl_cafile": certificates.ca, "username": "alice", "password": "canary"}
+    expected, codes = "invalid username-password pair", (3, 3, 3)
+    if fault == "authority":
+        at["ssl_cafile"], expected = certificates.foreign_ca, "TLS: certificate verify failed: "
+    elif fault == "right":
+        await secured.raw.execute_command("ACL SETUSER", "alice", ">canary", "-hset", "-hmget")
+        expected, codes = "give the user this right", (2, 2, 3)
+    file = tmp_path / "perceptron.toml"
+    lines = (f"{name} = {json.dumps(value)}" for name, value in at.items())
+    file.write_text("\n".join(['topics = ["m"]', "learn = false", "fail_fast = true", "[redis]", *lines]))
+    log = tmp_path / "log"
+    run = Copy(["-c", str(file), "run", "-p", "0"], log, clean_environment())
+    for command, code in zip((["check"], ["inspect"]), codes[1:], strict=True):
+        done = await asyncio.to_thread(perceptron, "-c", str(file), *command, cwd=tmp_path)
+        (line,) = [x for x in (done.stdout + done.stderr).splitlines() if not x.startswith("ok ")]
+        assert (expected in line, done.returncode) == (True, code), line
+        assert "canary" not in line
+    shown = (await asyncio.to_thread(perceptron, "-c", str(file), "config", cwd=tmp_path)).stdout
+    assert "redis.password" in shown
+    assert "canary" not in shown
+    assert await asyncio.to_thread(run.wait, DEADLINE) == codes[0]
+    errors = [line for line in log.read_text().splitlines() if "Redis at " in line]
+    assert len(errors) == 1, errors
+    assert expected in errors[0]
+    assert "canary" not in log.read_text()
+
+
+@both_stores
+async def test_the_rights_that_the_page_lists_are_enough_to_learn_and_to_follow(
+    redis: Server, raw: Any, topic: str
+) -> None:
+    """A replica's let nobody learn."""
+    for name in ("learner", "replica"):
+        await raw.execute_command("ACL", "SETUSER", name, "on", f">{USERS[name].password}", *USERS[name].rights.split())
+    stores = {
+        name: redis_settings(url=f"redis://{redis.address}/0", username=name, password=USERS[name].password).store()
+        for name in ("learner", "replica")
+    }
+    store, follower = stores.values()
+    assert await store.check() == []
+    k, state = keeper(store, topic), fresh()
+    for name in "abc":
+        learn(state, name)
+        last = await save(k, state)
+    assert await follower.check(learn=False) == []
+    assert await follower.digests([topic, "none"]) == [last.digest, ""]
+    assert (await follower.head(topic) or ("",))[0] == last.digest
+    assert topic in await follower.models()
+    with pytest.raises(ConfigurationError, match="refuses HDEL, which learning needs"):
+        await follower.check()
+    assert not await raw.exists(needs.TRIED)
+    for name, one in stores.items():
+        await one.close()
+        await raw.execute_command("ACL", "DELUSER", name)
+
+
+@pytest.mark.parametrize("redis", ["redis-server"], indirect=True)
+async def test_the_rights_that_the_page_lists_are_enough_for_each_command(
+    run: Run, redis: Server, raw: Any, producer: AIOKafkaProducer, kafka: Server, topic: str, tmp_path: Path
+) -> None:
+    """A learner, a replica and each tool, each as the user that is listed for it."""
+    for name, user in USERS.items():
+        await raw.execute_command("ACL", "SETUSER", name, "on", f">{user.password}", *user.rights.split())
+
+    def place(name: str) -> str:
+        return f"{name}:{USERS[name].password}@{redis.address}"
+
+    async def tool(name: str, *command: str) -> str:
+        where = ["-t", topic, *([] if command[0] in {"reset", "export"} else ["-b", kafka.address])]
+        where += ["--redis", f"redis://{place(name)}/0"]
+        env = {"PERCEPTRON_LEARN": str(name != "replica")}
+        done = await asyncio.to_thread(perceptron, *command, *where, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    learner = await asyncio.to_thread(run(KEEPING, redis_address=place("learner")).up)
+    replica = run("", "--no-learn", redis_address=place("replica"), create=False)
+    versions = await learn_and_keep(learner, producer, some_events(300))
+    await asyncio.to_thread(replica.up)
+    await asyncio.to_thread(wait, lambda: replica.model()["next"]["0"] == 300, "the replica follows")
+    for service in (learner, replica):
+        assert await asyncio.to_thread(service.stop) == 0
+        assert "permission" not in service.log.read_text()
+    for name in ("learner", "replica"):
+        assert "fail" not in await tool(name, "check")
+    assert topic in await tool("inspect", "inspect")
+    assert "perceptron-export" in await tool("export", "export")
+    assert "equal" in await tool("verify", "verify")
+    assert "has gone back" in await tool("rollback", "rollback", "--to", str(versions[-1]["version"]), "--yes")
+    assert "is forgotten" in await tool("reset", "reset", "--yes")
+    for name in USERS:
+        await raw.execute_command("ACL", "DELUSER", name)
+
+
+@pytest.fixture
+def sentinel(tmp_path: Path, secured: Secured) -> Iterator[Server]:
+    """One of them, which wants a password, and calls the secured server `perceptron`."""
+    folder, port = tmp_path / "sentinel", free_port()
+    folder.mkdir()
+    file = folder / "conf"
+    host, _, watched = secured.plain.partition(":")
+    file.write_text(
+        f"bind 127.0.0.1\nport {port}\ndir {folder}\nrequirepass canary\n"
+        f"sentinel monitor perceptron {host} {watched} 1\nsentinel down-after-milliseconds perceptron 60000\n"
+    )
+    server = Server([shutil.which("redis-server") or "", str(file), "--sentinel"], port, folder / "log")
+    server.start()
+    yield server
+    server.stop()
+
+
+async def test_who_sentinels_name_is_asked(secured: Secured, sentinel: Server) -> None:
+    """Database and credentials as settings say; what no sentinel says is one line with what each said."""
+    right: dict[str, Any] = {"sentinels": [f"127.0.0.1:{free_port()}", sentinel.address], "sentinel_password": "canary"}
+    assert await said(**right, username="alice", password="old") == NOTHING
+    assert await said(**right, url="redis:///3") == NOTHING
+    wrong = await said(**right, username="alice", password="x")
+    assert wrong.startswith(f"Redis at {secured.plain} (by Sentinel): invalid username-password pair")
+    no = "Redis at perceptron (by Sentinel): no sentinel names a primary (redis.sentinels, redis.sentinel_service): "
+    look = ": look at redis.sentinel_username and redis.sentinel_password"
+    asked: dict[str, Any] = {**right, "sentinels": [sentinel.address]}
+    wrong = f"{no}{sentinel.address} invalid username-password pair or user is disabled{look}"
+    assert await said(**asked | {"sentinel_password": "x"}) == wrong
+    assert await said(sentinels=[sentinel.address]) == f"{no}{sentinel.address} Authentication required{look}"
+    other = no.replace("perceptron", "other")
+    assert await said(**asked, sentinel_service="other") == f"{other}{sentinel.address} knows no service other"
+    assert await said(sentinels=[secured.plain]) == f"{no}{secured.plain} is no sentinel"
+    nobody = f"127.0.0.1:{free_port()}"
+    assert await said(sentinels=[nobody]) == f"{no}{nobody} Connection refused"
+
+
+async def test_what_leads_to_who_was_primary_before_is_not_used(
+    secured: Secured, sentinel: Server, redis: Server, raw: Any
+) -> None:
+    """Connections stand, and the sentinel names another: once it is asked again, or who it was refuses a save."""
+    client: Any = Redis(host="127.0.0.1", port=sentinel.port, password="canary")
+    settings = redis_settings(sentinels=[sentinel.address], sentinel_password="canary")
+
+    async def names(address: str) -> None:
+        await client.execute_command("SENTINEL", "REMOVE", "perceptron")
+        await client.execute_command("SENTINEL", "MONITOR", "perceptron", *address.split(":"), "1")
+
+    async with settings.store() as store:
+
+        async def put() -> tuple[int, int]:
+            """On three connections at a time; how many went to which server."""
+            await asyncio.gather(*(store.put("m", {str(i): b"x"}) for i in range(3)))
+            found = [await one.hlen(key("m")) for one in (secured.raw, raw)]
+            for one in (secured.raw, raw):
+                await one.delete(key("m"))
+            return found[0], found[1]
+
+        assert await put() == (3, 0)
+        await names(redis.address)
+        assert await put() == (3, 0), "nobody asked"
+        one, *_ = [c["id"] for c in await secured.raw.client_list() if c["cmd"] == "hset"]
+        await secured.raw.client_kill_filter(_id=one)
+        await put()
+        assert await put() == (0, 3)
+        await names(secured.plain)
+        await raw.config_set("min-replicas-to-write", 1)
+        with pytest.raises(DependencyError, match="NOREPLICAS"):
+            await store.put("m", {"x": b"x"})
+        await raw.config_set("min-replicas-to-write", 0)
+        assert await put() == (3, 0)
+        assert store.address == f"{secured.plain} (by Sentinel)"
+    await client.aclose()
