@@ -114,7 +114,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.process import service
 from service.serving import predictor
-service._warm_up()
+service.warm_up()
 found = [kernel for kernel in gc.get_objects() if isinstance(kernel, CPUDispatcher)]
 kernels = [kernel for kernel in found if kernel.py_func.__module__.startswith("service.")]
 warm = [len(kernel.signatures) for kernel in kernels]
