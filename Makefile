@@ -53,15 +53,15 @@ check: $(VENV)/.dev ## Linters and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-	--no-emit-index-url --no-emit-find-links pyproject.toml
-lock: $(VENV)/.build ## The newest versions that pyproject.toml allows, with hashes, for every Python (UPGRADE= keeps those that fit)
-	$(LOCK) $(UPGRADE) --extra dev -o requirements/dev.txt
-	$(LOCK) -c requirements/dev.txt -o requirements/run.txt
-	$(LOCK) -c requirements/dev.txt --extra embedded -o requirements/embedded.txt
-	$(LOCK:pyproject.toml=) $(UPGRADE) --group build -o requirements/build.txt
-	$(LOCK:pyproject.toml=) $(UPGRADE) --group fuzz -o requirements/fuzz.txt
 UPGRADE ?= --upgrade
+LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	--no-emit-index-url --no-emit-find-links
+lock: $(VENV)/.build ## The newest versions that pyproject.toml allows, with hashes; UPGRADE= keeps those that still fit
+	$(LOCK) $(UPGRADE) pyproject.toml --extra dev -o requirements/dev.txt
+	$(LOCK) pyproject.toml -c requirements/dev.txt -o requirements/run.txt
+	$(LOCK) pyproject.toml -c requirements/dev.txt --extra embedded -o requirements/embedded.txt
+	$(LOCK) $(UPGRADE) --group build -o requirements/build.txt
+	$(LOCK) $(UPGRADE) --group fuzz -o requirements/fuzz.txt
 
 LOWEST := tests/unit tests/contract $(addprefix tests/integration/test_,main_job.py command.py http.py produce.py export.py fit.py)
 lowest: $(VENV)/.build ## A choice of the tests with the oldest versions that pyproject.toml allows
@@ -75,7 +75,6 @@ image-steps: $(VENV)/.dev ## The Dockerfile's own steps in clean roots, and what
 sbom: $(VENV)/.dev ## sbom.json: what the image installs, as CycloneDX, with licences
 	$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/run
 	$(UV) pip install --quiet --python $(VENV)/run/bin/python $(LOCKED) -r requirements/run.txt
-	$(UV) pip install --quiet --python $(VENV)/run/bin/python --no-deps --no-build-isolation .
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o sbom.json $(VENV)/run
 
 clean: ## Remove the environment and caches
