@@ -34,7 +34,8 @@ from service.process.service import warm_up
 began = time.perf_counter()
 warm_up()
 seconds = time.perf_counter() - began
-stats = [k.stats for k in gc.get_objects() if isinstance(k, CPUDispatcher) and k.py_func.__module__.startswith("service.")]
+kernels = [k for k in gc.get_objects() if isinstance(k, CPUDispatcher)]
+stats = [k.stats for k in kernels if k.py_func.__module__.startswith("service.")]
 hits, misses = (sum(sum(getattr(s, name).values()) for s in stats) for name in ("cache_hits", "cache_misses"))
 print(f"kernels: {hits} loaded, {misses} compiled, {seconds:.2f} s")
 """
@@ -142,7 +143,7 @@ class Stage:
 
 def sent(name: str) -> bool:
     """Whether .dockerignore, a list of what is taken, lets this file or folder into the build."""
-    return f"!{name.split('/')[0]}" in (ROOT / ".dockerignore").read_text().splitlines()
+    return f"!{Path(name).parts[0]}" in (ROOT / ".dockerignore").read_text().splitlines()
 
 
 def _mount(*arguments: str) -> None:
@@ -231,9 +232,9 @@ def try_out(image: Stage, folder: Path) -> None:
 def main() -> None:
     """In a mount namespace of its own: what is mounted is gone before the folders are removed."""
     if len(sys.argv) == 1:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as name:
             unshare = ["unshare", "--mount", "--propagation", "private"]
-            done = subprocess.run([*unshare, sys.executable, "-m", "tests.image", folder], check=False)
+            done = subprocess.run([*unshare, sys.executable, "-m", "tests.image", name], check=False)
         raise SystemExit(done.returncode)
     (folder := Path(sys.argv[1])).chmod(0o755)
     (data := folder / "data").mkdir()
