@@ -31,7 +31,10 @@ def separator(seed: int) -> list[float]:
 
 
 def examples(seed: int, count: int) -> Iterator[Example]:
-    """`count` examples x (below 0: without end), each feature uniform in [-2, 2], with |w_opt·x| >= MARGIN for the vector of `separator`."""
+    """`count` examples x (below 0: without end), with |w_opt·x| >= MARGIN for the vector of `separator`.
+
+    Each feature is uniform in [-2, 2].
+    """
     w = separator(seed)
     rng = random.Random(seed + 1)
     while count:
