@@ -1,6 +1,7 @@
 """The Grafana dashboard is what its generator gives, asks for metrics that exist, and can be read."""
 
 import asyncio
+import functools
 import json
 import re
 import runpy
@@ -26,6 +27,7 @@ def test_the_committed_dashboard_is_what_its_generator_gives() -> None:
     assert render() == TEXT, "stale: run deploy/grafana/dashboard.py"
 
 
+@functools.cache
 def exported() -> set[str]:
     """The name of every sample that a learner can export, as its own /metrics writes it."""
     now = learned("m")
