@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test faults scale bounds accuracy bench simulate mutants fuzz fuzz-events fuzz-requests check clean
+.PHONY: demo test faults scale bounds accuracy bench simulate mutants fuzz fuzz-events fuzz-requests check lock lowest \
+	image-steps sbom clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
@@ -52,12 +53,44 @@ check: $(VENV)/.dev ## Linters and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+UPGRADE ?= --upgrade
+LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	--no-emit-index-url --no-emit-find-links
+lock: $(VENV)/.build ## The newest versions that pyproject.toml allows, with hashes; UPGRADE= keeps those that still fit
+	$(LOCK) $(UPGRADE) pyproject.toml --extra dev -o requirements/dev.txt
+	$(LOCK) pyproject.toml -c requirements/dev.txt -o requirements/run.txt
+	$(LOCK) pyproject.toml -c requirements/dev.txt --extra embedded -o requirements/embedded.txt
+	$(LOCK) $(UPGRADE) --group build -o requirements/build.txt
+	$(LOCK) $(UPGRADE) --group fuzz -o requirements/fuzz.txt
+
+LOWEST := tests/unit tests/contract $(addprefix tests/integration/test_,main_job.py command.py http.py produce.py export.py fit.py)
+lowest: $(VENV)/.build ## A choice of the tests with the oldest versions that pyproject.toml allows
+	$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/lowest
+	$(UV) pip install --python $(VENV)/lowest/bin/python --resolution lowest-direct --editable '.[dev]'
+	$(VENV)/lowest/bin/python -m pytest -n 2 -m 'not long' -p no:cacheprovider $(LOWEST) $(ARGS)
+
+image-steps: $(VENV)/.dev ## The Dockerfile's own steps in clean roots, and what they made on a read-only file system: needs root
+	$(BIN)/python -m tests.image $(ARGS)
+
+sbom: $(VENV)/.dev ## sbom.json: what the image installs, as CycloneDX, with licences
+	$(UV) venv --quiet --clear --python $(BIN)/python $(VENV)/run
+	$(UV) pip install --quiet --python $(VENV)/run/bin/python $(LOCKED) -r requirements/run.txt
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o sbom.json $(VENV)/run
+
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(VENV)/.embedded $(VENV)/.dev $(VENV)/.fuzz: $(VENV)/.%: pyproject.toml
+# From the locks, by uv, which is quick; by pip where uv does not reach what pip is set up to.
+LOCKED := --require-hashes --no-deps
+UV := $(BIN)/python -m uv
+$(VENV)/.embedded $(VENV)/.dev $(VENV)/.fuzz: $(VENV)/.%: requirements/%.txt $(VENV)/.build pyproject.toml
+	@echo "installing the service and its $* packages into $(VENV)"
+	@$(UV) pip install --python $(BIN)/python $(LOCKED) -r $< || $(PIP) install $(LOCKED) -r $<
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.build: requirements/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing the service and its $* packages into $(VENV)"
-	@$(PIP) install --editable '.[$*]'
+	@$(PIP) install --quiet $(LOCKED) -r $<
 	@touch $@

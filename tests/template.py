@@ -83,7 +83,7 @@ def _serve() -> None:
     from service.cli import main
     from service.process import service
 
-    service._warm_up()
+    service.warm_up()
     for line in sys.stdin:
         asked = json.loads(line)
         if "ended" in asked:

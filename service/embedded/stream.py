@@ -1,7 +1,12 @@
-"""The demo's events: labels by a known separating vector, with a margin, so that the mistake bound is known."""
+"""The demo's events: labels by a known separating vector, with a margin, so that the mistake bound is known.
 
+`python -m service.embedded.stream` prints them without end, as JSON lines for `perceptron produce`.
+"""
+
+import json
 import math
 import random
+import signal
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -26,7 +31,10 @@ def separator(seed: int) -> list[float]:
 
 
 def examples(seed: int, count: int) -> Iterator[Example]:
-    """`count` examples x, each feature uniform in [-2, 2], with |w_opt·x| >= MARGIN for the vector of `separator`."""
+    """`count` examples x (below 0: without end), with |w_opt·x| >= MARGIN for the vector of `separator`.
+
+    Each feature is uniform in [-2, 2].
+    """
     w = separator(seed)
     rng = random.Random(seed + 1)
     while count:
@@ -35,3 +43,10 @@ def examples(seed: int, count: int) -> Iterator[Example]:
         if abs(s) >= MARGIN:
             count -= 1
             yield Example(dict(zip(NAMES, x, strict=True)), 1 if s > 0 else -1)
+
+
+if __name__ == "__main__":
+    for end in (signal.SIGINT, signal.SIGPIPE):  # whoever reads it has had enough
+        signal.signal(end, signal.SIG_DFL)
+    for example in examples(0, -1):
+        print(json.dumps(example._asdict()))

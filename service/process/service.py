@@ -162,7 +162,7 @@ class Service:
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         """Connect, then follow and learn; followers and learners become tasks of the process."""
         settings = self._settings
-        await asyncio.to_thread(_warm_up)
+        await asyncio.to_thread(warm_up)
         # One collection of everything imported so far would take longer than any slice of learning.
         gc.collect()
         gc.freeze()
@@ -286,7 +286,7 @@ class Service:
         return {**kafka, "redis": self._store.missing_since}
 
 
-def _warm_up() -> None:
+def warm_up() -> None:
     """Compile what is compiled before the first event and the first scrape wait for it."""
     most_headers(b"\0", 0)
     learner = Learner(Identity(features="positional", dimension=1))

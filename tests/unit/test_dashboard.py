@@ -1,6 +1,7 @@
 """The Grafana dashboard is what its generator gives, asks for metrics that exist, and can be read."""
 
 import asyncio
+import functools
 import json
 import re
 import runpy
@@ -26,7 +27,8 @@ def test_the_committed_dashboard_is_what_its_generator_gives() -> None:
     assert render() == TEXT, "stale: run deploy/grafana/dashboard.py"
 
 
-def _exported() -> set[str]:
+@functools.cache
+def exported() -> set[str]:
     """The name of every sample that a learner can export, as its own /metrics writes it."""
     now = learned("m")
     metrics = Metrics("1", lambda: [now], lambda: True, lambda: {"kafka": 0.0})
@@ -41,7 +43,7 @@ def test_every_metric_asked_for_is_one_that_the_service_exports() -> None:
     queries = [target["expr"] for panel in PANELS for target in panel["targets"]] + variables
     asked = {name for query in queries for name in re.findall(METRIC, query)}
     assert len(asked) > 20
-    assert asked <= _exported() | {"up"}
+    assert asked <= exported() | {"up"}
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda p: f"{p['id']} {p['title']}")

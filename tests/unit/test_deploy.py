@@ -1,5 +1,7 @@
 """What deploys the service names settings that exist, and what it starts is what the tests run."""
 
+import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,8 +12,10 @@ import pytest
 import yaml
 
 from service.settings.load import load
+from tests.image import DOCKERFILE, instructions, sent
 
 ROOT = Path(__file__).parents[2]
+STEPS = list(instructions(DOCKERFILE.read_text()))
 COMPOSE: Any = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 
 
@@ -39,10 +43,26 @@ def test_nothing_listens_beyond_this_machine() -> None:
             assert port.startswith("127.0.0.1:"), name
 
 
-def test_the_app_can_write_nowhere_and_do_nothing_more() -> None:
-    app = COMPOSE["services"]["perceptron"]
-    assert (app["read_only"], app["cap_drop"], app["init"]) == (True, ["ALL"], True)
-    assert app["security_opt"] == ["no-new-privileges:true"]
+def test_no_service_has_rights_that_it_does_not_need() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["mem_limit"], name
+        assert service["pids_limit"], name
+        assert service.get("read_only") is (None if name == "kafka" else True), name
+    assert COMPOSE["services"]["perceptron"]["init"] is True
+
+
+def test_the_producer_sends_events_that_are_good() -> None:
+    service = COMPOSE["services"]["producer"]
+    (pipeline,) = service["command"]
+    assert pipeline.endswith(" --rate 100")
+    here = pipeline.replace("python ", f"{sys.executable} ").replace(" perceptron ", f" {sys.executable} -m service ")
+    done = subprocess.run(
+        [*service["entrypoint"], f"{here.removesuffix('--rate 100')} --dry-run --count 50"],
+        env={**os.environ, "PERCEPTRON_TOPICS": "churn"}, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "50 events good; nothing was sent\n", done.stderr
 
 
 def test_redis_keeps_what_it_is_given() -> None:
@@ -70,4 +90,21 @@ def test_the_linters_are_content(command: list[str]) -> None:
 def test_the_image_runs_a_python_that_the_project_supports() -> None:
     required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     assert required == ">=3.11"
-    assert "FROM python:3.12-slim" in (ROOT / "deploy" / "Dockerfile").read_text()
+    assert {step.rest.split()[0] for step in STEPS if step.name == "FROM"} == {"python:3.12-slim"}
+
+
+def test_the_image_has_what_is_locked_and_nothing_else() -> None:
+    installs = [line for step in STEPS if step.name == "RUN" for line in re.findall("pip .*?install[^&]*", step.rest)]
+    assert len(installs) == 3
+    for line in installs:
+        assert "--no-deps" in line
+        assert "--require-hashes" in line or "--no-index" in line
+
+
+def test_the_build_is_sent_what_it_copies() -> None:
+    copied = [step.rest.split()[:-1] for step in STEPS if step.name == "COPY"]
+    here = [name for names in copied if not names[0].startswith("--from") for name in names]
+    assert len(here) > 3
+    for name in here:
+        assert (ROOT / name).exists(), name
+        assert sent(name), name

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -114,7 +115,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.process import service
 from service.serving import predictor
-service._warm_up()
+service.warm_up()
 found = [kernel for kernel in gc.get_objects() if isinstance(kernel, CPUDispatcher)]
 kernels = [kernel for kernel in found if kernel.py_func.__module__.startswith("service.")]
 warm = [len(kernel.signatures) for kernel in kernels]
@@ -162,6 +163,24 @@ def test_compiled_code_that_is_kept_is_of_what_it_calls_too(tmp_path: Path) -> N
             "print(loop.run(10), sum(loop.run.stats.cache_hits.values()))"
         )
         assert done.stdout == f"{10 * factor + 1} {kept}\n", done.stderr
+
+
+def test_compiled_code_that_was_brought_is_loaded_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """An image's: its files have other times than when they were compiled, and its file system is read-only."""
+    loop = tmp_path / "loop.py"
+    loop.write_text("from service.learning.compiled import compiled\n@compiled\ndef run(x): return x + 1\n")
+    code = (
+        f"import sys, numba.core.caching as c; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "def refuse(**_): raise OSError(30, 'Read-only file system')\n"
+        "if len(sys.argv) > 1: c.tempfile.TemporaryFile = refuse\n"
+        "import loop\n"
+        "print(loop.run(10), loop.run(0.5), sum(loop.run.stats.cache_hits.values()))"
+    )
+    half = code.replace(" loop.run(0.5),", "")
+    for written, expected in ((half, "11 0"), (f"import sys; sys.argv.append('')\n{code}", "11 1.5 1")):
+        done = _python(written)
+        assert done.stdout == f"{expected}\n", done.stderr
+        os.utime(loop, (0, 0))
 
 
 def test_the_refusal_refuses() -> None:

@@ -1,0 +1,96 @@
+"""The locks hold what pyproject.toml asks for and nothing else, with hashes, for whoever installs from anywhere."""
+
+import re
+import tomllib
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT: Any = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKS = {lock.stem: lock.read_text() for lock in (ROOT / "requirements").glob("*.txt")}
+EXTRAS = {"run": "", "embedded": "embedded", "dev": "dev"}
+"""Which extra of ours a lock is of."""
+ALLOWED = {
+    "0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT",
+    "PSF-2.0", "Zlib",
+    "Apache Software License", "BSD License", "ISC License (ISCL)", "MIT License",
+}  # fmt: skip
+"""Licences that ask for a notice at most, by SPDX's names; the last four by those of the older classifiers."""
+
+
+def _pins(lock: str) -> list[Requirement]:
+    """The packages of a lock, for every Python."""
+    lines = LOCKS[lock].replace("\\\n", " ").splitlines()
+    return [Requirement(line.split(" --hash=")[0]) for line in lines]
+
+
+def _here(lock: str) -> dict[str, str]:
+    """Those of the Python that runs this, by name."""
+    pins = [pin for pin in _pins(lock) if pin.marker is None or pin.marker.evaluate()]
+    assert len({canonicalize_name(pin.name) for pin in pins}) == len(pins)
+    return {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
+
+
+def _wanted(lock: str) -> list[Requirement]:
+    """What pyproject.toml itself says that a lock is for."""
+    if lock in PROJECT["dependency-groups"]:
+        return [Requirement(line) for line in PROJECT["dependency-groups"][lock]]
+    extras = PROJECT["project"]["optional-dependencies"]
+    found = [Requirement(line) for line in PROJECT["project"]["dependencies"] + extras.get(EXTRAS[lock], [])]
+    for own in [requirement for requirement in found if requirement.name == PROJECT["project"]["name"]]:
+        found.remove(own)
+        found += [Requirement(line) for extra in own.extras for line in extras[extra]]
+    return found
+
+
+@pytest.mark.parametrize("lock", sorted(LOCKS))
+def test_a_lock_fits_pyproject(lock: str) -> None:
+    pins = _here(lock)
+    stale = [str(r) for r in _wanted(lock) if not r.specifier.contains(pins.get(canonicalize_name(r.name), "0"))]
+    assert not stale, f"requirements/{lock}.txt is stale: make lock"
+
+
+@pytest.mark.parametrize("lock", sorted(EXTRAS))
+def test_a_lock_has_all_that_its_packages_need_and_nothing_else(lock: str) -> None:
+    """It is installed without a look at what they need."""
+    found: set[tuple[str, str]] = set()
+    todo = _wanted(lock)
+    while todo:
+        requirement = todo.pop()
+        for extra in ("", *requirement.extras):
+            key = canonicalize_name(requirement.name), extra
+            if key not in found:
+                found.add(key)
+                needs = map(Requirement, distribution(requirement.name).requires or ())
+                todo += [r for r in needs if r.marker is None or r.marker.evaluate({"extra": extra})]
+    assert {name for name, _ in found} == set(_here(lock)), f"requirements/{lock}.txt is stale: make lock"
+
+
+def test_the_locks_agree() -> None:
+    for lock in ("run", "embedded"):
+        assert {str(pin) for pin in _pins(lock)} <= {str(pin) for pin in _pins("dev")}
+
+
+@pytest.mark.parametrize("lock", sorted(LOCKS))
+def test_a_lock_pins_each_by_hashes_and_names_no_index(lock: str) -> None:
+    for line in LOCKS[lock].replace("\\\n", " ").splitlines():
+        assert re.fullmatch(r"[a-z0-9.-]+==[\w.!]+( ; [^\\]+?)?( +--hash=sha256:[0-9a-f]{64})+", line), line
+    assert "://" not in LOCKS[lock]
+
+
+def _licences(name: str) -> set[str]:
+    about = distribution(name).metadata
+    if expression := about["License-Expression"]:
+        return set(re.split(r" (?:AND|OR) ", expression.replace("(", "").replace(")", "")))
+    classifiers = [c.split(" :: ")[-1] for c in about.get_all("Classifier") or () if c.startswith("License ::")]
+    return set(classifiers) or {about["License"] or "none"}
+
+
+def test_all_that_is_shipped_may_be() -> None:
+    found = {name: licences for name in _here("run") if not (licences := _licences(name)) <= ALLOWED}
+    assert found == {}
