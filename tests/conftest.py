@@ -17,7 +17,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import httpx
@@ -29,7 +29,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from service.cli import main
 from service.embedded import servers
 from service.embedded.servers import Server
-from tests.template import Copy
+from tests import template
+from tests.template import Copy, Done, pause
 
 DEADLINE = 60.0
 SESSION_SECONDS, TAKEOVER_SECONDS = 6.0, 1.5
@@ -115,12 +116,12 @@ def topic() -> str:
 
 def wait(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
     """Wait until the condition holds, and return what it returned."""
-    deadline = time.monotonic() + seconds
+    started = time.monotonic()
     while True:
         if value := condition():
             return value
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.01)
+        assert time.monotonic() - started < seconds, f"not within {seconds} s: {what}"
+        time.sleep(pause(started))
 
 
 class Running:
@@ -155,8 +156,9 @@ class Running:
     def start(self, command: list[str]) -> "Running":
         """Start the process, or another in its place."""
         self.process: Copy | subprocess.Popen[bytes]
-        if command[:3] == [sys.executable, "-m", "service"]:
-            self.process = Copy(command[3:], self.log, clean_environment())
+        self.log.touch()
+        if command[:2] == [sys.executable, "-m"]:
+            self.process = Copy(command[2:], clean_environment(), self.log)
         else:
             with self.log.open("ab") as out:
                 self.process = subprocess.Popen(command, stdout=out, stderr=out, env=clean_environment())
@@ -323,14 +325,6 @@ def clean_environment(**more: str) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith("PERCEPTRON_")} | more
 
 
-class Done(NamedTuple):
-    """A command that has ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 def perceptron(
     *arguments: str,
     stdin: bytes | None = None,
@@ -340,17 +334,20 @@ def perceptron(
 ) -> Done:
     """Run a command to its end, with `env` beside the clean environment.
 
-    In this process, which takes a tenth of the time, unless it reads its input, takes signals or imports other things.
+    In this process, which takes a tenth of the time, unless it reads its input or takes signals, which a copy does, or
+    imports other things.
     """
     environment = clean_environment(**(env or {}))
-    if stdin is None and "PYTHONPATH" not in environment and not {"run", "demo"} & set(arguments):
-        with ThreadPoolExecutor(1) as thread:  # the caller may have a running loop
-            return thread.submit(_here, arguments, cwd or Path.cwd(), environment).result(seconds)
-    done = subprocess.run(
-        [sys.executable, "-m", "service", *arguments],
-        input=stdin, capture_output=True, cwd=cwd, env=environment, timeout=seconds, check=False,
-    )  # fmt: skip
-    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+    if "PYTHONPATH" in (env or {}):
+        done = subprocess.run(
+            [sys.executable, "-m", "service", *arguments],
+            capture_output=True, text=True, cwd=cwd, env=environment, timeout=seconds, check=False,
+        )  # fmt: skip
+        return Done(done.returncode, done.stdout, done.stderr)
+    if stdin is not None or {"run", "demo"} & set(arguments):
+        return template.run(["service", *arguments], environment, cwd, stdin or b"", seconds)
+    with ThreadPoolExecutor(1) as thread:  # the caller may have a running loop
+        return thread.submit(_here, arguments, cwd or Path.cwd(), environment).result(seconds)
 
 
 _ALONE = threading.Lock()
