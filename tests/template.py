@@ -25,9 +25,11 @@ from typing import Any, NamedTuple
 
 PACKAGES = (
     "aiokafka.admin", "fastapi", "httpx", "hypothesis", "jgo", "mmh3", "msgspec.json", "numba", "prometheus_client",
-    "pydantic_settings", "pytest", "redis.asyncio", "schemathesis.pytest.plugin", "structlog", "typer.main", "uvloop",
+    "pydantic_settings", "pytest", "redis.asyncio", "structlog", "typer.main", "uvloop",
 )  # fmt: skip
 SERVICE = ("service.process.service", "service.tools.produce", "service.tools.client", "service.tools.check")
+PYTEST = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+"""What `pytest` is told in a copy: some of its plugins are there before it."""
 
 
 class Done(NamedTuple):

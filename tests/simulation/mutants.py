@@ -14,8 +14,6 @@ IDENTITY, LEARNER = "service/learning/identity.py", "service/learning/learner.py
 BLOBS, HEAD, STORE = "service/snapshots/blobs.py", "service/snapshots/head.py", "tests/simulation/world.py"
 OFFSETS, SCALE = "service/streaming/offsets.py", "service/learning/scale.py"
 SEEDS = 300
-ALREADY_THERE = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
-"""The process that pytest begins in has imported its plugins."""
 CONTRACT = "tests/contract/test_store.py::test_of_the_simulator"
 ALONE = "tests/simulation/test_alone.py"
 NEWER = f"{ALONE}::test_a_newer_releases_head_is_not_gone_on_with"
@@ -246,7 +244,9 @@ def tried(mutant: Mutant) -> str:
         for compiled in source.parent.glob(f"__pycache__/{source.stem}.*"):
             compiled.unlink()
         if mutant.test:
-            return mutant.test if "1 failed" in _said(copy, "pytest", *ALREADY_THERE, mutant.test) else ""
+            from tests.template import PYTEST
+
+            return mutant.test if "1 failed" in _said(copy, "pytest", *PYTEST, mutant.test) else ""
         for seeds in ([f"{mutant.seed}:{mutant.seed + 1}"] if mutant.seed else []) + [f"0:{SEEDS}"]:
             if found := re.search(r"^(seed \d+: .*)", _said(copy, "tests.simulation", seeds), re.MULTILINE):
                 return found[1][:120]
