@@ -55,6 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = ordered
 
 
+WARM_UP = "from service.process.service import _warm_up; _warm_up()"
 BROKER = pytest.StashKey[tuple[contextlib.ExitStack, Server]]()
 
 
@@ -64,8 +65,10 @@ def pytest_configure_node(node: Any) -> None:
     if BROKER not in stash:
         stack = contextlib.ExitStack()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(_remember, folder / "remembered")
+        with ThreadPoolExecutor(2) as threads:
+            threads.submit(_remember, folder / "remembered")
+            # In a fresh clone all workers, and what they start, would compile the same at once.
+            threads.submit(subprocess.run, [sys.executable, "-c", WARM_UP], check=True)
             stash[BROKER] = stack, stack.enter_context(servers.kafka(folder))
     server = stash[BROKER][1]
     node.workerinput["kafka"] = server.port, str(server.log)
