@@ -6,6 +6,7 @@ stream under their bound. Every point comes from the service's own learner.
 
 import json
 import random
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,18 +61,25 @@ def boundary(axes: Any, ink: str) -> None:
     axes.set_title(f"the boundary after each of {len(lines)} mistakes", color=ink, fontsize=11)
 
 
-def bound(axes: Any, ink: str) -> None:
-    """Mistakes of the demo's stream and the live bound, over events, on a logarithmic scale."""
+@cache
+def history() -> tuple[list[int], list[int], list[float]]:
+    """Of the demo's stream: numbers of events, and after so many the mistakes and the live bound."""
     intercept, *coef = separator(SEED)
     learner = Learner(Identity(), options=Options(reference=Weights(coef, intercept, list(NAMES))))
     learner.begin({0: 0})
-    events, mistakes, bounds = [], [], []
+    events, mistakes, bounds = list[int](), list[int](), list[float]()
     for i, e in enumerate(examples(SEED, 40_000)):
         learner.apply(0, i, [json.dumps({"features": e.features, "label": e.label}).encode()])
         if i < 200 or i % 200 == 199:
             events.append(i + 1)
             mistakes.append(learner.counts.updates)
             bounds.append(learner.watch.bound[0] or 0)
+    return events, mistakes, bounds
+
+
+def bound(axes: Any, ink: str) -> None:
+    """Mistakes of the demo's stream and the live bound, over events, on a logarithmic scale."""
+    events, mistakes, bounds = history()
     axes.plot(events, bounds, color=BOUND, linewidth=2.0)
     axes.plot(events, mistakes, color=POSITIVE, linewidth=2.0)
     axes.set_yscale("log")

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import httpx
@@ -30,7 +30,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from service.cli import main
 from service.embedded import servers
 from service.embedded.servers import Server
-from tests.template import Copy
+from tests import template
+from tests.template import Copy, Done, pause
 
 if TYPE_CHECKING:
     from tests.certificates import Certificates
@@ -58,6 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = ordered
 
 
+WARM_UP = "from service.process.service import warm_up; warm_up()"
 BROKER = pytest.StashKey[tuple[contextlib.ExitStack, Server]]()
 
 
@@ -67,9 +69,24 @@ def pytest_configure_node(node: Any) -> None:
     if BROKER not in stash:
         stack = contextlib.ExitStack()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stash[BROKER] = stack, stack.enter_context(servers.kafka(folder))
+        with ThreadPoolExecutor(2) as threads:
+            threads.submit(_remember, folder / "remembered")
+            # In a fresh clone all workers, and what they start, would compile the same at once.
+            threads.submit(subprocess.run, [sys.executable, "-c", WARM_UP], check=True)
+            stash[BROKER] = stack, stack.enter_context(servers.kafka(folder))
     server = stash[BROKER][1]
     node.workerinput["kafka"] = server.port, str(server.log)
+
+
+def _remember(folder: Path) -> None:
+    """What Java has loaded for one broker is there for those that tests start, which costs them half as much."""
+    folder.mkdir()
+    written, cache = folder / "written", folder / "cache"
+    with servers.kafka(folder, flags=[f"-XX:AOTCacheOutput={written}"]) as server:
+        pass
+    if server.process and server.process.returncode == 128 + signal.SIGTERM:  # and not killed while it wrote
+        written.rename(cache)
+        os.environ["JDK_JAVA_OPTIONS"] = f"-XX:AOTCache={cache}"
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -127,12 +144,12 @@ def topic() -> str:
 
 def wait(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
     """Wait until the condition holds, and return what it returned."""
-    deadline = time.monotonic() + seconds
+    started = time.monotonic()
     while True:
         if value := condition():
             return value
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.01)
+        assert time.monotonic() - started < seconds, f"not within {seconds} s: {what}"
+        time.sleep(pause(started))
 
 
 class Running:
@@ -171,8 +188,9 @@ class Running:
     def start(self, command: list[str]) -> "Running":
         """Start the process, or another in its place."""
         self.process: Copy | subprocess.Popen[bytes]
-        if command[:3] == [sys.executable, "-m", "service"]:
-            self.process = Copy(command[3:], self.log, clean_environment())
+        self.log.touch()
+        if command[:2] == [sys.executable, "-m"]:
+            self.process = Copy(command[2:], clean_environment(), self.log)
         else:
             with self.log.open("ab") as out:
                 self.process = subprocess.Popen(command, stdout=out, stderr=out, env=clean_environment())
@@ -339,14 +357,6 @@ def clean_environment(**more: str) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith("PERCEPTRON_")} | more
 
 
-class Done(NamedTuple):
-    """A command that has ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 def perceptron(
     *arguments: str,
     stdin: bytes | None = None,
@@ -356,17 +366,20 @@ def perceptron(
 ) -> Done:
     """Run a command to its end, with `env` beside the clean environment.
 
-    In this process, which takes a tenth of the time, unless it reads its input, takes signals or imports other things.
+    In this process, which takes a tenth of the time, unless it reads its input or takes signals, which a copy does, or
+    imports other things.
     """
     environment = clean_environment(**(env or {}))
-    if stdin is None and "PYTHONPATH" not in environment and not {"run", "demo"} & set(arguments):
-        with ThreadPoolExecutor(1) as thread:  # the caller may have a running loop
-            return thread.submit(_here, arguments, cwd or Path.cwd(), environment).result(seconds)
-    done = subprocess.run(
-        [sys.executable, "-m", "service", *arguments],
-        input=stdin, capture_output=True, cwd=cwd, env=environment, timeout=seconds, check=False,
-    )  # fmt: skip
-    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+    if "PYTHONPATH" in (env or {}):
+        done = subprocess.run(
+            [sys.executable, "-m", "service", *arguments],
+            capture_output=True, text=True, cwd=cwd, env=environment, timeout=seconds, check=False,
+        )  # fmt: skip
+        return Done(done.returncode, done.stdout, done.stderr)
+    if stdin is not None or {"run", "demo"} & set(arguments):
+        return template.run(["service", *arguments], environment, cwd, stdin or b"", seconds)
+    with ThreadPoolExecutor(1) as thread:  # the caller may have a running loop
+        return thread.submit(_here, arguments, cwd or Path.cwd(), environment).result(seconds)
 
 
 _ALONE = threading.Lock()

@@ -3,11 +3,11 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tests import template
 
 HERE = Path(__file__).parents[1]
 KERNEL, RULES, BOUNDS = (f"service/learning/{name}.py" for name in ("kernel", "rules", "bounds"))
@@ -73,11 +73,7 @@ def tried(mutant: Mutant | None) -> Any:
                 assert text.count(old) == 1, f"{mutant.name}: {old!r} stands {text.count(old)} times in {mutant.file}"
                 text = text.replace(old, new)
             source.write_text(text)
-        # Not compiled: these few events take less time than the compiler.
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.stretches"], cwd=copy, env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = template.run(["tests.stretches"], os.environ | {"NUMBA_DISABLE_JIT": "1"}, copy, kind="packages")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

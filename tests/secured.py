@@ -195,7 +195,7 @@ def secured(folder: Path, certificates: Certificates, more: Iterable[str] = ()) 
         folder,
         properties=properties + "\n".join(lines).replace("{", "{{").replace("}", "}}") + "\n",
         format_options=[option for user in scram for option in ("--add-scram", user)],
-        java_options=[f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys.as_uri()}"],
+        flags=[f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys.as_uri()}"],
     ) as server:
         try:
             yield Secured(server, ports, certificates, issuer)

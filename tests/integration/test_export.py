@@ -16,7 +16,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import skops.io
 from aiokafka import AIOKafkaProducer
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.linear_model import Perceptron
@@ -160,6 +159,8 @@ def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, mo
     version = service.model(model)["version"]
     assert done.stderr == "".join(f"version {version} of {model} written to {file}\n" for _, file in files)
     about = json.loads((tmp_path / "m.json").read_text())
+    import skops.io  # it loads all of scikit-learn and SciPy: in the one worker that comes here
+
     assert skops.io.get_untrusted_types(file=tmp_path / "m.skops") == []
     fitted = skops.io.load(tmp_path / "m.skops", trusted=[])
     assert type(fitted) is (Perceptron if model in ROWS else Pipeline)
@@ -204,6 +205,8 @@ def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, mo
 def test_scikit_learn_goes_on_by_the_same_rule(service: Running, tmp_path: Path) -> None:
     """`partial_fit` on the loaded model, an event at a time, is the texts' rule with the model's eta."""
     assert export(service, "positional", "--sklearn", "m.skops", cwd=tmp_path).returncode == 0
+    import skops.io
+
     fitted = skops.io.load(tmp_path / "m.skops", trusted=[])
     w, b = fitted.coef_[0].copy(), float(fitted.intercept_[0])
     r = random.Random(3)

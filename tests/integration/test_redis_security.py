@@ -195,7 +195,7 @@ async def test_each_command_says_it_in_one_line(
     lines = (f"{name} = {json.dumps(value)}" for name, value in at.items())
     file.write_text("\n".join(['topics = ["m"]', "learn = false", "fail_fast = true", "[redis]", *lines]))
     log = tmp_path / "log"
-    run = Copy(["-c", str(file), "run", "-p", "0"], log, clean_environment())
+    run = Copy(["service", "-c", str(file), "run", "-p", "0"], clean_environment(), log)
     for command, code in zip((["check"], ["inspect"]), codes[1:], strict=True):
         done = await asyncio.to_thread(perceptron, "-c", str(file), *command, cwd=tmp_path)
         (line,) = [x for x in (done.stdout + done.stderr).splitlines() if not x.startswith("ok ")]
