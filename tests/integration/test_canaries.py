@@ -191,6 +191,7 @@ def test_a_service_that_is_refused_logs_no_secret(
     settings = [*settings_of(folder, certificates, form == "json")][form == "json"]
     config, log, port = tmp_path / "perceptron.toml", tmp_path / "log", free_port()
     config.write_text(toml(settings | {"log": form}))
+    log.touch()
     service = Copy(["service", "-c", str(config), "run", "-p", str(port)], clean_environment(), log)
     try:
         wait(lambda: "trying again" in log.read_text(), "Redis is not there")
