@@ -23,7 +23,7 @@ from sklearn.pipeline import Pipeline
 
 from service.embedded import servers
 from service.embedded.servers import Server
-from tests.conftest import Running, clean_environment, event, perceptron, wait
+from tests.conftest import Running, clean_environment, delete_topic, event, perceptron, wait
 
 SETTINGS = """
 [model]
@@ -111,6 +111,8 @@ def service(own_kafka: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
         finally:
             running.kill()
             running.http.close()
+            for model in MODELS:  # a worker may come here again, after tests of other files
+                asyncio.run(delete_topic(kafka, model))
 
 
 def _saved(running: Running, model: str, events: int) -> bool:
