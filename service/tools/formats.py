@@ -45,8 +45,9 @@ class Events:
             self.name, self.size = file, Path(file).stat().st_size
 
     def close(self) -> None:
-        """Where nobody has iterated."""
-        self._raw.close()
+        """Where nobody has iterated. Not standard input: whoever reads it would be waited for."""
+        if self._raw.name != 0:
+            self._raw.close()
 
     def lines(self, bad: Callable[[str], None]) -> Iterator[Line]:
         """The good events; `bad` is told of each line that is none, and may raise.
