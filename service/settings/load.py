@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    Field,
     ValidationError,
     field_validator,
     model_validator,
@@ -25,8 +26,11 @@ from pydantic_settings import (
 )
 
 from service.errors import ConfigurationError
+from service.settings.http import HttpSettings
+from service.settings.kafka import KafkaSettings
 from service.settings.model import ModelSettings
-from service.settings.sections import HttpSettings, KafkaSettings, RedisSettings, SnapshotSettings
+from service.settings.redis import RedisSettings
+from service.settings.section import Section
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|constrained).*\W.*|\[key\]")
@@ -48,6 +52,13 @@ def _matching(patterns: Iterable[str], topic: str) -> str | None:
             if pattern.startswith("^") and re.search(pattern, topic):
                 return pattern
     return None
+
+
+class SnapshotSettings(Section):
+    """`[snapshots]`: which versions are kept for rollback."""
+
+    keep_every: float = Field(300.0, gt=0)
+    keep: int = Field(12, ge=0)
 
 
 class Settings(BaseSettings):

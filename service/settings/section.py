@@ -1,7 +1,9 @@
 """What every table of the settings file is: of known names, each secret in a file too, TLS by its files."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
@@ -9,6 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from service.credentials.secret import Secret
 from service.credentials.tls import Tls
 from service.errors import ConfigurationError
+
+ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
+
+
+def loopback(host: str) -> bool:
+    """Whether this names this machine alone."""
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 class Section(BaseModel):

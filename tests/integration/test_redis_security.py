@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from service.embedded.servers import Server, free_port
 from service.errors import ConfigurationError, DependencyError
 from service.settings.load import load
-from service.settings.sections import RedisSettings
+from service.settings.redis import RedisSettings
 from service.snapshots import needs
 from service.snapshots.store import RedisStore, key
 from tests.certificates import Certificates

@@ -13,7 +13,7 @@ from service.monitoring.metrics import Metrics
 from service.serving.app import Limits, create_app
 from service.serving.models import Models
 from service.serving.tokens import Tokens
-from service.settings.sections import HttpSettings
+from service.settings.http import HttpSettings
 from service.snapshots.store import RedisStore
 from tests.certificates import Certificates
 

@@ -16,8 +16,8 @@ from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
+from service.settings.kafka import KafkaSettings
 from service.settings.load import Settings
-from service.settings.sections import KafkaSettings
 from service.streaming import internals
 from service.streaming.headers import most_headers
 from service.streaming.internals import DECODERS, MAX_BATCH_BYTES, MOST_HEADERS, TURN, BatchTooLarge

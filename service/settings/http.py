@@ -1,0 +1,76 @@
+"""`[http]`: where predictions are asked for, by whom, and how much of it."""
+
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from service.credentials.certificate import refused
+from service.credentials.tls import Tls
+from service.serving.tokens import Tokens
+from service.settings.section import Section, as_value_error, loopback
+
+
+class HttpSettings(Section):
+    """`[http]`: where predictions are asked for."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    token_file: str | None = Field(None, description="bearer tokens, one a line; who asks needs one, but for probes")
+    metrics_token_file: str | None = Field(None, description="others for /metrics; none: those of token_file")
+    ssl_certfile: str | None = Field(None, description="the service's certificate and its chain, in PEM; none: no TLS")
+    ssl_keyfile: str | None = Field(None, description="its key; none: it is in ssl_certfile")
+    max_body_bytes: int = Field(16 << 20, ge=1)
+    max_instances: int = Field(10_000, ge=1)
+    max_in_flight: int = Field(100, ge=1)
+    max_connections: int = Field(1000, ge=1, description="fewer where the limit of descriptors is too low for them")
+    header_timeout: float = Field(10.0, gt=0, description="seconds for a request's headers to arrive")
+    body_timeout: float = Field(10.0, gt=0, description="seconds for a request's body to arrive")
+    answer_timeout: float = Field(30.0, gt=0, description="seconds for an answer to be read")
+
+    @field_validator("token_file", "metrics_token_file", mode="after")
+    @classmethod
+    def _has_tokens(cls, file: str | None) -> str | None:
+        if file is not None:
+            with as_value_error():
+                Tokens(file)
+        return file
+
+    @model_validator(mode="after")
+    def _tls(self) -> Self:
+        if self.tls is not None:
+            with as_value_error():
+                self.tls.load()
+        return self
+
+    @property
+    def tls(self) -> Tls | None:
+        """The service's side of it, where it is set."""
+        set_here = self.ssl_certfile or self.ssl_keyfile
+        return Tls(certfile=self.ssl_certfile, keyfile=self.ssl_keyfile, server=True) if set_here else None
+
+    @property
+    def scheme(self) -> str:
+        """Of the service's address."""
+        return "https" if self.tls else "http"
+
+    @property
+    def token(self) -> str | None:
+        """What a command sends to a service of these settings."""
+        return Tokens(self.token_file).first if self.token_file else None
+
+    @property
+    def warnings(self) -> list[str]:
+        """An open door, tokens that others can read, an old certificate: a line each.
+
+        What only this machine's own programs reach is no door.
+        """
+        said = []
+        alone = loopback(self.host)
+        if not alone and self.token_file is None:
+            said.append("whoever reaches it may ask for predictions and weights; set http.token_file")
+        if not alone and self.tls is None and (self.token_file or self.metrics_token_file):
+            said.append("tokens come over the network as they are; set http.ssl_certfile, or have TLS before it")
+        found = [f"http.host = {self.host}: {line}" for line in said]
+        if self.tls and (why := refused(self.tls)):
+            found.append(f"http.ssl_certfile: {self.ssl_certfile}: clients refuse it: {why}")
+        return found

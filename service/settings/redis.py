@@ -1,0 +1,113 @@
+"""`[redis]`: where snapshots are kept, and how we are let in there."""
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import NoDecode
+
+from service.settings.section import ADDRESS, TlsSection, loopback
+
+if TYPE_CHECKING:
+    from service.snapshots.endpoint import Endpoint
+    from service.snapshots.store import RedisStore
+
+
+class RedisSettings(TlsSection):
+    """`[redis]`: where snapshots are kept."""
+
+    url: str = "redis://localhost:6379/0"
+    username: str | None = None
+    password: SecretStr | None = None
+    password_file: str | None = None
+    sentinels: Annotated[list[str], NoDecode] = Field(
+        [], description="host:port of each; then url has only its scheme and database, as redis:///0"
+    )
+    sentinel_service: str = Field("perceptron", min_length=1, description="what they call the primary")
+    sentinel_username: str | None = None
+    sentinel_password: SecretStr | None = Field(None, description="theirs, where they have one")
+    sentinel_password_file: str | None = None
+
+    @field_validator("url", mode="after")
+    @classmethod
+    def _reads(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            good = parts.scheme == "unix" or (parts.scheme in {"redis", "rediss"} and parts.port != 0)
+            good = good and (parts.scheme == "unix" or re.fullmatch(r"/?\d*", parts.path) is not None)
+        except ValueError:
+            good = False
+        if not good:
+            raise ValueError("expected redis://[user:password@]host:port/number, rediss:// or unix://path")
+        return url
+
+    @field_validator("sentinels", mode="before")
+    @classmethod
+    def _comma_separated(cls, sentinels: Any) -> Any:
+        return [s.strip() for s in sentinels.split(",") if s.strip()] if isinstance(sentinels, str) else sentinels
+
+    @model_validator(mode="after")
+    def _tls(self) -> Self:
+        self.check_tls(self.url.startswith("rediss://"), "is of no use without TLS: url begins with rediss://")
+        if "ssl_" in urlsplit(self.url).query and any(name.startswith("ssl_") for name in self.model_fields_set):
+            raise ValueError("url: has ssl options, as other settings have: say them in one place")
+        return self
+
+    @model_validator(mode="after")
+    def _credentials(self) -> Self:
+        for of in ("", "sentinel_"):
+            if getattr(self, f"{of}username") is not None and self.secret(f"{of}password") is None:
+                raise ValueError(f"{of}username: needs {of}password, or {of}password_file")
+        if self._in_url and self.secret("password"):
+            raise ValueError("password: url has credentials too: say them in one place")
+        return self
+
+    @model_validator(mode="after")
+    def _sentinels(self) -> Self:
+        """Who names the primary, and nothing beside that does."""
+        if not self.sentinels:
+            for name in self.model_fields_set:
+                if name.startswith("sentinel_"):
+                    raise ValueError(f"{name}: is of no use without sentinels")
+            return self
+        if not all(map(ADDRESS.fullmatch, self.sentinels)):
+            raise ValueError("sentinels: expected HOST:PORT of each")
+        if "url" not in self.model_fields_set:
+            self.url = "redis:///0"
+        parts = urlsplit(self.url)
+        if parts.scheme == "unix" or parts.hostname or parts.port:
+            raise ValueError("url: sentinels name the host: leave it out, as redis:///0 or rediss:///0")
+        return self
+
+    @property
+    def warnings(self) -> list[str]:
+        """A line where a password goes over a network in the clear."""
+        parts = urlsplit(self.url)
+        hosts = [sentinel.rpartition(":")[0] for sentinel in self.sentinels] or [parts.hostname or "localhost"]
+        if parts.scheme != "redis" or not (self._in_url or self.secret("password")) or all(map(loopback, hosts)):
+            return []
+        return [
+            "redis.url begins with redis://: the password goes over the network for all to read; rediss:// hides it"
+        ]
+
+    @property
+    def _in_url(self) -> bool:
+        parts = urlsplit(self.url)
+        return "@" in parts.netloc or re.search("(^|&)(username|password)=", parts.query) is not None
+
+    @property
+    def endpoint(self) -> "Endpoint":
+        """How it is reached."""
+        from service.snapshots.endpoint import Endpoint  # half of the commands need no client of Redis, and load none
+
+        own, theirs = self.secret("password"), self.secret("sentinel_password")
+        sentinels = tuple(self.sentinels), self.sentinel_service, self.sentinel_username, theirs
+        return Endpoint(self.url, self.username, own, self.tls, *sentinels)
+
+    def store(self, tell: Callable[[str], object] = lambda _: None) -> "RedisStore":
+        """What reaches it, and is to be closed; `tell` hears of certificates that changed and cannot be read."""
+        from service.snapshots.store import RedisStore  # as above
+
+        return RedisStore(self.endpoint, tell=tell)
