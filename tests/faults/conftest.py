@@ -1,6 +1,5 @@
 """A Kafka that services reach through a proxy, and a Redis of each trial's own behind another."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +9,7 @@ import pytest
 from service.embedded import servers
 from service.embedded.servers import PROPERTIES, Server, free_port
 from tests.faults.proxy import KafkaProxy, Proxy
-from tests.faults.trial import Trial
-
-ALL = os.environ.get("FAULTS") == "all"
-"""`make faults`: every case, and each as often as the promise says; otherwise a choice, less often."""
+from tests.faults.trial import ALL, Trial
 
 everything = pytest.mark.everything
 """A case for `make faults` alone."""
