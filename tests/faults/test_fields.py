@@ -19,7 +19,7 @@ from service import cli
 from service.embedded.servers import Server
 from service.snapshots.store import MODELS, RedisStore, key
 from tests.conftest import Run, Running, clean_environment, event, wait
-from tests.faults.conftest import ALL, everything
+from tests.faults.conftest import everything
 from tests.integration.kept import saved_thrice
 
 Damage = Callable[[Any, str], object]
