@@ -20,6 +20,7 @@ from service.embedded.servers import Server
 from service.snapshots.store import MODELS, RedisStore, key
 from tests.conftest import Run, Running, clean_environment, event, wait
 from tests.faults.conftest import everything
+from tests.faults.trial import ALL
 from tests.integration.kept import saved_thrice
 
 Damage = Callable[[Any, str], object]
