@@ -88,11 +88,14 @@ def _right(text: str) -> tuple[str, str, str, str, int]:
 class Issuer:
     """A token endpoint (RFC 6749, client credentials) on loopback, and the key set that the broker knows it by.
 
-    A client's id is its user; `seconds` is how long its tokens hold, `status` what it answers with, `issued` how many.
+    A client's id is its user; `seconds` is how long its tokens hold, `issued` how many there were. `fault` says how it
+    answers instead.
     """
 
     def __init__(self) -> None:
-        self.seconds, self.status, self.issued = 3600.0, 200, 0
+        self.seconds, self.fault, self.issued = 3600.0, "", 0
+        self.elsewhere = list[str | None]()
+        """What came where the fault `redirect` sends, by its header."""
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         issuer = self
 
@@ -101,14 +104,25 @@ class Issuer:
                 asked = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
                 user, _, secret = base64.b64decode(self.headers["authorization"].split()[1]).decode().partition(":")
                 right = asked["grant_type"] == ["client_credentials"] and secret == password(user)
-                status = issuer.status if right else 401
+                status = 200 if right else 401
                 body: dict[str, Any] = {"error": "invalid_client", "error_description": "no such client"}
                 if status == 200:
                     issuer.issued += 1
                     body = {"access_token": issuer.token(user), "token_type": "Bearer", "expires_in": issuer.seconds}
-                self.send_response(status)
+                if issuer.fault == "foreign":
+                    body["access_token"] += "AAAA"
+                raw = json.dumps(body).encode()
+                self.send_response(302 if issuer.fault == "redirect" else status)
+                if issuer.fault == "redirect":
+                    self.send_header("location", f"{issuer.url}/elsewhere")
+                if issuer.fault == "cut":
+                    self.send_header("content-length", str(len(raw)))
+                    raw = raw[:-3]
                 self.end_headers()
-                self.wfile.write(json.dumps(body).encode())
+                self.wfile.write(b"<html>" if issuer.fault == "page" else raw)
+
+            def do_GET(self) -> None:
+                issuer.elsewhere.append(self.headers["authorization"])
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -23,8 +23,8 @@ class Reread(Generic[T]):
         """As the files are now. Where they then say nothing that holds: as before, and `tell` hears so once."""
         try:
             if (stamps := self._stamps()) != self._seen:
-                self._seen = stamps
                 self._found, self._told = self._read(), ""
+                self._seen = stamps  # only now: what may be read a moment later has the same stamps
         except ConfigurationError as error:
             if str(error) != self._told:
                 self._tell(f"{error}; what it said before holds on")

@@ -22,5 +22,7 @@ class Secret(NamedTuple):
         assert self.file is not None  # noqa: S101 - one of the two is set
         lines = text(self.file).splitlines()
         if len(lines) != 1 or not lines[0]:
-            raise ConfigurationError(f"{self.file}: expected one line, the secret; found {len(lines)}")
+            raise ConfigurationError(
+                f"{self.file}: expected one line, the secret; found {len(lines) if any(lines) else 'none'}"
+            )
         return lines[0]

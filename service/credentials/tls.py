@@ -64,7 +64,7 @@ class Tls(NamedTuple):
         try:
             context.load_cert_chain(certfile, self.keyfile, password)
         except ssl.SSLError as error:
-            if error.reason == "KEY_VALUES_MISMATCH":
+            if error.reason in {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"}:
                 raise ConfigurationError(f"{key}: not the key of the certificate in ssl_certfile") from None
             if asked:
                 if self.server:
@@ -76,6 +76,8 @@ class Tls(NamedTuple):
             except ssl.SSLError:
                 raise ConfigurationError(f"ssl_certfile: {certfile}: expected a certificate in PEM") from None
             raise ConfigurationError(f"{key}: expected a private key in PEM") from None
+        except ValueError:
+            raise ConfigurationError("ssl_key_password: longer than 1,024 bytes, which no key can have") from None
 
     @property
     def files(self) -> list[str]:

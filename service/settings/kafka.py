@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from service.settings.section import ADDRESS, TlsSection, loopback
+from service.settings.section import TlsSection, is_address, loopback
 
 if TYPE_CHECKING:
     from service.streaming.cluster import Cluster
@@ -52,7 +52,7 @@ class KafkaSettings(TlsSection):
     @field_validator("bootstrap_servers", mode="after")
     @classmethod
     def _addresses(cls, servers: str) -> str:
-        if not all(map(ADDRESS.fullmatch, servers.split(","))):
+        if not all(map(is_address, servers.split(","))):
             raise ValueError("expected HOST:PORT, or several with commas between them")
         return servers
 

@@ -239,7 +239,8 @@ def _line(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         message = "there is no such setting"
     # A check of a whole table begins with the setting that it is about.
-    return f"{where}{'.' if _SETTING.match(message) else ': '}{message}" if where else message
+    of_table = len(error["loc"]) == 1 and _SETTING.match(message)
+    return f"{where}{'.' if of_table else ': '}{message}" if where else message
 
 
 def parse_start_at(text: str | None) -> str | dict[int, int] | None:

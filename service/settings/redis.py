@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from service.settings.section import ADDRESS, TlsSection, loopback
+from service.settings.section import TlsSection, is_address, loopback
 
 if TYPE_CHECKING:
     from service.snapshots.endpoint import Endpoint
@@ -36,6 +36,7 @@ class RedisSettings(TlsSection):
         try:
             parts = urlsplit(url)
             good = parts.scheme == "unix" or (parts.scheme in {"redis", "rediss"} and parts.port != 0)
+            good = good and bool(parts.hostname or not parts.netloc)  # else credentials are not quoted
             good = good and (parts.scheme == "unix" or re.fullmatch(r"/?\d*", parts.path) is not None)
         except ValueError:
             good = False
@@ -72,7 +73,7 @@ class RedisSettings(TlsSection):
                 if name.startswith("sentinel_"):
                     raise ValueError(f"{name}: is of no use without sentinels")
             return self
-        if not all(map(ADDRESS.fullmatch, self.sentinels)):
+        if not all(map(is_address, self.sentinels)):
             raise ValueError("sentinels: expected HOST:PORT of each")
         if "url" not in self.model_fields_set:
             self.url = "redis:///0"

@@ -12,7 +12,12 @@ from service.credentials.secret import Secret
 from service.credentials.tls import Tls
 from service.errors import ConfigurationError
 
-ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
+
+
+def is_address(text: str) -> bool:
+    """Whether it is HOST:PORT."""
+    return _ADDRESS.fullmatch(text) is not None and 0 < int(text.rpartition(":")[2]) < 65536
 
 
 def loopback(host: str) -> bool:
@@ -42,6 +47,8 @@ class Section(BaseModel):
         for name in type(self).model_fields:
             of = name.removesuffix("_file")
             if of != name and of in type(self).model_fields and getattr(self, name) is not None:
+                if not getattr(self, name):
+                    raise ValueError(f"{name}: expected the name of a file")
                 if getattr(self, of) is not None:
                     raise ValueError(f"{of}: set it or {name}, not both")
                 with as_value_error(f"{name}: "):

@@ -86,9 +86,13 @@ class Endpoint(NamedTuple):
                 shown = _shown(self.sentinel_username, self.sentinel_password)
                 options["sentinels"] = Sentinels(self.sentinels, self.service, self.secured, {**tls, **shown})
                 options["connection_class"] = _FoundSecured if self.secured else _FoundPlain
-            return BlockingConnectionPool(**options | tls | COMMON)
-        except (ValueError, TypeError, RedisError) as error:
+            pool = BlockingConnectionPool(**options | tls | COMMON)
+            pool.connection_class(**pool.connection_kwargs)  # which is where an option is found that there is none of
+        except TypeError as error:
+            raise ConfigurationError(f"redis.url: there is no option {str(error).rpartition(' ')[2]}") from None
+        except (ValueError, RedisError) as error:
             raise ConfigurationError(f"redis.url: {error}") from None
+        return pool
 
 
 class Sentinels:

@@ -5,11 +5,17 @@ The client library makes its connections itself and only logs why one fails; `in
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from aiokafka import __version__, client, conn
-from aiokafka.conn import AIOKafkaConnection, CloseReason, SaslPlainAuthenticator, ScramAuthenticator
+from aiokafka.conn import (
+    AIOKafkaConnection,
+    CloseReason,
+    OAuthAuthenticator,
+    SaslPlainAuthenticator,
+    ScramAuthenticator,
+)
 from aiokafka.errors import (
     IllegalSaslStateError,
     KafkaConnectionError,
@@ -23,6 +29,8 @@ from service.streaming.security import Security
 
 TLS_ALERT = 0x1503
 """How an answer in TLS begins that refuses us: the client reads it as the length of an answer."""
+CONNECT_SECONDS = 15.0
+"""For a connection, with all that proves who we are: what is no broker can be silent for ever."""
 CLOSE_SECONDS = 1.0
 EXPIRED, OTHER_NAME, OTHER_ADDRESS = 10, 62, 64
 """OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH."""
@@ -41,7 +49,8 @@ class Connection(AIOKafkaConnection):
     async def connect(self) -> Any:
         """As the library's; raises OSError, TimeoutError or KafkaError, which it knows, alone."""
         try:
-            made = await super().connect()
+            async with asyncio.timeout(CONNECT_SECONDS):
+                made = await super().connect()
         except Exception as error:
             self._failed(error)
             if self._protocol is not None:  # the library leaves what it closes to itself
@@ -92,6 +101,10 @@ class Connection(AIOKafkaConnection):
             sasl_mechanism=self._sasl_mechanism,
         )
 
+    def authenticator_oauth(self) -> Any:
+        """With a token as it is now."""
+        return _ByToken(sasl_oauth_token_provider=self._security)
+
     def _password(self) -> str:
         assert self._security.password is not None  # noqa: S101 - settings say so
         try:
@@ -105,9 +118,7 @@ class Connection(AIOKafkaConnection):
     def _why(self, error: BaseException) -> str:
         """The step, what was found, and the way out."""
         tls, sasl = "SSL" in self._security.protocol, "SASL" in self._security.protocol
-        chain = [error]
-        while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
-            chain.append(cause)
+        chain = list(_chain(error))
         if refused := next((e for e in chain if isinstance(e, ssl.SSLError)), None):
             return f"{os_cause(refused)}: {_tls_way_out(refused)}"
         if self._step == "SASL":
@@ -135,8 +146,25 @@ class Connection(AIOKafkaConnection):
             meant = self._security.protocol.removeprefix("SASL_")
             return f"the listener asks for none: set kafka.security_protocol = {meant}"
         if isinstance(error, SaslAuthenticationFailed):
-            return f"{said}: see kafka.sasl_mechanism, kafka.sasl_username and its password"
+            return f"{said}: see {self._security.see}"
         return "no answer in time" if isinstance(error, TimeoutError) else said
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """It and what led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+class _ByToken(OAuthAuthenticator):
+    """A listener answers a token that it refuses with more to read, which the library takes for welcome."""
+
+    async def step(self, payload: Any) -> Any:
+        if self._token_sent and payload:
+            self._sasl_oauth_token_provider.refused()
+            raise SaslAuthenticationFailed("the listener refuses the token")
+        return await super().step(payload)
 
 
 def _tls_way_out(error: ssl.SSLError) -> str:

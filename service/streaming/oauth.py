@@ -2,12 +2,16 @@
 
 import asyncio
 import base64
+import http.client
 import json
+import math
+import re
+import threading
 import time
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote_plus, urlencode
 
 from aiokafka.errors import KafkaConnectionError
@@ -17,9 +21,12 @@ from service.credentials.tls import Tls
 from service.errors import ConfigurationError, os_cause
 
 TOKEN_SECONDS = 10.0
-"""For the endpoint to answer."""
+"""For the endpoint to answer, whole."""
+MOST_BYTES = 1 << 20
+"""Of its answer."""
 RENEW = 0.8
 """Of the time that a token holds it is used for new connections."""
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 class Token(NamedTuple):
@@ -32,6 +39,9 @@ class Token(NamedTuple):
 class TokenSource(ABC):
     """The newest token, got anew before it ends."""
 
+    see: str
+    """The settings that it is made of, where a broker refuses it."""
+
     def __init__(self) -> None:
         self._newest, self._getting = Token("", 0.0), asyncio.Lock()
 
@@ -40,17 +50,61 @@ class TokenSource(ABC):
         async with self._getting:
             if time.monotonic() >= self._newest.until:
                 asked = time.monotonic()
-                text, seconds = await asyncio.to_thread(self.get)
+                text, seconds = await self._got()
                 self._newest = Token(text, asked + RENEW * seconds)
         return self._newest.text
+
+    def forget(self) -> None:
+        """A broker refuses it."""
+        self._newest = Token("", 0.0)
 
     @abstractmethod
     def get(self) -> tuple[str, float]:
         """A new token, and the seconds that it holds; may block. Raises KafkaConnectionError."""
 
+    async def _got(self) -> tuple[str, float]:
+        loop = asyncio.get_running_loop()
+        got: asyncio.Future[tuple[str, float]] = loop.create_future()
+
+        def settle(found: tuple[str, float] | None, error: Exception | None) -> None:
+            if got.done():
+                return
+            if found is not None:
+                got.set_result(found)
+            else:
+                got.set_exception(error or KafkaConnectionError("no token"))
+
+        def work() -> None:
+            found, failed = None, None
+            try:
+                found = self.get()
+            except Exception as error:
+                failed = error
+            try:
+                loop.call_soon_threadsafe(settle, found, failed)
+            except RuntimeError:  # the loop has ended meanwhile
+                return
+
+        # Not one of the loop's own threads: the process would wait for it at its end.
+        threading.Thread(target=work, daemon=True).start()
+        try:
+            async with asyncio.timeout(TOKEN_SECONDS):
+                return await got
+        except TimeoutError:
+            raise KafkaConnectionError(f"no token within {TOKEN_SECONDS:.0f} s: see {self.see}") from None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The secret is for the endpoint alone."""
+
+    def redirect_request(self, *_: Any) -> None:
+        pass
+
 
 class ClientCredentials(TokenSource):
     """From a token endpoint, which knows us by id and secret."""
+
+    see = "kafka.oauth_token_url, kafka.oauth_client_id and kafka.oauth_scope"
 
     def __init__(self, url: str, client_id: str, secret: Secret, scope: str | None, cafile: str | None) -> None:
         super().__init__()
@@ -59,44 +113,60 @@ class ClientCredentials(TokenSource):
     def get(self) -> tuple[str, float]:
         """As `TokenSource` says."""
         where = f"the token endpoint {self._url}"
-        asked = {"grant_type": "client_credentials"} | ({"scope": self._scope} if self._scope else {})
         try:
-            known = f"{quote_plus(self._id)}:{quote_plus(self._secret.now())}"
-            headers = {"authorization": f"Basic {base64.b64encode(known.encode()).decode()}"}
-            request = urllib.request.Request(self._url, urlencode(asked).encode(), headers)  # noqa: S310 - the setting
-            # The system's authorities, and ours beside them.
-            context = Tls().load()
-            if self._cafile:
-                context.load_verify_locations(self._cafile)
-            with urllib.request.urlopen(request, timeout=TOKEN_SECONDS, context=context) as answer:  # noqa: S310
-                found = json.load(answer)
-            return str(found["access_token"]), float(found.get("expires_in", 0))
+            raw = self._answer()
         except ConfigurationError as error:
             raise KafkaConnectionError(f"kafka.oauth_client_secret_file: {error}") from None
         except urllib.error.HTTPError as error:
-            raise KafkaConnectionError(
-                f"{where} answers {error.code} {error.reason}{_said(error)}: see kafka.oauth_client_id and "
-                "oauth_client_secret"
-            ) from None
+            with error:
+                way = ": see kafka.oauth_client_id and oauth_client_secret" if error.code in {400, 401, 403} else ""
+                raise KafkaConnectionError(f"{where} answers {error.code}{_said(error)}{way}") from None
         except OSError as error:
             cause = error.reason if isinstance(error, urllib.error.URLError) else error
             reason = os_cause(cause) if isinstance(cause, OSError) else str(cause)
             raise KafkaConnectionError(f"{where}: {reason}") from None
-        except (ValueError, TypeError, KeyError):
-            raise KafkaConnectionError(f"{where} answers with no token: expected JSON with access_token") from None
+        except (http.client.HTTPException, ValueError):
+            raise KafkaConnectionError(f"{where} does not speak HTTP as it should") from None
+        try:
+            found = json.loads(raw)
+            text, seconds = found["access_token"], float(found.get("expires_in", 0))
+            if _TOKEN.fullmatch(text) and math.isfinite(seconds):
+                return text, seconds
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            pass
+        raise KafkaConnectionError(f"{where} answers with no token: expected JSON with access_token and expires_in")
+
+    def _answer(self) -> bytes:
+        """What it answers, as far as is read of it."""
+        asked = {"grant_type": "client_credentials"} | ({"scope": self._scope} if self._scope else {})
+        known = f"{quote_plus(self._id)}:{quote_plus(self._secret.now())}"
+        headers = {"authorization": f"Basic {base64.b64encode(known.encode()).decode()}"}
+        request = urllib.request.Request(self._url, urlencode(asked).encode(), headers)  # noqa: S310 - the setting
+        # The system's authorities, and ours beside them.
+        context = Tls().load()
+        if self._cafile:
+            context.load_verify_locations(self._cafile)
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirect)
+        deadline, raw = time.monotonic() + TOKEN_SECONDS, b""
+        with opener.open(request, timeout=TOKEN_SECONDS) as answer:
+            while len(raw) < MOST_BYTES and time.monotonic() < deadline and (part := answer.read1(1 << 16)):
+                raw += part
+        return raw
 
 
 def _said(error: urllib.error.HTTPError) -> str:
     """The error's code as RFC 6749, 5.2 has it: a word of the endpoint's, never what we sent."""
     try:
-        code = json.load(error)["error"]
-    except (OSError, ValueError, TypeError, KeyError):
+        code = json.loads(error.read(1 << 16))["error"]
+    except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError, RecursionError):
         return ""
-    return f" ({code})" if isinstance(code, str) and code.replace("_", "").isalpha() else ""
+    return f" ({code})" if isinstance(code, str) and len(code) < 100 and code.replace("_", "").isalpha() else ""
 
 
 class MskIam(TokenSource):
     """Signed with AWS credentials, found as AWS's own tools find them; needs the extra `msk`."""
+
+    see = "kafka.aws_region and the AWS credentials"
 
     def __init__(self, region: str) -> None:
         super().__init__()
@@ -108,6 +178,8 @@ class MskIam(TokenSource):
 
         try:
             text, ends = MSKAuthTokenProvider.generate_auth_token(self._region)
+        except AttributeError:
+            raise KafkaConnectionError("no token for Amazon MSK: no AWS credentials were found") from None
         except Exception as error:  # those of two libraries, of no common class
             raise KafkaConnectionError(f"no token for Amazon MSK: {error}") from None
         return text, ends / 1000 - time.time()

@@ -4,6 +4,7 @@ So that a password, a token or a certificate is replaced without a restart. And 
 library logs and does not raise.
 """
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -54,9 +55,20 @@ class Security(AbstractTokenProvider):
 
     def why(self, bootstrap: str) -> str:
         """Why the last connections failed, to one of these addresses or to another broker; '' where none did lately."""
-        since, known = time.monotonic() - LATELY, bootstrap.split(",")
+        since, known = time.monotonic() - LATELY, re.sub(r"[\[\]]", "", bootstrap).split(",")
         where = {why: address for address, (at, why) in reversed(self._failures.items()) if at > since}
-        return "; ".join(why if at in known else f"broker at {at}: {why}" for why, at in where.items())
+        alone = known if len(known) == 1 else []
+        return "; ".join(why if at in alone else f"broker at {at}: {why}" for why, at in where.items())
+
+    @property
+    def see(self) -> str:
+        """The settings to look at where a listener refuses us."""
+        return self._tokens.see if self._tokens else "kafka.sasl_mechanism, kafka.sasl_username and its password"
+
+    def refused(self) -> None:
+        """A listener refuses our token."""
+        assert self._tokens is not None  # noqa: S101 - it was asked for
+        self._tokens.forget()
 
     @property
     def options(self) -> dict[str, Any]:

@@ -37,6 +37,8 @@ class Watch:
         """The group has told us what is ours, be it nothing, and has not taken it back."""
         self._cluster, self._group, self._say = cluster, group, say
         self._session_timeout, self._watchdog = session_timeout, watchdog
+        self._told = set[str]()
+        """Why Kafka does not answer, since it did last."""
         self._said = ""
         """Of the group, since we were in it."""
         self._failing: dict[str, float | None] = {}
@@ -47,7 +49,8 @@ class Watch:
         outside = time.monotonic()
         while True:
             missing = await self._look(list(logs.values()))
-            if missing and not self.missing_since:
+            if missing and (not self.missing_since or (self._is_ours(missing) and str(missing) not in self._told)):
+                self._told.add(str(missing))
                 self._say(str(missing))
             inside = self.joined and consumer._coordinator.coordinator_id is not None
             if inside:
@@ -61,8 +64,14 @@ class Watch:
             elif self.missing_since:
                 self._say("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
                 self.missing_since = 0.0
+                self._told.clear()
             await self._hangs(logs)
             await asyncio.sleep(LOOK_SECONDS)
+
+    @staticmethod
+    def _is_ours(missing: DependencyError) -> bool:
+        """Whether we are to change something, so that it is said also where it comes in the middle of an outage."""
+        return any(f": {step}: " in str(missing) for step in ("TLS", "SASL", "authorisation"))
 
     async def _look(self, logs: Sequence["TopicLog"]) -> DependencyError | None:
         """Look where the topics end; the error, where it is so of each that is held here, or nothing answers at all."""

@@ -63,6 +63,8 @@ def _masked(path: str, value: Any) -> Any:
     if path != "redis.url":
         return value
     parts = urlsplit(value)
+    if not (parts.query or parts.fragment or "@" in parts.netloc):
+        return value
     given, at, address = parts.netloc.rpartition("@")
     user, colon, _ = given.partition(":")
     # Its options may be passwords, and what is behind ? or # the rest of one that is not quoted.

@@ -31,6 +31,7 @@ UNTRUSTED = (
     "to trust"
 )
 REFUSED = "the listener refuses us: see kafka.ssl_certfile, our certificate"
+NONE_THERE = "SASL: the token endpoint URL answers with no token: expected JSON with access_token and expires_in"
 SEE = "see kafka.sasl_mechanism, kafka.sasl_username and its password"
 
 
@@ -113,7 +114,7 @@ async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> 
                     f"mechanism {scram}: {SEE}"
                     for scram in MECHANISMS[1:3]
                 },
-                "OAUTHBEARER": f"SASL: the token endpoint {broker.issuer.url} answers 401 Unauthorized "
+                "OAUTHBEARER": f"SASL: the token endpoint {broker.issuer.url} answers 401 "
                 "(invalid_client): see kafka.oauth_client_id and oauth_client_secret",
             }
             for mechanism, expected in wrong.items():
@@ -329,6 +330,34 @@ async def test_tokens_that_end_are_renewed_and_nothing_is_lost(broker: Secured, 
     assert text.count("[info     ] learning ") == 1, text
     assert "not learning any more" not in text
     assert service.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        ("redirect", "SASL: the token endpoint URL answers 302"),
+        ("cut", NONE_THERE),
+        ("page", NONE_THERE),
+        (
+            "foreign",
+            "SASL: the listener refuses the token: see kafka.oauth_token_url, kafka.oauth_client_id and "
+            "kafka.oauth_scope",
+        ),
+    ],
+)
+async def test_a_token_endpoint_that_answers_otherwise_is_named_and_asked_again(
+    broker: Secured, fault: str, expected: str
+) -> None:
+    """The secret goes nowhere else, no token is shown, and none that a listener refuses is kept."""
+    tokens = ClientCredentials(broker.issuer.url, "learner", Secret(password("learner")), None, None)
+    cluster = Cluster(broker.address("SASL"), security=Security("SASL_PLAINTEXT", tokens=tokens))
+    broker.issuer.fault = fault
+    try:
+        assert await said(cluster) == expected.replace("URL", broker.issuer.url)
+    finally:
+        broker.issuer.fault = ""
+    assert not any(broker.issuer.elsewhere)
+    assert await said(cluster) == ""
 
 
 async def test_what_is_replaced_is_used_by_the_next_connection(broker: Secured, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Settings of how to be let in: what is missing, of no use or no certificate is found before anything connects."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from aiokafka.errors import KafkaConnectionError
 from service.credentials.secret import Secret
 from service.errors import ConfigurationError
 from service.settings.load import load
+from service.streaming import oauth
 from service.streaming.oauth import ClientCredentials, MskIam
 from tests.certificates import Certificates
 
@@ -21,6 +23,9 @@ WRONG = {
     "two passwords": (f'{SASL}sasl_password = "CANARY"\nsasl_password_file = "FOLDER/one"', "sasl_password: set it or"),
     "no file": ('sasl_password_file = "FOLDER/none"', "sasl_password_file: FOLDER/none: No such file or directory"),
     "a folder": ('sasl_password_file = "FOLDER"', "sasl_password_file: FOLDER: Is a directory"),
+    "an empty line": ('sasl_password_file = "FOLDER/empty"', "sasl_password_file: FOLDER/empty: expected one line"),
+    "no name": ('sasl_password_file = ""', "sasl_password_file: expected the name of a file"),
+    "no port": ('bootstrap_servers = "a:99999"', "bootstrap_servers: expected HOST:PORT"),
     "two lines": ('sasl_password_file = "FOLDER/two"', "sasl_password_file: FOLDER/two: expected one line, the secret"),
     "no text": ('sasl_password_file = "FOLDER/bytes"', "sasl_password_file: FOLDER/bytes: expected text in UTF-8"),
     "no use": ('sasl_password = "CANARY"', "sasl_password: is of no use with security_protocol = PLAINTEXT"),
@@ -64,7 +69,7 @@ def test_what_is_wrong_is_one_line_that_names_setting_and_file(
     name: str, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    files = {"one": b"CANARY", "two": b"CANARY\nCANARY", "bytes": b"\xff\xfe"}
+    files = {"one": b"CANARY", "two": b"CANARY\nCANARY", "bytes": b"\xff\xfe", "empty": b"\n"}
     for file, content in files.items():
         (tmp_path / file).write_bytes(content)
     chain, _ = certificates.parts(certificates.client)
@@ -148,3 +153,24 @@ async def test_a_token_endpoint_that_is_not_there_is_named(tmp_path: Path) -> No
         await ClientCredentials(nowhere, "u", Secret("CANARY"), None, None).token()
     with pytest.raises(KafkaConnectionError, match=r"oauth_client_secret_file: .*expected one line"):
         await ClientCredentials(nowhere, "u", Secret(None, str(tmp_path / "secret")), None, None).token()
+
+
+async def test_a_token_endpoint_that_never_ends_its_answer_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither who asks, beyond its time, nor the end of the process: it is asked in a thread that nobody waits for."""
+    monkeypatch.setattr(oauth, "TOKEN_SECONDS", 0.2)
+    over = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n{")
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        over.set()
+
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        source = ClientCredentials(f"http://127.0.0.1:{port}/", "u", Secret("CANARY"), None, None)
+        with pytest.raises(KafkaConnectionError, match=r"^.*(no token within|the token endpoint).*$"):
+            await source.token()
+        await over.wait()

@@ -244,7 +244,7 @@ def _secret(key: str) -> str:
     """What the Secret would hold."""
     if "token" in key:
         return "0123456789abcdef\n"
-    if key == "password":
+    if key.endswith("password"):
         return "secret\n"
     certificate, private = _certificate()
     return private if key == "tls.key" else certificate

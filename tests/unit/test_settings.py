@@ -94,6 +94,8 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
         ('[redis]\nsentinels = ["h:1"]\nurl = "redis://h/1"', "redis.url: sentinels name the host: leave it out"),
         ('[redis]\nsentinels = ["h:1"]\nurl = "unix:///x"', "redis.url: sentinels name the host: leave it out"),
         ('[redis]\nsentinel_password = "x"', "redis.sentinel_password: is of no use without sentinels"),
+        ('[redis]\nurl = "redis://u:p/x@h:1/0"', "redis.url: expected redis://"),
+        ('[http]\ntoken_file = "tokens"', "http.token_file: tokens: No such file or directory"),
         ("model = 3", "model"),
     ],
 )
