@@ -15,6 +15,7 @@ lower end of what was wrong. (Sub-Bernoulli process and finite mixtures: Howard,
 predict: Choe, Ramdas 2024, "Comparing sequential forecasters".) Outcomes anywhere in [0, 1] may be summed in k as well.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
@@ -43,6 +44,7 @@ def intervals(
     return _lower(events, right, error), 1.0 - _lower(events, np.subtract(events, right), error)
 
 
+@functools.lru_cache(1000)  # all that a scrape of a hundred models asks for, most of it again and again
 def interval(events: int, right: int, error: float = ERROR) -> tuple[float, float]:
     """The interval of the mean chance to be right, of these counts.
 

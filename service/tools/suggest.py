@@ -157,8 +157,8 @@ def _beats(chosen: Trial, baseline: Baseline, tried: int) -> bool:
 def _verdict(chosen: Trial, baseline: Baseline, tried: int) -> str:
     name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights"
     if _beats(chosen, baseline, tried):
-        said = f"right in {_percent(chosen.later)} of the later half, the baseline in {baseline.later:.1%}"
-        return f"Best: {name}: {said}: better (95 %)"
+        said = f"right in {_percent(chosen.later)} of the later half, better than the baseline in {baseline.later:.1%}"
+        return f"Best: {name}: {said} (95 %)"
     more = (chosen.later or 0.0) > baseline.later + TIE
     return (
         f"{'No difference to the baseline is shown' if more else 'Nothing beats the baseline'}: {name} is right in "

@@ -63,9 +63,9 @@ def test_at_no_time_but_in_one_of_twenty_streams(name: str) -> None:
 
 
 def at_one_time(events: Any, right: Any) -> tuple[Any, Any]:
-    """What a poll would have: right 95 % of the time that one looks once."""
+    """What a poll would have, from a hundred events on: right 95 % of the time that one looks once."""
     share = np.asarray(right) / events
-    width = 1.96 * np.sqrt(share * (1.0 - share) / events)
+    width = 1.96 * np.sqrt(share * (1.0 - share) / events) + (events < 100)
     return share - width, share + width
 
 
