@@ -336,7 +336,8 @@ def test_better_is_said_where_the_events_show_it() -> None:
         (trial(60), other, "at best 58.0%: as good within 0.2 points, and less simple"),
         (other, trial(60, later=None, right=bits[:0] > 0), "at best diverged"),
     ):
-        assert _why(chosen, [chosen, beside, *[trial(50, scale="standard", weights="mean")] * 10])[0].why.endswith(why)
+        others = [chosen._replace(scale="standard", weights="mean")] * 10
+        assert _why(chosen, [chosen, beside, *others])[0].why.endswith(why)
 
 
 def test_what_is_set_in_vain() -> None:
