@@ -102,7 +102,7 @@ class Paired(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def followed(pairs: Sequence[Paired], right: Mapping[str, NDArray[np.bool_]]) -> list[Paired]:
     """Each two of these predictors with a batch of events more: of each, which it was right about, shape (events,).
 
-    A pair of whom one is not there any more is left out; one that is new begins here.
+    In the order of their names. A pair of whom one is not there any more is left out; one that is new begins here.
     """
     known = {(pair.first, pair.second): pair for pair in pairs}
-    return [known.get(names, Paired(*names)).then(right[names[0]], right[names[1]]) for names in combinations(right, 2)]
+    return [known.get((a, b), Paired(a, b)).then(right[a], right[b]) for a, b in combinations(sorted(right), 2)]

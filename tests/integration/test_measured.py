@@ -63,13 +63,13 @@ async def test_a_model_below_its_baseline_says_so_and_what_to_try(
         assert (low, high) == pytest.approx(interval(EVENTS, round(expected[name]["all"] * EVENTS)))
     # The labels are noise: who always answers with the more frequent one is better, as is the steadier of the two.
     two = {(pair["first"], pair["second"]): pair for pair in model["comparisons"]}
-    assert list(two) == [("average", "last"), ("average", "baseline"), ("last", "baseline")]
+    assert list(two) == [("average", "baseline"), ("average", "last"), ("baseline", "last")]
     assert [pair["events"] for pair in two.values()] == [EVENTS] * 3
     pair = two["average", "last"]
     assert pair["first_only"] == sum(a and not b for a, b in zip(right["average"], right["last"], strict=True))
     assert pair["difference"] == pytest.approx(expected["average_accuracy"]["all"] - expected["accuracy"]["all"])
-    assert two["last", "baseline"]["better"] == "baseline"
-    assert two["last", "baseline"]["interval"][1] < 0.0
+    assert two["baseline", "last"]["better"] == "baseline"
+    assert two["baseline", "last"]["interval"][0] > 0.0
     assert shares["recent"] >= expected["average_accuracy"]["recent"] > expected["accuracy"]["recent"]
     last, average = (f"{expected[name]['recent']:.1%}" for name in ("accuracy", "average_accuracy"))
     (advice,) = model["advice"]
