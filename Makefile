@@ -20,8 +20,9 @@ faults: $(VENV)/.dev ## Every fault on a real Kafka and Redis, quickest first, a
 scale: $(VENV)/.dev ## A million named columns: what is written, followed and restored, with figures
 	NAMES=1000000 $(BIN)/python -m pytest -s tests/integration/test_scale.py $(ARGS)
 
-bounds: $(VENV)/.dev ## The live mistake bound on 10,000 random streams, and the faults that its checks notice
+bounds: $(VENV)/.dev ## The live mistake bound and the confidence sequences on 10,000 random streams, and the faults that are noticed
 	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_bounds.py -k random_streams
+	STREAMS=10000 $(BIN)/python -m pytest -s --timeout 3000 tests/unit/test_confidence.py
 	$(BIN)/python -m tests.mutants
 
 accuracy: $(VENV)/.dev ## Prequential accuracy on real streams beside River's: the table of docs/model.md

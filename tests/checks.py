@@ -157,7 +157,7 @@ def batches(model: Model) -> None:
             cut.apply(0, at, [event.record for event in events[at : at + size]])
         assert state_digest(cut) == state_digest(whole)
         ours, theirs = cut.watch.recent, whole.watch.recent
-        assert (ours.accuracy, ours.margins) == (theirs.accuracy, theirs.margins)
+        assert (ours.accuracy, ours.margins, ours.pairs) == (theirs.accuracy, theirs.margins, theirs.pairs)
         # What new columns begin with is added slice by slice, so that this sum, no part of the state, may round.
         assert close(cut.watch.squared_steps, whole.watch.squared_steps)
 

@@ -113,6 +113,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               {"{{model}}": newest("perceptron_prequential_accuracy"),
                "{{model}} average": newest("perceptron_average_accuracy"),
                "{{model}} baseline": newest("perceptron_baseline_accuracy")}),
+        Panel("Accuracy over all events", "Share of right predictions of the last weights since the model began, "
+              "between the ends of an interval that holds at all times: what the share estimates is never outside, but "
+              "for one model in twenty.", "percentunit",
+              {"{{model}}": newest("perceptron_prequential_accuracy_overall"),
+               "{{model}} at least": newest("perceptron_prequential_accuracy_low"),
+               "{{model}} at most": newest("perceptron_prequential_accuracy_high")}),
         Panel("Squared norm under its limit", "Squared length of the weight vector, and what it cannot exceed: the "
               "start's plus that of all updates. Logarithmic.", "short",
               {"{{model}} squared norm": f"max by (model) (perceptron_squared_norm{{{MODEL}}} {LEARNER})",

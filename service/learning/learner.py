@@ -300,6 +300,9 @@ class Learner:
         counts.updates += int(np.count_nonzero(learned.steps))
         counts.ignored_features += len(batch.ignored)
         counts.skipped += len(batch.skipped)
+        # The more frequent label of all events before this one; of equals the negative.
+        negative, positive = map(sum, counts.confusion)
+        usual = 2 * (positive + np.cumsum(truth) - truth) > negative + positive + np.arange(len(truth))
         table = np.bincount(2 * truth + predicted, minlength=4).tolist()
         for row, new in zip(counts.confusion, (table[:2], table[2:]), strict=True):
             row[0] += new[0]
@@ -307,7 +310,7 @@ class Learner:
         for reject in rejects:
             counts.rejected[reject.reason] = counts.rejected.get(reject.reason, 0) + 1
         averaged = self.identity.decide(learned.averages) != truth if self.identity.average else truth[:0]
-        self.watch.follow(batch, learned, predicted != truth, averaged)
+        self.watch.follow(batch, learned, predicted != truth, averaged, usual != truth)
 
     def _cover(self, partition: int, to: int) -> None:
         start, at = self.covered[partition][-1]

@@ -1,10 +1,12 @@
 """How well events were predicted, each before it was learned, above all the last ones: observations, not state."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from service.learning.confidence import Paired, followed
 
 QUANTILES = (0.1, 0.5, 0.9)
 _NONE = np.zeros(0, bool)
@@ -47,11 +49,14 @@ class Recent:
         flags: Mapping[str, NDArray[np.bool_]] | None = None,
         margins: Margins | None = None,
         averaged: Averaged = Averaged(),  # noqa: B008 - it does not change
+        pairs: Sequence[Paired] = (),
     ) -> None:
         self.window, self.averaged = window, averaged
         self._flags = {name: np.zeros(0, bool) for name in FLAGS} | dict(flags or {})
         self._products = self._margins = np.zeros(0)
         self._restored = margins
+        self.pairs = list(pairs)
+        """Each two that predict: the average where it is kept, the last weights, and the more frequent label so far."""
 
     def add(
         self,
@@ -60,8 +65,15 @@ class Recent:
         squared_norms: NDArray[np.float64],
         wrong: NDArray[np.bool_],
         averaged: NDArray[np.bool_] = _NONE,
+        baseline: NDArray[np.bool_] = _NONE,
     ) -> None:
-        """Take in events: labels ±1, s, ‖x‖² with the bias, and whose prediction was wrong, also by the average."""
+        """Take in events: labels ±1, s, ‖x‖² with the bias, and whose prediction was wrong.
+
+        Also by the average, and by who always answers with the more frequent label so far.
+        """
+        if len(wrong):
+            given = {"average": averaged, "last": wrong, "baseline": baseline}
+            self.pairs = followed(self.pairs, {name: ~flags for name, flags in given.items() if len(flags)})
         products = labels * scores
         self.averaged = Averaged(self.averaged.events + len(averaged), self.averaged.wrong + int(averaged.sum()))
         for name, new in zip(FLAGS, (wrong, labels > 0.0, averaged), strict=True):

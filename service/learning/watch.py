@@ -80,12 +80,20 @@ class Watch:
         if self.stretch is not None:
             self.stretch.grow(started, self._referred(first, first + len(started), names))
 
-    def follow(self, batch: Batch, learned: Learned, wrong: NDArray[np.bool_], averaged: NDArray[np.bool_]) -> None:
-        """Events were learned; was the prediction `wrong`, of each of them, and where one is kept the average's?"""
+    def follow(
+        self,
+        batch: Batch,
+        learned: Learned,
+        wrong: NDArray[np.bool_],
+        averaged: NDArray[np.bool_],
+        baseline: NDArray[np.bool_],
+    ) -> None:
+        """Events were learned; was the prediction `wrong`, of each of them, where one is kept the average's, the
+        baseline's?"""
         self.squared_steps = float(_lengthened(self.squared_steps, batch.starts, batch.values, learned.steps))
         if self.stretch is not None:
             self.stretch.follow(self._identity, batch, learned)
-        self.recent.add(batch.labels, learned.scores, learned.squared_norms, wrong, averaged)
+        self.recent.add(batch.labels, learned.scores, learned.squared_norms, wrong, averaged, baseline)
 
     def _begin_stretch(self, reference: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
         """`reference` is the part of the `whole` vector that there are columns for."""

@@ -62,7 +62,10 @@ SHARES = {
     "average_accuracy": ("average_accuracy", "The same of the average of the weights, where one is kept"),
     "baseline": ("baseline_accuracy", "Share of the more frequent label: what who always answers with it is right in"),
 }
-"""Their metrics by member, of the learner alone: over the recent window, and with `_overall` over all events."""
+"""Their metrics by member, of the learner alone: over the recent window, and with `_overall` over all events.
+
+Accuracies have `_low` and `_high` too: the interval of the one over all events.
+"""
 LEARNER_GAUGES = {
     "squared_norm_limit": "What the squared norm cannot exceed: the start's plus that of all updates.",
     "loss": "Mean of max(0, -y*s) over the recent window.",
@@ -210,6 +213,17 @@ class _Models(Collector):
             for over, suffix, words in (("recent", "", ", over the recent window"), ("all", "_overall", "")):
                 of = attrgetter(f"{member}.{over}")
                 yield gauge(name + suffix, f"{text}{words}.", lambda r, of=of: of(r.about), shown)  # type: ignore[misc]
+        for member in ("accuracy", "average_accuracy"):
+            name, text = SHARES[member]
+            known = [r for r in learned if (share := getattr(r.about, member)) is not None and share.all_interval]
+            for end, suffix, words in ((0, "_low", "lower"), (1, "_high", "upper")):
+                of = attrgetter(f"{member}.all_interval")
+                yield gauge(
+                    name + suffix,
+                    f"{text}: the {words} end of an interval that holds at all times (95 %).",
+                    lambda r, of=of, end=end: of(r.about)[end],  # type: ignore[misc]
+                    known,
+                )
         yield gauge(
             "mistake_bound",
             "The most updates that the perceptron theorem allows; absent where it says nothing.",

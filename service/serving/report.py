@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from service.learning.advice import advice
+from service.learning.confidence import Paired, interval
 from service.learning.identity import Identity
 from service.learning.recent import QUANTILES
 from service.serving.models import Answering, Model
@@ -26,6 +27,47 @@ class Share(msgspec.Struct, forbid_unknown_fields=True):
 
     all: Annotated[float | None, Meta(examples=[0.969])]
     recent: Annotated[float | None, Meta(examples=[0.98])]
+
+
+Interval = tuple[float, float]
+
+
+class Accuracy(Share, forbid_unknown_fields=True):
+    """Of right predictions; with what `all` is an estimate of, and how sure it is."""
+
+    all_interval: Annotated[
+        Interval | None,
+        Meta(
+            examples=[(0.951, 0.983)],
+            description="holds the mean chance to be right over all events, at all times together with 95 %",
+        ),
+    ]
+
+    @classmethod
+    def of(cls, events: int, wrong: int, recent: float | None) -> Self:
+        """Of so many events in all, so many of them wrong."""
+        return cls(_share(events - wrong, events), recent, interval(events, events - wrong) if events else None)
+
+
+class Comparison(msgspec.Struct, forbid_unknown_fields=True):
+    """Two predictors on the same events: `last` and `average` weights, `baseline` (the more frequent label so far)."""
+
+    first: Annotated[str, Meta(examples=["average"])]
+    second: Annotated[str, Meta(examples=["last"])]
+    events: Annotated[int, Meta(examples=[1230])]
+    first_only: Annotated[int, Meta(examples=[40], description="events that the first alone was right about")]
+    second_only: Annotated[int, Meta(examples=[11])]
+    difference: Annotated[float | None, Meta(examples=[0.024], description="of accuracy; above 0 the first has more")]
+    interval: Annotated[
+        Interval | None, Meta(examples=[(0.007, 0.036)], description="holds the mean difference like `all_interval`")
+    ]
+    better: Annotated[str | None, Meta(examples=["average"], description="null where no difference is shown (95 %)")]
+
+    @classmethod
+    def of(cls, pair: Paired) -> Self:
+        """What is known of the two."""
+        said = pair.first, pair.second, pair.events, pair.first_only, pair.second_only
+        return cls(*said, pair.difference, pair.interval() if pair.events else None, pair.better())
 
 
 class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -50,12 +92,13 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ignored_features: Annotated[int, Meta(examples=[0])]
     skipped: Annotated[int, Meta(examples=[0], description="records that `where` passed over")]
     accuracy: Annotated[
-        Share, Meta(description="prequential: the last weights predicted each event before it was learned")
+        Accuracy, Meta(description="prequential: the last weights predicted each event before it was learned")
     ]
     average_accuracy: Annotated[
-        Share | None, Meta(examples=[None], description="the same of the average; null where none is kept")
+        Accuracy | None, Meta(examples=[None], description="the same of the average; null where none is kept")
     ]
     baseline: Annotated[Share, Meta(description="the more frequent label: what who always answers with it is right in")]
+    comparisons: Annotated[list[Comparison], Meta(description="each two of those that predict, on the same events")]
     advice: Annotated[list[str], Meta(examples=[[]], description="what to try with a model that is of little use")]
     columns: Annotated[int, Meta(examples=[21])]
     scaled_columns: Annotated[
@@ -106,11 +149,10 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             rejected=counts.rejected,
             ignored_features=counts.ignored_features,
             skipped=counts.skipped,
-            accuracy=Share(_share(counts.events - counts.wrong_predictions, counts.events), recent.accuracy),
-            average_accuracy=Share(_share(averaged.events - averaged.wrong, averaged.events), recent.average_accuracy)
-            if learner.identity.average
-            else None,
+            accuracy=Accuracy.of(counts.events, counts.wrong_predictions, recent.accuracy),
+            average_accuracy=Accuracy.of(*averaged, recent.average_accuracy) if learner.identity.average else None,
             baseline=Share(_share(max(negative, positive), counts.events), recent.baseline),
+            comparisons=[Comparison.of(pair) for pair in recent.pairs],
             advice=list(advice(learner).values()),
             columns=len(learner.columns),
             scaled_columns=learner.scaler.used if learner.scaler else None,

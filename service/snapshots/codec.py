@@ -88,6 +88,8 @@ def _senseless(head: Head) -> str | None:
         return f"its recent window is not one of {seen.recent_events} events"
     if not 0 <= seen.averaged.wrong <= seen.averaged.events:
         return "its average was wrong more often than it was asked"
+    if any(min(p.first_only, p.second_only) < 0 or p.first_only + p.second_only > p.events for p in seen.pairs):
+        return "two of its predictors differ more often than they were asked"
     return None
 
 

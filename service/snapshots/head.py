@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from service.errors import SnapshotDamaged
 from service.learning.bounds import Stretch, Sums
+from service.learning.confidence import Paired
 from service.learning.identity import Identity
 from service.learning.learner import Counts, Learner, with_hole
 from service.learning.options import Options
@@ -92,6 +93,8 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     recent_averaged: str = ""
     """Empty where they are not known of each event of the window: see `recent.FLAGS`."""
     averaged: Averaged = Averaged()
+    pairs: list[Paired] = []
+    """Who predicted which events better: see `learning.confidence`."""
     diverged: str | None = None
     """Why nothing is learned on top of this, and it does not answer; see `Learner.diverged`."""
 
@@ -271,6 +274,7 @@ def observations(learner: Learner) -> Observations:
         recent_positive=bits[1],
         recent_averaged=bits[2],
         averaged=recent.averaged,
+        pairs=recent.pairs,
         diverged=learner.diverged,
     )
 
@@ -332,7 +336,7 @@ def decode(
         for name, bits in packed
         if bits
     }
-    recent = Recent(options.window, flags, seen.margins, seen.averaged)
+    recent = Recent(options.window, flags, seen.margins, seen.averaged, seen.pairs)
     # A learner's change, a head's do not.
     own, counts = {name: array.values.copy() for name, array in arrays.items()}, deepcopy(head.counts)
     sums = deepcopy(head.observations.stretch)

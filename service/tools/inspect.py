@@ -16,7 +16,7 @@ from rich.text import Text
 from service.errors import DataError, DependencyError
 from service.learning.learner import Learner
 from service.serving.models import Model
-from service.serving.report import Description, Share, Version
+from service.serving.report import Accuracy, Comparison, Description, Share, Version
 from service.settings.load import Settings
 from service.snapshots import codec
 from service.streaming.cluster import Cluster, bounds
@@ -128,6 +128,7 @@ def _facts(about: Inspection) -> Table:
         **_hindsight(about),
         "accuracy": _share(about.accuracy),
         **({"of the average": _share(about.average_accuracy)} if about.average_accuracy else {}),
+        **({"compared": "; ".join(map(_compared, about.comparisons))} if about.comparisons else {}),
         "baseline": f"{_share(about.baseline)} (always the more frequent label)",
         "loss": "-" if about.loss is None else f"{about.loss:g} (mean perceptron loss of recent events)",
         "margins": ", ".join(f"{q} quantile {v:g}" for q, v in (margins or {}).items()) or "-",
@@ -146,8 +147,21 @@ def _facts(about: Inspection) -> Table:
 
 
 def _share(share: Share) -> str:
-    known = (("all", share.all), ("recent", share.recent))
-    return ", ".join(f"{name} {value:.4f}" for name, value in known if value is not None) or "no events yet"
+    known = {"all": share.all, "recent": share.recent}
+    said = {name: f"{name} {value:.4f}" for name, value in known.items() if value is not None}
+    if isinstance(share, Accuracy) and share.all_interval is not None:
+        low, high = share.all_interval
+        said["all"] += f" ({low:.4f} to {high:.4f}, 95 % at all times)"
+    return ", ".join(said.values()) or "no events yet"
+
+
+def _compared(two: Comparison) -> str:
+    if two.better is None or two.interval is None:
+        return f"{two.first} and {two.second}: no difference shown"
+    (low, high), better, other = two.interval, two.better, two.second
+    if better == two.second:
+        low, high, other = -high, -low, two.first
+    return f"{better} is better than {other} by {low:.4f} to {high:.4f} (95 %)"
 
 
 def _gaps(about: Inspection) -> str:

@@ -25,7 +25,7 @@ from service.tools.formats import Name
 from service.tools.in_vain import in_vain
 from service.tools.profile import MOST_VALUES, Member, plain, shown
 from service.tools.sample import Sample, of_file, of_topic, records
-from service.tools.trials import RULES, SCALES, TIE, Baseline, Trial, best, trials
+from service.tools.trials import RULES, SCALES, TIE, Baseline, Trial, best, is_better, trials
 
 ROWS = 40
 """Members that are shown; JSON has all."""
@@ -64,7 +64,7 @@ def suggest(
     choices = [*found.choices, *_why(chosen, done)]
     notes = [*_set_in_vain(settings, name, found.sample), *_cautions(done, baseline)]
     bootstrap = None if file is not None else settings.kafka.bootstrap_servers
-    verdict = _verdict(chosen, baseline)
+    verdict = _verdict(chosen, baseline, len(done))
     text = _toml(name, bootstrap, sample, verdict, choices)
     if as_json:
         typer.echo(json.dumps(_json(sample, found, choices, done, baseline, chosen, notes, text), ensure_ascii=False))
@@ -127,8 +127,15 @@ def _why(chosen: Trial, done: list[Trial]) -> list[Choice]:
         own = getattr(chosen, part)
         other = max((one for one in done if getattr(one, part) != own), key=lambda one: one.later or 0.0)
         name = getattr(other, part)
-        better = "" if (other.later or 0.0) <= (chosen.later or 0.0) else ": as good within 0.2 points, and less simple"
-        return f"{_percent(chosen.later)} right in the later half; with {name} at best {_percent(other.later)}{better}"
+        if (other.later or 0.0) > (chosen.later or 0.0):
+            verdict = ": as good within 0.2 points, and less simple"
+        elif other.later is None:
+            verdict = ""
+        elif is_better(chosen, other, len(done) + 1):
+            verdict = ": worse (95 %)"
+        else:
+            verdict = ": no difference shown"
+        return f"{_percent(chosen.later)} right in the later half; with {name} at best {_percent(other.later)}{verdict}"
 
     settings = chosen.settings
     return [
@@ -143,18 +150,20 @@ def _percent(share: float | None) -> str:
     return "diverged" if share is None else f"{share:.1%}"
 
 
-def _beats(chosen: Trial, baseline: Baseline) -> bool:
-    return (chosen.later or 0.0) > baseline.later + TIE
+def _beats(chosen: Trial, baseline: Baseline, tried: int) -> bool:
+    return (chosen.later or 0.0) > baseline.later + TIE and is_better(chosen, baseline, tried + 1)
 
 
-def _verdict(chosen: Trial, baseline: Baseline) -> str:
+def _verdict(chosen: Trial, baseline: Baseline, tried: int) -> str:
     name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights"
-    if not _beats(chosen, baseline):
-        return (
-            f"Nothing beats the baseline: {name} is right in {_percent(chosen.later)} of the later half, and "
-            f"always the more frequent label in {baseline.later:.1%}"
-        )
-    return f"Best: {name}: right in {_percent(chosen.later)} of the later half, the baseline in {baseline.later:.1%}"
+    if _beats(chosen, baseline, tried):
+        said = f"right in {_percent(chosen.later)} of the later half, better than the baseline in {baseline.later:.1%}"
+        return f"Best: {name}: {said} (95 %)"
+    more = (chosen.later or 0.0) > baseline.later + TIE
+    return (
+        f"{'No difference to the baseline is shown' if more else 'Nothing beats the baseline'}: {name} is right in "
+        f"{_percent(chosen.later)} of the later half, and always the more frequent label in {baseline.later:.1%}"
+    )
 
 
 def _cautions(done: list[Trial], baseline: Baseline) -> list[str]:
@@ -290,11 +299,15 @@ def _json(
         "sample": {"from": sample.name, "records": len(sample.values), "said": sample.said},
         "members": members,
         "labels_else": found.others,
-        "baseline": baseline._asdict(),
-        "trials": [trial._asdict() for trial in done],
-        "chosen": chosen._asdict(),
-        "beats_baseline": _beats(chosen, baseline),
+        "baseline": _figures(baseline),
+        "trials": [_figures(trial) for trial in done],
+        "chosen": _figures(chosen),
+        "beats_baseline": _beats(chosen, baseline, len(done)),
         "choices": [{"setting": one.setting, "value": one.value, "reason": one.why} for one in choices],
         "notes": notes,
         "toml": text,
     }
+
+
+def _figures(one: Trial | Baseline) -> dict[str, Any]:
+    return {name: value for name, value in one._asdict().items() if name != "right"}

@@ -1,11 +1,14 @@
 """Rules, scales and averages tried on a sample, each by the learner itself: every event is predicted, then learned."""
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from service.learning.confidence import ERROR, Paired
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.settings.model import ModelSettings
@@ -18,6 +21,7 @@ TIE = 0.002
 Weights = Literal["last", "mean", "recent"]
 """Which weights predict."""
 AVERAGE: dict[Weights, bool | str] = {"last": False, "mean": True, "recent": "recent"}
+_NONE = np.zeros(0, bool)
 
 
 class Trial(NamedTuple):
@@ -29,6 +33,8 @@ class Trial(NamedTuple):
     accuracy: float | None
     later: float | None
     """Over the later half of the events, when the beginning is forgotten."""
+    right: NDArray[np.bool_] = _NONE
+    """Of each of the later half, if it is known."""
 
     @property
     def changes(self) -> int:
@@ -56,6 +62,8 @@ class Baseline(NamedTuple):
     rejected: dict[str, int]
     example: str
     """Of the most frequent reason to reject a record."""
+    right: NDArray[np.bool_] = _NONE
+    """Who answers with the more frequent label so far, in the later half."""
 
 
 def trials(settings: dict[str, Any], values: Sequence[bytes | None]) -> Iterator[tuple[list[Trial], Baseline]]:
@@ -74,11 +82,13 @@ def trials(settings: dict[str, Any], values: Sequence[bytes | None]) -> Iterator
             {"last": "wrong", weights: "averaged"} if weights == "recent" else {weights: "averaged"}
         )
         done = [
-            Trial(rule, scale, kind, *((None, None) if diverged else _accuracies(~recent.flag(flag))))
+            Trial(rule, scale, kind, *((None, None) if diverged else _went(~recent.flag(flag))))
             for kind, flag in kinds.items()
         ]
         positive = recent.flag("positive")
-        overall, later = _accuracies(positive)
+        overall, later, _ = _went(positive)
+        steps = np.where(positive, 1, -1)
+        ahead = np.cumsum(steps)
         reasons = learner.counts.rejected
         most = max(reasons, key=lambda reason: reasons[reason], default="")
         yield (
@@ -90,15 +100,22 @@ def trials(settings: dict[str, Any], values: Sequence[bytes | None]) -> Iterator
                 learner.counts.skipped,
                 dict(reasons),
                 next((reject.detail for reject in outcome.rejects if reject.reason == most), ""),
+                _went((ahead - steps > 0) == positive)[2],
             ),
         )
 
 
-def _accuracies(right: Any) -> tuple[float, float]:
-    """The share of all that are true, and of the later half."""
-    if not len(right):
-        return 0.0, 0.0
-    return float(np.mean(right)), float(np.mean(right[len(right) // 2 :]))
+def _went(right: NDArray[np.bool_]) -> tuple[float, float, NDArray[np.bool_]]:
+    """The share of all that are true, and of the later half; and these."""
+    later = right[len(right) // 2 :]
+    return (float(np.mean(right)), float(np.mean(later)), later) if len(right) else (0.0, 0.0, right)
+
+
+def is_better(one: Trial | Baseline, other: Trial | Baseline, of: int) -> bool:
+    """Whether the later half shows it: with 95 % for all that can be said so of each two of so many, together."""
+    if len(one.right) != len(other.right):
+        return False  # weights diverged
+    return Paired("one", "other").then(one.right, other.right).better(ERROR / math.comb(of, 2)) == "one"
 
 
 def best(done: Sequence[Trial]) -> Trial:

@@ -11,6 +11,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
+from service.learning.confidence import interval
 from tests.conftest import Run, event, perceptron, wait
 
 SETTINGS = '[model]\nfeatures = "positional"\ndimension = 2\nwindow = 100\naverage = true\n'
@@ -56,7 +57,19 @@ async def test_a_model_below_its_baseline_says_so_and_what_to_try(
     positive = [label for _, label in events]
     expected["baseline"] = {"all": 1 - sum(positive) / EVENTS, "recent": 1 - sum(positive[-100:]) / 100}
     for name, shares in expected.items():
-        assert model[name] == pytest.approx(shares), name
+        assert {over: model[name][over] for over in shares} == pytest.approx(shares), name
+    for name in ("accuracy", "average_accuracy"):
+        low, high = model[name]["all_interval"]
+        assert (low, high) == pytest.approx(interval(EVENTS, round(expected[name]["all"] * EVENTS)))
+    # The labels are noise: who always answers with the more frequent one is better, as is the steadier of the two.
+    two = {(pair["first"], pair["second"]): pair for pair in model["comparisons"]}
+    assert list(two) == [("average", "baseline"), ("average", "last"), ("baseline", "last")]
+    assert [pair["events"] for pair in two.values()] == [EVENTS] * 3
+    pair = two["average", "last"]
+    assert pair["first_only"] == sum(a and not b for a, b in zip(right["average"], right["last"], strict=True))
+    assert pair["difference"] == pytest.approx(expected["average_accuracy"]["all"] - expected["accuracy"]["all"])
+    assert two["baseline", "last"]["better"] == "baseline"
+    assert two["baseline", "last"]["interval"][0] > 0.0
     assert shares["recent"] >= expected["average_accuracy"]["recent"] > expected["accuracy"]["recent"]
     last, average = (f"{expected[name]['recent']:.1%}" for name in ("accuracy", "average_accuracy"))
     (advice,) = model["advice"]
@@ -71,6 +84,9 @@ async def test_a_model_below_its_baseline_says_so_and_what_to_try(
     ):  # fmt: skip
         assert metrics[f'perceptron_{name}{{model="{topic}"}}'] == model[member]["recent"]
         assert metrics[f'perceptron_{name}_overall{{model="{topic}"}}'] == model[member]["all"]
+        if member != "baseline":
+            ends = [metrics[f'perceptron_{name}_{end}{{model="{topic}"}}'] for end in ("low", "high")]
+            assert ends == model[member]["all_interval"]
     await asyncio.to_thread(wait, lambda: replica.model()["advice"] == [advice], "a replica says so too")
     await producer.send_and_wait(topic, event(*events[0]))
     await asyncio.to_thread(service.wait_for, EVENTS + 1)
@@ -81,7 +97,10 @@ async def test_a_model_below_its_baseline_says_so_and_what_to_try(
     shown: Any = json.loads(perceptron("-c", str(config), *about, "--json").stdout)
     assert shown["average_accuracy"] == service.model()["average_accuracy"]
     said = " ".join(perceptron("-c", str(config), *about).stdout.split())
-    assert f"of the average all {shown['average_accuracy']['all']:.4f}" in said
+    low, high = shown["average_accuracy"]["all_interval"]
+    share = shown["average_accuracy"]["all"]
+    assert f"of the average all {share:.4f} ({low:.4f} to {high:.4f}, 95 % at all times), recent" in said
+    assert "baseline is better than last by 0." in said
     assert "(always the more frequent label)" in said
     assert "advice of the last 100 predictions" in said
 

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from service.errors import ConfigurationError, DataError
@@ -15,7 +16,8 @@ from service.tools.choices import Suggested, suggested
 from service.tools.in_vain import in_vain
 from service.tools.profile import MOST_VALUES, kind_of, member_at, profile
 from service.tools.sample import Sample
-from service.tools.trials import Trial, best, trials
+from service.tools.suggest import _beats, _verdict, _why
+from service.tools.trials import Baseline, Trial, best, is_better, trials
 
 
 def click(i: int, rng: random.Random) -> dict[str, Any]:
@@ -309,6 +311,33 @@ def test_of_equals_the_simpler_is_best() -> None:
     assert best([scaled, plain]) is plain
     assert best([scaled, plain, better]) is better
     assert best([Trial("perceptron", "none", "last", None, None), scaled]) is scaled
+
+
+def test_better_is_said_where_the_events_show_it() -> None:
+    """Of 100 events where two differ, more have to be one's where twelve and the baseline are compared at once."""
+    bits = np.arange(1000)
+    baseline = Baseline(0.5, 0.5, 2000, 0, {}, "", bits >= 500)
+
+    def trial(more: int, **changes: Any) -> Trial:
+        """Right in all that the baseline is wrong in of a hundred events but these, and as it is in all others."""
+        right = (bits >= 500) ^ (bits < more) ^ (bits >= 900 + more)
+        return Trial("perceptron", "none", "last", 0.5, float(right.mean()), right)._replace(**changes)
+
+    for more, verdict in ((90, "Best: "), (60, "No difference to the baseline is shown: "), (50, "Nothing beats ")):
+        assert _verdict(trial(more), baseline, 12).startswith(verdict)
+        assert _beats(trial(more), baseline, 12) is (more == 90)
+    # As one of two it would do.
+    assert is_better(trial(70), baseline, 2)
+    assert not is_better(trial(70), baseline, 13)
+    other = trial(90, rule="logistic-delta")
+    for chosen, beside, why in (
+        (other, trial(60), "right in the later half; with perceptron at best 52.0%: worse (95 %)"),
+        (other, trial(85), "at best 57.0%: no difference shown"),
+        (trial(60), other, "at best 58.0%: as good within 0.2 points, and less simple"),
+        (other, trial(60, later=None, right=bits[:0] > 0), "at best diverged"),
+    ):
+        others = [chosen._replace(scale="standard", weights="mean")] * 10
+        assert _why(chosen, [chosen, beside, *others])[0].why.endswith(why)
 
 
 def test_what_is_set_in_vain() -> None:

@@ -1,0 +1,108 @@
+"""How sure an accuracy is, and a difference of two, whenever one looks: confidence sequences out of counts alone.
+
+Of an event, before its label is seen, let p be the chance that a predictor is right, given all events before it and
+its own features. What is estimated is the mean of p over the events so far: nothing needs to stay the same, neither
+stream nor predictor, and p may depend on all that was. For k right of n events and any λ > 0
+
+    exp(λk) / Π (1 + p·(e^λ - 1))      is a martingale of mean 1 (the product over the n events), and
+    exp(λk) / (1 + mean p·(e^λ - 1))^n is never more, since log(1 + p·(e^λ - 1)) is concave in p.
+
+By Ville's inequality the second is at all n together below 1/δ, but for a chance of δ. Solved for the mean of p, the
+largest such limit over the λ of TILTS, each with its part of the error, is the lower end; the upper end is one less the
+lower end of what was wrong. (Sub-Bernoulli process and finite mixtures: Howard, Ramdas, McAuliffe, Sekhon 2021,
+"Time-uniform, nonparametric, nonasymptotic confidence sequences"; as a bet on each event: Waudby-Smith, Ramdas 2023,
+"Estimating means of bounded random variables by betting"; the mean of what was to be expected as estimand of two that
+predict: Choe, Ramdas 2024, "Comparing sequential forecasters".) Outcomes anywhere in [0, 1] may be summed in k as well.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+ERROR = 0.05
+"""The chance that an interval is at some time without what it is of."""
+TILTS = 8.0 * 0.5 ** np.arange(16)
+"""λ: the largest are best for the first events, the smallest for 10⁹ of them."""
+_REACH = np.expm1(TILTS)
+
+
+def _lower(events: ArrayLike, right: ArrayLike, error: float) -> NDArray[np.float64]:
+    n, k = np.maximum(events, 1)[..., None], np.asarray(right)[..., None]
+    limits = np.expm1((k * TILTS - np.log(2 * len(TILTS) / error)) / n) / _REACH
+    lower: NDArray[np.float64] = np.maximum(limits.max(axis=-1), 0.0)
+    return lower
+
+
+def intervals(
+    events: ArrayLike, right: ArrayLike, error: float = ERROR
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Lower and upper ends, shaped as the counts are: `right` of so many `events`. Of no event, 0 and 1."""
+    return _lower(events, right, error), 1.0 - _lower(events, np.subtract(events, right), error)
+
+
+@functools.lru_cache(1000)  # all that a scrape of a hundred models asks for, most of it again and again
+def interval(events: int, right: int, error: float = ERROR) -> tuple[float, float]:
+    """The interval of the mean chance to be right, of these counts.
+
+    >>> "{:.4f} to {:.4f}".format(*interval(10_000, 8610))
+    '0.8480 to 0.8733'
+    """
+    low, high = intervals(events, right, error)
+    return float(low), float(high)
+
+
+class Paired(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Two predictors on the same events: on how many of these one alone was right.
+
+    Where both are right, or both wrong, nothing is learned of their difference. So the interval is one of the events
+    where they differ: of the mean chance that it is `first` who is right there, given that one alone is.
+
+    >>> pair = Paired("average", "last", 10_000, 700, 400)
+    >>> f"{pair.difference:.4f}", "{:.4f} to {:.4f}".format(*pair.interval()), pair.better()
+    ('0.0300', '0.0183 to 0.0413', 'average')
+    """
+
+    first: str
+    second: str
+    events: int = 0
+    first_only: int = 0
+    second_only: int = 0
+
+    def then(self, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> "Paired":
+        """With these events too, of shape (events,) each: was the first right, was the second?"""
+        return msgspec.structs.replace(
+            self,
+            events=self.events + len(first),
+            first_only=self.first_only + int(np.count_nonzero(first & ~second)),
+            second_only=self.second_only + int(np.count_nonzero(second & ~first)),
+        )
+
+    @property
+    def difference(self) -> float | None:
+        """How much larger the first one's accuracy is, in [-1, 1]; None before the first event."""
+        return (self.first_only - self.second_only) / self.events if self.events else None
+
+    def interval(self, error: float = ERROR) -> tuple[float, float]:
+        """The interval of the mean difference of the two's chances to be right, in [-1, 1]."""
+        differ = self.first_only + self.second_only
+        low, high = interval(differ, self.first_only, error)
+        share = differ / self.events if self.events else 1.0
+        return share * (2.0 * low - 1.0), share * (2.0 * high - 1.0)
+
+    def better(self, error: float = ERROR) -> str | None:
+        """Who of them is better, where the interval is without 0."""
+        low, high = self.interval(error)
+        return self.first if low > 0.0 else self.second if high < 0.0 else None
+
+
+def followed(pairs: Sequence[Paired], right: Mapping[str, NDArray[np.bool_]]) -> list[Paired]:
+    """Each two of these predictors with a batch of events more: of each, which it was right about, shape (events,).
+
+    In the order of their names. A pair of whom one is not there any more is left out; one that is new begins here.
+    """
+    known = {(pair.first, pair.second): pair for pair in pairs}
+    return [known.get((a, b), Paired(a, b)).then(right[a], right[b]) for a, b in combinations(sorted(right), 2)]
