@@ -81,7 +81,7 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """Kept with the state, not part of it."""
 
     squared_steps: float
-    """The start's squared norm plus Σ‖Δw‖²."""
+    """The start's squared norm, and what the updates can have added to it: see `watch`."""
     recent_events: int
     recent_wrong: str
     """One bit for each event of the recent window, oldest first, packed, hexadecimal; so are the other two."""
