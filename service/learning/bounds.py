@@ -1,11 +1,11 @@
 """Mistake bounds: of finite data with a separating vector, as the texts give them, and of a model that is running.
 
 The running one. A *stretch* of a model's life starts at weights w(0). For event i let z_i be what its update adds or
-would add (η·weight·y·x; twice that for bipolar error-correction), and m_i = η·weight·margin of its label (0 but for
-the perceptron with margins). Updates happen only where w·z_i <= m_i, so that each adds no more than q_i = ‖z_i‖² + 2·m_i
-to ‖w‖². Let R² = max q_i over all events, S = Σ q_i over the k updates, and for a fixed unit vector u, the *reference*,
-and any γ > 0 let Ξ = Σ max(0, γ - u·z_i) over all events. Then ‖w_k‖² <= ‖w(0)‖² + S, and u·w_k >= u·w(0) + kγ - Ξ.
-Together (Novikoff; Freund and Schapire; with margins Li et al.):
+would add (η·weight·y·x; twice that for bipolar error-correction). Updates happen only where w·z_i <= m_i, which is 0,
+or η·weight times the margin of the event's label, so each adds at most q_i = ‖z_i‖² + 2·m_i to ‖w‖². Let S = Σ q_i over
+the k updates and R² = max q_i over all events; and for a fixed unit vector u, the *reference*, and any γ > 0 let
+Ξ = Σ max(0, γ - u·z_i) over all events. Then ‖w_k‖² <= ‖w(0)‖² + S, and u·w_k >= u·w(0) + kγ - Ξ. Together (Novikoff;
+Freund and Schapire; with margins Li et al.):
 
     kγ <= sqrt(‖w(0)‖² + k·R²) - u·w(0) + Ξ        the bound: a property of data and reference alone
     kγ <= sqrt(‖w(0)‖² + S)    - u·w(0) + Ξ        an integrity check of the state, as ‖w_k‖² <= ‖w(0)‖² + S is
@@ -142,7 +142,8 @@ class Sums(msgspec.Struct, forbid_unknown_fields=True):
 
 @compiled
 def _follow(
-    eta: float, parameter: float, negative: float, positive: float, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector,
+    eta: float, parameter: float, negative: float, positive: float, starts: Any, columns: Any, values: Vector,
+    labels: Vector, weights: Vector,
     steps: Vector, squared_norms: Vector, reference: Vector, scale: float, gammas: Vector, hinge: Vector,
     squares: Vector,
 ) -> None:  # fmt: skip

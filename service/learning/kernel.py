@@ -59,8 +59,8 @@ def _squared_norm_after(w: Vector, step: float, columns: Any, values: Vector) ->
 
 @compiled
 def _learn(
-    rule: int, eta: float, positive_tie: bool, parameter: float, negative: float, positive: float, w: Vector, late: Vector, ages: Vector, starts: Any,
-    columns: Any, values: Vector, labels: Vector, weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector,
+    rule: int, eta: float, positive_tie: bool, parameter: float, negative: float, positive: float, w: Vector,
+    late: Vector, ages: Vector, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector,
     averages: Vector, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
     for i in range(len(labels)):
@@ -112,7 +112,7 @@ def learn(identity: Identity, w: Vector, late: Vector, batch: Batch, seen: int =
     averages = np.empty(len(batch.labels) if len(late) else 0)
     done, reach = _learn(
         list(rules.RULES).index(identity.rule), identity.eta, identity.tie == "positive",
-        identity.parameter, *identity.margins, w, late, ages(identity, seen, len(averages) + 1), batch.starts, batch.columns, batch.values,
-        batch.labels, batch.weights, scores, steps, squared_norms, averages, reach,
+        identity.parameter, *identity.margins, w, late, ages(identity, seen, len(averages) + 1), batch.starts,
+        batch.columns, batch.values, batch.labels, batch.weights, scores, steps, squared_norms, averages, reach,
     )  # fmt: skip
     return Learned(scores[:done], steps[:done], squared_norms[:done], averages[:done], float(reach))

@@ -2,8 +2,8 @@
 
 A mistake is y·s <= 0. A pass's *errors* are what ends the passes: its mistakes; of a rule that changes weights only
 there, or within a margin, or at its own wrong outputs (error-correction, half-step: at s = 0 the tie decides), its
-updates, since a pass without one is the last that changes anything. Varner (Lecture 3a) stops at errors <= ε or after `maxiter` passes, Hu at a pass without any
-(his FLAG). On data that nothing separates the rule never settles.
+updates, since a pass without one is the last that changes anything. Varner (Lecture 3a) stops at errors <= ε or after
+`maxiter` passes, Hu at a pass without any (his FLAG). On data that nothing separates the rule never settles.
 
 Batch gradient descent of the linear unit is beside them: a pass is then one step over the whole set.
 """
@@ -163,7 +163,7 @@ def margins_of(identity: Identity, batch: Batch) -> Vector:
 def squares_of(identity: Identity, batch: Batch, squared_norms: Vector) -> Vector:
     """What each event's update adds to ‖w‖² at most, of mistake-driven rules: ‖z‖² + 2·η·weight·margin."""
     lengths = lengths_of(identity, batch)
-    return lengths * (lengths * squared_norms + 2.0 * margins_of(identity, batch))
+    return lengths * lengths * squared_norms + 2.0 * lengths * margins_of(identity, batch)
 
 
 def descend(identity: Identity, batch: Batch, w: Vector, *, max_passes: int, trace: bool = False) -> Iterator[Pass]:
