@@ -60,8 +60,8 @@ def _squared_norm_after(w: Vector, step: float, columns: Any, values: Vector) ->
 @compiled
 def _learn(
     rule: int, eta: float, positive_tie: bool, parameter: float, negative: float, positive: float, w: Vector,
-    late: Vector, ages: Vector, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector,
-    averages: Vector, reach: float,
+    late: Vector, ages: Vector, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector,
+    scores: Vector, steps: Vector, squared_norms: Vector, averages: Vector, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
     for i in range(len(labels)):
         s, squared = w[0], 1.0

@@ -42,7 +42,7 @@ IDENTITIES = (
     Identity(features="hashed", bits=6, event=Places(features="", where={"/label": (1, False)}), max_name_bytes=16),
     Identity(features="positional", dimension=2, event=Places(features="/a/b", weight="/id", id=None)),
     Identity(scale="standard", average="recent", half_life=20, max_columns=30),
-    Identity(scale="standard", features="hashed", bits=2, labels=(0, 1)),
+    Identity(scale="standard", features="hashed", bits=2, labels=(0, 1), margin=(0.0, 3.0)),
     Identity(scale="standard", features="positional", dimension=3, average=True, rule="lms", eta=0.9),
 )
 LABELS = (
