@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from service.learning.confusion import Confusion
+
 QUANTILES = (0.1, 0.5, 0.9)
 _NONE = np.zeros(0, bool)
 
@@ -92,6 +94,12 @@ class Recent:
         positive = self.flag("positive")
         count = int(np.count_nonzero(positive))
         return max(count, len(positive) - count) / len(positive) if len(positive) else None
+
+    def confusion(self, averaged: bool) -> Confusion:
+        """Labels and predictions in the window, of the weights or of their average, as far as both are known."""
+        wrong, positive = self.flag("averaged" if averaged else "wrong"), self.flag("positive")
+        known = min(len(wrong), len(positive))
+        return Confusion.of(positive[len(positive) - known :], wrong[len(wrong) - known :])
 
     @property
     def margins(self) -> Margins | None:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from service.learning.advice import advice
+from service.learning.confusion import Confusion
 from service.learning.identity import Identity
 from service.learning.recent import QUANTILES
 from service.serving.models import Answering, Model
@@ -22,7 +23,7 @@ Digest = Annotated[str, Meta(examples=["9d55c0e5…"])]
 
 
 class Share(msgspec.Struct, forbid_unknown_fields=True):
-    """Of all events, and of the recent ones. Null before the first."""
+    """Of all events, and of the recent ones. Null where it is not defined, as before the first event."""
 
     all: Annotated[float | None, Meta(examples=[0.969])]
     recent: Annotated[float | None, Meta(examples=[0.98])]
@@ -56,6 +57,12 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         Share | None, Meta(examples=[None], description="the same of the average; null where none is kept")
     ]
     baseline: Annotated[Share, Meta(description="the more frequent label: what who always answers with it is right in")]
+    balanced_accuracy: Annotated[
+        Share, Meta(description="of the weights that answer, as the next three: mean over both labels of those found")
+    ]
+    precision: Annotated[Share, Meta(description="of positive predictions; `all` is null where the average answers")]
+    recall: Annotated[Share, Meta(description="the share of positive events that was predicted so")]
+    f1: Annotated[Share, Meta(description="the harmonic mean of precision and recall")]
     advice: Annotated[list[str], Meta(examples=[[]], description="what to try with a model that is of little use")]
     columns: Annotated[int, Meta(examples=[21])]
     scaled_columns: Annotated[
@@ -90,6 +97,9 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         recent, averaged = learner.watch.recent, learner.watch.recent.averaged
         margins, (negative, positive) = recent.margins, map(sum, counts.confusion)
         bound, bound_reason = learner.watch.bound
+        # How the average answered is known of the window alone.
+        overall = Confusion() if learner.averaged else Confusion(*counts.confusion[0], *counts.confusion[1])
+        lately = recent.confusion(learner.averaged)
         return cls(
             model=model.name,
             identity=learner.identity,
@@ -111,6 +121,10 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             if learner.identity.average
             else None,
             baseline=Share(_share(max(negative, positive), counts.events), recent.baseline),
+            balanced_accuracy=Share(overall.balanced_accuracy, lately.balanced_accuracy),
+            precision=Share(overall.precision, lately.precision),
+            recall=Share(overall.recall, lately.recall),
+            f1=Share(overall.f1, lately.f1),
             advice=list(advice(learner).values()),
             columns=len(learner.columns),
             scaled_columns=learner.scaler.used if learner.scaler else None,
