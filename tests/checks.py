@@ -6,6 +6,7 @@ with all models of `models`. Where arithmetic on the events is exact (`whole` nu
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import product
@@ -341,6 +342,11 @@ def measured(model: Model) -> None:
             wrong[options.serve].append(answered != event.y)
             learner.apply(0, offset, [event.record])
     found, truth = learner.watch.recent, [event.y > 0 for event in model.events()]
+    for averaged in (False, True)[: len(wrong)]:
+        missed = wrong["average" if averaged else "last"][-17:]
+        table = Counter(zip(truth[-17:], missed, strict=True))
+        cells = (False, False), (False, True), (True, True), (True, False)
+        assert found.confusion(averaged) == tuple(table[cell] for cell in cells)
     assert found.flag("wrong").tolist() == wrong["last"][-17:]
     assert learner.counts.wrong_predictions == sum(wrong["last"])
     assert found.flag("averaged").tolist() == wrong.get("average", [])[-17:]
