@@ -350,6 +350,8 @@ def measured(model: Model) -> None:
     assert found.flag("wrong").tolist() == wrong["last"][-17:]
     assert learner.counts.wrong_predictions == sum(wrong["last"])
     assert found.flag("averaged").tolist() == wrong.get("average", [])[-17:]
+    missed = [event.y > 0 and one for event, one in zip(model.events(), wrong.get("average", []), strict=False)]
+    assert found.missed == sum(missed)
     assert found.averaged == (len(wrong.get("average", [])), sum(wrong.get("average", [])))
     assert found.baseline == max(sum(truth[-17:]), 17 - sum(truth[-17:])) / 17
 

@@ -49,8 +49,11 @@ class Recent:
         flags: Mapping[str, NDArray[np.bool_]] | None = None,
         margins: Margins | None = None,
         averaged: Averaged = Averaged(),  # noqa: B008 - it does not change
+        missed: int | None = 0,
     ) -> None:
         self.window, self.averaged = window, averaged
+        self.missed = missed
+        """How many of the average's wrong predictions were of positive events; None where it is not known of all."""
         self._flags = {name: np.zeros(0, bool) for name in FLAGS} | dict(flags or {})
         self._products = self._margins = np.zeros(0)
         self._restored = margins
@@ -66,6 +69,8 @@ class Recent:
         """Take in events: labels ±1, s, ‖x‖² with the bias, and whose prediction was wrong, also by the average."""
         products = labels * scores
         self.averaged = Averaged(self.averaged.events + len(averaged), self.averaged.wrong + int(averaged.sum()))
+        if self.missed is not None and len(averaged):
+            self.missed += int((averaged & (labels > 0.0)).sum())
         for name, new in zip(FLAGS, (wrong, labels > 0.0, averaged), strict=True):
             self._flags[name] = np.concatenate([self._flags[name], new])
         self._products = np.concatenate([self._products, products])

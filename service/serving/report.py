@@ -12,6 +12,7 @@ from msgspec import Meta
 from service.learning.advice import advice
 from service.learning.confusion import Confusion
 from service.learning.identity import Identity
+from service.learning.learner import Learner
 from service.learning.recent import QUANTILES
 from service.serving.models import Answering, Model
 from service.snapshots.head import Head
@@ -60,7 +61,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     balanced_accuracy: Annotated[
         Share, Meta(description="of the weights that answer, as the next three: mean over both labels of those found")
     ]
-    precision: Annotated[Share, Meta(description="of positive predictions; `all` is null where the average answers")]
+    precision: Annotated[Share, Meta(description="the share of positive predictions that was right")]
     recall: Annotated[Share, Meta(description="the share of positive events that was predicted so")]
     f1: Annotated[Share, Meta(description="the harmonic mean of precision and recall")]
     advice: Annotated[list[str], Meta(examples=[[]], description="what to try with a model that is of little use")]
@@ -97,9 +98,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         recent, averaged = learner.watch.recent, learner.watch.recent.averaged
         margins, (negative, positive) = recent.margins, map(sum, counts.confusion)
         bound, bound_reason = learner.watch.bound
-        # How the average answered is known of the window alone.
-        overall = Confusion() if learner.averaged else Confusion(*counts.confusion[0], *counts.confusion[1])
-        lately = recent.confusion(learner.averaged)
+        overall, lately = _confusion(learner), recent.confusion(learner.averaged)
         return cls(
             model=model.name,
             identity=learner.identity,
@@ -180,6 +179,17 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
         identity, counts = learner.identity, learner.counts
         said = identity.rule, identity.features, head.version, counts.events, counts.mistakes
         return cls(model.name, *said, model.learning_here)
+
+
+def _confusion(learner: Learner) -> Confusion:
+    """All events by label and by the prediction of the weights that answer; empty where that is not known of all."""
+    recent, (negatives, positives) = learner.watch.recent, learner.counts.confusion
+    if not learner.averaged:
+        return Confusion(*negatives, *positives)
+    if recent.missed is None or recent.averaged.events != learner.counts.events:
+        return Confusion()
+    missed, false = recent.missed, recent.averaged.wrong - recent.missed
+    return Confusion(sum(negatives) - false, false, missed, sum(positives) - missed)
 
 
 def _share(part: int, of: int) -> float | None:

@@ -92,6 +92,8 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     recent_averaged: str = ""
     """Empty where they are not known of each event of the window: see `recent.FLAGS`."""
     averaged: Averaged = Averaged()
+    averaged_missed: int | None = None
+    """See `Recent.missed`; None too where no average is kept."""
     diverged: str | None = None
     """Why nothing is learned on top of this, and it does not answer; see `Learner.diverged`."""
 
@@ -271,6 +273,7 @@ def observations(learner: Learner) -> Observations:
         recent_positive=bits[1],
         recent_averaged=bits[2],
         averaged=recent.averaged,
+        averaged_missed=recent.missed if learner.identity.average else None,
         diverged=learner.diverged,
     )
 
@@ -332,7 +335,7 @@ def decode(
         for name, bits in packed
         if bits
     }
-    recent = Recent(options.window, flags, seen.margins, seen.averaged)
+    recent = Recent(options.window, flags, seen.margins, seen.averaged, seen.averaged_missed)
     # A learner's change, a head's do not.
     own, counts = {name: array.values.copy() for name, array in arrays.items()}, deepcopy(head.counts)
     sums = deepcopy(head.observations.stretch)
