@@ -12,6 +12,7 @@ from service.learning.learner import Learner
 from service.learning.options import Options
 from service.serving.models import given
 from service.serving.report import Description, Share
+from tests.checks import restored
 from tests.conftest import event
 
 FIGURES = ("balanced_accuracy", "precision", "recall", "f1")
@@ -33,9 +34,9 @@ def figures(truth: list[bool], predicted: list[bool]) -> list[float]:
 
 @pytest.mark.parametrize("serve", ["last", "average"])
 def test_figures_of_what_answers_are_those_of_scikit_learn(serve: Any) -> None:
-    """Each event predicted before it is learned; over the window, and over all events."""
-    rng = random.Random(1)
-    learner = Learner(Identity(average=True, margin=(0.0, 2.0)), options=Options(WINDOW, serve=serve))
+    """Each event predicted before it is learned; over the window, and over all events, through a restore."""
+    rng, options = random.Random(1), Options(WINDOW, serve=serve)
+    learner = Learner(Identity(average=True, margin=(0.0, 2.0)), options=options)
     learner.begin({0: 0})
     truth, predicted = list[bool](), list[bool]()
     for at in range(EVENTS):
@@ -44,6 +45,8 @@ def test_figures_of_what_answers_are_those_of_scikit_learn(serve: Any) -> None:
         truth.append(positive)
         predicted.append(learner.score(features)[0] > 0.0)
         learner.apply(0, at, [event(features, int(positive))])
+        if at == EVENTS // 2:
+            learner = restored(learner, options)
     said = about(learner)
     assert 0 < sum(map(bool.__and__, truth, predicted)) < sum(truth)
     for name, whole, lately in zip(

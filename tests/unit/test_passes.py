@@ -224,6 +224,20 @@ def test_bounds_hold_on_separable_data(
         assert norms(done)[-1] == pytest.approx(float(w @ w), rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.parametrize(("label", "margin"), [(1, (0.0, 100.0)), (0, (100.0, 0.0))])
+def test_bounds_count_what_a_margin_lets_an_update_add(label: int, margin: tuple[float, float]) -> None:
+    """One event with ‖x‖² = 10: y·s is beyond 100 after 11 updates, one of them a mistake, and 21 are possible."""
+    identity = listed(1, margin=margin)
+    data = gather(identity, [((3.0,), label)])
+    done, w = fitted(identity, data)
+    assert (sum(one.mistakes for one in done), done[-1].updates, done[-1].errors) == (1, 0, 0)
+    assert norms(done).tolist() == [10.0 * n * n for n in range(1, 12)]
+    bounded = passes.bounded(identity, data, norms(done), {"own": w})
+    assert bounded is not None
+    assert (bounded.updates, bounded.held) == (11, True)
+    assert bounded.novikoff == pytest.approx(21.0)
+
+
 def test_row_11_batch_gradient_descent_of_the_linear_unit() -> None:
     """o = w·x, E = ½ Σ (y - o)², w -= η∇E over the whole set: the formula step by step, and where it ends."""
     for labels, least, loss in ((AND, [-1.5, 1, 1], 0.5), (OR, [-0.5, 1, 1], 0.5), (XOR, [0, 0, 0], 2.0)):
@@ -311,7 +325,7 @@ def test_columns_of_very_different_size_are_told_apart() -> None:
 
 
 RULES: list[dict[str, Any]] = [
-    *DRIVEN, {"rule": "lms", "eta": 0.05}, {"rule": "logistic-delta", "eta": 0.5, "slope": 2.0},
+    *DRIVEN, {"margin": (0.5, 2.0)}, {"rule": "lms", "eta": 0.05}, {"rule": "logistic-delta", "eta": 0.5, "slope": 2.0},
 ]  # fmt: skip
 
 
