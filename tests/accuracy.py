@@ -1,6 +1,7 @@
 """How good models are: prequential accuracy on real streams, beside River's: `python -m tests.accuracy [STREAM…]`.
 
-Each event is predicted before it is learned, by us and by River alike, in the same order. Prints docs/model.md's table.
+Each event is predicted before it is learned, by us and by River alike, in the same order. Prints docs/model.md's table,
+and that of a stream with few positives with and without margins (`rare`).
 """
 
 import json
@@ -16,9 +17,11 @@ from sklearn import datasets
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.options import Options
 
 Stream = list[tuple[dict[str, Any], bool]]
 SLICE = 1000
+MARGINS = ((0.0, 0.0), (0.0, 10.0), (0.0, 100.0), (10.0, 100.0), (30.0, 30.0))
 
 
 class Row(NamedTuple):
@@ -72,15 +75,31 @@ def mixed(count: int = 20_000) -> Stream:
     return rows
 
 
-def prequential(stream: Stream, **identity: Any) -> dict[str, float]:
-    """Shares of right predictions of a model of ours: of its last weights, and of an average where one is kept."""
-    learner = Learner(Identity(labels=(False, True), **identity))
+def rare(count: int = 20_000, positives: float = 0.05) -> Stream:
+    """Two clouds that overlap, of which one is rare: ten numbers, three of them shifted where the label is positive."""
+    rng = random.Random(0)
+    rows: Stream = []
+    for _ in range(count):
+        y = rng.random() < positives
+        rows.append(({f"n{i}": round(rng.gauss(1.2 * (y and i < 3), 1), 3) for i in range(10)}, y))
+    return rows
+
+
+def learned(stream: Stream, **identity: Any) -> Learner:
+    """A model of ours that has learned the stream, with all of it in its window."""
+    learner = Learner(Identity(labels=(False, True), **identity), options=Options(window=len(stream)))
     learner.begin({0: 0})
     records = [json.dumps({"features": x, "label": y}).encode() for x, y in stream]
     for at in range(0, len(records), SLICE):
         outcome = learner.apply(0, at, records[at : at + SLICE])
         if outcome.diverged or outcome.rejects:
             raise ValueError(outcome)
+    return learner
+
+
+def prequential(stream: Stream, **identity: Any) -> dict[str, float]:
+    """Shares of right predictions of a model of ours: of its last weights, and of an average where one is kept."""
+    learner = learned(stream, **identity)
     averaged = learner.watch.recent.averaged
     found = {"last": 1.0 - learner.counts.wrong_predictions / len(stream)}
     return found | ({"average": 1.0 - averaged.wrong / averaged.events} if averaged.events else {})
@@ -144,8 +163,23 @@ def measured(stream: Stream) -> Row:
     return Row(max(positive, len(stream) - positive) / len(stream), rivers, ours)
 
 
+def margins() -> None:
+    """Print what margins do to a stream with few positives: by the last weights and by their mean."""
+    stream = rare()
+    print("\n| margin | updates | accuracy | precision | recall | F1 | balanced | mean: accuracy | F1 | balanced |")
+    print("|---|---|" + "---|" * 8)
+    for margin in MARGINS:
+        learner = learned(stream, margin=margin, average=True)
+        last, mean = (learner.watch.recent.confusion(averaged) for averaged in (False, True))
+        right, rightly = ((c.true_negatives + c.true_positives) / len(stream) for c in (last, mean))
+        of_mean = (rightly, mean.f1, mean.balanced_accuracy)
+        figures = (right, last.precision, last.recall, last.f1, last.balanced_accuracy, *of_mean)
+        shown = " | ".join("-" if f is None else f"{100 * f:.1f}" for f in figures)
+        print(f"| {margin[0]:g}, {margin[1]:g} | {learner.counts.updates:,} | {shown} |", flush=True)
+
+
 def main(wanted: Iterable[str]) -> None:
-    """Print the table, of all streams or of those that are named."""
+    """Print the tables, of all streams or of those that are named."""
     wanted, head = list(wanted), False
     for name, make in streams():
         if wanted and name not in wanted:
@@ -165,6 +199,8 @@ def main(wanted: Iterable[str]) -> None:
         shown = " | ".join(f"**{one}**" if one == best else one for one in (f"{100 * f:.1f}" for f in figures.values()))
         print(f"| {name} | {len(stream):,} | {shown} |", flush=True)
         print(f"{name}: weights differ from River's by {furthest(stream):.1g} of their length at most", file=sys.stderr)
+    if not wanted or "rare" in wanted:
+        margins()
 
 
 if __name__ == "__main__":

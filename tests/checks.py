@@ -6,6 +6,7 @@ with all models of `models`. Where arithmetic on the events is exact (`whole` nu
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import product
@@ -31,6 +32,7 @@ NAMES = ("a", "b", "c", "d", "e", "f")
 MODES: dict[str, dict[str, Any]] = {"named": {}, "positional": {"dimension": 3}, "hashed": {"bits": 2}}
 RULES: dict[str, dict[str, Any]] = {
     "perceptron": {},
+    "perceptron with margins": {"margin": (0.125, 0.5)},
     "error-correction bipolar": {"rule": "error-correction", "outputs": "bipolar"},
     "error-correction binary": {"rule": "error-correction", "outputs": "binary"},
     "half-step": {"rule": "half-step"},
@@ -199,7 +201,8 @@ def importance(model: Model) -> None:
 
 
 def scaling(model: Model) -> None:
-    """Rules that ask for the sign of s alone: 4η and 4w(0) give 4w. The logistic unit: 4a, η/16 and w(0)/4 give w/4.
+    """Rules that ask for the sign of s alone: 4η and 4w(0) give 4w, with 4 times the margins where there are some. The
+    logistic unit: 4a, η/16 and w(0)/4 give w/4.
 
     Exact, since 4 is a power of two. The linear unit's targets fix its scale, and w(0) at random has its own.
     """
@@ -208,7 +211,11 @@ def scaling(model: Model) -> None:
         return
     logistic = identity.rule == "logistic-delta"
     k = 0.25 if logistic else 4.0
-    changes = {"slope": (identity.slope or 0.0) / k, "eta": identity.eta * k * k} if logistic else {"eta": k * 0.25}
+    changes: dict[str, Any] = {"eta": k * 0.25}
+    if logistic:
+        changes = {"slope": (identity.slope or 0.0) / k, "eta": identity.eta * k * k}
+    elif identity.margin:
+        changes["margin"] = tuple(k * margin for margin in identity.margin)
     given = model.start
     start = Weights([k * v for v in given.coef], k * given.intercept, given.names) if given else None
     scaled, plain = (m.learned(model.events()) for m in (model.but(start, **changes), model))
@@ -235,13 +242,14 @@ def permutation(model: Model) -> None:
 
 
 def label_flip(model: Model) -> None:
-    """Labels, w(0) and tie the other way round give -w, and each count of the other class."""
+    """Labels, w(0), margins and tie the other way round give -w, and each count of the other class."""
     if model.identity.start.startswith(RANDOM):
         return
     given = model.start
     start = Weights([-v for v in given.coef], -given.intercept, given.names) if given else None
     tie = "positive" if model.identity.tie == "negative" else "negative"
-    flipped = model.but(start, tie=tie).learned([event._replace(y=-event.y) for event in model.events()])
+    turned = {"margin": model.identity.margin[::-1]} if model.identity.margin else {}
+    flipped = model.but(start, tie=tie, **turned).learned([event._replace(y=-event.y) for event in model.events()])
     plain = model.learned(model.events())
     # 1 - o is no exact mirror image of o.
     assert close(flipped.weights, -plain.weights, 1e-9 if model.identity.rule == "logistic-delta" else 0.0)
@@ -279,19 +287,20 @@ def locality(model: Model) -> None:
 
 
 def counts(model: Model) -> None:
-    """A mistake is y·s <= 0, an update changes weights, a wrong prediction has the other label."""
+    """A mistake is y·s <= 0, an update changes weights, up to the margin, a wrong prediction has the other label."""
     rule, tie = model.identity.rule, model.identity.tie
-    mistakes = updates = wrong = 0
+    mistakes = updates = wrong = near = 0
     w, learner = model.learner().weights.copy(), model.learner()
     for event, s, learner in one_by_one(model, model.events()):
         predicted = 1 if s > 0 or (s == 0 and tie == "positive") else -1
         mistakes += event.y * s <= 0
+        near += event.y * s <= model.identity.margins[event.y > 0]
         wrong += predicted != event.y
         updates += bool((learner.weights[: len(w)] != w).any())
         w = learner.weights.copy()
     assert (learner.counts.mistakes, learner.counts.updates) == (mistakes, updates)
     assert (learner.counts.wrong_predictions, learner.counts.events) == (wrong, 60)
-    by_rule = {"perceptron": mistakes, "error-correction": wrong, "half-step": wrong, "threshold-unit": 0}
+    by_rule = {"perceptron": near, "error-correction": wrong, "half-step": wrong, "threshold-unit": 0}
     assert updates == by_rule.get(rule, 60)
 
 
@@ -333,9 +342,16 @@ def measured(model: Model) -> None:
             wrong[options.serve].append(answered != event.y)
             learner.apply(0, offset, [event.record])
     found, truth = learner.watch.recent, [event.y > 0 for event in model.events()]
+    for averaged in (False, True)[: len(wrong)]:
+        missed = wrong["average" if averaged else "last"][-17:]
+        table = Counter(zip(truth[-17:], missed, strict=True))
+        cells = (False, False), (False, True), (True, True), (True, False)
+        assert found.confusion(averaged) == tuple(table[cell] for cell in cells)
     assert found.flag("wrong").tolist() == wrong["last"][-17:]
     assert learner.counts.wrong_predictions == sum(wrong["last"])
     assert found.flag("averaged").tolist() == wrong.get("average", [])[-17:]
+    missed = [event.y > 0 and one for event, one in zip(model.events(), wrong.get("average", []), strict=False)]
+    assert found.missed == sum(missed)
     assert found.averaged == (len(wrong.get("average", [])), sum(wrong.get("average", [])))
     assert found.baseline == max(sum(truth[-17:]), 17 - sum(truth[-17:])) / 17
 

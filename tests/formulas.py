@@ -30,12 +30,13 @@ def output(s: float, tie: str) -> float:
     return 1.0 if s > 0.0 or (s == 0.0 and tie == "positive") else -1.0
 
 
-def perceptron(s: float, y: float, eta: float) -> float:
+def perceptron(s: float, y: float, eta: float, margins: tuple[float, float] = (0.0, 0.0)) -> float:
     """The mistake-driven rule: if y·s <= 0 then w += η·y·x, else nothing (Rosenblatt; Ahmed & Pavlu).
 
-    The condition includes s = 0, so that the first event on zero weights always updates.
+    The condition includes s = 0, so that the first event on zero weights always updates. With margins τ₋ and τ₊ it is
+    y·s <= τ_y (Li, Zaragoza, Herbrich, Shawe-Taylor and Kandola).
     """
-    return eta * y if y * s <= 0.0 else 0.0
+    return eta * y if y * s <= margins[y > 0.0] else 0.0
 
 
 def error_correction(s: float, y: float, eta: float, outputs: str, tie: str) -> float:
@@ -75,7 +76,7 @@ def step_of(identity: Identity) -> Callable[[float, float, float], float]:
     """The rule of a model, as step(s, y, η·weight)."""
     tie, outputs, slope = identity.tie, identity.outputs, identity.slope
     steps: dict[str, Callable[[float, float, float], float]] = {
-        "perceptron": perceptron,
+        "perceptron": lambda s, y, eta: perceptron(s, y, eta, identity.margins),
         "error-correction": lambda s, y, eta: error_correction(s, y, eta, outputs or "bipolar", tie),
         "half-step": lambda s, y, eta: half_step(s, y, eta, tie),
         "lms": lms,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tests import template
 
 HERE = Path(__file__).parents[1]
-KERNEL, RULES, BOUNDS = (f"service/learning/{name}.py" for name in ("kernel", "rules", "bounds"))
+KERNEL, RULES, BOUNDS, WATCH = (f"service/learning/{name}.py" for name in ("kernel", "rules", "bounds", "watch"))
 TESTS = ("__init__.py", "checks.py", "formulas.py", "kinds.py", "oracle.py", "stretches.py")
 
 
@@ -24,8 +24,10 @@ class Mutant(NamedTuple):
 
 
 LENGTH = "length = eta * weights[i] * parameter"
+SLACK = "slack = 2.0 * length * (positive if labels[i] > 0.0 else negative)"
+LIMIT = "2.0 * abs(steps[i]) * (positive if steps[i] > 0.0 else negative)"
 MUTANTS = (
-    Mutant("an update at y·s < 0 alone", RULES, (("y * s <= 0.0", "y * s < 0.0"),), "axes"),
+    Mutant("an update at y·s < 0 alone", RULES, (("y * s <= margin", "y * s < margin"),), "axes"),
     Mutant(
         "S without one update", BOUNDS,
         (("batch.weights, learned.steps,", "batch.weights, learned.steps * (self.sums.updates != 5),"),), "axes",
@@ -53,6 +55,13 @@ MUTANTS = (
     Mutant(
         "R not beyond 10", BOUNDS, (("squares[0] = max(", "squares[0] = min(100.0, "),), "contradiction",
     ),
+    Mutant(
+        "the margin left out of R", BOUNDS,
+        (("length * length * squared_norms[i] + slack)", "length * length * squared_norms[i])"),), "margins",
+    ),
+    Mutant("the margin left out of S", BOUNDS, (("* squared_norms[i] + slack\n", "* squared_norms[i]\n"),), "margins"),
+    Mutant("the margin of the other label in R and S", BOUNDS, ((SLACK, SLACK.replace(" > ", " < ")),), "margins"),
+    Mutant("the margin left out of the norm's limit", WATCH, ((LIMIT, LIMIT.replace("2.0", "0.0")),), "margins"),
 )  # fmt: skip
 FURTHER = Mutant("a grid of γ a thousand times larger", BOUNDS, (("max(16.0 *", "max(16000.0 *"),), "")
 """No fault: it only has to make no bound better."""

@@ -14,16 +14,24 @@ def standard(x: float, n: float, mean: float, m2: float) -> float:
 class Fold:
     """The perceptron rule over events, one after the other: json, a dict of names, a plain loop."""
 
-    def __init__(self, eta: float = 1.0, half_life: int | None = None, scaled: bool = False) -> None:
-        self.eta, self.half_life, self.scaled = eta, half_life, scaled
+    def __init__(
+        self,
+        eta: float = 1.0,
+        half_life: int | None = None,
+        scaled: bool = False,
+        margins: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        """`margins` of the negative and of the positive label: up to which y·s an event is an update."""
+        self.eta, self.half_life, self.scaled, self.margins = eta, half_life, scaled, margins
         self.sums: dict[str, tuple[float, float, float]] = {}
         """Welford's n, mean and M2 of each number, where values are scaled."""
         self.w: dict[str, float] = {}  # in order of first sight
         self.bias = 0.0
         self.recent: list[float] = []
         """The recent average of `vector`, where there is a half-life: E ← βE + (1 - β)w after each event."""
-        self.events = self.mistakes = self.wrong = 0
+        self.events = self.mistakes = self.wrong = self.updates = 0
         self.limit = 0.0
+        """What ‖w‖² cannot exceed: each update adds its own square, and twice its length times its margin at most."""
         self.diverged = False
 
     def learn(self, raw: bytes | str) -> None:
@@ -39,7 +47,8 @@ class Fold:
         for name, v in x:
             s += self.w.get(name, 0.0) * v
         step = self.eta * event.get("weight", 1.0) * y
-        if y * s <= 0 and self._beyond(step, x):
+        margin = self.margins[y > 0]
+        if y * s <= margin and self._beyond(step, x):
             self.diverged = True
             return
         self.sums = sums
@@ -47,10 +56,11 @@ class Fold:
             self.w.setdefault(name, 0.0)
         self.events += 1
         self.wrong += (s > 0) != (y > 0)
-        if y * s <= 0:
-            self.mistakes += 1
+        self.mistakes += y * s <= 0
+        if y * s <= margin:
+            self.updates += 1
             self.bias += step
-            self.limit += step * step
+            self.limit += step * step + 2 * abs(step) * margin
             for name, v in x:
                 self.w[name] += step * v
                 self.limit += (step * v) * (step * v)
@@ -75,7 +85,7 @@ class Fold:
     def _beyond(self, step: float, x: Iterable[tuple[str, float]]) -> bool:
         # No sum is needed while there were few and short steps: by the triangle inequality, and Cauchy's.
         longest = self.limit + step * step + sum((step * v) * (step * v) for _, v in x)
-        if (self.mistakes + 1) * longest <= 1e30:
+        if (self.updates + 1) * longest <= 1e30:
             return False
         after = self.w | {name: self.w.get(name, 0.0) + step * v for name, v in x}
         return not sum(v * v for v in (self.bias + step, *after.values())) <= 1e30
@@ -93,7 +103,7 @@ class Fold:
 def same(fold: Fold, model: Any, weights: Any) -> None:
     """Assert that `GET /v1/models/{m}` and all pages of its weights are the fold, bit for bit."""
     assert (model["events"], model["mistakes"], model["wrong_predictions"]) == (fold.events, fold.mistakes, fold.wrong)
-    assert model["updates"] == fold.mistakes
+    assert model["updates"] == fold.updates
     assert [r["name"] for r in weights["weights"]] == list(fold.w)
     assert [weights["bias"], *(r["weight"] for r in weights["weights"])] == fold.vector
     assert model["squared_norm_limit"] == fold.limit

@@ -42,16 +42,17 @@ class Oracle:
         self.gammas: NDArray[np.float64] | None = None
         self.hinge = np.zeros(49)
 
-    def see(self, z: Features, updated: bool) -> None:
+    def see(self, z: Features, updated: bool, slack: float) -> None:
+        """An event: `slack` is what its update may add to ‖w‖² beside ‖z‖², twice its w·z at the margin."""
         squared = sum(v * v for v in z.values())
         if self.gammas is None:
             self.gammas = max(16.0 * math.sqrt(squared), 1e-60) * 2.0 ** (-np.arange(49) / 4.0)
-        self.squared_radius = max(self.squared_radius, squared)
+        self.squared_radius = max(self.squared_radius, squared + slack)
         along = sum(self.u.get(name, 0.0) * v for name, v in z.items())
         self.hinge += np.maximum(0.0, self.gammas - along)
         if updated:
             self.updates += 1
-            self.squared_steps += squared
+            self.squared_steps += squared + slack
 
     def compare(self, learner: Learner, k: int) -> None:
         """The service's sums are these, no update is too many, and its bound is the largest k that they allow."""
@@ -121,20 +122,24 @@ class Run:
         if self.identity.rule == "error-correction" and self.identity.outputs == "bipolar":
             z = {name: 2.0 * v for name, v in z.items()}
         positive = s > 0 or (s == 0 and self.identity.tie == "positive")
-        updated = y * s <= 0 if self.identity.rule == "perceptron" else positive != (y > 0)
+        margin = self.identity.margins[y > 0]
+        updated = y * s <= margin if self.identity.rule == "perceptron" else positive != (y > 0)
         if updated:
             self.updates += 1
             for name, v in z.items():
                 self.w[name] += v
         self.learner.apply(0, self.learner.next[0], [_event(raw, y, weight)])
         assert self.learner.watch.broken(self.learner.squared_norm) is None
+        limit = self.learner.watch.squared_norm_limit
+        assert limit is not None
+        assert self.learner.squared_norm <= limit * (1.0 + 1e-9) + 1e-120
         if self.theorem_alone:
             self.updates = self.learner.counts.updates
             assert self.updates <= self.bound
             return
         assert self.learner.counts.updates == self.updates
         if self.oracle:
-            self.oracle.see(z, updated)
+            self.oracle.see(z, updated, 2.0 * abs(rate) * margin)
             self.oracle.compare(self.learner, self.updates)
         else:
             assert self.learner.watch.bound[0] is None
@@ -160,9 +165,12 @@ class Run:
 
 def random_stream(seed: int) -> int:
     """One stream of any kind there is; returns its number of events."""
-    rng = random.Random(seed)
+    rng, own = random.Random(seed), random.Random(f"margins of {seed}")
+    rule = rng.choice(RULES)
+    if rule["rule"] == "perceptron" and own.random() < 0.7:
+        rule = rule | {"margin": tuple(own.choice([0.0, 10.0 ** own.uniform(-3.0, 5.0)]) for _ in range(2))}
     identity = Identity(
-        **rng.choice(RULES),
+        **rule,
         eta=10.0 ** rng.uniform(-3.0, -0.1) if seed % 2 else 10.0 ** rng.uniform(-3.0, 3.0),
         tie=rng.choice(["negative", "positive"]),
         start=rng.choice(["zero", "zero", f"random:{seed}", "given"]),
@@ -251,6 +259,18 @@ def rates() -> list[int]:
     return bounds
 
 
+def margins() -> list[int]:
+    """One event again and again, of one label or the other: updates until its y·s is beyond the margin of its label."""
+    bounds = []
+    for y, margin, weight in ((1, (0.0, 100.0), 1.0), (-1, (100.0, 0.0), 1.0), (1, (0.0, 400.0), 4.0)):
+        run = _theorem(Identity(margin=margin), {"a": float(y)})
+        for _ in range(40):
+            run.learn({"a": 3.0}, y, weight)
+        assert (run.updates, run.learner.counts.mistakes) == (11, 1)
+        bounds.append(run.bound)
+    return bounds
+
+
 def separable_and_noisy() -> list[int]:
     """The bounds of 200 events each, with their own vector as u and 0, 2 or 10 in a hundred labels wrong."""
     bounds = []
@@ -267,7 +287,7 @@ def separable_and_noisy() -> list[int]:
 
 
 Check = Callable[[], list[int] | None]
-THEOREM: tuple[Check, ...] = (axes, contradiction, rates, separable_and_noisy)
+THEOREM: tuple[Check, ...] = (axes, contradiction, rates, margins, separable_and_noisy)
 CHECKS: tuple[Check, ...] = (the_sums_are_the_oracles, *THEOREM)
 
 

@@ -119,8 +119,15 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               {"{{model}}": newest("perceptron_prequential_accuracy_overall"),
                "{{model}} at least": newest("perceptron_prequential_accuracy_low"),
                "{{model}} at most": newest("perceptron_prequential_accuracy_high")}),
+        Panel("The positive label", "Over the recent window, of the weights that answer: precision is the share of "
+              "positive predictions that were right, recall the share of positive events that were found, F1 their "
+              "harmonic mean, balanced accuracy the mean of what was found of each label. Where positives are rare, "
+              "accuracy says little of them; a larger positive margin finds more.", "percentunit",
+              {"{{model}} precision": newest("perceptron_precision"), "{{model}} recall": newest("perceptron_recall"),
+               "{{model}} F1": newest("perceptron_f1"),
+               "{{model}} balanced accuracy": newest("perceptron_balanced_accuracy")}),
         Panel("Squared norm under its limit", "Squared length of the weight vector, and what it cannot exceed: the "
-              "start's plus that of all updates. Logarithmic.", "short",
+              "start's plus what all updates can add. Logarithmic.", "short",
               {"{{model}} squared norm": f"max by (model) (perceptron_squared_norm{{{MODEL}}} {LEARNER})",
                "{{model}} limit": newest("perceptron_squared_norm_limit")}, log=True),
         Panel("Updates under their bound", "Updates since the model began, and the most that the perceptron theorem "

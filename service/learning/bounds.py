@@ -1,10 +1,11 @@
 """Mistake bounds: of finite data with a separating vector, as the texts give them, and of a model that is running.
 
 The running one. A *stretch* of a model's life starts at weights w(0). For event i let z_i be what its update adds or
-would add (η·weight·y·x; twice that for bipolar error-correction), R = max ‖z_i‖. For a fixed unit vector u, the
-*reference*, and any γ > 0 let Ξ = Σ max(0, γ - u·z_i) over all events and S = Σ‖z_i‖² over the k updates. Updates
-happen only where w·z_i <= 0, so ‖w_k‖² <= ‖w(0)‖² + S, and u·w_k >= u·w(0) + kγ - Ξ. Together (Novikoff; Freund and
-Schapire):
+would add (η·weight·y·x; twice that for bipolar error-correction). Updates happen only where w·z_i <= m_i, which is 0,
+or η·weight times the margin of the event's label, so each adds at most q_i = ‖z_i‖² + 2·m_i to ‖w‖². Let S = Σ q_i over
+the k updates and R² = max q_i over all events; and for a fixed unit vector u, the *reference*, and any γ > 0 let
+Ξ = Σ max(0, γ - u·z_i) over all events. Then ‖w_k‖² <= ‖w(0)‖² + S, and u·w_k >= u·w(0) + kγ - Ξ. Together (Novikoff;
+Freund and Schapire; with margins Li et al.):
 
     kγ <= sqrt(‖w(0)‖² + k·R²) - u·w(0) + Ξ        the bound: a property of data and reference alone
     kγ <= sqrt(‖w(0)‖² + S)    - u·w(0) + Ξ        an integrity check of the state, as ‖w_k‖² <= ‖w(0)‖² + S is
@@ -37,8 +38,8 @@ class Separation(NamedTuple):
     """Finite data and a vector that separates them: what bounds the updates of a mistake-driven rule.
 
     x here is what an update adds, up to its sign: the event's vector, times η·weight, and twice that for bipolar
-    error-correction. `squared_radius` is R² = β² = max ‖x‖², `margin` is γ = α = min y·w_opt·x, `squared_norm` is
-    ‖w_opt‖².
+    error-correction. `squared_radius` is R² = β² = max ‖x‖², to which with margins each event adds 2·η·weight·margin,
+    as to what ‖w‖² grows by; `margin` is γ = α = min y·w_opt·x, `squared_norm` is ‖w_opt‖².
 
     >>> Separation(squared_radius=4.0, margin=0.5, squared_norm=1.0).updates
     16.0
@@ -64,12 +65,12 @@ class Separation(NamedTuple):
         return float(np.sum((start - a * w_opt / norm) ** 2))
 
 
-def separation(margins: Vector, squared_norms: Vector, w_opt: Vector) -> Separation | None:
-    """Of each event's y·w_opt·x and ‖x‖²; None where the vector does not separate the events."""
+def separation(margins: Vector, squares: Vector, w_opt: Vector) -> Separation | None:
+    """Of each event's y·w_opt·x and what it adds to ‖w‖²; None where the vector does not separate the events."""
     margin = float(margins.min(initial=math.inf))
     if not 0.0 < margin < math.inf:
         return None
-    return Separation(float(squared_norms.max()), margin, float(w_opt @ w_opt))
+    return Separation(float(squares.max()), margin, float(w_opt @ w_opt))
 
 
 def largest_root(gamma: float, hinge: float, radius_squared: float, start: float, along: float) -> float:
@@ -141,16 +142,18 @@ class Sums(msgspec.Struct, forbid_unknown_fields=True):
 
 @compiled
 def _follow(
-    eta: float, parameter: float, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector,
+    eta: float, parameter: float, negative: float, positive: float, starts: Any, columns: Any, values: Vector,
+    labels: Vector, weights: Vector,
     steps: Vector, squared_norms: Vector, reference: Vector, scale: float, gammas: Vector, hinge: Vector,
     squares: Vector,
 ) -> None:  # fmt: skip
     """Add events to the sums: R² and Ξ are over all of them, also those that changed nothing, S is over updates."""
     for i in range(len(steps)):
         length = eta * weights[i] * parameter
+        slack = 2.0 * length * (positive if labels[i] > 0.0 else negative)
         if steps[i] != 0.0:
-            squares[1] += steps[i] * steps[i] * squared_norms[i]
-        squares[0] = max(squares[0], length * length * squared_norms[i])
+            squares[1] += steps[i] * steps[i] * squared_norms[i] + slack
+        squares[0] = max(squares[0], length * length * squared_norms[i] + slack)
         along = reference[0]
         for j in range(starts[i], starts[i + 1]):
             along += reference[columns[j]] * values[j]
@@ -186,9 +189,9 @@ class Stretch:
             self._grid()
             self.hinge = np.zeros(GRID)
         _follow(
-            identity.eta, identity.parameter, batch.starts, batch.columns, batch.values, batch.labels,
-            batch.weights, learned.steps, learned.squared_norms, self.reference, self.sums.scale, self.gammas,
-            self.hinge, self.squares,
+            identity.eta, identity.parameter, *identity.margins, batch.starts, batch.columns, batch.values,
+            batch.labels, batch.weights, learned.steps, learned.squared_norms, self.reference, self.sums.scale,
+            self.gammas, self.hinge, self.squares,
         )  # fmt: skip
         self.sums.updates += int(np.count_nonzero(learned.steps))
 

@@ -25,6 +25,7 @@ MAX_SQUARED_NORM = 1e30
 Within it every score, step and sum is a finite number. An event that is learned means what it would without it."""
 
 Label = bool | int | float | str
+Margin = Annotated[float, msgspec.Meta(ge=0.0, le=MAX_VALUE)]
 
 
 Mode = Literal["named", "positional", "hashed"]
@@ -62,6 +63,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     """Of error-correction alone."""
     slope: float | None = None
     """Of logistic-delta alone: a."""
+    margin: tuple[Margin, Margin] | msgspec.UnsetType = msgspec.UNSET
+    """Of the perceptron alone, by label, negative first: an event with y·s <= its margin is an update too.
+
+    Unset where both are 0, and then not written: such a model has the digest that it had before there were any."""
     tie: Literal["negative", "positive"] = "negative"
     """What s = 0 predicts."""
     start: str = "zero"
@@ -94,15 +99,21 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
         """What its rule's step is scaled by: see `rules.Rule`."""
         return RULES[self.rule].parameter(self)
 
+    @property
+    def margins(self) -> tuple[float, float]:
+        """Up to which y·s events of the negative label, and of the positive one, are updates: 0 and 0 by default."""
+        return (0.0, 0.0) if self.margin is msgspec.UNSET else self.margin
+
     def decide(self, s: Any) -> Any:
         """Whether a score, or each of an array, predicts the positive label."""
         return decide(s, self.tie == "positive")
 
     def differences(self, stored: "Identity") -> list[str]:
-        """One `name: stored -> ours` for each member that differs."""
+        """One `name: stored -> ours` for each member that differs; the margins may be unset."""
         # As JSON: Python takes true and 1 for equal, and they are different labels.
         ours, theirs = (
             {k: msgspec.json.encode(v).decode() for k, v in msgspec.to_builtins(identity).items()}
             for identity in (self, stored)
         )
-        return [f"{k}: {theirs[k]} -> {ours[k]}" for k in ours if ours[k] != theirs[k]]
+        every = {k: (theirs.get(k, "unset"), ours.get(k, "unset")) for k in ours | theirs}
+        return [f"{k}: {there} -> {here}" for k, (there, here) in every.items() if here != there]

@@ -59,9 +59,9 @@ def _squared_norm_after(w: Vector, step: float, columns: Any, values: Vector) ->
 
 @compiled
 def _learn(
-    rule: int, eta: float, positive_tie: bool, parameter: float, w: Vector, late: Vector, ages: Vector, starts: Any,
-    columns: Any, values: Vector, labels: Vector, weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector,
-    averages: Vector, reach: float,
+    rule: int, eta: float, positive_tie: bool, parameter: float, negative: float, positive: float, w: Vector,
+    late: Vector, ages: Vector, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector,
+    scores: Vector, steps: Vector, squared_norms: Vector, averages: Vector, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
     for i in range(len(labels)):
         s, squared = w[0], 1.0
@@ -74,7 +74,8 @@ def _learn(
             for j in range(starts[i], starts[i + 1]):
                 a += (w[columns[j]] - late[columns[j]] * part) * values[j]
             averages[i] = a
-        step = rules.step(rule, s, labels[i], eta * weights[i], positive_tie, parameter)
+        margin = positive if labels[i] > 0.0 else negative
+        step = rules.step(rule, s, labels[i], eta * weights[i], positive_tie, parameter, margin)
         scores[i], steps[i], squared_norms[i] = s, step, squared
         if step != 0.0:
             # ‖w‖ grows by no more than the step is long, so that ‖w‖² is seldom summed up: where it may be beyond half
@@ -111,7 +112,7 @@ def learn(identity: Identity, w: Vector, late: Vector, batch: Batch, seen: int =
     averages = np.empty(len(batch.labels) if len(late) else 0)
     done, reach = _learn(
         list(rules.RULES).index(identity.rule), identity.eta, identity.tie == "positive",
-        identity.parameter, w, late, ages(identity, seen, len(averages) + 1), batch.starts, batch.columns, batch.values,
-        batch.labels, batch.weights, scores, steps, squared_norms, averages, reach,
+        identity.parameter, *identity.margins, w, late, ages(identity, seen, len(averages) + 1), batch.starts,
+        batch.columns, batch.values, batch.labels, batch.weights, scores, steps, squared_norms, averages, reach,
     )  # fmt: skip
     return Learned(scores[:done], steps[:done], squared_norms[:done], averages[:done], float(reach))

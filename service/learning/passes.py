@@ -1,9 +1,9 @@
 """Finite data, many passes over it in order, with any rule: until a pass makes no mistake, or it is enough.
 
-A mistake is y·s <= 0. A pass's *errors* are what ends the passes: its mistakes; where a rule updates exactly at its own
-wrong outputs (error-correction, half-step: at s = 0 the tie decides) its updates, since a pass without one is the last
-that changes anything. Varner (Lecture 3a) stops at errors <= ε or after `maxiter` passes, Hu at a pass without any
-(his FLAG). On data that nothing separates the rule never settles.
+A mistake is y·s <= 0. A pass's *errors* are what ends the passes: its mistakes; of a rule that changes weights only
+there, or within a margin, or at its own wrong outputs (error-correction, half-step: at s = 0 the tie decides), its
+updates, since a pass without one is the last that changes anything. Varner (Lecture 3a) stops at errors <= ε or after
+`maxiter` passes, Hu at a pass without any (his FLAG). On data that nothing separates the rule never settles.
 
 Batch gradient descent of the linear unit is beside them: a pass is then one step over the whole set.
 """
@@ -51,7 +51,7 @@ class Pass(NamedTuple):
     mistakes: int
     updates: int
     errors: int
-    """What ends the passes: its mistakes, or where a rule updates exactly at its wrong outputs its updates."""
+    """What ends the passes: its mistakes, or its updates, of mistake-driven rules."""
     loss: float
     """Of the linear unit E = ½ Σ (y - o)², of the others the perceptron loss Σ max(0, -y·s), times the weights."""
     squared_norms: Vector
@@ -142,8 +142,8 @@ def _one(batch: Batch, i: int) -> Batch:
 
 def _squared_norms(identity: Identity, batch: Batch, begun: float, scores: Vector, squared: Vector) -> Vector:
     """‖w‖² after each update of a pass: each adds 2·step·s + step²·‖x‖² to the `begun` one."""
-    mistaken, wrong = batch.labels * scores <= 0.0, identity.decide(scores) != (batch.labels > 0.0)
-    updated = mistaken if RULES[identity.rule].updates == "mistakes" else wrong
+    near, wrong = batch.labels * scores <= margins_of(identity, batch), identity.decide(scores) != (batch.labels > 0.0)
+    updated = near if RULES[identity.rule].updates == "mistakes" else wrong
     step = np.where(updated, lengths_of(identity, batch) * batch.labels, 0.0)
     norms: Vector = (begun + np.cumsum(step * (2.0 * scores + step * squared)))[updated]
     return norms
@@ -152,6 +152,18 @@ def _squared_norms(identity: Identity, batch: Batch, begun: float, scores: Vecto
 def lengths_of(identity: Identity, batch: Batch) -> Vector:
     """What each event's update multiplies y·x by, of mistake-driven rules."""
     return identity.parameter * identity.eta * batch.weights
+
+
+def margins_of(identity: Identity, batch: Batch) -> Vector:
+    """The margin of each event's label."""
+    negative, positive = identity.margins
+    return np.where(batch.labels > 0.0, positive, negative)
+
+
+def squares_of(identity: Identity, batch: Batch, squared_norms: Vector) -> Vector:
+    """What each event's update adds to ‖w‖² at most, of mistake-driven rules: ‖z‖² + 2·η·weight·margin."""
+    lengths = lengths_of(identity, batch)
+    return lengths * lengths * squared_norms + 2.0 * lengths * margins_of(identity, batch)
 
 
 def descend(identity: Identity, batch: Batch, w: Vector, *, max_passes: int, trace: bool = False) -> Iterator[Pass]:
@@ -203,8 +215,8 @@ _UNIT = Identity(rule="threshold-unit")
 def separated(identity: Identity, batch: Batch, w: Vector) -> Separation | None:
     """What the bounds need to know of data and a vector; None where it does not separate them."""
     s, squared = scored(batch, w)
-    lengths = lengths_of(identity, batch)
-    return bounds.separation(lengths * batch.labels * s, lengths * lengths * squared, w)
+    along = lengths_of(identity, batch) * batch.labels * s
+    return bounds.separation(along, squares_of(identity, batch, squared), w)
 
 
 class Bounded(NamedTuple):

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.confidence import Paired, followed
+from service.learning.confusion import Confusion
 
 QUANTILES = (0.1, 0.5, 0.9)
 _NONE = np.zeros(0, bool)
@@ -50,8 +51,11 @@ class Recent:
         margins: Margins | None = None,
         averaged: Averaged = Averaged(),  # noqa: B008 - it does not change
         pairs: Sequence[Paired] = (),
+        missed: int | None = 0,
     ) -> None:
         self.window, self.averaged = window, averaged
+        self.missed = missed
+        """How many of the average's wrong predictions were of positive events; None where it is not known of all."""
         self._flags = {name: np.zeros(0, bool) for name in FLAGS} | dict(flags or {})
         self._products = self._margins = np.zeros(0)
         self._restored = margins
@@ -76,6 +80,8 @@ class Recent:
             self.pairs = followed(self.pairs, {name: ~flags for name, flags in given.items() if len(flags)})
         products = labels * scores
         self.averaged = Averaged(self.averaged.events + len(averaged), self.averaged.wrong + int(averaged.sum()))
+        if self.missed is not None and len(averaged):
+            self.missed += int((averaged & (labels > 0.0)).sum())
         for name, new in zip(FLAGS, (wrong, labels > 0.0, averaged), strict=True):
             self._flags[name] = np.concatenate([self._flags[name], new])
         self._products = np.concatenate([self._products, products])
@@ -104,6 +110,12 @@ class Recent:
         positive = self.flag("positive")
         count = int(np.count_nonzero(positive))
         return max(count, len(positive) - count) / len(positive) if len(positive) else None
+
+    def confusion(self, averaged: bool) -> Confusion:
+        """Labels and predictions in the window, of the weights or of their average, as far as both are known."""
+        wrong, positive = self.flag("averaged" if averaged else "wrong"), self.flag("positive")
+        known = min(len(wrong), len(positive))
+        return Confusion.of(positive[len(positive) - known :], wrong[len(wrong) - known :])
 
     @property
     def margins(self) -> Margins | None:

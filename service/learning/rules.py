@@ -16,9 +16,8 @@ class Rule(NamedTuple):
     """What a rule is, beside its step."""
 
     updates: Updates
-    """The events that it changes weights at: those with y·s <= 0, those whose output differs from the label, all, none.
-
-    The perceptron theorem is about the first two."""
+    """The events that it changes weights at: mistakes (y·s <= 0, or <= its label's margin), those whose output differs
+    from the label, all, none. The perceptron theorem is about the first two."""
     eta: float = 1.0
     """The default: none diverges on standardised data, also where some ‖x‖² is 2,000 as in scikit-learn's digits."""
     eta_below: float = math.inf
@@ -39,7 +38,7 @@ class Rule(NamedTuple):
 
     @property
     def mistake_driven(self) -> bool:
-        """Whether it updates only where y·s <= 0, so that the perceptron theorem is about it."""
+        """Whether it updates only where y·s <= 0, or a margin, so that the perceptron theorem is about it."""
         return self.updates in ("mistakes", "wrong outputs")
 
 
@@ -54,7 +53,9 @@ def logistic(z: float) -> float:
 
 
 RULES = {
-    "perceptron": Rule("mistakes"),
+    # Its margins are Li, Zaragoza, Herbrich, Shawe-Taylor and Kandola's: "The perceptron algorithm with uneven margins"
+    # (ICML 2002). The others update where an output is wrong, or always, and no text gives those one.
+    "perceptron": Rule("mistakes", settings={"margin": 0.0}),
     "error-correction": Rule(
         "wrong outputs",
         settings={"outputs": "bipolar"},
@@ -90,11 +91,11 @@ def decide(s: Any, positive_tie: Any) -> Any:
     return (s > 0.0) | ((s == 0.0) & positive_tie)
 
 
-def step(rule: int, s: float, y: float, rate: float, positive_tie: bool, parameter: float) -> float:
-    """What an update adds, along x: see the module. `rule` is its place in RULES."""
+def step(rule: int, s: float, y: float, rate: float, positive_tie: bool, parameter: float, margin: float) -> float:
+    """What an update adds, along x: see the module. `rule` is its place in RULES, `margin` that of the label y."""
     output = 1.0 if decide(s, positive_tie) else -1.0
     if rule == PERCEPTRON:
-        return rate * y if y * s <= 0.0 else 0.0
+        return rate * y if y * s <= margin else 0.0
     if rule == ERROR_CORRECTION:
         return rate * ((y - output) / 2.0 * parameter)
     if rule == HALF_STEP:

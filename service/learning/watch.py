@@ -27,14 +27,14 @@ class Watch:
         self.recent = Recent(options.window)
         self.stretch: Stretch | None = None
         self.squared_steps = 0.0
-        """‖w(0)‖² + Σ‖Δw‖²."""
+        """‖w(0)‖² + Σ(‖Δw‖² + 2·η·weight·margin) over the updates."""
         self._identity = identity
         given = options.reference
         self._given = dict(zip(given.names, given.coef, strict=True)) if given and given.names else {}
 
     @property
     def squared_norm_limit(self) -> float | None:
-        """What ‖w‖² cannot exceed: the start's plus Σ‖Δw‖². Of rules alone that update only where y·s <= 0."""
+        """What ‖w‖² cannot exceed: the start's, and what updates can add. Of rules alone that the theorem is about."""
         return self.squared_steps if RULES[self._identity.rule].mistake_driven else None
 
     @property
@@ -90,7 +90,8 @@ class Watch:
     ) -> None:
         """Events were learned; was the prediction `wrong`, of each of them, where one is kept the average's, the
         baseline's?"""
-        self.squared_steps = float(_lengthened(self.squared_steps, batch.starts, batch.values, learned.steps))
+        margins = self._identity.margins
+        self.squared_steps = float(_lengthened(self.squared_steps, *margins, batch.starts, batch.values, learned.steps))
         if self.stretch is not None:
             self.stretch.follow(self._identity, batch, learned)
         self.recent.add(batch.labels, learned.scores, learned.squared_norms, wrong, averaged, baseline)
@@ -115,11 +116,11 @@ class Watch:
 
 
 @compiled
-def _lengthened(total: float, starts: Any, values: Vector, steps: Vector) -> float:
-    """A sum of squares with those of these updates, in their order."""
+def _lengthened(total: float, negative: float, positive: float, starts: Any, values: Vector, steps: Vector) -> float:
+    """A sum of what updates can add to ‖w‖² with that of these, in their order: a step's sign is its label's."""
     for i in range(len(steps)):
         if steps[i] != 0.0:
-            total += steps[i] * steps[i]
+            total += steps[i] * steps[i] + 2.0 * abs(steps[i]) * (positive if steps[i] > 0.0 else negative)
             for j in range(starts[i], starts[i + 1]):
                 delta = steps[i] * values[j]
                 total += delta * delta

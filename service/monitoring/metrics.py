@@ -61,13 +61,17 @@ SHARES = {
     "accuracy": ("prequential_accuracy", "Share of right predictions, each made before learning the event"),
     "average_accuracy": ("average_accuracy", "The same of the average of the weights, where one is kept"),
     "baseline": ("baseline_accuracy", "Share of the more frequent label: what who always answers with it is right in"),
+    "balanced_accuracy": ("balanced_accuracy", "Mean over both labels of the share of right predictions, as served"),
+    "precision": ("precision", "Share of right predictions among the positive ones, as served"),
+    "recall": ("recall", "Share of right predictions among the events of the positive label, as served"),
+    "f1": ("f1", "Harmonic mean of precision and recall"),
 }
 """Their metrics by member, of the learner alone: over the recent window, and with `_overall` over all events.
 
 Accuracies have `_low` and `_high` too: the interval of the one over all events.
 """
 LEARNER_GAUGES = {
-    "squared_norm_limit": "What the squared norm cannot exceed: the start's plus that of all updates.",
+    "squared_norm_limit": "What the squared norm cannot exceed: the start's plus what all updates can add.",
     "loss": "Mean of max(0, -y*s) over the recent window.",
 }
 """Of the learner alone."""

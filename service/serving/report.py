@@ -11,7 +11,9 @@ from msgspec import Meta
 
 from service.learning.advice import advice
 from service.learning.confidence import Paired, interval
+from service.learning.confusion import Confusion
 from service.learning.identity import Identity
+from service.learning.learner import Learner
 from service.learning.recent import QUANTILES
 from service.serving.models import Answering, Model
 from service.snapshots.head import Head
@@ -23,7 +25,7 @@ Digest = Annotated[str, Meta(examples=["9d55c0e5…"])]
 
 
 class Share(msgspec.Struct, forbid_unknown_fields=True):
-    """Of all events, and of the recent ones. Null before the first."""
+    """Of all events, and of the recent ones. Null where it is not defined, as before the first event."""
 
     all: Annotated[float | None, Meta(examples=[0.969])]
     recent: Annotated[float | None, Meta(examples=[0.98])]
@@ -99,6 +101,12 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ]
     baseline: Annotated[Share, Meta(description="the more frequent label: what who always answers with it is right in")]
     comparisons: Annotated[list[Comparison], Meta(description="each two of those that predict, on the same events")]
+    balanced_accuracy: Annotated[
+        Share, Meta(description="of the weights that answer, as the next three: mean over both labels of those found")
+    ]
+    precision: Annotated[Share, Meta(description="the share of positive predictions that was right")]
+    recall: Annotated[Share, Meta(description="the share of positive events that was predicted so")]
+    f1: Annotated[Share, Meta(description="the harmonic mean of precision and recall")]
     advice: Annotated[list[str], Meta(examples=[[]], description="what to try with a model that is of little use")]
     columns: Annotated[int, Meta(examples=[21])]
     scaled_columns: Annotated[
@@ -133,6 +141,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         recent, averaged = learner.watch.recent, learner.watch.recent.averaged
         margins, (negative, positive) = recent.margins, map(sum, counts.confusion)
         bound, bound_reason = learner.watch.bound
+        overall, lately = _confusion(learner), recent.confusion(learner.averaged)
         return cls(
             model=model.name,
             identity=learner.identity,
@@ -153,6 +162,10 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             average_accuracy=Accuracy.of(*averaged, recent.average_accuracy) if learner.identity.average else None,
             baseline=Share(_share(max(negative, positive), counts.events), recent.baseline),
             comparisons=[Comparison.of(pair) for pair in recent.pairs],
+            balanced_accuracy=Share(overall.balanced_accuracy, lately.balanced_accuracy),
+            precision=Share(overall.precision, lately.precision),
+            recall=Share(overall.recall, lately.recall),
+            f1=Share(overall.f1, lately.f1),
             advice=list(advice(learner).values()),
             columns=len(learner.columns),
             scaled_columns=learner.scaler.used if learner.scaler else None,
@@ -208,6 +221,17 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
         identity, counts = learner.identity, learner.counts
         said = identity.rule, identity.features, head.version, counts.events, counts.mistakes
         return cls(model.name, *said, model.learning_here)
+
+
+def _confusion(learner: Learner) -> Confusion:
+    """All events by label and by the prediction of the weights that answer; empty where that is not known of all."""
+    recent, (negatives, positives) = learner.watch.recent, learner.counts.confusion
+    if not learner.averaged:
+        return Confusion(*negatives, *positives)
+    if recent.missed is None or recent.averaged.events != learner.counts.events:
+        return Confusion()
+    missed, false = recent.missed, recent.averaged.wrong - recent.missed
+    return Confusion(sum(negatives) - false, false, missed, sum(positives) - missed)
 
 
 def _share(part: int, of: int) -> float | None:

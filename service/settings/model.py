@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import (
     AfterValidator,
     Field,
@@ -21,7 +22,7 @@ from pydantic import (
 )
 
 from service.errors import ConfigurationError
-from service.learning.identity import MAX_COLUMNS, MAX_HALF_LIFE, Identity, Places, Text
+from service.learning.identity import MAX_COLUMNS, MAX_HALF_LIFE, MAX_VALUE, Identity, Places, Text
 from service.learning.options import Options
 from service.learning.rules import RULES, RuleName
 from service.learning.start import RANDOM
@@ -94,6 +95,9 @@ class ModelSettings(Section):
     eta: float | None = Field(None, gt=0, le=1000)
     outputs: Literal["bipolar", "binary"] | None = None
     slope: float | None = Field(None, gt=0, le=1000)
+    margin: tuple[float, float] | None = Field(
+        None, description="an update also where y·s <= margin: a number, or [negative, positive]; 0"
+    )
     tie: Literal["negative", "positive"] | None = None
     start: str = Field("zero", description='"zero", "random:SEED", or a file that `perceptron export` or `fit` wrote')
     average: Literal[False, True, "recent"] = Field(
@@ -124,6 +128,15 @@ class ModelSettings(Section):
             return json.loads(value) if isinstance(value, str) else value
         except ValueError:
             raise ValueError("expected JSON") from None
+
+    @field_validator("margin", mode="before")
+    @classmethod
+    def _of_each_label(cls, value: Any) -> Any:
+        value = cls._from_environment(value)
+        given = value if isinstance(value, (list, tuple)) else [value, value]
+        if len(given) != 2 or not all(type(one) in {int, float} and 0 <= one <= MAX_VALUE for one in given):
+            raise ValueError(f"expected a number from 0 to {MAX_VALUE:g}, or [negative, positive], one for each label")
+        return given
 
     @field_validator("average", mode="before")
     @classmethod
@@ -193,6 +206,12 @@ class ModelSettings(Section):
         """η: the one that is set, or the rule's default."""
         return RULES[self.rule].eta if self.eta is None else self.eta
 
+    @property
+    def _margins(self) -> tuple[float, float] | msgspec.UnsetType:
+        """Of both labels, unset where there are none."""
+        negative, positive = self.margin or (0.0, 0.0)
+        return (negative + 0.0, positive + 0.0) if negative or positive else msgspec.UNSET  # no -0
+
     @cached_property
     def _start(self) -> Weights | None:
         if self.weights is not None:
@@ -239,6 +258,7 @@ class ModelSettings(Section):
             eta=self.rate,
             outputs=self.outputs or rule.settings.get("outputs"),
             slope=self.slope or rule.settings.get("slope"),
+            margin=self._margins,
             tie=self.tie or rule.tie,
             start=given.identity if given else self.start,
             average=self.average,

@@ -86,7 +86,7 @@ def _senseless(head: Head) -> str | None:
         len(bits) != 2 * -(-seen.recent_events // 8) or re.search("[^0-9a-f]", bits) for bits in flags
     ):
         return f"its recent window is not one of {seen.recent_events} events"
-    if not 0 <= seen.averaged.wrong <= seen.averaged.events:
+    if not 0 <= (seen.averaged_missed or 0) <= seen.averaged.wrong <= seen.averaged.events:
         return "its average was wrong more often than it was asked"
     if any(min(p.first_only, p.second_only) < 0 or p.first_only + p.second_only > p.events for p in seen.pairs):
         return "two of its predictors differ more often than they were asked"

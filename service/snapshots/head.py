@@ -82,7 +82,7 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """Kept with the state, not part of it."""
 
     squared_steps: float
-    """The start's squared norm plus Σ‖Δw‖²."""
+    """The start's squared norm, and what the updates can have added to it: see `watch`."""
     recent_events: int
     recent_wrong: str
     """One bit for each event of the recent window, oldest first, packed, hexadecimal; so are the other two."""
@@ -95,6 +95,8 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     averaged: Averaged = Averaged()
     pairs: list[Paired] = []
     """Who predicted which events better: see `learning.confidence`."""
+    averaged_missed: int | None = None
+    """See `Recent.missed`; None too where no average is kept."""
     diverged: str | None = None
     """Why nothing is learned on top of this, and it does not answer; see `Learner.diverged`."""
 
@@ -275,6 +277,7 @@ def observations(learner: Learner) -> Observations:
         recent_averaged=bits[2],
         averaged=recent.averaged,
         pairs=recent.pairs,
+        averaged_missed=recent.missed if learner.identity.average else None,
         diverged=learner.diverged,
     )
 
@@ -336,7 +339,7 @@ def decode(
         for name, bits in packed
         if bits
     }
-    recent = Recent(options.window, flags, seen.margins, seen.averaged, seen.pairs)
+    recent = Recent(options.window, flags, seen.margins, seen.averaged, seen.pairs, seen.averaged_missed)
     # A learner's change, a head's do not.
     own, counts = {name: array.values.copy() for name, array in arrays.items()}, deepcopy(head.counts)
     sums = deepcopy(head.observations.stretch)

@@ -273,6 +273,8 @@ def _ending(result: Result, wanted: Wanted) -> str:
     updates = sum(one.updates for one in done)
     if updates < made:  # the others were at s = 0, where the tie gave the right output
         after += f", {updates:,} of them updates"
+    elif updates > made and result.no_bound is None:
+        after += f" and {updates - made:,} update{'s' * (updates - made != 1)} within the margin"
     if result.ended == "converged":
         return f"converged in pass {last.number} after {after}"
     if result.ended == "tolerated":

@@ -45,8 +45,8 @@ async def best_bound(cluster: Cluster, topic: str, own: ModelSettings, learner: 
         scale = direction(u)
         if scale > 0.0:
             scores, squared_norms = passes.scored(batch, u)
-            lengths = passes.lengths_of(learner.identity, batch)
-            along, radius = scale * lengths * batch.labels * scores, float((lengths * lengths * squared_norms).max())
+            along = scale * passes.lengths_of(learner.identity, batch) * batch.labels * scores
+            radius = float(passes.squares_of(learner.identity, batch, squared_norms).max())
             began = float(begun @ begun)
             best = hindsight(along, radius, began, scale * float(u @ begun), learner.watch.squared_steps - began)
             found.append({"updates": best.updates, "gamma": best.gamma, "reference": name})

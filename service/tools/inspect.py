@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from service.errors import DataError, DependencyError
+from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.serving.models import Model
 from service.serving.report import Accuracy, Comparison, Description, Share, Version
@@ -119,7 +120,7 @@ def _facts(about: Inspection) -> Table:
     lag, limit, margins = about.lag, about.squared_norm_limit, about.margins
     rows = {
         "model": about.model,
-        "rule": f"{identity.rule}, eta {identity.eta:g}, features {identity.features}",
+        "rule": f"{identity.rule}, eta {identity.eta:g}, {_margins(identity)}features {identity.features}",
         "version": f"{about.version}, saved {about.saved_at}",
         "events": f"{about.events:,}",
         "mistakes": f"{about.mistakes:,} ({about.wrong_predictions:,} wrong predictions)",
@@ -130,6 +131,10 @@ def _facts(about: Inspection) -> Table:
         **({"of the average": _share(about.average_accuracy)} if about.average_accuracy else {}),
         **({"compared": "; ".join(map(_compared, about.comparisons))} if about.comparisons else {}),
         "baseline": f"{_share(about.baseline)} (always the more frequent label)",
+        "balanced": f"{_share(about.balanced_accuracy)} (mean accuracy over both labels)",
+        "precision": f"{_share(about.precision)} (of the positive label, as the next two)",
+        "recall": _share(about.recall),
+        "F1": _share(about.f1),
         "loss": "-" if about.loss is None else f"{about.loss:g} (mean perceptron loss of recent events)",
         "margins": ", ".join(f"{q} quantile {v:g}" for q, v in (margins or {}).items()) or "-",
         "rejected": ", ".join(f"{k} {v:,}" for k, v in sorted(about.rejected.items())) or "none",
@@ -146,13 +151,18 @@ def _facts(about: Inspection) -> Table:
     return table
 
 
+def _margins(identity: Identity) -> str:
+    negative, positive = identity.margins
+    return f"margins {negative:g} and {positive:g}, " if negative or positive else ""
+
+
 def _share(share: Share) -> str:
     known = {"all": share.all, "recent": share.recent}
     said = {name: f"{name} {value:.4f}" for name, value in known.items() if value is not None}
     if isinstance(share, Accuracy) and share.all_interval is not None:
         low, high = share.all_interval
         said["all"] += f" ({low:.4f} to {high:.4f}, 95 % at all times)"
-    return ", ".join(said.values()) or "no events yet"
+    return ", ".join(said.values()) or "-"
 
 
 def _compared(two: Comparison) -> str:

@@ -48,6 +48,7 @@ FULL = """[model]
 scale = "standard"
 average = "recent"
 half_life = 200
+margin = [0.5, 3]
 """
 WAIT_SECONDS = 60.0
 SETTLE_SECONDS = 40.0

@@ -42,7 +42,7 @@ IDENTITIES = (
     Identity(features="hashed", bits=6, event=Places(features="", where={"/label": (1, False)}), max_name_bytes=16),
     Identity(features="positional", dimension=2, event=Places(features="/a/b", weight="/id", id=None)),
     Identity(scale="standard", average="recent", half_life=20, max_columns=30),
-    Identity(scale="standard", features="hashed", bits=2, labels=(0, 1)),
+    Identity(scale="standard", features="hashed", bits=2, labels=(0, 1), margin=(0.0, 3.0)),
     Identity(scale="standard", features="positional", dimension=3, average=True, rule="lms", eta=0.9),
 )
 LABELS = (
@@ -250,18 +250,19 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
     hold(counts.skipped == sum(not event and not faults for event, faults in verdicts), "passed over")
     hold(sum(to - start for start, to in learner.covered[0]) == length - len(stops), "covered")
     rest = Judged(identity)
-    folded, w = 0, [0.0] * (len(learner.columns))
+    folded, w, margins = 0, [0.0] * (len(learner.columns)), identity.margins
     for at, (event, _) in enumerate(verdicts):
         hold(event or at not in stops, "it stops at what is no event", at)
         if event and at not in stops:
             folded += 1
             pairs = rest.pairs(event.features)
             if identity.rule == "perceptron":
-                w = _fold(w, pairs, event.y, event.weight)
+                w = _fold(w, pairs, event.y, event.weight, margins)
         elif event and identity.rule == "perceptron":
             unseen = Judged(identity)
             unseen.names, unseen.sums = [*rest.names], dict(rest.sums)
-            after = _fold([*w, *[0.0] * len(event.features)], unseen.pairs(event.features), event.y, event.weight)
+            pairs = unseen.pairs(event.features)
+            after = _fold([*w, *[0.0] * len(event.features)], pairs, event.y, event.weight, margins)
             hold(sum(v * v for v in after) > 1e30, "it stops without need", at)
     hold(counts.events == folded, "events learned")
     hold(learner.columns.names == rest.names, "the learner's names")
@@ -293,12 +294,14 @@ def learned(identity: Identity, records: list[bytes | None], way: Any) -> tuple[
     return learner, stops
 
 
-def _fold(w: list[float], pairs: list[tuple[int, float]], y: float, weight: float) -> list[float]:
-    """The weights after an event, by the perceptron rule."""
+def _fold(
+    w: list[float], pairs: list[tuple[int, float]], y: float, weight: float, margins: tuple[float, float]
+) -> list[float]:
+    """The weights after an event, by the perceptron rule with these margins."""
     s, after = w[0], list(w)
     for column, value in pairs:
         s += w[column] * value
-    if y * s <= 0.0:
+    if y * s <= margins[y > 0.0]:
         after[0] += weight * y
         for column, value in pairs:
             after[column] += weight * y * value

@@ -71,6 +71,15 @@ async def test_a_model_below_its_baseline_says_so_and_what_to_try(
     assert two["baseline", "last"]["better"] == "baseline"
     assert two["baseline", "last"]["interval"][0] > 0.0
     assert shares["recent"] >= expected["average_accuracy"]["recent"] > expected["accuracy"]["recent"]
+    for over, of in (("all", EVENTS), ("recent", 100)):
+        pairs = list(zip((label == 1 for label in positive), right["last"], strict=True))[-of:]
+        found, missed, caught = pairs.count((True, True)), pairs.count((True, False)), pairs.count((False, False))
+        named, sound = found + caught, pairs.count((False, True))
+        assert model["recall"][over] == found / (found + missed)
+        assert model["precision"][over] == found / named
+        assert model["f1"][over] == pytest.approx(2 * found / (named + found + missed))
+        balanced = (found / (found + missed) + sound / (sound + caught)) / 2
+        assert model["balanced_accuracy"][over] == pytest.approx(balanced)
     last, average = (f"{expected[name]['recent']:.1%}" for name in ("accuracy", "average_accuracy"))
     (advice,) = model["advice"]
     assert advice == (
@@ -80,7 +89,8 @@ async def test_a_model_below_its_baseline_says_so_and_what_to_try(
     )
     metrics = service.metrics()
     for name, member in (
-        ("prequential_accuracy", "accuracy"), ("average_accuracy",) * 2, ("baseline_accuracy", "baseline")
+        ("prequential_accuracy", "accuracy"), ("average_accuracy",) * 2, ("baseline_accuracy", "baseline"),
+        ("balanced_accuracy",) * 2, ("precision",) * 2, ("recall",) * 2, ("f1",) * 2,
     ):  # fmt: skip
         assert metrics[f'perceptron_{name}{{model="{topic}"}}'] == model[member]["recent"]
         assert metrics[f'perceptron_{name}_overall{{model="{topic}"}}'] == model[member]["all"]
@@ -102,6 +112,7 @@ async def test_a_model_below_its_baseline_says_so_and_what_to_try(
     assert f"of the average all {share:.4f} ({low:.4f} to {high:.4f}, 95 % at all times), recent" in said
     assert "baseline is better than last by 0." in said
     assert "(always the more frequent label)" in said
+    assert f"F1 all {shown['f1']['all']:.4f}, recent {shown['f1']['recent']:.4f}" in said
     assert "advice of the last 100 predictions" in said
 
 

@@ -32,6 +32,7 @@ FULL = """[model]
 scale = "standard"
 average = "recent"
 half_life = 50
+margin = [0.5, 3]
 [model.event]
 where = { "/type" = "click" }
 """
@@ -55,7 +56,7 @@ def something_learned(service: Running) -> None:
 async def test_verify_after_kills_and_with_bad_records_and_gaps(
     run: Run, tool: Tool, kafka: Server, topic: str, full: bool
 ) -> None:
-    """Also of a model with categories, scale and a recent average, that passes records over."""
+    """Also of a model with categories, scale, margins and a recent average, that passes records over."""
     keeping = KEEPING + FULL if full else KEEPING
     await create_topic(kafka, topic)
     client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"tx-{topic}")
@@ -75,7 +76,9 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
     await client.stop()
     model = await asyncio.to_thread(service.wait_for, 600 + 2 * rejected)
     learned = [raw for raw in events if b"view" not in raw]
-    same(Fold(half_life=50, scaled=True).fold(learned) if full else Fold().fold(events), model, service.weights())
+    fold = Fold(half_life=50, scaled=True, margins=(0.5, 3.0)) if full else Fold()
+    same(fold.fold(learned), model, service.weights())
+    assert (fold.updates > fold.mistakes) == full
     assert model["skipped"] == len(events) - len(learned)
     found = await tool.verify()
     assert (found["equal"], found["state_digest"]) == (True, model["state_digest"])

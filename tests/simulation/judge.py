@@ -26,13 +26,13 @@ class World(Protocol):
 class State:
     """A plain fold over runs of a log."""
 
-    def __init__(self, eta: float, half_life: int | None, scaled: bool) -> None:
-        self.fold = Fold(eta, half_life, scaled)
+    def __init__(self, eta: float, half_life: int | None, scaled: bool, margins: tuple[float, float]) -> None:
+        self.fold = Fold(eta, half_life, scaled, margins)
         self.rejected = 0
         self.next: dict[int, int] = {}
 
     def copy(self) -> "State":
-        new = State(self.fold.eta, self.fold.half_life, self.fold.scaled)
+        new = State(self.fold.eta, self.fold.half_life, self.fold.scaled, self.fold.margins)
         new.fold.__dict__.update(self.fold.__dict__)
         new.fold.w = dict(self.fold.w)
         new.rejected, new.next = self.rejected, dict(self.next)
@@ -101,7 +101,8 @@ class Judge:
         if missing := [k["version"] for k in said["kept"] if f"v:{k['version']}" not in redis.state]:
             raise Violation(f"kept versions {missing} are not there")
         identity = said["identity"]
-        begun = State(identity["eta"], identity["half_life"], identity["scale"] == "standard")
+        margins = identity.get("margin", (0.0, 0.0))
+        begun = State(identity["eta"], identity["half_life"], identity["scale"] == "standard", margins)
         if before and before not in self.known:
             raise Violation(f"{before[:6]} was gone on with, which no process of this release wrote")
         source = said["source"]
@@ -159,9 +160,9 @@ class Judge:
             if (scale := self._array(said["arrays"][name], said["columns"])) != sums:
                 return f"{name} is {scale}, not {sums}"
         (nn, np), (pn, pp) = counts["confusion"]
-        figures = nn + np + pn + pp, counts["mistakes"], np + pn, sum(counts["rejected"].values())
-        if figures != (fold.events, fold.mistakes, fold.wrong, state.rejected):
-            return f"counts are {figures}, not {(fold.events, fold.mistakes, fold.wrong, state.rejected)}"
+        figures = nn + np + pn + pp, counts["mistakes"], counts["updates"], np + pn, sum(counts["rejected"].values())
+        if figures != (right := (fold.events, fold.mistakes, fold.updates, fold.wrong, state.rejected)):
+            return f"counts are {figures}, not {right}"
         return ""
 
     def _unsaid(self, topic: Topic, covered: Any, said: dict[int, int]) -> str:

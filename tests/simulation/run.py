@@ -179,7 +179,8 @@ class Simulation:
         recent: dict[str, Any] = {"average": "recent", "half_life": 3} if seed % 4 == 1 else {}
         scaled: dict[str, Any] = {"scale": "standard"} if self.world.values is RAW else {}
         eta = rng.choice((1.0, 0.5, 0.3)) * (3e14 if seed % 16 == 9 else 1.0)
-        self.identity = Identity(eta=eta, **recent, **scaled)
+        margins: dict[str, Any] = {"margin": (0.5, 4.0)} if seed % 8 == 3 else {}
+        self.identity = Identity(eta=eta, **recent, **scaled, **margins)
         self.processes: list[Process] = []
         self.paces: dict[str, float] = {}
         self.reader = Reader(self.world)

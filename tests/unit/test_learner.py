@@ -80,17 +80,17 @@ def test_cuts_and_restores_do_not_change_the_state(identity: Identity, data: Any
 
 
 @settings(max_examples=150)
-@given(records=events(named))
-def test_the_state_is_the_oracles_fold(records: list[bytes | None]) -> None:
+@given(records=events(named), margins=st.sampled_from([(0.0, 0.0), (0.0, 2.5), (0.7, 0.1)]))
+def test_the_state_is_the_oracles_fold(records: list[bytes | None], margins: tuple[float, float]) -> None:
     bad = {raw for raw, _ in BAD_NAMED}
-    learner = begun(Identity(eta=0.3))
+    learner = begun(Identity(eta=0.3, margin=margins))
     consumed = learner.apply(0, 0, records).consumed
-    fold = Fold(eta=0.3).fold(raw for raw in records if raw is not None and raw not in bad)
+    fold = Fold(eta=0.3, margins=margins).fold(raw for raw in records if raw is not None and raw not in bad)
     assert learner.columns.names == list(fold.w)
     assert learner.weights.tolist() == fold.vector
     counts = learner.counts
     assert (counts.events, counts.mistakes, counts.wrong_predictions) == (fold.events, fold.mistakes, fold.wrong)
-    assert counts.updates == fold.mistakes
+    assert counts.updates == fold.updates
     assert learner.watch.squared_norm_limit == fold.limit
     assert sum(counts.rejected.values()) == sum(raw in bad for raw in records[:consumed])
     assert learner.next == {0: consumed}

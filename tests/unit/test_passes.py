@@ -185,7 +185,7 @@ def test_row_9_hus_bound_from_any_start() -> None:
 points = st.lists(st.tuples(st.integers(-20, 20), st.integers(-20, 20), st.integers(-20, 20)), min_size=1, max_size=25)
 DRIVEN: list[dict[str, Any]] = [
     {}, {"rule": "error-correction", "outputs": "bipolar"}, {"rule": "error-correction", "outputs": "binary"},
-    {"rule": "half-step"}, {"rule": "half-step", "tie": "positive"},
+    {"rule": "half-step"}, {"rule": "half-step", "tie": "positive"}, {"margin": (0.01, 0.05)},
 ]  # fmt: skip
 
 
@@ -200,7 +200,7 @@ DRIVEN: list[dict[str, Any]] = [
 def test_bounds_hold_on_separable_data(
     points: Any, direction: Any, rule: Any, eta: float, seed: int | None, data: Any
 ) -> None:
-    """Rows 7, 8 and 9 for rules 1 to 3, any η and importance weights, from zero or a random start."""
+    """Rows 7, 8 and 9 for rules 1 to 3, with margins, any η and importance weights, from zero or a random start."""
     u = np.array(direction, float)
     sides = [(x, float(u @ [1.0, *x])) for x in points]
     records = [
@@ -222,6 +222,20 @@ def test_bounds_hold_on_separable_data(
     assert bounded.updates == sum(one.updates for one in done) == sum(one.errors for one in done)
     if len(norms(done)):
         assert norms(done)[-1] == pytest.approx(float(w @ w), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(("label", "margin"), [(1, (0.0, 100.0)), (0, (100.0, 0.0))])
+def test_bounds_count_what_a_margin_lets_an_update_add(label: int, margin: tuple[float, float]) -> None:
+    """One event with ‖x‖² = 10: y·s is beyond 100 after 11 updates, one of them a mistake, and 21 are possible."""
+    identity = listed(1, margin=margin)
+    data = gather(identity, [((3.0,), label)])
+    done, w = fitted(identity, data)
+    assert (sum(one.mistakes for one in done), done[-1].updates, done[-1].errors) == (1, 0, 0)
+    assert norms(done).tolist() == [10.0 * n * n for n in range(1, 12)]
+    bounded = passes.bounded(identity, data, norms(done), {"own": w})
+    assert bounded is not None
+    assert (bounded.updates, bounded.held) == (11, True)
+    assert bounded.novikoff == pytest.approx(21.0)
 
 
 def test_row_11_batch_gradient_descent_of_the_linear_unit() -> None:
@@ -311,7 +325,7 @@ def test_columns_of_very_different_size_are_told_apart() -> None:
 
 
 RULES: list[dict[str, Any]] = [
-    *DRIVEN, {"rule": "lms", "eta": 0.05}, {"rule": "logistic-delta", "eta": 0.5, "slope": 2.0},
+    *DRIVEN, {"margin": (0.5, 2.0)}, {"rule": "lms", "eta": 0.05}, {"rule": "logistic-delta", "eta": 0.5, "slope": 2.0},
 ]  # fmt: skip
 
 

@@ -187,13 +187,22 @@ def test_a_half_life_that_is_none_is_refused(half_life: int | None) -> None:
         codec.decode(*changed(said, ("identity",), "half_life", half_life))
 
 
+@pytest.mark.parametrize("margin", [-1, [0.5, -1], [1], [1, 2, 3], [0, 1e31], 1, None])
+def test_margins_that_are_none_are_refused(margin: Any) -> None:
+    said = json.loads(read(FILES[-1], "named")[0].fields["head"])
+    assert codec.decode(*changed(said, ("identity",), "margin", [0, 2.5])).identity.margins == (0.0, 2.5)
+    with pytest.raises((SnapshotDamaged, SnapshotForeign)):
+        codec.decode(*changed(said, ("identity",), "margin", margin))
+
+
 def test_a_head_from_before_a_member_was_added_is_read() -> None:
     store, _ = read(FILES[-1], "named")
     said = json.loads(store.fields["head"])
-    del said["writer"], said["observations"]["pairs"]
+    del said["writer"], said["observations"]["pairs"], said["observations"]["averaged_missed"]
     data = json.dumps(said).encode()
     head = codec.decode(data, hashlib.sha256(data).hexdigest())
-    assert (head.writer, head.observations.pairs) == (NOBODY, [])
+    seen = head.observations
+    assert (head.writer, seen.pairs, seen.averaged_missed) == (NOBODY, [], None)
 
 
 def test_a_kept_version_of_a_newer_release_is_left_out() -> None:

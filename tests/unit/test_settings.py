@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from service.errors import ConfigurationError
@@ -74,6 +75,23 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
         ('topics = ["a"]\n[model]\naverage = "mean"', "models.a.average: Input should be False, True or 'recent'"),
         ('topics = ["a"]\n[model]\nhalf_life = 5', 'models.a: half_life needs average = "recent"'),
         ('topics = ["a"]\n[model]\nserve = "average"', 'serve = "average" needs average = true or "recent"'),
+        (
+            'topics = ["a"]\n[model]\nmargin = -1',
+            "models.a.margin: expected a number from 0 to 1e+30, or [negative, pos",
+        ),
+        (
+            'topics = ["a"]\n[model]\nmargin = [1, nan]',
+            "models.a.margin: expected a number from 0 to 1e+30, or [negative",
+        ),
+        (
+            'topics = ["a"]\n[model]\nmargin = true',
+            "models.a.margin: expected a number from 0 to 1e+30, or [negative, po",
+        ),
+        (
+            'topics = ["a"]\n[model]\nmargin = [1, 1, 1]',
+            "models.a.margin: expected a number from 0 to 1e+30, or [negativ",
+        ),
+        ('topics = ["a"]\n[model]\nrule = "lms"\nmargin = 1', 'takes no margin (it belongs to rule = "perceptron")'),
         ('start_at = "now"', "start_at: expected earliest, latest or PARTITION:OFFSET"),
         ("topics = [", "perceptron.toml"),
         ("topics = 5", "topics"),
@@ -150,6 +168,20 @@ def test_an_identity_sees_labels_that_python_takes_for_equal() -> None:
     assert booleans.differences(numbers) == ["labels: [0,1] -> [false,true]"]
     by_value = load(None, {"topics": ["a"], "model": {"labels": [0.0, 1.0]}}).models["a"].identity()
     assert by_value.differences(numbers) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "margins"), [("2", (2.0, 2.0)), ("[0, 0.5]", (0.0, 0.5)), ("[-0.0, 0]", (0.0, 0.0)), ("0", (0.0, 0.0))]
+)
+def test_margins_that_are_0_are_the_plain_rule(
+    monkeypatch: pytest.MonkeyPatch, text: str, margins: tuple[float, float]
+) -> None:
+    """Its identity says nothing of them, so that a model from before they were known is gone on with."""
+    monkeypatch.setenv("PERCEPTRON_MODEL__MARGIN", text)
+    identity = load(None, {"topics": ["a"]}).models["a"].identity()
+    assert identity.margins == margins
+    assert (b"margin" in msgspec.json.encode(identity)) == any(margins)
+    assert bool(identity.differences(Identity())) == bool(Identity().differences(identity)) == any(margins)
 
 
 @pytest.mark.parametrize("name", ["PERCEPTRON_KAFKA", "PERCEPTRON_HTTP"])

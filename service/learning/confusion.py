@@ -1,0 +1,53 @@
+"""What labels and the predictions made of them say together: where one label is rare, accuracy alone says little."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Confusion(NamedTuple):
+    """Events by their label and by the label that was predicted; each figure is None where it is not defined.
+
+    >>> confusion = Confusion(90, 5, 2, 3)
+    >>> confusion.precision, confusion.recall, confusion.f1
+    (0.375, 0.6, 0.46153846153846156)
+    >>> round(confusion.balanced_accuracy, 4), Confusion(7, 0, 0, 0).balanced_accuracy, Confusion(7, 0, 0, 0).precision
+    (0.7737, None, None)
+    """
+
+    true_negatives: int = 0
+    false_positives: int = 0
+    false_negatives: int = 0
+    true_positives: int = 0
+
+    @classmethod
+    def of(cls, positive: NDArray[np.bool_], wrong: NDArray[np.bool_]) -> "Confusion":
+        """Of events: has each the positive label, was it predicted wrongly?"""
+        return cls(*np.bincount(2 * positive + (positive ^ wrong), minlength=4).tolist())
+
+    @property
+    def precision(self) -> float | None:
+        """Of the predictions that were positive, the share that was right."""
+        return _share(self.true_positives, self.true_positives + self.false_positives)
+
+    @property
+    def recall(self) -> float | None:
+        """Of the positive events, the share that was predicted rightly."""
+        return _share(self.true_positives, self.true_positives + self.false_negatives)
+
+    @property
+    def f1(self) -> float | None:
+        """The harmonic mean of precision and recall; 0 where nothing positive was found."""
+        right = 2 * self.true_positives
+        return _share(right, right + self.false_positives + self.false_negatives)
+
+    @property
+    def balanced_accuracy(self) -> float | None:
+        """The mean over both labels of the share of their events that was predicted rightly."""
+        negative = _share(self.true_negatives, self.true_negatives + self.false_positives)
+        return None if negative is None or self.recall is None else (negative + self.recall) / 2.0
+
+
+def _share(part: int, of: int) -> float | None:
+    return part / of if of else None
