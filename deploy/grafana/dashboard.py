@@ -275,7 +275,9 @@ def render() -> str:
         abreast = len(panels) if figures else 2 if len(panels) % 3 else 3
         for panel in panels:
             number += 1
-            built.with_panel(_built(panel, number, figures, abreast))
+            # One that would stand alone in its line has all of it.
+            alone = panel is panels[-1] and len(panels) % abreast == 1
+            built.with_panel(_built(panel, number, figures, 1 if alone else abreast))
     return json.dumps(built.build(), cls=JSONEncoder, indent=2, ensure_ascii=False) + "\n"
 
 
