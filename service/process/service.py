@@ -288,7 +288,8 @@ class Service:
 
 def warm_up() -> None:
     """Compile what is compiled before the first event and the first scrape wait for it."""
-    most_headers(b"\0", 0)
+    for unpacked in (b"\0", bytearray(1)):  # as codecs give them, which are two types
+        most_headers(unpacked, 0)
     learner = Learner(Identity(features="positional", dimension=1))
     learner.begin({0: 0})
     event = b'{"features":[1],"label":1,"more":1}'
