@@ -68,23 +68,28 @@ class Connection(AIOKafkaConnection):
             self._failed(exc)
         return super().close(reason, exc)
 
+    def send(self, request: Any, expect_response: bool = True) -> Any:
+        """As the library's, which does not know how uvloop says that a socket has just closed."""
+        try:
+            sent = super().send(request, expect_response)
+        except RuntimeError as error:
+            self.close(reason=CloseReason.CONNECTION_BROKEN, exc=error)
+            raise KafkaConnectionError(f"the connection to {self._host}:{self._port} broke") from error
+        return self._heard(sent) if self._step == "SASL" else sent
+
+    async def _heard(self, sent: Any) -> Any:
+        # The library does not tell which mechanisms a listener knows that does not know ours.
+        answer = await sent
+        self._known = getattr(answer, "enabled_mechanisms", self._known)
+        return answer
+
     async def _do_version_lookup(self) -> None:
         self._step = "greeting"
         await super()._do_version_lookup()
 
     async def _do_sasl_handshake(self) -> None:
         self._step = "SASL"
-
-        async def asked(request: Any, expect_response: bool = True) -> Any:
-            answer = await AIOKafkaConnection.send(self, request, expect_response)
-            self._known = getattr(answer, "enabled_mechanisms", self._known)
-            return answer
-
-        self.send = asked  # the library does not tell which mechanisms a listener knows that does not know ours
-        try:
-            await super()._do_sasl_handshake()
-        finally:
-            del self.send
+        await super()._do_sasl_handshake()
 
     def authenticator_plain(self) -> Any:
         """With the password as it is now."""
