@@ -72,6 +72,8 @@ class Connection(AIOKafkaConnection):
         """As the library's, which does not know how uvloop says that a socket has just closed."""
         try:
             sent = super().send(request, expect_response)
+        except KafkaError:  # the library's own, which are RuntimeErrors too
+            raise
         except RuntimeError as error:
             self.close(reason=CloseReason.CONNECTION_BROKEN, exc=error)
             raise KafkaConnectionError(f"the connection to {self._host}:{self._port} broke") from error
