@@ -22,6 +22,7 @@ Each message is one line that says what was found and what to do.
 """
 
 import os
+from collections.abc import Iterator
 
 
 class PerceptronError(Exception):
@@ -118,6 +119,13 @@ class UnknownModel(PerceptronError):
 
 class Unanswerable(PerceptronError):
     """A model is there and cannot answer now."""
+
+
+def led_to(error: BaseException | None) -> Iterator[BaseException]:
+    """It and what led to it, the newest first: clients raise their own on top of what the system says."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def os_cause(error: OSError) -> str:

@@ -1,3 +1,3 @@
 """What a connection proves itself with, in files that are read again when they change: secrets and TLS."""
 
-__all__ = ["certificate", "reread", "secret", "tls"]
+__all__ = ["asking", "certificate", "reread", "secret", "tls"]

@@ -9,6 +9,9 @@ from service.credentials.reread import Reread
 from service.credentials.secret import Secret
 from service.errors import ConfigurationError, os_cause
 
+EXPIRED, OTHER_NAME, OTHER_ADDRESS = 10, 62, 64
+"""A `verify_code`: OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH."""
+
 
 class Tls(NamedTuple):
     """The files of one side of TLS, in PEM.

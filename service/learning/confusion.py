@@ -29,25 +29,26 @@ class Confusion(NamedTuple):
     @property
     def precision(self) -> float | None:
         """Of the predictions that were positive, the share that was right."""
-        return _share(self.true_positives, self.true_positives + self.false_positives)
+        return share(self.true_positives, self.true_positives + self.false_positives)
 
     @property
     def recall(self) -> float | None:
         """Of the positive events, the share that was predicted rightly."""
-        return _share(self.true_positives, self.true_positives + self.false_negatives)
+        return share(self.true_positives, self.true_positives + self.false_negatives)
 
     @property
     def f1(self) -> float | None:
         """The harmonic mean of precision and recall; 0 where nothing positive was found."""
         right = 2 * self.true_positives
-        return _share(right, right + self.false_positives + self.false_negatives)
+        return share(right, right + self.false_positives + self.false_negatives)
 
     @property
     def balanced_accuracy(self) -> float | None:
         """The mean over both labels of the share of their events that was predicted rightly."""
-        negative = _share(self.true_negatives, self.true_negatives + self.false_positives)
+        negative = share(self.true_negatives, self.true_negatives + self.false_positives)
         return None if negative is None or self.recall is None else (negative + self.recall) / 2.0
 
 
-def _share(part: int, of: int) -> float | None:
+def share(part: int, of: int) -> float | None:
+    """The part of a whole; None of nothing."""
     return part / of if of else None

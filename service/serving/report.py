@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from service.learning.advice import advice
 from service.learning.confidence import Paired, interval
-from service.learning.confusion import Confusion
+from service.learning.confusion import Confusion, share
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.recent import QUANTILES
@@ -48,7 +48,7 @@ class Accuracy(Share, forbid_unknown_fields=True):
     @classmethod
     def of(cls, events: int, wrong: int, recent: float | None) -> Self:
         """Of so many events in all, so many of them wrong."""
-        return cls(_share(events - wrong, events), recent, interval(events, events - wrong) if events else None)
+        return cls(share(events - wrong, events), recent, interval(events, events - wrong) if events else None)
 
 
 class Comparison(msgspec.Struct, forbid_unknown_fields=True):
@@ -160,7 +160,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             skipped=counts.skipped,
             accuracy=Accuracy.of(counts.events, counts.wrong_predictions, recent.accuracy),
             average_accuracy=Accuracy.of(*averaged, recent.average_accuracy) if learner.identity.average else None,
-            baseline=Share(_share(max(negative, positive), counts.events), recent.baseline),
+            baseline=Share(share(max(negative, positive), counts.events), recent.baseline),
             comparisons=[Comparison.of(pair) for pair in recent.pairs],
             balanced_accuracy=Share(overall.balanced_accuracy, lately.balanced_accuracy),
             precision=Share(overall.precision, lately.precision),
@@ -232,10 +232,6 @@ def _confusion(learner: Learner) -> Confusion:
         return Confusion()
     missed, false = recent.missed, recent.averaged.wrong - recent.missed
     return Confusion(sum(negatives) - false, false, missed, sum(positives) - missed)
-
-
-def _share(part: int, of: int) -> float | None:
-    return part / of if of else None
 
 
 def _iso(seconds: float) -> str:

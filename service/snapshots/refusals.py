@@ -2,7 +2,6 @@
 
 import re
 import ssl
-from collections.abc import Iterator
 
 from redis.exceptions import (
     AskError,
@@ -17,12 +16,12 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from service.errors import os_cause
+from service.credentials.tls import EXPIRED, OTHER_ADDRESS, OTHER_NAME
+from service.errors import led_to, os_cause
 
 NO_TLS = ": if it speaks no TLS, redis.url is redis://"
 UNTRUSTED = {18, 19, 20, 21}
 """What OpenSSL calls certificates that nobody signed whom we trust."""
-EXPIRED, MISNAMED = {10}, {62, 64}
 OF_OURS = re.compile("ALERT.*(REQUIRED|HANDSHAKE_FAILURE|UNKNOWN_CA|CERTIFICATE|DENIED)")
 """What a server says of our certificate, or of none."""
 
@@ -39,20 +38,12 @@ class Silent(RedisConnectionError):
     """A connection that came about ended before anything was said."""
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """It and what led to it: of a connection that broke and could not be made again, some way down."""
-    current: BaseException | None = error
-    while current is not None:
-        yield current
-        current = current.__cause__ or current.__context__
-
-
 def reason(error: Exception, secured: bool, of: str = "") -> str:
     """Why the client failed: it wraps what the system says in words of its own.
 
     `secured`: over TLS. `of` stands before the names of the settings of its credentials.
     """
-    chain = list(_chain(error))
+    chain = list(led_to(error))
     kinds = Unknown, AuthenticationError, ssl.SSLError, OSError | RedisTimeoutError
     cause = next((e for kind in kinds for e in chain if isinstance(e, kind)), error)
     if isinstance(cause, AuthenticationError):
@@ -100,9 +91,9 @@ def _tls(error: ssl.SSLError) -> str:
     code, why = getattr(error, "verify_code", 0), error.reason or ""
     if code in UNTRUSTED:
         return ": redis.ssl_cafile names the certificates to trust"
-    if code in EXPIRED:
+    if code == EXPIRED:
         return ": Redis needs a new one"
-    if code in MISNAMED:
+    if code in {OTHER_NAME, OTHER_ADDRESS}:
         return ": use a name of its certificate, or set redis.ssl_check_hostname = false"
     if OF_OURS.search(why):
         return ": it wants a client certificate that it trusts (redis.ssl_certfile)"

@@ -5,7 +5,7 @@ The client library makes its connections itself and only logs why one fails; `in
 
 import asyncio
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from aiokafka import __version__, client, conn
@@ -24,7 +24,8 @@ from aiokafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
-from service.errors import ConfigurationError, os_cause
+from service.credentials.tls import EXPIRED, OTHER_ADDRESS, OTHER_NAME
+from service.errors import ConfigurationError, led_to, os_cause
 from service.streaming.security import Security
 
 TLS_ALERT = 0x1503
@@ -32,8 +33,6 @@ TLS_ALERT = 0x1503
 CONNECT_SECONDS = 15.0
 """For a connection, with all that proves who we are: what is no broker can be silent for ever."""
 CLOSE_SECONDS = 1.0
-EXPIRED, OTHER_NAME, OTHER_ADDRESS = 10, 62, 64
-"""OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH."""
 
 
 class Connection(AIOKafkaConnection):
@@ -125,7 +124,7 @@ class Connection(AIOKafkaConnection):
     def _why(self, error: BaseException) -> str:
         """The step, what was found, and the way out."""
         tls, sasl = "SSL" in self._security.protocol, "SASL" in self._security.protocol
-        chain = list(_chain(error))
+        chain = list(led_to(error))
         if refused := next((e for e in chain if isinstance(e, ssl.SSLError)), None):
             return f"{os_cause(refused)}: {_tls_way_out(refused)}"
         if self._step == "SASL":
@@ -155,13 +154,6 @@ class Connection(AIOKafkaConnection):
         if isinstance(error, SaslAuthenticationFailed):
             return f"{said}: see {self._security.see}"
         return "no answer in time" if isinstance(error, TimeoutError) else said
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """It and what led to it."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 class _ByToken(OAuthAuthenticator):

@@ -11,14 +11,16 @@ import time
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from concurrent.futures import Future
+from typing import NamedTuple
 from urllib.parse import quote_plus, urlencode
 
 from aiokafka.errors import KafkaConnectionError
 
+from service.credentials.asking import opener, why_not
 from service.credentials.secret import Secret
 from service.credentials.tls import Tls
-from service.errors import ConfigurationError, os_cause
+from service.errors import ConfigurationError
 
 TOKEN_SECONDS = 10.0
 """For the endpoint to answer, whole."""
@@ -63,42 +65,22 @@ class TokenSource(ABC):
         """A new token, and the seconds that it holds; may block. Raises KafkaConnectionError."""
 
     async def _got(self) -> tuple[str, float]:
-        loop = asyncio.get_running_loop()
-        got: asyncio.Future[tuple[str, float]] = loop.create_future()
-
-        def settle(found: tuple[str, float] | None, error: Exception | None) -> None:
-            if got.done():
-                return
-            if found is not None:
-                got.set_result(found)
-            else:
-                got.set_exception(error or KafkaConnectionError("no token"))
+        # Not in one of the loop's own threads: the process would wait for it at its end.
+        got: Future[tuple[str, float]] = Future()
+        got.set_running_or_notify_cancel()
 
         def work() -> None:
-            found, failed = None, None
             try:
-                found = self.get()
+                got.set_result(self.get())
             except Exception as error:
-                failed = error
-            try:
-                loop.call_soon_threadsafe(settle, found, failed)
-            except RuntimeError:  # the loop has ended meanwhile
-                return
+                got.set_exception(error)
 
-        # Not one of the loop's own threads: the process would wait for it at its end.
         threading.Thread(target=work, daemon=True).start()
         try:
             async with asyncio.timeout(TOKEN_SECONDS):
-                return await got
+                return await asyncio.wrap_future(got)
         except TimeoutError:
             raise KafkaConnectionError(f"no token within {TOKEN_SECONDS:.0f} s: see {self.see}") from None
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The secret is for the endpoint alone."""
-
-    def redirect_request(self, *_: Any) -> None:
-        pass
 
 
 class ClientCredentials(TokenSource):
@@ -122,9 +104,7 @@ class ClientCredentials(TokenSource):
                 way = ": see kafka.oauth_client_id and oauth_client_secret" if error.code in {400, 401, 403} else ""
                 raise KafkaConnectionError(f"{where} answers {error.code}{_said(error)}{way}") from None
         except OSError as error:
-            cause = error.reason if isinstance(error, urllib.error.URLError) else error
-            reason = os_cause(cause) if isinstance(cause, OSError) else str(cause)
-            raise KafkaConnectionError(f"{where}: {reason}") from None
+            raise KafkaConnectionError(f"{where}: {why_not(error)}") from None
         except (http.client.HTTPException, ValueError):
             raise KafkaConnectionError(f"{where} does not speak HTTP as it should") from None
         try:
@@ -146,9 +126,8 @@ class ClientCredentials(TokenSource):
         context = Tls().load()
         if self._cafile:
             context.load_verify_locations(self._cafile)
-        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirect)
         deadline, raw = time.monotonic() + TOKEN_SECONDS, b""
-        with opener.open(request, timeout=TOKEN_SECONDS) as answer:
+        with opener(context).open(request, timeout=TOKEN_SECONDS) as answer:
             while len(raw) < MOST_BYTES and time.monotonic() < deadline and (part := answer.read1(1 << 16)):
                 raw += part
         return raw

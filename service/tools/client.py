@@ -15,8 +15,9 @@ from typing import Any
 
 import typer
 
+from service.credentials.asking import opener, why_not
 from service.credentials.certificate import trusting
-from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError, os_cause
+from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError
 from service.learning.identity import Places
 from service.settings.load import Settings
 
@@ -115,21 +116,13 @@ class _Refused(Exception):
         self.pointer = pointer
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The service sends nobody elsewhere, and a token is for it alone."""
-
-    def redirect_request(self, *_: Any) -> None:
-        pass
-
-
 def _ask(url: str, trust: ssl.SSLContext | None, body: Any = None, token: str | None = None) -> Any:
     """The JSON answer to a POST of `body`, or to a GET."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
     request = urllib.request.Request(url, data, headers)  # noqa: S310 - the user's address
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=trust), _NoRedirect)
     try:
-        with opener.open(request, timeout=TIMEOUT) as answer:
+        with opener(trust).open(request, timeout=TIMEOUT) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         problem = _problem(error)
@@ -137,9 +130,7 @@ def _ask(url: str, trust: ssl.SSLContext | None, body: Any = None, token: str | 
             raise _Refused(problem["detail"], problem["errors"][0]["pointer"] if problem["errors"] else "") from None
         raise DataError(f"{url}: {error.code} {problem['detail']}") from None
     except OSError as error:
-        cause = error.reason if isinstance(error, urllib.error.URLError) else error
-        reason = os_cause(cause) if isinstance(cause, OSError) else str(cause)
-        raise DependencyError(f"the service at {url}: {reason}") from None
+        raise DependencyError(f"the service at {url}: {why_not(error)}") from None
     except http.client.HTTPException:
         raise DependencyError(f"the service at {url}: what answers there does not speak HTTP") from None
     except ValueError as error:
