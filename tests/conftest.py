@@ -1,5 +1,6 @@
 """Real servers for the tests: one Kafka and each available Redis a session, and the service as a process."""
 
+import asyncio
 import contextlib
 import io
 import itertools
@@ -45,6 +46,24 @@ hypothesis.settings.register_profile(
     "here", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )
 hypothesis.settings.load_profile("here")
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """Closes when its connections have: over TLS the server is to take leave too, and not all clients wait for that."""
+
+    def close(self) -> None:
+        deadline = self.time() + DEADLINE
+        while self._open() and self.time() < deadline:
+            self.run_until_complete(asyncio.sleep(0.01))
+        super().close()
+
+    def _open(self) -> bool:
+        return any(transport._sock is not None for transport in self._transports.values())  # type: ignore[attr-defined]
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop of each test."""
+    return {"loop": Loop}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

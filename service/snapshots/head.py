@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from service.errors import SnapshotDamaged
 from service.learning.bounds import Stretch, Sums
+from service.learning.classifier import Counts
 from service.learning.confidence import Paired
 from service.learning.identity import Identity
-from service.learning.learner import Counts, Learner, with_hole
+from service.learning.learner import Learner, with_hole
 from service.learning.options import Options
 from service.learning.recent import FLAGS, Averaged, Margins, Recent
 from service.snapshots import blobs

@@ -10,7 +10,7 @@ from typing import NamedTuple
 HERE = Path(__file__).parents[2]
 LEARN, KEEPER, EVENTS = "service/streaming/learn.py", "service/snapshots/keeper.py", "service/learning/events.py"
 RECOGNISE, CODEC = "service/streaming/recognise.py", "service/snapshots/codec.py"
-IDENTITY, LEARNER = "service/learning/identity.py", "service/learning/learner.py"
+CLASSIFIER, IDENTITY = "service/learning/classifier.py", "service/learning/identity.py"
 BLOBS, HEAD, STORE = "service/snapshots/blobs.py", "service/snapshots/head.py", "tests/simulation/world.py"
 OFFSETS, SCALE = "service/streaming/offsets.py", "service/learning/scale.py"
 SEEDS = 300
@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant(
         "saved before the dead letters are flushed", LEARN, "            await self._log.flush()\n", "",
     ),
-    Mutant("an average that begins anew with each restore", LEARNER, 'arrays.get("late", self._late)', "self._late"),
+    Mutant("an average that begins anew with each restore", CLASSIFIER, 'arrays.get("late", self._late)', "self._late"),
     Mutant("counts that begin anew", SCALE, "list(sums)", "[0 * sums[0], sums[1], sums[2]]", seed=29),
     Mutant("means that begin anew", SCALE, "list(sums)", "[sums[0], 0 * sums[1], sums[2]]", seed=29),
     Mutant("variances that begin anew", SCALE, "list(sums)", "[sums[0], sums[1], 0 * sums[2]]", seed=29),
