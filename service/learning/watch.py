@@ -44,6 +44,11 @@ class Watch:
             return None, reason
         return (self.stretch.bound, None) if self.stretch else (None, "no reference is known yet")
 
+    @property
+    def unreferred(self) -> bool:
+        """Whether there is no reference yet where there could be: the weights may have been zero so far."""
+        return self.stretch is None and why_none(self._identity, self.options.bound) is None
+
     def broken(self, squared_norm: float) -> str | None:
         """Which theorem a state of this ‖w‖² contradicts, so that it must be corrupt; None where it does not."""
         return self.stretch.broken(squared_norm) if self.stretch else None

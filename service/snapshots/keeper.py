@@ -207,9 +207,9 @@ class Keeper:
         if keep:
             cut, learner.runs = learner.runs, cut
             stored = stored._replace(runs=[])
-            # The bound's next stretch begins here. Its reference, these weights, is then in the store already.
-            if learner.begin_stretch():
-                stored = stored._replace(reference=None)
+        # The bound's next stretch begins here. Its reference, these weights, is then in the store already.
+        if (keep or learner.watch.unreferred) and learner.begin_stretch():
+            stored = stored._replace(reference=None)
         # The store says MISSING where blobs are gone that it had: then the second try uploads everything.
         for before in (stored, head.NOTHING):
             content: head.Content = await self._offload(head.content, learner, before)

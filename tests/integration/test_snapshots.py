@@ -33,6 +33,24 @@ async def test_what_is_saved_is_restored(store: RedisStore, topic: str) -> None:
     assert topic in await store.models()
 
 
+async def test_a_bound_begins_with_the_first_weights(store: RedisStore, topic: str) -> None:
+    """Though the version that was kept before them had none; it is restored with its reference."""
+    k, learner = keeper(store, topic), fresh()
+    learner.apply(0, 0, [b"no event"])
+    assert [kept.version for kept in (await save(k, learner)).head.kept] == []
+    learner.apply(0, 1, [b"no event"])
+    assert [kept.version for kept in (await save(k, learner)).head.kept] == [2]
+    assert learner.watch.bound[1] == "no reference is known yet"
+    learn(learner, "a")
+    await save(k, learner)
+    learn(learner, "b")
+    last = await save(k, learner)
+    assert [kept.version for kept in last.head.kept] == [2]
+    restored = await keeper(store, topic).restore()
+    assert restored is not None
+    assert restored.watch.bound == learner.watch.bound == (2, None)
+
+
 async def test_a_zombie_is_refused_and_drops_nothing_of_ours(store: RedisStore, topic: str) -> None:
     """A save names the head it was built on; another process's save in between makes it void."""
     ours, learner = keeper(store, topic), fresh()
