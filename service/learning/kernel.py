@@ -186,11 +186,11 @@ def _learn_classes(
                     return i, reach
                 reach = math.sqrt(total + w.size)
             if rule == rules.PERCEPTRON:
-                _add(w, late, ages[i], rate, own, starts[i], starts[i + 1], columns, values)
-                _add(w, late, ages[i], -rate, rival, starts[i], starts[i + 1], columns, values)
+                _add(own, rate, i, w, late, ages, starts, columns, values)
+                _add(rival, -rate, i, w, late, ages, starts, columns, values)
             else:
                 for k in range(classes):
-                    _add(w, late, ages[i], step[k], k, starts[i], starts[i + 1], columns, values)
+                    _add(k, step[k], i, w, late, ages, starts, columns, values)
         if len(late) > 0 and ages[i + 1] < ages[i]:
             late *= SHRINK
     return len(labels), reach
@@ -198,16 +198,16 @@ def _learn_classes(
 
 @compiled
 def _add(
-    w: Any, late: Any, age: float, step: float, k: int, start: int, end: int, columns: Any, values: Vector
+    k: int, step: float, i: int, w: Any, late: Any, ages: Vector, starts: Any, columns: Any, values: Vector
 ) -> None:
-    """The update of one class."""
+    """The update of class k by event i."""
     w[0, k] += step
-    for j in range(start, end):
+    for j in range(starts[i], starts[i + 1]):
         w[columns[j], k] += step * values[j]
     if len(late) > 0:
-        late[0, k] += age * step
-        for j in range(start, end):
-            late[columns[j], k] += age * (step * values[j])
+        late[0, k] += ages[i] * step
+        for j in range(starts[i], starts[i + 1]):
+            late[columns[j], k] += ages[i] * (step * values[j])
 
 
 def learn(identity: Identity, w: Vector, late: Vector, batch: Batch, seen: int = 0, reach: float = math.inf) -> Learned:

@@ -85,16 +85,15 @@ class Oracle:
     def average(self) -> Any:
         """The mean of the weights after each event, or the recent one; a column begins before it comes."""
         begun = np.array(rows(self.identity.start, 0, len(self.w[0]), self.k).T)
-        after = []
+        after: list[Any] = []
         for one in self.after:
             after.append(begun.copy())
             after[-1][:, : len(one[0])] = one
         if not self.identity.half_life:
             return np.mean(after, axis=0)
-        beta: float = 0.5 ** (1 / self.identity.half_life)
-        found: Any = begun
-        for one in after:
-            found = beta * found + (1.0 - beta) * one
+        beta, found = 0.5 ** (1 / self.identity.half_life), begun
+        for w in after:
+            found = beta * found + (1.0 - beta) * w
         return found
 
     def compare(self, learner: Learner) -> None:
