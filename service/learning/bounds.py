@@ -214,7 +214,8 @@ class Stretch:
         if not len(self.gammas):
             # The γ to try are chosen by the first event's ‖z‖: data have a scale, which nobody says.
             longest = identity.eta * float(batch.weights[0]) * identity.parameter
-            self.sums.largest_gamma = max(16.0 * longest * math.sqrt(learned.squared_norms[0]), LEAST)
+            squared = learned.squared_norms[0] * (2.0 if identity.multiclass else 1.0)
+            self.sums.largest_gamma = max(16.0 * longest * math.sqrt(squared), LEAST)
             self._grid()
             self.hinge = np.zeros(GRID)
         events = batch.starts, batch.columns, batch.values, batch.labels, batch.weights
