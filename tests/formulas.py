@@ -87,6 +87,32 @@ def step_of(identity: Identity) -> Callable[[float, float, float], float]:
     return steps[identity.rule]
 
 
+def steps_of_classes(identity: Identity, s: Sequence[float], own: int, eta: float) -> list[float]:
+    """What an event of the class `own` adds to each class's weights along x, by the scores of all and η·weight.
+
+    The simplest ultraconservative rule (Crammer and Singer 2003): unless its own score is strictly the largest, η to
+    its own class and -η to the best wrong one, the first of equals. LMS and logistic-delta: each class against the
+    rest, y = 1 for its own events and -1 for all others.
+    """
+    if identity.rule != "perceptron":
+        return [step_of(identity)(one, 1.0 if k == own else -1.0, eta) for k, one in enumerate(s)]
+    rival = max((k for k in range(len(s)) if k != own), key=lambda k: s[k])
+    return [0.0 if s[own] > s[rival] else {own: eta, rival: -eta}.get(k, 0.0) for k in range(len(s))]
+
+
+def learn_classes(
+    w: Sequence[MutableSequence[float]], x: Features, own: int, weight: float, identity: Identity
+) -> tuple[list[float], bool]:
+    """One event of a model of classes: changes `w`, a vector each; returns the scores before it, and whether it did."""
+    s = [score(one, x) for one in w]
+    steps = steps_of_classes(identity, s, own, identity.eta * weight)
+    for one, step in zip(w, steps, strict=True):
+        one[0] += step
+        for column, value in x:
+            one[column] += step * value
+    return s, any(steps)
+
+
 def learn(w: MutableSequence[float], x: Features, y: float, weight: float, identity: Identity) -> tuple[float, float]:
     """One event: changes `w` in place; returns the score before the change, and the step (0 where nothing changed)."""
     s = score(w, x)

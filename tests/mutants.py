@@ -23,6 +23,9 @@ class Mutant(NamedTuple):
     caught_by: str
 
 
+OWN = "length, own = eta * weights[i], int(labels[i])"
+ALONG = "        along *= scale * labels[i] * length\n"
+PARTS = "        along = (mine - parts.max()) * scale * length\n"
 LENGTH = "length = eta * weights[i] * parameter"
 SLACK = "slack = 2.0 * length * (positive if labels[i] > 0.0 else negative)"
 LIMIT = "2.0 * abs(steps[i]) * (positive if steps[i] > 0.0 else negative)"
@@ -30,16 +33,16 @@ MUTANTS = (
     Mutant("an update at y·s < 0 alone", RULES, (("y * s <= margin", "y * s < margin"),), "axes"),
     Mutant(
         "S without one update", BOUNDS,
-        (("batch.weights, learned.steps,", "batch.weights, learned.steps * (self.sums.updates != 5),"),), "axes",
+        (("about = learned.steps,", "about = learned.steps * (self.sums.updates != 5),"),), "axes",
     ),
     Mutant(
         "Ξ without the events between two updates", BOUNDS,
-        (("self.hinge, self.squares,\n", "self.hinge * 1 if self.sums.updates == 1 else self.hinge, self.squares\n"),),
+        (("gammas, self.hinge,", "gammas, self.hinge * 1 if self.sums.updates == 1 else self.hinge,"),),
         "contradiction",
     ),
     Mutant(
         "Ξ over the updates alone", BOUNDS,
-        (("if gammas[g] <= along:", "if gammas[g] <= along or steps[i] == 0.0:"),),
+        ((ALONG, f"{ALONG}        if steps[i] == 0.0:\n            continue\n"),),
         "the_sums_are_the_oracles",
     ),
     Mutant(
@@ -53,7 +56,8 @@ MUTANTS = (
     Mutant("η left out of z", BOUNDS, ((LENGTH, LENGTH.replace("eta * ", "")),), "rates"),
     Mutant("the weight left out of z", BOUNDS, ((LENGTH, LENGTH.replace("weights[i] * ", "")),), "rates"),
     Mutant(
-        "R not beyond 10", BOUNDS, (("squares[0] = max(", "squares[0] = min(100.0, "),), "contradiction",
+        "R not beyond 10", BOUNDS,
+        (("squares[0] = max(squares[0], length", "squares[0] = min(100.0, length"),), "axes",
     ),
     Mutant(
         "the margin left out of R", BOUNDS,
@@ -61,14 +65,64 @@ MUTANTS = (
     ),
     Mutant("the margin left out of S", BOUNDS, (("* squared_norms[i] + slack\n", "* squared_norms[i]\n"),), "margins"),
     Mutant("the margin of the other label in R and S", BOUNDS, ((SLACK, SLACK.replace(" > ", " < ")),), "margins"),
+    Mutant(
+        "of classes, an update where the own score is the less alone", KERNEL,
+        (("if not s[own] > s[rival]:", "if s[own] < s[rival]:"),), "contradiction_of_classes",
+    ),
+    Mutant(
+        "of classes, the update of the best wrong one applied twice", KERNEL,
+        (("_add(rival, -rate,", "_add(rival, -2.0 * rate,"),), "axes_of_classes",
+    ),
+    Mutant(
+        "of classes, a wrong one that is not the best", KERNEL,
+        (("_add(rival, -rate,", "_add((own + 1) % classes, -rate,"),), "the_sums_of_classes_are_the_oracles",
+    ),
+    Mutant("of classes, η left out of z", BOUNDS, ((OWN, OWN.replace("eta * ", "")),), "rates_of_classes"),
+    Mutant(
+        "of classes, the weight left out of z", BOUNDS, ((OWN, OWN.replace(" * weights[i]", "")),), "rates_of_classes",
+    ),
+    Mutant(
+        "of classes, ‖z‖² of one class alone in R", BOUNDS,
+        (("squares[0] = max(squares[0], 2.0 * length", "squares[0] = max(squares[0], length"),), "axes_of_classes",
+    ),
+    Mutant(
+        "of classes, ‖z‖² of one class alone in S", BOUNDS,
+        (("squares[1] += 2.0 * steps[i]", "squares[1] += steps[i]"),), "axes_of_classes",
+    ),
+    Mutant(
+        "of classes, Ξ by the furthest part of the reference", BOUNDS,
+        (("mine, parts[own] = parts[own], -math.inf", "mine, parts[own] = parts[own], math.inf"),
+         ("parts.max()", "parts.min()")),
+        "contradiction_of_classes",
+    ),
+    Mutant(
+        "of classes, Ξ by the first part of the reference", BOUNDS, (("parts.max()", "parts[1 if own == 0 else 0]"),),
+        "the_sums_of_classes_are_the_oracles",
+    ),
+    Mutant(
+        "of classes, Ξ over the updates alone", BOUNDS,
+        ((PARTS, f"{PARTS}        if steps[i] == 0.0:\n            continue\n"),),
+        "the_sums_of_classes_are_the_oracles",
+    ),
+    Mutant(
+        "of classes, R not beyond 10", BOUNDS,
+        (("squares[0] = max(squares[0], 2.0 * length", "squares[0] = min(100.0, 2.0 * length"),), "axes_of_classes",
+    ),
+    Mutant(
+        "of classes, one class alone in the norm's limit", WATCH,
+        (("moved = 2.0 if", "moved = 1.0 if"),), "axes_of_classes",
+    ),
     Mutant("the margin left out of the norm's limit", WATCH, ((LIMIT, LIMIT.replace("2.0", "0.0")),), "margins"),
 )  # fmt: skip
 FURTHER = Mutant("a grid of γ a thousand times larger", BOUNDS, (("max(16.0 *", "max(16000.0 *"),), "")
 """No fault: it only has to make no bound better."""
 
 
-def tried(mutant: Mutant | None) -> Any:
-    """What `tests.stretches` says of a copy of the service with this fault: {"failed": [name…], "bounds": {…}}."""
+def tried(mutant: Mutant | None, *checks: str) -> Any:
+    """What `tests.stretches` says of a copy of the service with this fault: {"failed": [name…], "bounds": {…}}.
+
+    Of these checks, or of all.
+    """
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         shutil.copytree(HERE / "service", copy / "service", ignore=shutil.ignore_patterns("__pycache__"))
@@ -82,7 +136,9 @@ def tried(mutant: Mutant | None) -> Any:
                 assert text.count(old) == 1, f"{mutant.name}: {old!r} stands {text.count(old)} times in {mutant.file}"
                 text = text.replace(old, new)
             source.write_text(text)
-        done = template.run(["tests.stretches"], os.environ | {"NUMBA_DISABLE_JIT": "1"}, copy, kind="packages")
+        done = template.run(
+            ["tests.stretches", *checks], os.environ | {"NUMBA_DISABLE_JIT": "1"}, copy, kind="packages"
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

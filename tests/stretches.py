@@ -1,13 +1,15 @@
 """The live bound beside an oracle that knows the theorem and nothing of the service's sums.
 
-`random_stream(seed)` runs one stream and asserts after each event; the other checks are small streams on which the
-theorem is tight, so that an error of one event shows. `tests/mutants.py` runs `CHECKS` on altered sources.
+`random_stream(seed)` runs one stream and asserts after each event, `random_stream_of_classes(seed)` one of three labels
+or more; the other checks are small streams on which the theorem is tight, so that an error of one event shows.
+`tests/mutants.py` runs `CHECKS` on altered sources.
 """
 
 import json
 import math
 import random
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
-from service.learning.start import initial
+from service.learning.start import initial, rows
 from service.learning.weights import Weights
 from tests.checks import close, restored
 from tests.oracle import Fold
@@ -29,26 +31,34 @@ RULES: tuple[dict[str, Any], ...] = (
     {"rule": "half-step"},
 )
 Features = dict[str, float]
+Vector = dict[Any, float]
+"""By feature name ("" is the bias); of classes by (name, class)."""
 
 
 class Oracle:
-    """The theorem's quantities of one stretch, by feature name ("" is the bias), from the events alone."""
+    """The theorem's quantities of one stretch, from the events alone."""
 
-    def __init__(self, w: Features, u: Features, before: int) -> None:
+    def __init__(self, w: Vector, u: Vector, before: int) -> None:
         length = math.sqrt(sum(v * v for v in u.values()))
         self.u = {name: v / length for name, v in u.items()}
         self.start, self.before, self.updates = dict(w), before, 0
         self.squared_radius = self.squared_steps = 0.0
         self.gammas: NDArray[np.float64] | None = None
         self.hinge = np.zeros(49)
+        self.least = math.inf
+        """Of all u·z: the margin γ by which u separates them, where it is above 0."""
 
-    def see(self, z: Features, updated: bool, slack: float) -> None:
-        """An event: `slack` is what its update may add to ‖w‖² beside ‖z‖², twice its w·z at the margin."""
-        squared = sum(v * v for v in z.values())
+    def see(self, zs: Sequence[Vector], updated: bool, slack: float) -> None:
+        """An event, with each z that its update may be by: they are of one length.
+
+        `slack` is what its update may add to ‖w‖² beside ‖z‖², twice its w·z at the margin.
+        """
+        squared = sum(v * v for v in zs[0].values())
         if self.gammas is None:
             self.gammas = max(16.0 * math.sqrt(squared), 1e-60) * 2.0 ** (-np.arange(49) / 4.0)
         self.squared_radius = max(self.squared_radius, squared + slack)
-        along = sum(self.u.get(name, 0.0) * v for name, v in z.items())
+        along = min(sum(self.u.get(name, 0.0) * v for name, v in z.items()) for z in zs)
+        self.least = min(self.least, along)
         self.hinge += np.maximum(0.0, self.gammas - along)
         if updated:
             self.updates += 1
@@ -79,7 +89,7 @@ class Oracle:
         assert not possible(more + 1, -1e-6) or more > 1e6  # such a k is beyond this comparison's rounding
 
 
-def _event(features: Features, y: int, weight: float) -> bytes:
+def _event(features: Features | list[float], y: int, weight: float) -> bytes:
     return json.dumps({"features": features, "label": y, "weight": weight}).encode()
 
 
@@ -93,13 +103,17 @@ class Run:
         self.identity, self.options = identity, Options(reference=reference)
         self.learner = Learner(identity, options=self.options, start=start)
         self.learner.begin({0: 0})
-        self.w: Features = dict(zip(["", *self.learner.columns.names], self.learner.weights.tolist(), strict=True))
+        self.names = ["", *self.learner.columns.names, *(f"f{i}" for i in range(identity.dimension or 0))]
+        self.w = self._vector(self.learner.weights)
         self.oracle: Oracle | None = None
         if reference:
             names = ["", *(reference.names or ())]
             self.oracle = Oracle(self.w, dict(zip(names, reference.vector.tolist(), strict=True)), 0)
         self.updates = 0
         self.scale = Fold(scaled=identity.scale == "standard")
+
+    def _vector(self, array: Any) -> Vector:
+        return dict(zip(self.names, array.tolist(), strict=True))
 
     def score(self, features: Features) -> float:
         s = self.w[""]
@@ -128,7 +142,11 @@ class Run:
             self.updates += 1
             for name, v in z.items():
                 self.w[name] += v
-        self.learner.apply(0, self.learner.next[0], [_event(raw, y, weight)])
+        self.follow(_event(raw, y, weight), [z], updated, 2.0 * abs(rate) * margin)
+
+    def follow(self, record: bytes, zs: Sequence[Vector], updated: bool, slack: float) -> None:
+        """The event that was learned here is learned there, and both are compared; see `Oracle.see`."""
+        self.learner.apply(0, self.learner.next[0], [record])
         assert self.learner.watch.broken(self.learner.squared_norm) is None
         limit = self.learner.watch.squared_norm_limit
         assert limit is not None
@@ -139,7 +157,7 @@ class Run:
             return
         assert self.learner.counts.updates == self.updates
         if self.oracle:
-            self.oracle.see(z, updated, 2.0 * abs(rate) * margin)
+            self.oracle.see(zs, updated, slack)
             self.oracle.compare(self.learner, self.updates)
         else:
             assert self.learner.watch.bound[0] is None
@@ -155,12 +173,108 @@ class Run:
         """A new stretch against where the weights, or their average, point now, unless that is nowhere."""
         self.learner.begin_stretch()
         mean = self.learner.average
-        u = self.w if mean is None else dict(zip(self.w, mean.tolist(), strict=True))
+        u = self.w if mean is None else dict(zip(self.w, mean.ravel().tolist(), strict=True))
         if not self.options.reference and math.sqrt(sum(v * v for v in u.values())) > 1e-60:
             self.oracle = Oracle(self.w, u, self.updates)
 
     def restore(self) -> None:
         self.learner = restored(self.learner, self.options)
+
+
+class ClassRun(Run):
+    """The same of three labels and more, numbers from 0 on; weights and z by (name, class)."""
+
+    def __init__(self, identity: Identity, u: Any = None, theorem_alone: bool = False) -> None:
+        """`u` is a reference that refers to all columns, of shape (columns, classes)."""
+        self.classes = range(identity.classes)
+        super().__init__(identity, None, None, theorem_alone)
+        if u is not None:
+            self.refer(u)
+
+    def _vector(self, array: Any) -> Vector:
+        return dict(zip([(n, k) for n in self.names for k in self.classes], array.ravel().tolist(), strict=True))
+
+    def refer(self, u: Any) -> None:
+        """A stretch begins whose reference is this, as none can be set."""
+        self.updates = self.learner.counts.updates
+        self.learner.watch._begin_stretch(u.copy(), "given", u, self.learner.weights, self.updates)
+        self.oracle = Oracle(self.w, self._vector(u), self.updates)
+
+    def scores(self, features: Features) -> list[float]:
+        return [sum(v * self.w.get((n, k), 0.0) for n, v in {"": 1.0, **features}.items()) for k in self.classes]
+
+    def margin(self, features: Features, own: int) -> float:
+        """Its own score less the largest other."""
+        s = self.scores(features)
+        return s.pop(own) - max(s)
+
+    def learn(self, raw: Features, own: int, weight: float) -> None:
+        pairs, self.scale.sums = self.scale.features(raw)
+        for name in (name for name, _ in pairs if name not in self.names):
+            for k, begun in enumerate(rows(self.identity.start, len(self.names), 1, len(self.classes))[0].tolist()):
+                self.w[name, k] = begun
+                if self.oracle:
+                    self.oracle.start[name, k] = begun
+            self.names.append(name)
+        rate, x = self.identity.eta * weight, {"": 1.0, **dict(pairs)}
+        s, others = self.scores(dict(pairs)), [k for k in self.classes if k != own]
+        zs = [{(n, own): rate * v for n, v in x.items()} | {(n, k): -rate * v for n, v in x.items()} for k in others]
+        rival = max(others, key=lambda k: s[k])
+        if updated := s[own] <= s[rival]:
+            self.updates += 1
+            for at, v in zs[others.index(rival)].items():
+                self.w[at] += v
+        features: Any = list(raw.values()) if self.identity.dimension else raw
+        self.follow(_event(features, own, weight), zs, updated, 0.0)
+
+
+def random_stream_of_classes(seed: int) -> int:
+    """One stream of three to six labels; returns its number of events."""
+    rng = random.Random(f"classes of {seed}")
+    classes, listed = rng.choice([3, 3, 4, 6]), rng.random() < 0.7
+    identity = Identity(
+        labels=tuple(range(classes)),
+        eta=10.0 ** rng.uniform(-3.0, 3.0),
+        start=rng.choice(["zero", "zero", f"random:{seed}"]),
+        average=rng.random() < 0.2,
+        scale="standard" if rng.random() < 0.3 else "none",
+        features="positional" if listed else "named",
+        dimension=len(NAMES) if listed else None,
+    )
+    truth = {(n, k): rng.gauss(0, 1) for n in ["", *NAMES] for k in range(classes)}
+    own = np.array(list(truth.values())).reshape(-1, classes)
+    u = rng.choice([own, own, np.array([rng.gauss(0, 1) for _ in truth]).reshape(-1, classes), -own])
+    run = ClassRun(identity, u if listed else None)
+    noise, margin = rng.choice([0.0, 0.0, 0.1, 0.5]), rng.choice([0.0, 0.3])
+    weights = rng.choice([(0.0, 0.0), (-1.0, 1.0), (-3.0, 6.0), (-300.0, 6.0)])
+    adversarial, repeats, restarts = rng.random() < 0.4, rng.choice([0.0, 0.3]), rng.choice([0.0, 0.05])
+    last: tuple[Features, int, float] | None = None
+    count = rng.randint(1, 60)
+
+    def drawn() -> tuple[Features, int]:
+        while True:
+            names = NAMES if listed else rng.sample(NAMES, rng.randint(0, 3))
+            features = {name: rng.choice([-1.0, 0.0, 1.0, rng.gauss(0, 1), rng.gauss(0, 10)]) for name in names}
+            s = [truth["", k] + sum(truth[n, k] * v for n, v in features.items()) for k in range(classes)]
+            best = s.index(max(s))
+            if max(s) - max(v for k, v in enumerate(s) if k != best) >= margin or rng.random() < 0.1:
+                return features, rng.randrange(classes) if rng.random() < noise else best
+
+    for _ in range(count):
+        if last is None or rng.random() >= repeats:
+            pool = [drawn() for _ in range(6 if adversarial else 1)]
+            features, y = min(pool, key=lambda e: run.margin(dict(run.scale.features(e[0])[0]), e[1]))
+            last = features, y, 10.0 ** rng.uniform(*weights)
+        run.learn(*last)
+        if rng.random() < 0.1:
+            run.restore()
+        if rng.random() < restarts:
+            run.begin_stretch()
+    found = run.oracle
+    if found and not any(found.start.values()) and found.least > 1e-6 * math.sqrt(found.squared_radius):
+        # Separable, from zero: 2R²/γ² with ‖u‖_F = 1, where R is of η·weight·x.
+        assert run.updates <= found.squared_radius / found.least**2 * (1.0 + 1e-9)
+    return count
 
 
 def random_stream(seed: int) -> int:
@@ -220,6 +334,11 @@ def the_sums_are_the_oracles() -> None:
     """Streams of any kind, each event of them checked."""
     for seed in range(25):
         random_stream(seed)
+
+
+def the_sums_of_classes_are_the_oracles() -> None:
+    for seed in range(25):
+        random_stream_of_classes(seed)
 
 
 def _theorem(identity: Identity, u: Features, start: Weights | None = None) -> Run:
@@ -286,15 +405,74 @@ def separable_and_noisy() -> list[int]:
     return bounds
 
 
+def axes_of_classes() -> list[int]:
+    """One event on each of 60 axes, labels in turn: each is a mistake, by scores that are nearly equal."""
+    u = np.zeros((61, 3))
+    for i in range(60):
+        u[i + 1] = [1.0 if k == i % 3 else -0.5 for k in range(3)]
+    run = _of_classes(60, u)
+    for i in range(60):
+        run.learn({f"f{j}": 100.0 * (j == i) for j in range(60)}, i % 3, 1.0)
+    assert run.updates == 60
+    return [run.bound]
+
+
+def contradiction_of_classes() -> list[int]:
+    """One event with each label in turn: what the others add to Ξ is all that allows its updates."""
+    run = _of_classes(1, np.array([[0.0, 0.0, 0.0], [1.0, -1.0, 0.0]]))
+    for i in range(12):
+        run.learn({"f0": 10.0}, i % 3, 1.0)
+    assert run.updates == 12
+    return [run.bound]
+
+
+def rates_of_classes() -> list[int]:
+    """Short steps after a long one the other way: as many updates as that is longer, whatever η and weight are."""
+    bounds = []
+    for eta, weight in ((0.01, 1.0), (1.0, 0.01), (0.1, 0.1), (100.0, 1.0), (1.0, 100.0)):
+        u = np.array([[0.0, 0.0, 0.0], [-1.0, 1.0, 0.0]])
+        run = _of_classes(1, u, eta)
+        run.learn({"f0": 1.0}, 0, 50.0 * weight)
+        run.refer(u)
+        for _ in range(60):
+            run.learn({"f0": 1.0}, 1, weight)
+        assert 50 <= run.updates <= 53
+        bounds.append(run.bound)
+    return bounds
+
+
+def separable_classes() -> list[int]:
+    """The bound of 300 events of four labels with their own weights as u, and that of the texts, 2R²/γ²."""
+    rng = random.Random(5)
+    u = np.array([[rng.gauss(0, 1) for _ in range(4)] for _ in range(6)])
+    run, radius, least = _of_classes(5, u), 0.0, math.inf
+    for _ in range(300):
+        x = np.array([1.0, *(rng.gauss(0, 1) for _ in NAMES)])
+        second, first = np.sort(x @ u)[-2:]
+        gamma = float(first - second) / float(np.linalg.norm(u))
+        if gamma > 0.2:
+            radius, least = max(radius, float(x @ x)), min(least, gamma)
+            run.learn(dict(zip(NAMES, x[1:].tolist(), strict=True)), int(np.argmax(x @ u)), 1.0)
+    assert run.updates <= 2.0 * radius / least**2
+    assert run.learner.watch.bound[0] <= math.sqrt(2.0) * 2.0 * radius / least**2 + 1.0  # type: ignore[operator]
+    return [run.bound]
+
+
+def _of_classes(dimension: int, u: NDArray[np.float64], eta: float = 1.0) -> ClassRun:
+    labels = tuple(range(u.shape[1]))
+    return ClassRun(Identity(labels=labels, eta=eta, features="positional", dimension=dimension), u, True)
+
+
 Check = Callable[[], list[int] | None]
-THEOREM: tuple[Check, ...] = (axes, contradiction, rates, margins, separable_and_noisy)
-CHECKS: tuple[Check, ...] = (the_sums_are_the_oracles, *THEOREM)
+OF_CLASSES: tuple[Check, ...] = (axes_of_classes, contradiction_of_classes, rates_of_classes, separable_classes)
+THEOREM: tuple[Check, ...] = (axes, contradiction, rates, margins, separable_and_noisy, *OF_CLASSES)
+CHECKS: tuple[Check, ...] = (the_sums_are_the_oracles, the_sums_of_classes_are_the_oracles, *THEOREM)
 
 
-def main() -> None:
-    """As JSON: the checks that this service fails, and the bounds of the others."""
+def main(wanted: Sequence[str]) -> None:
+    """As JSON: the checks that this service fails, and the bounds of the others; of those that are named, or of all."""
     failed, bounds = [], {}
-    for check in CHECKS:
+    for check in (check for check in CHECKS if not wanted or check.__name__ in wanted):
         try:
             bounds[check.__name__] = check()
         except AssertionError:
@@ -303,4 +481,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

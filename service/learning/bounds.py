@@ -10,6 +10,11 @@ Freund and Schapire; with margins Li et al.):
     kγ <= sqrt(‖w(0)‖² + k·R²) - u·w(0) + Ξ        the bound: a property of data and reference alone
     kγ <= sqrt(‖w(0)‖² + S)    - u·w(0) + Ξ        an integrity check of the state, as ‖w_k‖² <= ‖w(0)‖² + S is
 
+Of classes all this holds for the rows of w one behind the other and z = η·weight·(e_y - e_r) ⊗ x, by Kesler's
+construction: an event is a mistake where w·z_i <= 0 for some class r other than its own y, and updates by such a one.
+In Ξ it counts with the least u·z_i over all r, which is not above that of the one it updates by. ‖z_i‖² is
+2·(η·weight)²·‖x‖².
+
 The sums are observations, not state.
 """
 
@@ -164,6 +169,30 @@ def _follow(
             hinge[g] += gammas[g] - along
 
 
+@compiled
+def _follow_classes(
+    eta: float, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector, steps: Vector,
+    squared_norms: Vector, reference: Any, scale: float, gammas: Vector, hinge: Vector, squares: Vector,
+) -> None:  # fmt: skip
+    """The same of classes: z = η·weight·(e_y - e_r) ⊗ x, with the class r whose part of the reference is nearest."""
+    parts = np.empty(reference.shape[1])
+    for i in range(len(steps)):
+        length, own = eta * weights[i], int(labels[i])
+        if steps[i] != 0.0:
+            squares[1] += 2.0 * steps[i] * steps[i] * squared_norms[i]
+        squares[0] = max(squares[0], 2.0 * length * length * squared_norms[i])
+        parts[:] = reference[0]
+        for j in range(starts[i], starts[i + 1]):
+            for k in range(len(parts)):
+                parts[k] += reference[columns[j], k] * values[j]
+        mine, parts[own] = parts[own], -math.inf
+        along = (mine - parts.max()) * scale * length
+        for g in range(len(gammas)):
+            if gammas[g] <= along:
+                break  # they fall
+            hinge[g] += gammas[g] - along
+
+
 class Stretch:
     """The sums of a running model since a reference was taken, and the reference: an array beside the weights."""
 
@@ -185,21 +214,24 @@ class Stretch:
         if not len(self.gammas):
             # The γ to try are chosen by the first event's ‖z‖: data have a scale, which nobody says.
             longest = identity.eta * float(batch.weights[0]) * identity.parameter
-            self.sums.largest_gamma = max(16.0 * longest * math.sqrt(learned.squared_norms[0]), LEAST)
+            squared = learned.squared_norms[0] * (2.0 if identity.multiclass else 1.0)
+            self.sums.largest_gamma = max(16.0 * longest * math.sqrt(squared), LEAST)
             self._grid()
             self.hinge = np.zeros(GRID)
-        _follow(
-            identity.eta, identity.parameter, *identity.margins, batch.starts, batch.columns, batch.values,
-            batch.labels, batch.weights, learned.steps, learned.squared_norms, self.reference, self.sums.scale,
-            self.gammas, self.hinge, self.squares,
-        )  # fmt: skip
+        events = batch.starts, batch.columns, batch.values, batch.labels, batch.weights
+        about = learned.steps, learned.squared_norms, self.reference, self.sums.scale
+        sums = self.gammas, self.hinge, self.squares
+        if identity.multiclass:
+            _follow_classes(identity.eta, *events, *about, *sums)
+        else:
+            _follow(identity.eta, identity.parameter, *identity.margins, *events, *about, *sums)
         self.sums.updates += int(np.count_nonzero(learned.steps))
 
     def grow(self, started: Vector, reference: Vector) -> None:
         """Columns that came: their parts of w(0) and of the reference array."""
         self.reference = np.concatenate([self.reference, reference])
-        self.sums.start_squared += float(started @ started)
-        self.sums.start_along += self.sums.scale * float(started @ reference)
+        self.sums.start_squared += float(started.ravel() @ started.ravel())
+        self.sums.start_along += self.sums.scale * float(started.ravel() @ reference.ravel())
 
     def stored(self) -> Sums:
         """The sums as a snapshot keeps them."""
@@ -240,5 +272,5 @@ def why_none(identity: Identity, wanted: bool) -> str | None:
 
 def direction(vector: Vector) -> float:
     """1 / ‖vector‖, or 0 where it has no direction that its square could give exactly."""
-    squared: Any = vector @ vector
+    squared: Any = vector.ravel() @ vector.ravel()
     return 1.0 / math.sqrt(squared) if LEAST**2 < squared < math.inf else 0.0

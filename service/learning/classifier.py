@@ -14,18 +14,22 @@ from service.learning import kernel
 from service.learning.average import part
 from service.learning.bounds import ROUNDING, Stretch
 from service.learning.columns import Columns, Pairs
+from service.learning.compiled import compiled
 from service.learning.events import Batch
-from service.learning.identity import MAX_SQUARED_NORM, Identity
+from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
 from service.learning.kernel import Learned
 from service.learning.options import Options
 from service.learning.recent import Recent
 from service.learning.rules import RULES
-from service.learning.start import initial
+from service.learning.start import initial, rows
 from service.learning.watch import Watch
+
+Scores = float | NDArray[np.float64]
+"""Of one event: w·x; of classes one each, in the order of the labels."""
 
 
 class Counts(msgspec.Struct, forbid_unknown_fields=True):
-    """What a model counted since its first event. `confusion[truth][prediction]`, 0 negative and 1 positive."""
+    """What a model counted since its first event. `confusion[truth][prediction]` by the labels' places."""
 
     confusion: list[list[int]] = msgspec.field(default_factory=lambda: [[0, 0], [0, 0]])
     mistakes: int = 0
@@ -48,7 +52,7 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True):
     @property
     def wrong_predictions(self) -> int:
         """Events whose predicted label, before learning, differed from the true one."""
-        return self.confusion[0][1] + self.confusion[1][0]
+        return self.events - sum(row[i] for i, row in enumerate(self.confusion))
 
 
 class Classifier:
@@ -56,21 +60,21 @@ class Classifier:
 
     def __init__(self, identity: Identity, columns: Columns, options: Options) -> None:
         self.identity, self.columns = identity, columns
-        self.counts = Counts()
+        self.counts = Counts([[0] * identity.classes for _ in range(identity.classes)])
         self.watch = Watch(identity, options)
         self.diverged: str | None = None
         """Why nothing more is learned, and these weights are not to answer: the next event's update, or ‖w‖² itself."""
         of, slope = RULES[identity.rule].probability, identity.parameter
-        self.probability = (lambda s: of(s, slope)) if of else None
+        self.probability = (lambda s: of(s, slope)) if of and not identity.multiclass else None
         """What a score says of the positive label, where the rule models that."""
         self._reach = math.inf
         self._part = 1.0
         """What `late` is multiplied by, where it is taken off the weights."""
-        self._w = self._late = np.zeros(0)
+        self._w = self._late = np.zeros((0, identity.classes) if identity.multiclass else 0)
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """w, bias first; a view of the live array, of length len(columns)."""
+        """w, bias first; a view of the live array, of len(columns) rows: of classes a column each."""
         return self._w[: len(self.columns)]
 
     @property
@@ -94,14 +98,19 @@ class Classifier:
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """What is to be stored, by name: w, and where the average is kept what makes it of w (see the kernel)."""
-        late = {"late": self._late[: len(self.columns)]} if self.identity.average else {}
-        return {"w": self.weights, **late}
+        own = {"w": self.weights} | ({"late": self._late[: len(self.columns)]} if self.identity.average else {})
+        if not self.identity.multiclass:
+            return own
+        return {
+            f"{name}/{k}": row for name, array in own.items() for k, row in enumerate(np.ascontiguousarray(array.T))
+        }
 
     @property
     def squared_norm(self) -> float:
         """‖w‖², the bias included."""
         with np.errstate(over="ignore"):  # an older release let them grow without a limit
-            return float(self.weights @ self.weights)
+            flat = self.weights.ravel()
+            return float(flat @ flat)
 
     def restore(
         self,
@@ -113,6 +122,10 @@ class Classifier:
         diverged: str | None = None,
     ) -> None:
         """Take over restored state, these very objects; the columns have their names already."""
+        classes = range(self.identity.classes)
+        if self.identity.multiclass:
+            names = [name for name in ("w", "late") if f"{name}/0" in arrays]
+            arrays = {name: np.stack([arrays[f"{name}/{k}"] for k in classes], axis=1) for name in names}
         self._w, self._late = arrays["w"], arrays.get("late", self._late)
         self.counts = counts
         self.make_room(len(self.columns))
@@ -134,9 +147,16 @@ class Classifier:
         """Let the arrays have so many columns, and more: those that are not in use have what a new one begins with."""
         have = len(self._w)
         if have < count:
-            self._w = np.concatenate([self._w, initial(self.identity.start, have, max(count - have, have))])
+            self._w = np.concatenate([self._w, self._initial(have, max(count - have, have))])
         if self.identity.average and len(self._late) < len(self._w):
-            self._late = np.concatenate([self._late, np.zeros(len(self._w) - len(self._late))])
+            self._late = np.concatenate([self._late, np.zeros((len(self._w) - len(self._late), *self._w.shape[1:]))])
+
+    def _initial(self, first: int, count: int) -> NDArray[np.float64]:
+        """What these columns begin with."""
+        identity = self.identity
+        if identity.multiclass:
+            return rows(identity.start, first, count, identity.classes)
+        return initial(identity.start, first, count)
 
     def learn(self, batch: Batch) -> Learned:
         """Change the weights by a batch, up to the event that would take them beyond their limit; `count` follows."""
@@ -147,48 +167,68 @@ class Classifier:
     def count(self, batch: Batch, learned: Learned, known: int) -> None:
         """Count the events that were learned; `known` is how many columns there were before them."""
         if len(self.columns) > known:
-            self.watch.grow(initial(self.identity.start, known, len(self.columns) - known), known, self.columns.names)
-        counts, scores, truth = self.counts, learned.scores, batch.labels > 0.0
-        predicted = self.identity.decide(scores)
-        counts.mistakes += int(np.count_nonzero(batch.labels * scores <= 0.0))
+            self.watch.grow(self._initial(known, len(self.columns) - known), known, self.columns.names)
+        counts, truth, predicted = self.counts, learned.truth, learned.predicted
+        margins = learned.scores if self.identity.multiclass else batch.labels * learned.scores
+        counts.mistakes += int(np.count_nonzero(margins <= 0.0))
         counts.updates += int(np.count_nonzero(learned.steps))
-        # The more frequent label of all events before this one; of equals the negative.
-        negative, positive = map(sum, counts.confusion)
-        usual = 2 * (positive + np.cumsum(truth) - truth) > negative + positive + np.arange(len(truth))
-        table = np.bincount(2 * truth + predicted, minlength=4).tolist()
-        for row, new in zip(counts.confusion, (table[:2], table[2:]), strict=True):
-            row[0] += new[0]
-            row[1] += new[1]
-        averaged = self.identity.decide(learned.averages) != truth if self.identity.average else truth[:0]
-        self.watch.follow(batch, learned, predicted != truth, averaged, usual != truth)
+        usual = _usual(np.array([sum(row) for row in counts.confusion]), truth)
+        cells, found = np.unique(truth * self.identity.classes + predicted, return_counts=True)
+        for cell, n in zip(cells.tolist(), found.tolist(), strict=True):
+            counts.confusion[cell // self.identity.classes][cell % self.identity.classes] += n
+        self.watch.follow(batch, learned, margins, usual)
         self._part = part(self.identity, counts.events)
 
-    def score_of(self, pairs: Pairs) -> float:
-        """s = w·x of the weights that are served, for columns and values as these meet them.
+    def score_of(self, pairs: Pairs) -> Scores:
+        """s = w·x of the weights that are served, for columns and values as these meet them; of classes one each.
 
         A plain loop in the kernel's order: calling compiled code for one costs more, and `sum` has other bits.
         """
+        averaged, part = self.averaged, self._part
+        if self.identity.multiclass:
+            weights, away = self._w, self._late
+            scores: NDArray[np.float64] = weights[0] - away[0] * part if averaged else weights[0].copy()
+            for column, value in pairs:
+                scores += (weights[column] - away[column] * part if averaged else weights[column]) * value
+            return scores
         w = memoryview(self._w)  # type: ignore[arg-type]
         s: float = w[0]
-        if not self.averaged:
+        if not averaged:
             for column, value in pairs:
                 s += w[column] * value
             return s
-        late, own = memoryview(self._late), self._part  # type: ignore[arg-type]
-        s -= late[0] * own
+        late = memoryview(self._late)  # type: ignore[arg-type]
+        s -= late[0] * part
         for column, value in pairs:
-            s += (w[column] - late[column] * own) * value
+            s += (w[column] - late[column] * part) * value
         return s
 
-    def label(self, score: float) -> bool | int | float | str:
-        """The label that a score predicts: positive when s > 0, and where the tie is positive also when s = 0."""
-        return (self.identity.labels or (-1, 1))[self.identity.decide(score)]
+    def label(self, score: Scores) -> Label:
+        """The label that a score predicts: positive when s > 0, and where the tie is positive also when s = 0.
 
-    def largest(self, count: int) -> list[int]:
-        """The columns of the largest weights by size, the bias aside, largest first."""
-        sizes = np.abs(self.served[1:])
+        Of classes that with the largest, the first of equals.
+        """
+        place = int(np.argmax(score)) if self.identity.multiclass else self.identity.decide(score)
+        return (self.identity.labels or (-1, 1))[place]
+
+    def largest(self, count: int, label: int = 0) -> list[int]:
+        """The columns of the largest weights by size, the bias aside, largest first; of classes those of this label."""
+        weights = self.served[1:]
+        sizes = np.abs(weights[:, label] if self.identity.multiclass else weights)
         least = np.partition(sizes, -count)[-count] if count < len(sizes) else 0.0
         above, equal = np.flatnonzero(sizes > least), np.flatnonzero(sizes == least)
         chosen = np.concatenate([above, equal[: count - len(above)]])
         order = np.lexsort((chosen, -sizes[chosen]))[:count]
         return [int(i) + 1 for i in chosen[order]]
+
+
+@compiled
+def _usual(before: NDArray[np.int64], truth: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The most frequent label of all events before each one, the first of equals; it changes `before`."""
+    usual, most = np.empty_like(truth), np.argmax(before)
+    for i in range(len(truth)):
+        usual[i], own = most, truth[i]
+        before[own] += 1
+        if before[own] > before[most] or (before[own] == before[most] and own < most):
+            most = own
+    return usual

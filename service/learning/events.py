@@ -45,7 +45,7 @@ _F = TypeVar("_F")
 class Batch(NamedTuple):
     """Events as columns: event i has `columns[starts[i]:starts[i+1]]` and the values beside them.
 
-    The bias (column 0, x0 = 1) is implied. `labels` are ±1.
+    The bias (column 0, x0 = 1) is implied. `labels` are ±1, or the class's number from 0 on where there are more.
     """
 
     starts: NDArray[np.uint64]
@@ -284,8 +284,11 @@ def same(value: Any, expected: Any) -> bool:
 
 
 def label_signs(identity: Identity) -> dict[tuple[bool, Any], float]:
-    """The sign of each label that the model knows, by (is it a boolean, value): numbers compare by value."""
+    """The sign of each label that the model knows, or its class, by (is it a boolean, value).
+
+    Numbers compare by value.
+    """
     if identity.labels is None:
         return {(False, -1): -1.0, (False, 0): -1.0, (True, False): -1.0, (False, 1): 1.0, (True, True): 1.0}
-    negative, positive = identity.labels
-    return {(isinstance(negative, bool), negative): -1.0, (isinstance(positive, bool), positive): 1.0}
+    signs = range(identity.classes) if identity.multiclass else (-1.0, 1.0)
+    return {(isinstance(x, bool), x): float(sign) for x, sign in zip(identity.labels, signs, strict=True)}

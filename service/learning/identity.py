@@ -24,6 +24,9 @@ MAX_SQUARED_NORM = 1e30
 """What ‖w‖² may not exceed: a model that would go beyond diverges, or learns from values that should have been scaled.
 Within it every score, step and sum is a finite number. An event that is learned means what it would without it."""
 
+MAX_CLASSES = 1000
+"""Labels of one model, each with weights of its own where there are more than two."""
+
 Label = bool | int | float | str
 Margin = Annotated[float, msgspec.Meta(ge=0.0, le=MAX_VALUE)]
 
@@ -82,7 +85,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     event: Places = Places()
     scale: Literal["none", "standard"] = "none"
     """Whether numbers are learned as they are, or by their distance from the running mean: see `learning.scale`."""
-    labels: tuple[Label, Label] | None = None
+    labels: Annotated[tuple[Label, ...], msgspec.Meta(min_length=2, max_length=MAX_CLASSES)] | None = None
     max_record_bytes: int = 1 << 20
     max_features: int = 10_000
     max_name_bytes: int = 256
@@ -91,8 +94,20 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     @property
     def arrays(self) -> tuple[str, ...]:
         """The names of what a learner stores."""
-        late = ("late",) if self.average else ()
-        return ("w", *late, *(SUMS if self.scale == "standard" else ()))
+        own = ["w", "late"] if self.average else ["w"]
+        if self.multiclass:
+            own = [f"{name}/{k}" for name in own for k in range(self.classes)]
+        return (*own, *(SUMS if self.scale == "standard" else ()))
+
+    @property
+    def classes(self) -> int:
+        """How many labels there are."""
+        return len(self.labels or (-1, 1))
+
+    @property
+    def multiclass(self) -> bool:
+        """Whether each label has weights of its own, as of three and more it has: see `kernel`."""
+        return self.classes > 2
 
     @property
     def parameter(self) -> float:

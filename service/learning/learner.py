@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, OutOfOrder
 from service.learning.bounds import Stretch
-from service.learning.classifier import Classifier, Counts
+from service.learning.classifier import Classifier, Counts, Scores
 from service.learning.columns import columns_for
 from service.learning.events import Decoder, Reject
 from service.learning.identity import MAX_SQUARED_NORM, SUMS, Identity
@@ -157,7 +157,7 @@ class Learner(Classifier):
         self._cover(partition, first + consumed)
         return Outcome(consumed, rejects, diverged)
 
-    def score(self, features: Mapping[str, float] | Sequence[float]) -> tuple[float, int]:
+    def score(self, features: Mapping[str, float] | Sequence[float]) -> tuple[Scores, int]:
         """s = w·x for checked features of this model's mode, and how many of them the model does not know.
 
         w are the weights that are served.

@@ -35,8 +35,8 @@ class Recent:
     """A window of the last events, oldest first.
 
     >>> recent = Recent(window=2)
-    >>> labels, scores, squared_norms = np.array([[1.0, -1.0, -1.0], [-2.0, -4.0, 0.5], [1.0, 4.0, 1.0]])
-    >>> recent.add(labels, scores, squared_norms, np.array([True, False, True]))
+    >>> truth, products, squared_norms = np.array([1, 0, 0]), np.array([-2.0, 4.0, -0.5]), np.array([1.0, 4.0, 1.0])
+    >>> recent.add(truth, products, squared_norms, np.array([True, False, True]))
     >>> recent.accuracy, recent.average_accuracy, recent.baseline, recent.margins.loss
     (0.5, None, 1.0, 0.25)
 
@@ -52,9 +52,13 @@ class Recent:
         averaged: Averaged = Averaged(),  # noqa: B008 - it does not change
         pairs: Sequence[Paired] = (),
         missed: int | None = 0,
+        classes: int = 2,
+        truth: NDArray[np.uint16] | None = None,
     ) -> None:
-        self.window, self.averaged = window, averaged
-        self.missed = missed
+        """`truth` has the labels' places, where there are more than two `classes`; of two the flags have it."""
+        self.window, self.averaged, self.classes = window, averaged, classes
+        self._truth = np.zeros(0, np.uint16) if truth is None else truth
+        self.missed = missed if classes == 2 else None
         """How many of the average's wrong predictions were of positive events; None where it is not known of all."""
         self._flags = {name: np.zeros(0, bool) for name in FLAGS} | dict(flags or {})
         self._products = self._margins = np.zeros(0)
@@ -64,35 +68,46 @@ class Recent:
 
     def add(
         self,
-        labels: NDArray[np.float64],
-        scores: NDArray[np.float64],
+        truth: NDArray[np.intp],
+        products: NDArray[np.float64],
         squared_norms: NDArray[np.float64],
         wrong: NDArray[np.bool_],
         averaged: NDArray[np.bool_] = _NONE,
         baseline: NDArray[np.bool_] = _NONE,
     ) -> None:
-        """Take in events: labels ±1, s, ‖x‖² with the bias, and whose prediction was wrong.
+        """Take in events: their label's place, y·s, ‖x‖² with the bias, and whose prediction was wrong.
+
+        Of classes y·s is the own score less the largest other, and its vector z is √2 times as long as x.
 
         Also by the average, and by who always answers with the more frequent label so far.
         """
         if len(wrong):
             given = {"average": averaged, "last": wrong, "baseline": baseline}
             self.pairs = followed(self.pairs, {name: ~flags for name, flags in given.items() if len(flags)})
-        products = labels * scores
+        positive = truth == 1 if self.classes == 2 else _NONE
         self.averaged = Averaged(self.averaged.events + len(averaged), self.averaged.wrong + int(averaged.sum()))
         if self.missed is not None and len(averaged):
-            self.missed += int((averaged & (labels > 0.0)).sum())
-        for name, new in zip(FLAGS, (wrong, labels > 0.0, averaged), strict=True):
+            self.missed += int((averaged & positive).sum())
+        for name, new in zip(FLAGS, (wrong, positive, averaged), strict=True):
             self._flags[name] = np.concatenate([self._flags[name], new])
         self._products = np.concatenate([self._products, products])
-        self._margins = np.concatenate([self._margins, products / np.sqrt(squared_norms)])
+        lengths = np.sqrt(squared_norms if self.classes == 2 else 2.0 * squared_norms)
+        self._margins = np.concatenate([self._margins, products / lengths])
+        if self.classes > 2:
+            self._truth = np.concatenate([self._truth, truth.astype(np.uint16)])
         if len(self._flags["wrong"]) > 16 * self.window:
             self._flags = {name: self.flag(name).copy() for name in FLAGS}
             self._products, self._margins = (a[-self.window :].copy() for a in (self._products, self._margins))
+            self._truth = self.truth.copy()
 
     def flag(self, name: str) -> NDArray[np.bool_]:
         """One of FLAGS for each event of the window, as far as it is known."""
         return self._flags[name][-self.window :]
+
+    @property
+    def truth(self) -> NDArray[np.uint16]:
+        """The place of each event's label in the window, where there are more than two."""
+        return self._truth[-self.window :]
 
     @property
     def accuracy(self) -> float | None:
@@ -107,9 +122,8 @@ class Recent:
     @property
     def baseline(self) -> float | None:
         """The share of the more frequent label in the window: what who always answers with it is right in."""
-        positive = self.flag("positive")
-        count = int(np.count_nonzero(positive))
-        return max(count, len(positive) - count) / len(positive) if len(positive) else None
+        truth = self.flag("positive") if self.classes == 2 else self.truth
+        return int(np.bincount(truth).max()) / len(truth) if len(truth) else None
 
     def confusion(self, averaged: bool) -> Confusion:
         """Labels and predictions in the window, of the weights or of their average, as far as both are known."""

@@ -33,6 +33,8 @@ class Rule(NamedTuple):
     """What passes over finite data show falling: Σ max(0, -y·s), or ½ Σ (y - s)², which its steps follow downhill."""
     probability: Callable[[float, float], float] | None = None
     """Of the positive label, where the rule models it: a function of the score and of `parameter`."""
+    classes: bool = False
+    """Whether there is such a rule of more than two labels: see `kernel`."""
     exact: bool = True
     """Whether the same records give the same bits on any machine."""
 
@@ -55,20 +57,21 @@ def logistic(z: float) -> float:
 RULES = {
     # Its margins are Li, Zaragoza, Herbrich, Shawe-Taylor and Kandola's: "The perceptron algorithm with uneven margins"
     # (ICML 2002). The others update where an output is wrong, or always, and no text gives those one.
-    "perceptron": Rule("mistakes", settings={"margin": 0.0}),
+    "perceptron": Rule("mistakes", settings={"margin": 0.0}, classes=True),
     "error-correction": Rule(
         "wrong outputs",
         settings={"outputs": "bipolar"},
         parameter=lambda identity: 1.0 if identity.outputs == "binary" else 2.0,
     ),
     "half-step": Rule("wrong outputs", eta=0.5, eta_below=1.0),
-    "lms": Rule("always", eta=0.001, loss="squared"),
+    "lms": Rule("always", eta=0.001, loss="squared", classes=True),
     "logistic-delta": Rule(
         "always",
         eta=0.1,
         settings={"slope": 1.0},
         parameter=lambda identity: identity.slope or 1.0,
         probability=lambda s, slope: logistic(slope * s),
+        classes=True,
         exact=False,
     ),
     # McCulloch and Pitts: given weights and threshold, which fires where that is reached.

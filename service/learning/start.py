@@ -26,3 +26,8 @@ def initial(start: str, first: int, count: int) -> NDArray[np.float64]:
         z ^= z >> np.uint64(31)
     unit: NDArray[Any] = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return 2.0 * unit - 1.0
+
+
+def rows(start: str, first: int, count: int, classes: int) -> NDArray[np.float64]:
+    """The same of a model of so many classes, shape (count, classes): each has numbers of its own."""
+    return initial(start, first * classes, count * classes).reshape(count, classes)

@@ -24,7 +24,7 @@ class Watch:
 
     def __init__(self, identity: Identity, options: Options) -> None:
         self.options = options
-        self.recent = Recent(options.window)
+        self.recent = Recent(options.window, classes=identity.classes)
         self.stretch: Stretch | None = None
         self.squared_steps = 0.0
         """‖w(0)‖² + Σ(‖Δw‖² + 2·η·weight·margin) over the updates."""
@@ -81,7 +81,7 @@ class Watch:
 
     def grow(self, started: Vector, first: int, names: list[str]) -> None:
         """Columns came, from `first` on: what they begin with is part of w(0), whenever they come."""
-        self.squared_steps += float(started @ started)
+        self.squared_steps += float(started.ravel() @ started.ravel())
         if self.stretch is not None:
             self.stretch.grow(started, self._referred(first, first + len(started), names))
 
@@ -89,31 +89,39 @@ class Watch:
         self,
         batch: Batch,
         learned: Learned,
-        wrong: NDArray[np.bool_],
-        averaged: NDArray[np.bool_],
-        baseline: NDArray[np.bool_],
+        margins: Vector,
+        usual: NDArray[np.intp],
     ) -> None:
-        """Events were learned; was the prediction `wrong`, of each of them, where one is kept the average's, the
-        baseline's?"""
-        margins = self._identity.margins
-        self.squared_steps = float(_lengthened(self.squared_steps, *margins, batch.starts, batch.values, learned.steps))
+        """Events were learned: by such margins y·s, or of classes the own score less the largest other.
+
+        `usual` is the more frequent label of all events before each.
+        """
+        identity, truth = self._identity, learned.truth
+        # Of classes a mistake moves two of them; LMS and logistic-delta say how far they moved all together.
+        moved = 2.0 if identity.multiclass and RULES[identity.rule].mistake_driven else 1.0
+        self.squared_steps = float(
+            _lengthened(self.squared_steps, moved, *identity.margins, batch.starts, batch.values, learned.steps)
+        )
         if self.stretch is not None:
-            self.stretch.follow(self._identity, batch, learned)
-        self.recent.add(batch.labels, learned.scores, learned.squared_norms, wrong, averaged, baseline)
+            self.stretch.follow(identity, batch, learned)
+        averaged = learned.averaged != truth[: len(learned.averaged)]
+        self.recent.add(truth, margins, learned.squared_norms, learned.predicted != truth, averaged, usual != truth)
 
     def _begin_stretch(self, reference: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
         """`reference` is the part of the `whole` vector that there are columns for."""
         scale = direction(whole)
         if why_none(self._identity, self.options.bound) is None and scale > 0.0:
             with np.errstate(over="ignore"):  # an older release let them grow without a limit
-                squared = float(w @ w)
-            self.stretch = Stretch(reference, Sums(name, scale, updates, squared, scale * float(w @ reference)))
+                squared = float(w.ravel() @ w.ravel())
+            along = scale * float(w.ravel() @ reference.ravel())
+            self.stretch = Stretch(reference, Sums(name, scale, updates, squared, along))
 
     def _referred(self, first: int, end: int, names: list[str]) -> Vector:
         """The parts of a given reference for these columns; of one that is not given there are none."""
         given = self.options.reference
         if given is None:
-            return np.zeros(end - first)
+            classes = (self._identity.classes,) if self._identity.multiclass else ()
+            return np.zeros((end - first, *classes))
         if given.names is None:
             return given.vector[first:end]
         named = [self._given.get(name, 0.0) for name in names[max(first - 1, 0) : end - 1]]
@@ -121,12 +129,17 @@ class Watch:
 
 
 @compiled
-def _lengthened(total: float, negative: float, positive: float, starts: Any, values: Vector, steps: Vector) -> float:
-    """A sum of what updates can add to ‖w‖² with that of these, in their order: a step's sign is its label's."""
+def _lengthened(
+    total: float, moved: float, negative: float, positive: float, starts: Any, values: Vector, steps: Vector
+) -> float:
+    """A sum of what updates can add to ‖w‖² with that of these, in their order: a step's sign is its label's.
+
+    `moved` is how many vectors of weights a step moves.
+    """
     for i in range(len(steps)):
         if steps[i] != 0.0:
-            total += steps[i] * steps[i] + 2.0 * abs(steps[i]) * (positive if steps[i] > 0.0 else negative)
+            total += moved * steps[i] * steps[i] + 2.0 * abs(steps[i]) * (positive if steps[i] > 0.0 else negative)
             for j in range(starts[i], starts[i + 1]):
                 delta = steps[i] * values[j]
-                total += delta * delta
+                total += moved * delta * delta
     return total

@@ -11,8 +11,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Literal, TypeVar
 
 import uvloop
 from aiokafka.errors import KafkaError
@@ -162,7 +162,8 @@ class Service:
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         """Connect, then follow and learn; followers and learners become tasks of the process."""
         settings = self._settings
-        await asyncio.to_thread(warm_up)
+        models = settings.models.values()
+        await asyncio.to_thread(warm_up, {(min(len(m.labels or (-1, 1)), 3), m.scale) for m in models})
         # One collection of everything imported so far would take longer than any slice of learning.
         gc.collect()
         gc.freeze()
@@ -286,18 +287,24 @@ class Service:
         return {**kafka, "redis": self._store.missing_since}
 
 
-def warm_up() -> None:
-    """Compile what is compiled before the first event and the first scrape wait for it."""
+def warm_up(kinds: Iterable[tuple[int, Literal["none", "standard"]]] = ((2, "none"), (3, "standard"))) -> None:
+    """Compile what is compiled before the first event and the first scrape wait for it.
+
+    By kinds of models, as labels (3 for any more) and scale: all there is, as an image wants it, or what a process
+    needs, since without a kept result each takes seconds.
+    """
     for unpacked in (b"\0", bytearray(1)):  # as codecs give them, which are two types
         most_headers(unpacked, 0)
-    learner = Learner(Identity(features="positional", dimension=1))
-    learner.begin({0: 0})
     event = b'{"features":[1],"label":1,"more":1}'
-    learner.apply(0, 0, [event])
-    learner.begin_stretch()
-    learner.apply(0, 1, [event])
     large = b'{"instances":[{"features":[1]},{"features":[1]}]}'
-    predictor.answer_large(predictor.moment(learner), large, 2, explain=False)
+    for labels, scale in kinds:
+        learner = Learner(Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale))
+        learner.begin({0: 0})
+        learner.apply(0, 0, [event])
+        learner.begin_stretch()
+        learner.apply(0, 1, [event])
+        if not learner.identity.multiclass:
+            predictor.answer_large(predictor.moment(learner), large, 2, explain=False)
 
 
 def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:

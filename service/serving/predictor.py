@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 
 from service.errors import Diverged, Rejected, Unanswerable
+from service.learning.classifier import Scores
 from service.learning.events import Batch
 from service.learning.features import Features
 from service.learning.learner import Learner
@@ -141,9 +142,11 @@ def answer(learner: Learner, features: Features, explain: bool = False) -> Predi
     return one
 
 
-def _prediction(learner: Learner, score: float, unknown: int) -> Prediction:
-    of = learner.probability
-    return Prediction(learner.label(score), score, unknown, UNSET if of is None else of(score))
+def _prediction(learner: Learner, score: Scores, unknown: int) -> Prediction:
+    label, of = learner.label(score), learner.probability
+    if isinstance(score, float):
+        return Prediction(label, score, unknown, UNSET if of is None else of(score))
+    return Prediction(label, float(score.max()), unknown)
 
 
 def answer_large(

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from service.errors import ConfigurationError
-from service.learning.identity import MAX_COLUMNS, MAX_HALF_LIFE, MAX_VALUE, Identity, Places, Text
+from service.learning.identity import MAX_CLASSES, MAX_COLUMNS, MAX_HALF_LIFE, MAX_VALUE, Identity, Places, Text
 from service.learning.options import Options
 from service.learning.rules import RULES, RuleName
 from service.learning.start import RANDOM
@@ -111,7 +111,9 @@ class ModelSettings(Section):
     scale: Literal["none", "standard"] = Field(
         "none", description='"standard": numbers are learned as (value - running mean) / running standard deviation'
     )
-    labels: tuple[Label, Label] | None = None
+    labels: tuple[Label, ...] | None = Field(
+        None, description="two, the negative one first, or up to 1,000; then each has weights of its own"
+    )
     max_record_bytes: int = Field(1 << 20, ge=1, le=1 << 30)
     max_features: int = Field(10_000, ge=1)
     max_name_bytes: int = Field(256, ge=1)
@@ -147,9 +149,11 @@ class ModelSettings(Section):
 
     @field_validator("labels", mode="after")
     @classmethod
-    def _two_labels(cls, labels: tuple[Label, Label] | None) -> tuple[Label, Label] | None:
-        if labels and labels[0] == labels[1] and isinstance(labels[0], bool) == isinstance(labels[1], bool):
-            raise ValueError("the two labels must differ")
+    def _labels_differ(cls, labels: tuple[Label, ...] | None) -> tuple[Label, ...] | None:
+        if labels is not None and not 2 <= len(labels) <= MAX_CLASSES:
+            raise ValueError(f"expected from 2 to {MAX_CLASSES:,} labels, got {len(labels):,}")
+        if labels and len({(isinstance(label, bool), label) for label in labels}) < len(labels):
+            raise ValueError("the labels must differ")
         return labels
 
     @model_validator(mode="after")
@@ -189,6 +193,15 @@ class ModelSettings(Section):
                 raise ValueError(f'features = "{self.features}" does not fit weights: by name they are named features')
             if self.average or self.start != "zero" or self.scale != "none":
                 raise ValueError('rule = "threshold-unit" never learns: it takes no start, no average and no scale')
+        if self.labels and len(self.labels) > 2:
+            if not RULES[self.rule].classes:
+                able = " or ".join(f'"{name}"' for name, rule in RULES.items() if rule.classes)
+                raise ValueError(f'rule = "{self.rule}" is of two labels: for {len(self.labels):,} take rule = {able}')
+            for name in ("margin", "tie", "reference"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} is of two labels: with {len(self.labels):,} there is none")
+            if not (self.start == "zero" or _seeded(self.start)):
+                raise ValueError(f'start: with {len(self.labels):,} labels it is "zero" or "random:SEED"')
         if self.scale == "standard" and not (self.start == "zero" or _seeded(self.start)):
             raise ValueError('scale = "standard" takes no given start: those weights are of other means and deviations')
         if self.serve == "average" and not self.average:
@@ -269,7 +282,7 @@ class ModelSettings(Section):
             text=self.text,
             event=self.event.places(),
             scale=self.scale,
-            labels=self.labels and (_by_value(self.labels[0]), _by_value(self.labels[1])),
+            labels=self.labels and tuple(map(_by_value, self.labels)),
             max_record_bytes=self.max_record_bytes,
             max_features=self.max_features,
             max_name_bytes=self.max_name_bytes,

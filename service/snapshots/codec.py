@@ -73,8 +73,8 @@ def _senseless(head: Head) -> str | None:
             return f"the covered ranges of partition {partition} do not follow on each other"
     if {p: at.offset for p, at in head.next.items()} != {p: ranges[-1][1] for p, ranges in head.covered.items()}:
         return "it goes on elsewhere than where its covered records end"
-    if [len(row) for row in head.counts.confusion] != [2, 2]:
-        return "its confusion is no table of two labels"
+    if [len(row) for row in head.counts.confusion] != [identity.classes] * identity.classes:
+        return f"its confusion is no table of {identity.classes} labels"
     if (identity.average == "recent") != (identity.half_life is not None):
         return f"its average has a half-life of {identity.half_life}"
     hashed = 1 << max(0, min(identity.bits or 0, 30))
@@ -86,6 +86,8 @@ def _senseless(head: Head) -> str | None:
         len(bits) != 2 * -(-seen.recent_events // 8) or re.search("[^0-9a-f]", bits) for bits in flags
     ):
         return f"its recent window is not one of {seen.recent_events} events"
+    if not re.fullmatch(rf"([0-9a-f]{{4}}){{{seen.recent_events if identity.multiclass else 0}}}", seen.recent_truth):
+        return f"its recent labels are not those of {seen.recent_events} events"
     if not 0 <= (seen.averaged_missed or 0) <= seen.averaged.wrong <= seen.averaged.events:
         return "its average was wrong more often than it was asked"
     if any(min(p.first_only, p.second_only) < 0 or p.first_only + p.second_only > p.events for p in seen.pairs):

@@ -98,6 +98,8 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """Who predicted which events better: see `learning.confidence`."""
     averaged_missed: int | None = None
     """See `Recent.missed`; None too where no average is kept."""
+    recent_truth: str = ""
+    """The place of each event's label as little-endian u2, hexadecimal; of three labels and more alone."""
     diverged: str | None = None
     """Why nothing is learned on top of this, and it does not answer; see `Learner.diverged`."""
 
@@ -232,7 +234,8 @@ def content(learner: Learner, before: Stored = NOTHING) -> Content:
     reference: Encoded | None = None
     if learner.watch.stretch is not None:
         # One that is the weights of a kept version is in the store already, under the same names.
-        reference, more = blobs.encode(learner.watch.stretch.reference, before.reference or arrays["w"])
+        own = before.reference or arrays.get("w", blobs.NOTHING)
+        reference, more = blobs.encode(learner.watch.stretch.reference.ravel(), own)
         new |= more
     names, more = blobs.encode_names(learner.columns.names, before.names)
     new |= more
@@ -279,6 +282,7 @@ def observations(learner: Learner) -> Observations:
         averaged=recent.averaged,
         pairs=recent.pairs,
         averaged_missed=recent.missed if learner.identity.average else None,
+        recent_truth=recent.truth.astype("<u2").tobytes().hex(),
         diverged=learner.diverged,
     )
 
@@ -325,7 +329,8 @@ def decode(
     reference: Encoded | None = None
     if head.reference is not None:
         parts = head.reference.base, head.reference.deltas
-        reference = blobs.decode(*parts, found, head.columns, _like(head.reference, stored))
+        size = head.columns * (head.identity.classes if head.identity.multiclass else 1)
+        reference = blobs.decode(*parts, found, size, _like(head.reference, stored))
     names = blobs.decode_names(head.names, found, stored.names, learner.columns.names)
     count = stored.names.known + len(names)
     if head.columns != (count + 1 if head.identity.features == "named" else len(learner.columns)):
@@ -340,11 +345,16 @@ def decode(
         for name, bits in packed
         if bits
     }
-    recent = Recent(options.window, flags, seen.margins, seen.averaged, seen.pairs, seen.averaged_missed)
+    truth = np.frombuffer(bytes.fromhex(seen.recent_truth), "<u2").astype(np.uint16)
+    observed = seen.margins, seen.averaged, seen.pairs, seen.averaged_missed, head.identity.classes, truth
+    recent = Recent(options.window, flags, *observed)
     # A learner's change, a head's do not.
     own, counts = {name: array.values.copy() for name, array in arrays.items()}, deepcopy(head.counts)
     sums = deepcopy(head.observations.stretch)
-    stretch = Stretch(reference.values.copy(), sums) if reference is not None and sums is not None else None
+    stretch = None
+    if reference is not None and sums is not None:
+        values = reference.values.copy()
+        stretch = Stretch(values.reshape(head.columns, -1) if head.identity.multiclass else values, sums)
     runs = blobs.decode_runs(head.run_blobs, head.runs, found, stored.runs, learner.runs)
     covered = {int(partition): list(ranges) for partition, ranges in head.covered.items()}
     if before is None:

@@ -17,7 +17,7 @@ from service.learning.options import Options
 from service.learning.weights import Weights
 from tests import data
 from tests.checks import restored
-from tests.stretches import CHECKS, Check, random_stream
+from tests.stretches import CHECKS, Check, random_stream, random_stream_of_classes
 
 REFERENCE = Options(reference=Weights([1.0], 0.0, ["a"]))
 
@@ -73,6 +73,15 @@ def test_random_streams() -> None:
     streams = int(os.environ.get("STREAMS", "400"))
     events = sum(map(random_stream, range(streams)))
     print(f"{streams:,} streams, {events:,} events, each within its bound")
+    assert events > 20 * streams
+
+
+@pytest.mark.long
+def test_random_streams_of_classes() -> None:
+    """Of three to six labels by Kesler's construction; where they are separable, from zero within 2R²/γ² too."""
+    streams = int(os.environ.get("STREAMS", "100"))
+    events = sum(map(random_stream_of_classes, range(streams)))
+    print(f"{streams:,} streams of classes, {events:,} events, each within its bound")
     assert events > 20 * streams
 
 

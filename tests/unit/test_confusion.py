@@ -43,7 +43,7 @@ def test_figures_of_what_answers_are_those_of_scikit_learn(serve: Any) -> None:
         positive = rng.random() < 0.2
         features = {"a": rng.gauss(positive, 1), "b": rng.gauss(0, 1)}
         truth.append(positive)
-        predicted.append(learner.score(features)[0] > 0.0)
+        predicted.append(bool(learner.score(features)[0] > 0.0))
         learner.apply(0, at, [event(features, int(positive))])
         if at == EVENTS // 2:
             learner = restored(learner, options)

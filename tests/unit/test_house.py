@@ -115,6 +115,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.process import service
 from service.serving import predictor
+from tests.checks import restored
 service.warm_up()
 found = [kernel for kernel in gc.get_objects() if isinstance(kernel, CPUDispatcher)]
 kernels = [kernel for kernel in found if kernel.py_func.__module__.startswith("service.")]
@@ -125,6 +126,9 @@ for identity, features in (
     (Identity(average=True, start="random:1"), named),
     (Identity(features="hashed", bits=8, rule="error-correction", outputs="bipolar"), named),
     (Identity(features="positional", dimension=2, rule="lms", eta=0.1), listed),
+    (Identity(scale="standard"), named),
+    (Identity(labels=(0, 1, 2, 3), average="recent", half_life=1), named),
+    (Identity(labels=(0, 1, 2), rule="lms", eta=0.1, features="positional", dimension=2, scale="standard"), listed),
 ):
     learner = Learner(identity)
     learner.begin({0: 0})
@@ -132,8 +136,10 @@ for identity, features in (
         event = f'{{"features":{features},"label":{i % 2},"more":[]}}'
         learner.apply(0, 2 * i, [event.encode(), b"no event"])
         learner.begin_stretch()
+        learner = restored(learner) if i == 2 else learner
     body = f'{{"instances":[{",".join(["{" + chr(34) + "features" + chr(34) + ":" + features + "}"] * 9)}]}}'
-    predictor.answer_large(predictor.moment(learner), body.encode(), 9, explain=True)
+    if not identity.multiclass:
+        predictor.answer_large(predictor.moment(learner), body.encode(), 9, explain=True)
 assert sum(warm) >= 6, (kernels, warm)
 print([k for k, n in zip(kernels, warm) if len(k.signatures) != n])
 """

@@ -8,7 +8,7 @@ from tests.stretches import THEOREM
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_a_fault_is_noticed(mutant: Mutant) -> None:
-    assert mutant.caught_by in tried(mutant)["failed"]
+    assert mutant.caught_by in tried(mutant, mutant.caught_by)["failed"]
 
 
 def test_no_fault_is_noticed_where_there_is_none_and_a_larger_gamma_buys_nothing() -> None:

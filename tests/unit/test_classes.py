@@ -1,0 +1,303 @@
+"""Models of three labels and more: the kernel is a plain fold, bit for bit, however records are cut, and restored."""
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import datasets
+
+from service.learning import kernel
+from service.learning.columns import columns_for
+from service.learning.events import Decoder
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.learning.options import DEFAULT
+from service.learning.start import rows
+from tests import formulas
+from tests.checks import MODES, close, restored, state_digest
+from tests.conftest import event
+from tests.oracle import standard
+
+LABELS = ("a", 1, True, 2.5, "b")
+RULES: tuple[dict[str, Any], ...] = ({}, {"rule": "lms"}, {"rule": "logistic-delta", "slope": 2.0})
+Event = tuple[Any, int, float]
+"""Features, the place of the label, the weight."""
+
+
+class Oracle:
+    """The texts' rule over columns and values, a list of weights for each class."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity, self.k, self.columns = identity, identity.classes, columns_for(identity)
+        self.w: list[list[float]] = [[] for _ in range(self.k)]
+        self.sums: dict[int, tuple[float, float, float]] = {}
+        """Welford's n, mean and M2 by column."""
+        self.after: list[list[list[float]]] = []
+        """The weights after each event, where they are averaged."""
+        self.confusion = [[0] * self.k for _ in range(self.k)]
+        self.mistakes = self.updates = 0
+        self._grow()
+
+    def _grow(self) -> None:
+        have = len(self.w[0])
+        for k, begun in enumerate(rows(self.identity.start, have, len(self.columns) - have, self.k).T.tolist()):
+            self.w[k] += begun
+
+    def scaled(self, pairs: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+        """The event's numbers are taken in, then each is scaled; equal columns are merged."""
+        if self.identity.scale == "none":
+            return list(pairs)
+        for column, x in pairs:
+            n, mean, m2 = self.sums.get(column, (0.0, 0.0, 0.0))
+            d = x - mean
+            mean += d / (n + 1.0)
+            self.sums[column] = n + 1.0, mean, m2 + d * (x - mean)
+        found: dict[int, float] = {}
+        for column, x in pairs:
+            value = standard(x, *self.sums[column])
+            found[column] = found[column] + value if column in found else value
+        return list(found.items())
+
+    def learn(self, features: Any, own: int, weight: float) -> bool:
+        """Whether it was learned: not where its update takes the squared norm beyond 1e30, which changes nothing."""
+        before, sums = [one.copy() for one in self.w], dict(self.sums)
+        if self.identity.features == "named":
+            self.columns.extend([name for name in features if self.columns.column_of(name) is None])
+        self._grow()
+        pairs = self.scaled(self.columns.find(features)[0])
+        s, changed = formulas.learn_classes(self.w, pairs, own, weight, self.identity)
+        if not sum(v * v for one in self.w for v in one) <= 1e30:
+            self.w, self.sums = before, sums
+            return False
+        self.confusion[own][s.index(max(s))] += 1
+        self.mistakes += any(one >= s[own] for k, one in enumerate(s) if k != own)
+        self.updates += changed
+        if self.identity.average:
+            self.after.append([one.copy() for one in self.w])
+        return True
+
+    @property
+    def average(self) -> Any:
+        """The mean of the weights after each event, or the recent one; a column begins before it comes."""
+        begun = np.array(rows(self.identity.start, 0, len(self.w[0]), self.k).T)
+        after: list[Any] = []
+        for one in self.after:
+            after.append(begun.copy())
+            after[-1][:, : len(one[0])] = one
+        if not self.identity.half_life:
+            return np.mean(after, axis=0)
+        beta, found = 0.5 ** (1 / self.identity.half_life), begun
+        for w in after:
+            found = beta * found + (1.0 - beta) * w
+        return found
+
+    def compare(self, learner: Learner) -> None:
+        exact = self.identity.rule != "logistic-delta"
+        w = np.array(self.w)
+        assert close(learner.weights.T, w, 0.0 if exact else 1e-9)
+        assert learner.counts.confusion == self.confusion
+        assert (learner.counts.mistakes, learner.counts.updates) == (self.mistakes, self.updates)
+        if self.after:
+            assert close(learner.average, self.average.T, 1e-9 * max(1.0, abs(w).max()))
+
+
+def record(identity: Identity, features: Any, own: int, weight: float) -> bytes:
+    assert identity.labels is not None
+    return event(features, identity.labels[own], weight=weight)
+
+
+def folded(identity: Identity, events: Sequence[Event], cuts: Sequence[tuple[int, bool]] = ()) -> Learner:
+    """A learner beside the oracle: slices of these sizes, each of which may be followed by a restore, then the rest."""
+    learner, oracle, at = Learner(identity), Oracle(identity), 0
+    learner.begin({0: 0})
+    for size, restore in (*cuts, (len(events), False)):
+        part = events[at : at + size] if not learner.diverged else []
+        outcome = learner.apply(0, at, [record(identity, *one) for one in part])
+        assert all(oracle.learn(*one) for one in part[: outcome.consumed])
+        if outcome.diverged:
+            assert not oracle.learn(*part[outcome.consumed])
+        at += outcome.consumed
+        oracle.compare(learner)
+        if restore:
+            learner = restored(learner)
+            oracle.compare(learner)
+    return learner
+
+
+@st.composite
+def streams(draw: Any) -> tuple[Identity, list[Event], list[tuple[int, bool]]]:
+    rng = random.Random(draw(st.integers(0, 1 << 30)))
+    average = draw(st.sampled_from([False, True, "recent"]))
+    mode = draw(st.sampled_from(list(MODES)))
+    count = draw(st.integers(3, 5))
+    identity = Identity(
+        **draw(st.sampled_from(RULES)), **MODES[mode], features=mode, labels=LABELS[:count],
+        eta=draw(st.sampled_from([1.0, 0.3, 0.01, 1e14])), start=draw(st.sampled_from(["zero", "random:7"])),
+        average=average, half_life=3 if average == "recent" else None,
+        scale=draw(st.sampled_from(["none", "none", "standard"])),
+    )  # fmt: skip
+    whole, events = draw(st.booleans()), []
+    for _ in range(draw(st.integers(1, 40))):
+        values = [float(rng.randint(-3, 3)) if whole else rng.gauss(0, 3) for _ in range(3)]
+        features: Any = values if mode == "positional" else dict(zip(rng.sample("abcdef", 3), values, strict=True))
+        events.append((features, rng.randrange(count), rng.choice([1.0, 1.0, 0.3, 2.0])))
+    return identity, events, draw(st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=4))
+
+
+@settings(max_examples=300)
+@given(streams())
+def test_the_fold_is_the_texts(stream: tuple[Identity, list[Event], list[tuple[int, bool]]]) -> None:
+    """Weights, averages and counts, over slices of any size, with restores between them, and where it diverges."""
+    identity, events, cuts = stream
+    learner, whole = folded(identity, events, cuts), Learner(identity)
+    whole.begin({0: 0})
+    whole.apply(0, 0, [record(identity, *one) for one in events])
+    assert state_digest(learner) == state_digest(whole)
+    assert learner.diverged == whole.diverged
+    assert learner.watch.recent.truth.tolist() == whole.watch.recent.truth.tolist()
+    for features, _, _ in events[:3]:
+        pairs, _ = learner.columns.find(features)
+        if learner.scaler:
+            pairs = learner.scaler.merged(pairs)
+        s = [formulas.score(w, pairs) for w in learner.weights.T.tolist()]
+        found, _ = learner.score(features)
+        assert np.asarray(found).tolist() == s
+        assert learner.label(found) == LABELS[s.index(max(s))]
+
+
+def table(name: str) -> list[Event]:
+    """A table of scikit-learn's, in its own order, or where that is by class in another."""
+    data = getattr(datasets, f"load_{name}")()
+    order = np.arange(len(data.target)) if name == "digits" else np.random.default_rng(0).permutation(len(data.target))
+    return [
+        (dict(zip(map(str, data.feature_names), x, strict=True)), int(y), 1.0)
+        for x, y in zip(data.data[order].tolist(), data.target[order].tolist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("digits", {}),
+        ("digits", {"scale": "standard", "features": "hashed", "bits": 7}),
+        ("iris", {"average": True}),
+        ("wine", {"scale": "standard"}),
+        ("wine", {"scale": "standard", "rule": "lms", "eta": 0.01}),
+        ("iris", {"rule": "logistic-delta", "slope": 1.0, "eta": 0.1, "start": "random:3", "scale": "standard"}),
+    ],
+    ids=str,
+)
+def test_real_tables_are_the_texts_fold(name: str, own: dict[str, Any]) -> None:
+    """Restored in the middle."""
+    events = table(name)
+    identity = Identity(labels=tuple(range(10 if name == "digits" else 3)), **own)
+    learner = folded(identity, events, [(len(events) // 2, True)])
+    assert learner.counts.wrong_predictions < 0.5 * len(events)
+    assert learner.watch.broken(learner.squared_norm) is None
+
+
+@pytest.mark.parametrize("average", [True, "recent"])
+def test_right_and_wrong_are_counted_as_they_were_answered(average: Any) -> None:
+    """By the last weights and by their average, whose age is scaled back once in 900 half-lives."""
+    own: dict[str, Any] = {"average": average, "half_life": 1 if average == "recent" else None}
+    identity = Identity(labels=tuple(range(10)), **own)
+    events = table("digits")[:1000]
+    for serve, flag in (("last", "wrong"), ("average", "averaged")):
+        learner, missed = Learner(identity, options=DEFAULT._replace(serve=serve)), []  # type: ignore[arg-type]
+        learner.begin({0: 0})
+        for at, (features, own_place, _) in enumerate(events):
+            missed.append(learner.label(learner.score(features)[0]) != own_place)
+            learner.apply(0, at, [event(features, own_place)])
+        assert learner.watch.recent.flag(flag).tolist() == missed
+        if average == "recent":  # after one event more the last weights count half
+            assert close(learner.average, _halves(identity, events), 1e-9)
+
+
+def _halves(identity: Identity, events: Sequence[Event]) -> Any:
+    learner, found = Learner(identity), np.zeros((65, identity.classes))
+    learner.begin({0: 0})
+    for at, (features, own, _) in enumerate(events):
+        learner.apply(0, at, [event(features, own)])
+        found = 0.5 * found + 0.5 * learner.weights
+    return found
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_of_two_classes_it_makes_the_mistakes_of_the_rule_of_two_labels(mode: Any, average: bool, whole: bool) -> None:
+    """And its weights are w and -w, so that w₁ - w₀ = 2w; where whole numbers are often equal."""
+    rng = random.Random(3)
+    identity = Identity(features=mode, average=average, **MODES[mode], eta=0.3)
+    records = []
+    for _ in range(300):
+        values = [float(rng.randint(-2, 2)) if whole else rng.gauss(0, 1) for _ in range(3)]
+        features: Any = values if mode == "positional" else dict(zip(rng.sample("abcdef", 3), values, strict=True))
+        records.append(event(features, rng.randrange(2), weight=rng.choice([1.0, 0.3])))
+    batch, _ = Decoder(identity, columns_for(identity)).decode(records)
+    count = int(batch.columns.max()) + 1
+    w, both = np.zeros(count), np.zeros((count, 2))
+    late, lates = (np.zeros_like(one) if average else one[:0].copy() for one in (w, both))
+    ours = kernel.learn(identity, w, late, batch)
+    theirs = kernel.learn(identity, both, lates, batch._replace(labels=(batch.labels + 1.0) / 2.0))
+    assert (both[:, 1] - both[:, 0]).tolist() == (2.0 * w).tolist()
+    assert theirs.scores.tolist() == (2.0 * batch.labels * ours.scores).tolist()
+    assert theirs.steps.tolist() == abs(ours.steps).tolist()
+    assert theirs.predicted.tolist() == ours.predicted.tolist()
+    assert theirs.averaged.tolist() == ours.averaged.tolist()
+    assert 0 < np.count_nonzero(ours.steps) < 300
+
+
+def learned(*events: tuple[dict[str, float], int]) -> Learner:
+    learner = Learner(Identity(labels=(0, 1, 2, 3)))
+    learner.begin({0: 0})
+    learner.apply(0, 0, [event(features, label) for features, label in events])
+    return learner
+
+
+def test_the_first_of_equals_predicts_and_is_the_one_that_an_update_takes_from() -> None:
+    """From zero all scores are equal: each class but the first takes from that, and the first from the second."""
+    assert learned(({"a": 2}, 2)).weights.T.tolist() == [[-1, -2], [0, 0], [1, 2], [0, 0]]
+    assert learned(({"a": 2}, 0)).weights.T.tolist() == [[1, 2], [-1, -2], [0, 0], [0, 0]]
+    assert learned(({"a": 2}, 0)).label(np.array([0.0, 0.0, 1.0, 1.0])) == 2
+    tied = learned(({"a": 1}, 2), ({"a": 1}, 3))
+    # Of class 3 the scores were -2, 0, 2, 0: it takes from class 2, and then classes 1 and 2 are equal.
+    assert tied.weights.T.tolist() == [[-1, -1], [0, 0], [0, 0], [1, 1]]
+    assert tied.counts.confusion == [[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0]]
+    assert tied.counts.mistakes == 2
+
+
+def test_a_model_of_classes_that_diverges_stops_before_the_event() -> None:
+    learner = learned(({"a": 1}, 1))
+    before = state_digest(learner)
+    outcome = learner.apply(0, 1, [event({"a": 1e16, "b": 1}, 0), event({"a": 1}, 2)])
+    assert outcome.consumed == 0
+    assert outcome.diverged == learner.diverged
+    assert "takes the squared norm of the weights beyond 1e+30" in (learner.diverged or "")
+    assert state_digest(learner) == before
+    assert restored(learner).diverged == learner.diverged
+
+
+def test_labels_are_told_apart_as_values() -> None:
+    """1 and true are two labels; 1.0 is 1."""
+    identity = Identity(labels=LABELS)
+    learner = Learner(identity)
+    learner.begin({0: 0})
+    raws = [b'{"features":{},"label":%s}' % label for label in (b'"a"', b"1", b"1.0", b"true", b"2.5", b'"b"', b"2")]
+    outcome = learner.apply(0, 0, raws)
+    assert [reject.reason for reject in outcome.rejects] == ["unknown-label"]
+    assert [sum(row) for row in learner.counts.confusion] == [1, 2, 1, 1, 1]
+    assert json.loads(b"1.0") == identity.labels[1]  # type: ignore[index]
+
+
+def test_each_class_begins_at_random_by_itself() -> None:
+    """Whatever columns come with it, and in which batches."""
+    whole = rows("random:5", 0, 100, 3)
+    assert whole.shape == (100, 3)
+    assert len(np.unique(whole)) == 300
+    assert rows("random:5", 40, 10, 3).tolist() == whole[40:50].tolist()
