@@ -122,10 +122,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("The positive label", "Over the recent window, of the weights that answer: precision is the share of "
               "positive predictions that were right, recall the share of positive events that were found, F1 their "
               "harmonic mean, balanced accuracy the mean of what was found of each label. Where positives are rare, "
-              "accuracy says little of them; a larger positive margin finds more.", "percentunit",
+              "accuracy says little of them; a larger positive margin finds more. With three labels and more there is "
+              "balanced accuracy alone.", "percentunit",
               {"{{model}} precision": newest("perceptron_precision"), "{{model}} recall": newest("perceptron_recall"),
                "{{model}} F1": newest("perceptron_f1"),
                "{{model}} balanced accuracy": newest("perceptron_balanced_accuracy")}),
+        Panel("Recall by label", "Over the recent window, of the weights that answer: the share of each label's events "
+              "that was found. Of models with at most 50 labels.", "percentunit",
+              {"{{model}} {{label}}": newest("perceptron_label_recall", by="model, label")}),
         Panel("Squared norm under its limit", "Squared length of the weight vector, and what it cannot exceed: the "
               "start's plus what all updates can add. Logarithmic.", "short",
               {"{{model}} squared norm": f"max by (model) (perceptron_squared_norm{{{MODEL}}} {LEARNER})",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from service.learning import kernel
@@ -28,8 +29,11 @@ Scores = float | NDArray[np.float64]
 """Of one event: w·x; of classes one each, in the order of the labels."""
 
 
-class Counts(msgspec.Struct, forbid_unknown_fields=True):
-    """What a model counted since its first event. `confusion[truth][prediction]` by the labels' places."""
+class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
+    """What a model counted since its first event. `confusion[truth][prediction]` by the labels' places.
+
+    A thousand labels make a million cells, so that sums over them are kept beside it: `add` alone changes it.
+    """
 
     confusion: list[list[int]] = msgspec.field(default_factory=lambda: [[0, 0], [0, 0]])
     mistakes: int = 0
@@ -39,10 +43,28 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True):
     """Records that `where` passed over."""
     rejected: dict[str, int] = {}
 
+    def __post_init__(self) -> None:
+        """Sum up: the events of each label, and all that were learned."""
+        self.by_label = [sum(row) for row in self.confusion]
+        self.events = sum(self.by_label)
+
+    def add(self, truth: NDArray[np.intp], predicted: NDArray[np.intp]) -> None:
+        """Count events by the places of their labels, and of those that were predicted."""
+        classes = len(self.confusion)
+        cells, found = np.unique(truth * classes + predicted, return_counts=True)
+        for cell, n in zip(cells.tolist(), found.tolist(), strict=True):
+            self.confusion[cell // classes][cell % classes] += n
+            self.by_label[cell // classes] += n
+            self.events += n
+
+    def copy(self) -> "Counts":
+        """Another of the same figures."""
+        return replace(self, confusion=[row[:] for row in self.confusion], rejected=dict(self.rejected))
+
     @property
-    def events(self) -> int:
-        """Events learned."""
-        return sum(map(sum, self.confusion))
+    def right(self) -> list[int]:
+        """Of each label the events that were predicted rightly."""
+        return [row[i] for i, row in enumerate(self.confusion)]
 
     @property
     def records(self) -> int:
@@ -52,7 +74,7 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True):
     @property
     def wrong_predictions(self) -> int:
         """Events whose predicted label, before learning, differed from the true one."""
-        return self.events - sum(row[i] for i, row in enumerate(self.confusion))
+        return self.events - sum(self.right)
 
 
 class Classifier:
@@ -172,10 +194,8 @@ class Classifier:
         margins = learned.scores if self.identity.multiclass else batch.labels * learned.scores
         counts.mistakes += int(np.count_nonzero(margins <= 0.0))
         counts.updates += int(np.count_nonzero(learned.steps))
-        usual = _usual(np.array([sum(row) for row in counts.confusion]), truth)
-        cells, found = np.unique(truth * self.identity.classes + predicted, return_counts=True)
-        for cell, n in zip(cells.tolist(), found.tolist(), strict=True):
-            counts.confusion[cell // self.identity.classes][cell % self.identity.classes] += n
+        usual = _usual(np.array(counts.by_label), truth)
+        counts.add(truth, predicted)
         self.watch.follow(batch, learned, margins, usual)
         self._part = part(self.identity, counts.events)
 

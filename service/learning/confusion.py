@@ -1,6 +1,7 @@
 """What labels and the predictions made of them say together: where one label is rare, accuracy alone says little."""
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,35 @@ class Confusion(NamedTuple):
         """The mean over both labels of the share of their events that was predicted rightly."""
         negative = share(self.true_negatives, self.true_negatives + self.false_positives)
         return None if negative is None or self.recall is None else (negative + self.recall) / 2.0
+
+
+class Found(NamedTuple):
+    """Of each label, by its place, how many events it had, and how many of these were predicted rightly.
+
+    >>> found = Found([3, 1, 0], [2, 1, 0])
+    >>> found.recalls, found.balanced_accuracy, Found([], []).balanced_accuracy
+    ([0.6666666666666666, 1.0, None], 0.8333333333333333, None)
+    """
+
+    events: list[int]
+    right: list[int]
+
+    @classmethod
+    def of(cls, truth: NDArray[Any], wrong: NDArray[np.bool_], classes: int) -> "Found":
+        """Of events: the place of each one's label, and was it predicted wrongly?"""
+        events, right = (np.bincount(places, minlength=classes).tolist() for places in (truth, truth[~wrong]))
+        return cls(events, right)
+
+    @property
+    def recalls(self) -> list[float | None]:
+        """Of each label the share of its events that was predicted rightly."""
+        return list(map(share, self.right, self.events))
+
+    @property
+    def balanced_accuracy(self) -> float | None:
+        """The mean of the recalls of those labels that came."""
+        known = [recall for recall in self.recalls if recall is not None]
+        return math.fsum(known) / len(known) if known else None
 
 
 def share(part: int, of: int) -> float | None:

@@ -10,7 +10,6 @@ twice, and a slice of which only a part is learned needs no undoing. The accepta
 the identity alone, never on the records around it.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from service.errors import Rejected
 from service.learning.columns import Columns, Placed
 from service.learning.features import Features, Flattener, certain, name_fits, names_in, numbers_of
-from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity, Places
+from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity, Places, listed
 from service.learning.places import Way, shown, values_at, way
 from service.learning.scanner import MAX_DEPTH, refuse_constants, scan
 from service.learning.values import kind
@@ -256,7 +255,7 @@ class Decoder:
             raise Rejected("wrong-type", detail, places.label)
         if (isinstance(label, bool), label) not in self._signs:
             expected = self._identity.labels or (-1, 0, False, 1, True)
-            detail = f"{shown(places.label)} must be one of {', '.join(map(json.dumps, expected))}"
+            detail = f"{shown(places.label)} must be one of {listed(expected)}"
             raise Rejected("unknown-label", detail, places.label)
         weight, id_ = found.get("weight", _UNSET), found.get("id", _UNSET)
         if weight is not _UNSET and places.weight is not None:

@@ -4,6 +4,8 @@ State is a fold of the log under an identity. Two models with equal identities a
 equal bits, so a stored model is continued only under the identity it was learned with.
 """
 
+import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -28,6 +30,8 @@ MAX_CLASSES = 1000
 """Labels of one model, each with weights of its own where there are more than two."""
 
 Label = bool | int | float | str
+LISTED = 10
+"""Of the labels of a model, in a message that says which there are."""
 Margin = Annotated[float, msgspec.Meta(ge=0.0, le=MAX_VALUE)]
 
 
@@ -54,6 +58,22 @@ class Places(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, for
     """Shell patterns over flattened names, before any `=value`: all features, where there are none."""
     where: dict[str, tuple[Label, ...]] = {}
     """What must stand at these pointers, one of each; other records are passed over."""
+
+
+def as_json(label: Label) -> str:
+    """A label as JSON."""
+    return json.dumps(label)
+
+
+def as_text(label: Label) -> str:
+    """A label as text: a string as it is, anything else as JSON."""
+    return label if isinstance(label, str) else as_json(label)
+
+
+def listed(labels: Sequence[Label]) -> str:
+    """Labels as JSON, of many the first of them."""
+    more = f" and {len(labels) - LISTED:,} more" if len(labels) > LISTED else ""
+    return ", ".join(map(as_json, labels[:LISTED])) + more
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -118,6 +138,13 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     def margins(self) -> tuple[float, float]:
         """Up to which y·s events of the negative label, and of the positive one, are updates: 0 and 0 by default."""
         return (0.0, 0.0) if self.margin is msgspec.UNSET else self.margin
+
+    def place(self, text: str) -> int | None:
+        """Which label a text means: one that is this as JSON, or this string; None where there is none."""
+        for form in (as_json, as_text):
+            if text in (forms := [form(label) for label in self.labels or (-1, 1)]):
+                return forms.index(text)
+        return None
 
     def decide(self, s: Any) -> Any:
         """Whether a score, or each of an array, predicts the positive label."""

@@ -204,7 +204,12 @@ def stable_eta(batch: Batch) -> float:
 
 
 def scored(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
-    """Each event's s = w·x and ‖x‖², the bias included; nothing is learned."""
+    """Each event's s = w·x and ‖x‖², the bias included; nothing is learned.
+
+    Of weights of shape (columns, classes) each event has a row of scores.
+    """
+    if w.ndim == 2:
+        return kernel.scores_of_classes(w, batch)
     learned = kernel.learn(_UNIT, w, _NO_AVERAGE, batch)
     return learned.scores, learned.squared_norms
 

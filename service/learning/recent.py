@@ -1,13 +1,13 @@
 """How well events were predicted, each before it was learned, above all the last ones: observations, not state."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.confidence import Paired, followed
-from service.learning.confusion import Confusion
+from service.learning.confusion import Confusion, Found
 
 QUANTILES = (0.1, 0.5, 0.9)
 _NONE = np.zeros(0, bool)
@@ -126,10 +126,20 @@ class Recent:
         return int(np.bincount(truth).max()) / len(truth) if len(truth) else None
 
     def confusion(self, averaged: bool) -> Confusion:
-        """Labels and predictions in the window, of the weights or of their average, as far as both are known."""
-        wrong, positive = self.flag("averaged" if averaged else "wrong"), self.flag("positive")
-        known = min(len(wrong), len(positive))
-        return Confusion.of(positive[len(positive) - known :], wrong[len(wrong) - known :])
+        """Labels and predictions in the window, of the weights or of their average, as far as both are known.
+
+        Empty of more than two classes.
+        """
+        return Confusion.of(*self._both(self.flag("positive"), averaged))
+
+    def found(self, averaged: bool) -> Found:
+        """The same by label, of any number of them."""
+        return Found.of(*self._both(self.flag("positive") if self.classes == 2 else self.truth, averaged), self.classes)
+
+    def _both(self, truth: NDArray[Any], averaged: bool) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        wrong = self.flag("averaged" if averaged else "wrong")
+        known = min(len(wrong), len(truth))
+        return truth[len(truth) - known :], wrong[len(wrong) - known :]
 
     @property
     def margins(self) -> Margins | None:

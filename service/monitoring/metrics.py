@@ -24,6 +24,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+MAX_LABELS = 50
+"""Of a model of more there are no series by label."""
 TURN_SECONDS = 0.002
 """Of the loop, for the figures of a scrape: a prediction waits for no more."""
 FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -60,8 +62,8 @@ GAUGES = {
 SHARES = {
     "accuracy": ("prequential_accuracy", "Share of right predictions, each made before learning the event"),
     "average_accuracy": ("average_accuracy", "The same of the average of the weights, where one is kept"),
-    "baseline": ("baseline_accuracy", "Share of the more frequent label: what who always answers with it is right in"),
-    "balanced_accuracy": ("balanced_accuracy", "Mean over both labels of the share of right predictions, as served"),
+    "baseline": ("baseline_accuracy", "Share of the most frequent label: what who always answers with it is right in"),
+    "balanced_accuracy": ("balanced_accuracy", "Mean over labels of the share of right predictions, as served"),
     "precision": ("precision", "Share of right predictions among the positive ones, as served"),
     "recall": ("recall", "Share of right predictions among the events of the positive label, as served"),
     "f1": ("f1", "Harmonic mean of precision and recall"),
@@ -100,7 +102,9 @@ class Metrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"perceptron_{name}", text, labels, registry=self.registry)
 
-        self.predictions = counter("predictions", "Predictions answered, by label.", "model", "label")
+        self.predictions = counter(
+            "predictions", f"Predictions answered, by label up to {MAX_LABELS}.", "model", "label"
+        )
         self.snapshots = counter("snapshots", "Saves, by result.", "model", "result")
         self.snapshot_bytes = counter("snapshot_bytes", "Bytes written to the store.", "model")
         self.rewinds = counter("rewinds", "Times that state was dropped and restored.", "model", "cause")
@@ -228,6 +232,7 @@ class _Models(Collector):
                     lambda r, of=of, end=end: of(r.about)[end],  # type: ignore[misc]
                     known,
                 )
+        yield from _recalls(row for row in learned if len(row.about.labels) <= MAX_LABELS)
         yield gauge(
             "mistake_bound",
             "The most updates that the perceptron theorem allows; absent where it says nothing.",
@@ -256,3 +261,19 @@ class _Models(Collector):
         """Never less than before: a Redis that was rolled back must not look like a reset of the process."""
         self._highest[key] = max(value, self._highest.get(key, 0))
         return self._highest[key]
+
+
+def _recalls(rows: Iterable[Figures]) -> Iterator[Metric]:
+    """Of each label of these models, over both spans."""
+    text = "Share of right predictions among the events of the label, as served"
+    families = {
+        over: GaugeMetricFamily(f"perceptron_label_recall{suffix}", f"{text}{words}.", labels=["model", "label"])
+        for over, suffix, words in (("recent", "", ", over the recent window"), ("all", "_overall", ""))
+    }
+    for row in rows:
+        # Two that read alike, as 1 and "1", have one series.
+        for label in {label.name: label for label in row.about.labels}.values():
+            for over, family in families.items():
+                if (share := getattr(label.recall, over)) is not None:
+                    family.add_metric([row.about.model, label.name], share)
+    yield from families.values()

@@ -16,16 +16,23 @@ from service.errors import Diverged, Rejected, Unanswerable
 from service.learning.classifier import Scores
 from service.learning.events import Batch
 from service.learning.features import Features
+from service.learning.identity import as_text
 from service.learning.learner import Learner
 from service.learning.passes import scored
 from service.learning.scale import Scaler
-from service.monitoring.metrics import Metrics
+from service.monitoring.metrics import MAX_LABELS, Metrics
 from service.serving import requests
 from service.serving.models import Answering, Models
 from service.serving.requests import LARGE, MANY
 
 MAX_EXPLAINED = 20_000
 """Contributions in one answer, which is made in one turn of the loop."""
+MAX_SCORES = 100_000
+"""Scores of labels in one answer."""
+IN_A_TURN = 20_000
+"""Scores of labels that are made in one turn of the loop: of more a thread makes them."""
+TOP = 10
+"""Labels in `scores`, where it is not said how many."""
 
 Label = Annotated[bool | int | float | str, Meta(examples=[1])]
 Score = Annotated[float, Meta(examples=[3.45])]
@@ -44,16 +51,40 @@ class Contribution(msgspec.Struct, forbid_unknown_fields=True):
     """What the weight was multiplied by, where the model scales."""
 
 
-Contributions = Annotated[list[Contribution], Meta(description="with ?explain=true, largest first")]
+class LabelScore(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A label and its score."""
+
+    label: Label
+    score: Score
+
+
+Contributions = Annotated[
+    list[Contribution],
+    Meta(
+        description="with ?explain=true, largest first; with three labels and more the weights are those of the label "
+        "less those of the runner-up"
+    ),
+]
+Ranking = Annotated[
+    list[LabelScore], Meta(description="with three labels and more, largest first: the ?top=10 of them")
+]
+RunnerUp = Annotated[
+    bool | int | float | str, Meta(examples=[2], description="with ?explain=true: the label with the next score")
+]
 
 
 class Prediction(msgspec.Struct, forbid_unknown_fields=True):
-    """The predicted label, the score w·x that it comes from, and how many features the model has never seen."""
+    """The predicted label, the score w·x that it comes from, and how many features the model has never seen.
+
+    With three labels and more each has a score, and the largest predicts, the first of equals.
+    """
 
     label: Label
     score: Score
     unknown_features: Unknown
     probability: Probability | UnsetType = UNSET
+    scores: Ranking | UnsetType = UNSET
+    runner_up: RunnerUp | UnsetType = UNSET
     contributions: Contributions | UnsetType = UNSET
 
 
@@ -70,6 +101,8 @@ class One(_Answered):
     score: Score
     unknown_features: Unknown
     probability: Probability | UnsetType = UNSET
+    scores: Ranking | UnsetType = UNSET
+    runner_up: RunnerUp | UnsetType = UNSET
     contributions: Contributions | UnsetType = UNSET
 
 
@@ -94,30 +127,36 @@ class Predictor:
             raise Unanswerable(str(Diverged(name, a.learner.diverged)))
         return a
 
-    async def predict(self, name: str, body: bytes, explain: bool) -> One | Many:
-        """The answer to a request; raises Rejected, and as `answering`."""
-        if len(body) > LARGE:
+    async def predict(self, name: str, body: bytes, explain: bool, top: int = TOP) -> One | Many:
+        """The answer to a request, of classes with the `top` scores; raises Rejected, and as `answering`."""
+        a, instances, form = self.answering(name), list[Features](), ""
+        large = len(body) > LARGE
+        if not large:
+            instances, form = requests.read(body, a.learner.flattener, self._max_instances)
+            large = a.learner.identity.multiclass and len(instances) * a.learner.identity.classes > IN_A_TURN
+        if large:
             async with self._beside:
                 a = self.answering(name)
-                reading = moment(a.learner), body, self._max_instances, explain
+                reading = moment(a.learner), body, self._max_instances, explain, top
                 answers, form, labels = await asyncio.to_thread(answer_large, *reading)
         else:
             # One state answers, as there is no turn of the loop.
-            a = self.answering(name)
-            instances, form = requests.read(body, a.learner.flattener, self._max_instances)
+            _check_scores(a.learner, len(instances), top)
             if explain:
                 _check_explained(instances)
-            answers = [answer(a.learner, features, explain) for features in instances]
+            answers = [answer(a.learner, features, explain, top) for features in instances]
             _check_finite(answers, form)
             labels = Counter(answer.label for answer in answers)
+        # Of many labels there would be as many series.
+        shown = as_text if a.learner.identity.classes <= MAX_LABELS else lambda _: ""
         for label, n in labels.items():
-            self._metrics.predictions.labels(name, _shown(label)).inc(n)
+            self._metrics.predictions.labels(name, shown(label)).inc(n)
         if form in MANY:
             return Many(name, a.head.version, a.ahead, answers)
         one = answers[0]
         return One(
             name, a.head.version, a.ahead, one.label, one.score, one.unknown_features, one.probability,
-            one.contributions,
+            one.scores, one.runner_up, one.contributions,
         )  # fmt: skip
 
 
@@ -134,23 +173,44 @@ def moment(learner: Learner) -> Moment:
     return Moment(learner, np.array(learner.served), learner.scaler and learner.scaler.copy())
 
 
-def answer(learner: Learner, features: Features, explain: bool = False) -> Prediction:
-    """The prediction for checked features; with `explain`, each known one's share."""
-    one = _prediction(learner, *learner.score(features))
+def answer(learner: Learner, features: Features, explain: bool = False, top: int = TOP) -> Prediction:
+    """The prediction for checked features, of classes with the `top` scores; with `explain`, each known one's share."""
+    score, unknown = learner.score(features)
+    one = _prediction(learner, score, unknown, top)
     if explain:
-        one.contributions = _contributions(Moment(learner, learner.served, learner.scaler), features)
+        _explain(one, Moment(learner, learner.served, learner.scaler), features, score)
     return one
 
 
-def _prediction(learner: Learner, score: Scores, unknown: int) -> Prediction:
-    label, of = learner.label(score), learner.probability
+def _prediction(learner: Learner, score: Scores, unknown: int, top: int) -> Prediction:
+    of = learner.probability
     if isinstance(score, float):
-        return Prediction(label, score, unknown, UNSET if of is None else of(score))
-    return Prediction(label, float(score.max()), unknown)
+        return Prediction(learner.label(score), score, unknown, UNSET if of is None else of(score))
+    order, labels = _ranked(score), learner.identity.labels or ()
+    chosen = order[:top]
+    ranking = [LabelScore(labels[k], s) for k, s in zip(chosen.tolist(), score[chosen].tolist(), strict=True)]
+    # Where one is beyond what a number can hold, it is the first or, as is what is no number, the last.
+    finite = math.isfinite(score[order[0]]) and math.isfinite(score[order[-1]])
+    return Prediction(ranking[0].label, ranking[0].score if finite else math.nan, unknown, scores=ranking)
+
+
+def _ranked(scores: NDArray[np.float64]) -> NDArray[np.intp]:
+    """The places of scores, largest first; of equals the first is first."""
+    return np.argsort(-scores, kind="stable")
+
+
+def _explain(one: Prediction, now: Moment, features: Features, score: Scores) -> None:
+    """Add each known feature's share: of the score, or of classes what the label is ahead of the runner-up."""
+    if isinstance(score, float):
+        one.contributions = _contributions(now, features, now.weights)
+        return
+    first, second = _ranked(score)[:2].tolist()
+    one.runner_up = (now.learner.identity.labels or ())[second]
+    one.contributions = _contributions(now, features, now.weights[:, first], now.weights[:, second])
 
 
 def answer_large(
-    now: Moment, body: bytes, max_instances: int, explain: bool
+    now: Moment, body: bytes, max_instances: int, explain: bool, top: int = TOP
 ) -> tuple[list[Prediction], str, Counter[Any]]:
     """The answers, the form that the request had, and how many have each label; raises Rejected.
 
@@ -160,6 +220,7 @@ def answer_large(
     answers: list[Prediction] = []
     form, explained = "", 0
     for found, form in requests.pieces(body, learner.flattener, max_instances):
+        _check_scores(learner, len(answers) + len(found), top)
         starts, columns, values = array("Q", [0]), array("Q"), array("d")
         unknown = []
         for features in found:
@@ -172,24 +233,28 @@ def answer_large(
             starts.append(len(columns))
         none = np.zeros(len(found))
         rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint64), np.frombuffer(values)
-        scores = scored(Batch(*rows, none, none), w)[0].tolist()
-        piece = [_prediction(learner, s, strange) for s, strange in zip(scores, unknown, strict=True)]
+        scores = scored(Batch(*rows, none, none), w)[0]
+        each: list[Any] = list(scores) if w.ndim == 2 else scores.tolist()
+        piece = [_prediction(learner, s, strange, top) for s, strange in zip(each, unknown, strict=True)]
         _check_finite(piece, form, len(answers))
         if explain:
             explained += _check_explained(found, explained)
-            for one, features in zip(piece, found, strict=True):
-                one.contributions = _contributions(now, features)
+            for one, features, s in zip(piece, found, each, strict=True):
+                _explain(one, now, features, s)
         answers += piece
     return answers, form, Counter(one.label for one in answers)
 
 
-def _contributions(now: Moment, features: Features) -> list[Contribution]:
-    """The terms of a score under these weights, largest first."""
-    learner, w, scaler = now
+def _contributions(
+    now: Moment, features: Features, w: NDArray[np.float64], less: NDArray[np.float64] | None = None
+) -> list[Contribution]:
+    """The terms of a score under the weights w, or those less others, largest first."""
+    learner, _, scaler = now
     known = [term for term in learner.columns.explain(features) if term[1] < len(w)]
     rows = []
     for name, column, value in (("bias", 0, 1), *known):
-        weight, x = float(w[column]), float(scaler.value(column, value) if scaler else value)
+        weight = float(w[column]) if less is None else float(w[column] - less[column])
+        x = float(scaler.value(column, value) if scaler else value)
         rows.append(Contribution(name, float(value), weight, weight * x, x if scaler else UNSET))
     return sorted(rows, key=lambda row: -abs(row.product))
 
@@ -203,13 +268,16 @@ def _check_explained(instances: Sequence[Features], before: int = 0) -> int:
     return count
 
 
+def _check_scores(learner: Learner, instances: int, top: int) -> None:
+    """Raise Rejected where the scores of so many instances are too many for one answer."""
+    if learner.identity.multiclass and instances * min(top, learner.identity.classes) > MAX_SCORES:
+        what = f"at most {MAX_SCORES:,} scores can be asked for in one request: ?top= says how many of each instance"
+        raise Rejected("too-large", what, "/instances")
+
+
 def _check_finite(answers: Sequence[Prediction], form: str, first: int = 0) -> None:
     """Refuse features whose score overflows: JSON has no infinity. `first` is the number of the first instance."""
     for i, one in enumerate(answers, first):
         if not math.isfinite(one.score):
             where = f"/{form}/{i}{'/features' if form == 'instances' else ''}" if form in MANY else f"/{form}"
             raise Rejected("not-finite", "the score is beyond what a number can hold", where)
-
-
-def _shown(label: bool | int | float | str) -> str:
-    return label if isinstance(label, str) else msgspec.json.encode(label).decode()

@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from service.learning.advice import advice
 from service.learning.confidence import Paired, interval
-from service.learning.confusion import Confusion, share
-from service.learning.identity import Identity
+from service.learning.confusion import Confusion, Found, share
+from service.learning.identity import Identity, Label, as_text
 from service.learning.learner import Learner
 from service.learning.recent import QUANTILES
 from service.serving.models import Answering, Model
@@ -72,6 +72,19 @@ class Comparison(msgspec.Struct, forbid_unknown_fields=True):
         return cls(*said, pair.difference, pair.interval() if pair.events else None, pair.better())
 
 
+class Recalled(msgspec.Struct, forbid_unknown_fields=True):
+    """A label, and how well its events were found."""
+
+    label: Annotated[Label, Meta(examples=[1])]
+    events: Annotated[int, Meta(examples=[614])]
+    recall: Annotated[Share, Meta(description="the share of its events that was predicted so")]
+
+    @property
+    def name(self) -> str:
+        """The label as text."""
+        return as_text(self.label)
+
+
 class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A model: counts and offsets of the state that answers; version and digests of its accepted head."""
 
@@ -99,12 +112,19 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     average_accuracy: Annotated[
         Accuracy | None, Meta(examples=[None], description="the same of the average; null where none is kept")
     ]
-    baseline: Annotated[Share, Meta(description="the more frequent label: what who always answers with it is right in")]
+    baseline: Annotated[Share, Meta(description="the most frequent label: what who always answers with it is right in")]
     comparisons: Annotated[list[Comparison], Meta(description="each two of those that predict, on the same events")]
     balanced_accuracy: Annotated[
-        Share, Meta(description="of the weights that answer, as the next three: mean over both labels of those found")
+        Share,
+        Meta(
+            description="of the weights that answer, as the next four: mean over both labels of the share of those "
+            "found; of three labels and more over those that came"
+        ),
     ]
-    precision: Annotated[Share, Meta(description="the share of positive predictions that was right")]
+    labels: Annotated[list[Recalled], Meta(description="in the order of the confusion")]
+    precision: Annotated[
+        Share, Meta(description="the share of positive predictions that was right; two labels have it, and the next")
+    ]
     recall: Annotated[Share, Meta(description="the share of positive events that was predicted so")]
     f1: Annotated[Share, Meta(description="the harmonic mean of precision and recall")]
     advice: Annotated[list[str], Meta(examples=[[]], description="what to try with a model that is of little use")]
@@ -139,9 +159,12 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         """What there is to say of a model at this moment."""
         learner, head, counts = a.learner, a.head, a.learner.counts
         recent, averaged = learner.watch.recent, learner.watch.recent.averaged
-        margins, (negative, positive) = recent.margins, map(sum, counts.confusion)
+        margins = recent.margins
         bound, bound_reason = learner.watch.bound
         overall, lately = _confusion(learner), recent.confusion(learner.averaged)
+        found = _found(learner), recent.found(learner.averaged)
+        binary = not learner.identity.multiclass
+        recalls = zip(learner.identity.labels or (-1, 1), counts.by_label, *(of.recalls for of in found), strict=True)
         return cls(
             model=model.name,
             identity=learner.identity,
@@ -160,9 +183,10 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             skipped=counts.skipped,
             accuracy=Accuracy.of(counts.events, counts.wrong_predictions, recent.accuracy),
             average_accuracy=Accuracy.of(*averaged, recent.average_accuracy) if learner.identity.average else None,
-            baseline=Share(share(max(negative, positive), counts.events), recent.baseline),
+            baseline=Share(share(max(counts.by_label), counts.events), recent.baseline),
             comparisons=[Comparison.of(pair) for pair in recent.pairs],
-            balanced_accuracy=Share(overall.balanced_accuracy, lately.balanced_accuracy),
+            balanced_accuracy=Share(*(of.balanced_accuracy for of in ((overall, lately) if binary else found))),
+            labels=[Recalled(label, events, Share(*both)) for label, events, *both in recalls],
             precision=Share(overall.precision, lately.precision),
             recall=Share(overall.recall, lately.recall),
             f1=Share(overall.f1, lately.f1),
@@ -225,13 +249,25 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
 
 def _confusion(learner: Learner) -> Confusion:
     """All events by label and by the prediction of the weights that answer; empty where that is not known of all."""
-    recent, (negatives, positives) = learner.watch.recent, learner.counts.confusion
+    recent = learner.watch.recent
+    if learner.identity.multiclass:
+        return Confusion()
+    negatives, positives = learner.counts.confusion
     if not learner.averaged:
         return Confusion(*negatives, *positives)
     if recent.missed is None or recent.averaged.events != learner.counts.events:
         return Confusion()
     missed, false = recent.missed, recent.averaged.wrong - recent.missed
     return Confusion(sum(negatives) - false, false, missed, sum(positives) - missed)
+
+
+def _found(learner: Learner) -> Found:
+    """All events by label, and how many the weights that answer predicted rightly; empty where that is not known."""
+    counts, classes = learner.counts, learner.identity.classes
+    if classes == 2:
+        sound, caught, missed, found = _confusion(learner)
+        return Found([sound + caught, missed + found], [sound, found])
+    return Found([0] * classes, [0] * classes) if learner.averaged else Found(counts.by_label, counts.right)
 
 
 def _iso(seconds: float) -> str:

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
+import numpy as np
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
+from numpy.typing import NDArray
 
-from service.errors import DependencyError, SnapshotDamaged
+from service.errors import DependencyError, Rejected, SnapshotDamaged
+from service.learning.identity import MAX_CLASSES, Identity, listed
 from service.learning.learner import Learner
 from service.serving.edge import InFlight
 from service.serving.models import Models
 from service.serving.openapi import PREDICT, responses
-from service.serving.predictor import Many, One, Predictor
+from service.serving.predictor import TOP, Many, One, Predictor
 from service.serving.problems import Refusal
 from service.serving.report import Description, Summary, Version
 from service.snapshots import codec
@@ -46,6 +49,12 @@ class Weights(msgspec.Struct, forbid_unknown_fields=True):
     bias: Annotated[float, Meta(examples=[0.45])]
     weights: list[Weight]
     next: Annotated[str | None, Meta(examples=["1001"])]
+    label: (
+        Annotated[
+            bool | int | float | str, Meta(examples=[1], description="whose they are, with three labels and more")
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class Versions(msgspec.Struct, forbid_unknown_fields=True):
@@ -61,10 +70,17 @@ def install(app: FastAPI, models: Models, predictor: Predictor, store: RedisStor
     """Give `app` the routes of this protocol. (A router of their own costs each request a tenth of its time.)"""
 
     @app.post(PREDICT, responses=responses([One, Many], 404, 408, 413, 415, 422, 503))
-    async def predict_one_or_many(name: str, request: Request, explain: bool = False) -> Response:
+    async def predict_one_or_many(
+        name: str,
+        request: Request,
+        explain: bool = False,
+        top: Annotated[
+            int, Query(ge=1, le=MAX_CLASSES, description="so many scores, with three labels and more")
+        ] = TOP,
+    ) -> Response:
         """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes."""
         predictor.answering(name)  # before a body is waited for
-        return encoded(await predictor.predict(name, await in_flight.read(request), explain))
+        return encoded(await predictor.predict(name, await in_flight.read(request), explain, top))
 
     @app.get("/v1/models", responses=responses([ModelList]))
     async def list_models() -> Response:
@@ -87,14 +103,19 @@ def install(app: FastAPI, models: Models, predictor: Predictor, store: RedisStor
         names: Annotated[str | None, Query(description="these, with commas between them")] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="of a page")] = 1000,
         cursor: Annotated[int, Query(ge=1, description="`next` of the page before")] = 1,
+        label: Annotated[
+            str | None, Query(description="whose: with three labels and more each has weights of its own")
+        ] = None,
     ) -> Response:
         """Some weights by name (`names`, `name`), the largest of these or of all (`top`), or all in pages (`limit`)."""
         learner = models.answering(name)[1].learner
+        place = _place(learner.identity, label)
         wanted = one if names is None else [*one, *names.split(",")]
-        chosen, after = _choose(learner, wanted, top, limit, cursor)
-        w = learner.served
+        w = learner.served if place is None else learner.served[:, place]
+        chosen, after = _choose(learner, wanted, top, limit, cursor, w, place or 0)
         rows = [Weight(learner.columns.name_of(c), c, float(w[c])) for c in chosen]
-        return encoded(Weights(float(w[0]), rows, after))
+        whose = UNSET if place is None else (learner.identity.labels or ())[place]
+        return encoded(Weights(float(w[0]), rows, after, whose))
 
     @app.get("/v1/models/{name}/versions", responses=responses([Versions], 404, 503))
     async def versions(name: str, request: Request) -> Response:
@@ -116,18 +137,38 @@ def encoded(answer: msgspec.Struct) -> Response:
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
+def _place(identity: Identity, label: str | None) -> int | None:
+    """Whose weights are asked for, None where both labels share theirs; raises Rejected where that is not said."""
+    if not identity.multiclass:
+        if label is None:
+            return None
+        raise Rejected("unknown-label", "the model's two labels have the same weights: leave ?label= out", "?label")
+    known = f"?label= must be one of {listed(identity.labels or ())}"
+    if label is None:
+        raise Rejected("missing-field", f"each label has weights of its own: {known}", "?label")
+    place = identity.place(label)
+    if place is None:
+        raise Rejected("unknown-label", known, "?label")
+    return place
+
+
 def _choose(
-    learner: Learner, wanted: Sequence[str], top: int | None, limit: int, cursor: int
+    learner: Learner,
+    wanted: Sequence[str],
+    top: int | None,
+    limit: int,
+    cursor: int,
+    w: NDArray[np.float64],
+    label: int,
 ) -> tuple[Sequence[int], str | None]:
     """Columns to show, and the cursor of the page after them."""
     if wanted:
         columns = [c for n in wanted if (c := learner.columns.column_of(n)) is not None]
         if top is None:
             return columns, None
-        w = learner.served
         return sorted(columns, key=lambda c: (-abs(w[c]), c))[:top], None
     if top is not None:
-        return learner.largest(top), None
+        return learner.largest(top, label), None
     count = len(learner.columns)
     end = min(cursor + limit, count)
     return range(cursor, end), str(end) if end < count else None

@@ -349,7 +349,7 @@ def decode(
     observed = seen.margins, seen.averaged, seen.pairs, seen.averaged_missed, head.identity.classes, truth
     recent = Recent(options.window, flags, *observed)
     # A learner's change, a head's do not.
-    own, counts = {name: array.values.copy() for name, array in arrays.items()}, deepcopy(head.counts)
+    own, counts = {name: array.values.copy() for name, array in arrays.items()}, head.counts.copy()
     sums = deepcopy(head.observations.stretch)
     stretch = None
     if reference is not None and sums is not None:

@@ -10,7 +10,6 @@ No asyncio and no clock of its own: `Clock` and `offload` are handed in, so that
 """
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -293,7 +292,7 @@ class Keeper:
             writer=self.writer,
             next=positions,
             covered=head.covered_as_json(learner),
-            counts=deepcopy(learner.counts),
+            counts=learner.counts.copy(),
             observations=head.observations(learner),
             runs=content.runs,
             run_blobs=content.stored.runs,

@@ -7,14 +7,16 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from service.errors import DataError, DependencyError
-from service.learning.identity import Identity
+from service.learning.identity import Identity, Label, as_json
 from service.learning.learner import Learner
 from service.serving.models import Model
 from service.serving.report import Accuracy, Comparison, Description, Share, Version
@@ -24,6 +26,8 @@ from service.streaming.cluster import Cluster, bounds
 from service.tools.stored import newest
 
 TOP = 10
+LABELS, OF_A_LABEL = 20, 3
+"""So many labels at most, and the largest weights of each."""
 KAFKA_SECONDS = 3.0
 BAR_WIDTH = 30
 """Characters; even, so that zero is between two of them."""
@@ -36,6 +40,14 @@ class Largest(msgspec.Struct):
     weight: float
 
 
+class LabelWeights(msgspec.Struct):
+    """The weights of one label, where each has its own."""
+
+    label: Label
+    bias: float
+    largest_weights: list[Largest]
+
+
 class Inspection(Description, kw_only=True):
     """What `--json` shows: all that the API says, and what a stored model and its topic say without a service."""
 
@@ -44,8 +56,10 @@ class Inspection(Description, kw_only=True):
     lag: dict[str, int] | None
     lag_reason: str | None
     versions: list[Version]
-    bias: float
+    bias: float | None
     largest_weights: list[Largest]
+    label_weights: list[LabelWeights] | msgspec.UnsetType = msgspec.UNSET
+    """With three labels and more, of the most frequent ones, instead of those two."""
 
 
 def inspect_model(settings: Settings, name: str, *, bound: bool, as_json: bool) -> None:
@@ -56,7 +70,7 @@ def inspect_model(settings: Settings, name: str, *, bound: bool, as_json: bool) 
         return
     console = Console()
     console.print(_facts(about))
-    for table in (_partitions(about), _versions(about.versions), _weights(about)):
+    for table in (_partitions(about), _versions(about.versions), _weights(about), _labels(about)):
         if table.row_count:
             console.print()
             console.print(table)
@@ -66,7 +80,7 @@ async def _about(settings: Settings, name: str, bound: bool) -> Inspection:
     async with settings.redis.store() as store:
         answering = await newest(store, name, settings.of(name).options())
         kept = await store.kept(name, [v.version for v in answering.head.kept])
-    columns, w = answering.learner.columns, answering.learner.served
+    learner, w = answering.learner, answering.learner.served
     lag: dict[str, int] | None = None
     reason = None
     try:
@@ -85,9 +99,24 @@ async def _about(settings: Settings, name: str, bound: bool) -> Inspection:
         lag=lag,
         lag_reason=reason,
         versions=[Version.of(*v) for v in codec.kept(answering.head, answering.digest, kept)],
-        bias=float(w[0]),
-        largest_weights=[Largest(columns.name_of(c), float(w[c])) for c in answering.learner.largest(TOP)],
+        **_largest(learner, w),
     )
+
+
+def _largest(learner: Learner, w: NDArray[np.float64]) -> dict[str, Any]:
+    """The bias and the largest weights, or those of the most frequent labels."""
+
+    def of(w: NDArray[np.float64], count: int, place: int = 0) -> tuple[float, list[Largest]]:
+        rows = [Largest(learner.columns.name_of(c), float(w[c])) for c in learner.largest(count, place)]
+        return float(w[0]), rows
+
+    if not learner.identity.multiclass:
+        bias, largest = of(w, TOP)
+        return {"bias": bias, "largest_weights": largest}
+    labels, counted = learner.identity.labels or (), learner.counts.by_label
+    most = sorted(sorted(range(len(labels)), key=lambda k: -counted[k])[:LABELS])
+    own = [LabelWeights(labels[k], *of(w[:, k], OF_A_LABEL, k)) for k in most]
+    return {"bias": None, "largest_weights": [], "label_weights": own}
 
 
 def _empty(learner: Learner) -> int:
@@ -130,11 +159,8 @@ def _facts(about: Inspection) -> Table:
         "accuracy": _share(about.accuracy),
         **({"of the average": _share(about.average_accuracy)} if about.average_accuracy else {}),
         **({"compared": "; ".join(map(_compared, about.comparisons))} if about.comparisons else {}),
-        "baseline": f"{_share(about.baseline)} (always the more frequent label)",
-        "balanced": f"{_share(about.balanced_accuracy)} (mean accuracy over both labels)",
-        "precision": f"{_share(about.precision)} (of the positive label, as the next two)",
-        "recall": _share(about.recall),
-        "F1": _share(about.f1),
+        "baseline": f"{_share(about.baseline)} (always the {'most' if identity.multiclass else 'more'} frequent label)",
+        **_by_label(about),
         "loss": "-" if about.loss is None else f"{about.loss:g} (mean perceptron loss of recent events)",
         "margins": ", ".join(f"{q} quantile {v:g}" for q, v in (margins or {}).items()) or "-",
         "rejected": ", ".join(f"{k} {v:,}" for k, v in sorted(about.rejected.items())) or "none",
@@ -143,12 +169,29 @@ def _facts(about: Inspection) -> Table:
         "squared norm": f"{about.squared_norm:g}" + (f" of at most {limit:g}" if limit is not None else ""),
         "state digest": about.state_digest,
         "lag": f"unknown: {about.lag_reason}" if lag is None else f"{sum(lag.values()):,} records",
-        "bias": f"{about.bias:g}",
+        **({} if about.bias is None else {"bias": f"{about.bias:g}"}),
         **({"advice": "; ".join(about.advice)} if about.advice else {}),
     }
     for key, value in rows.items():
         table.add_row(Text(key, "bold"), Text(str(value)))
     return table
+
+
+def _by_label(about: Inspection) -> dict[str, str]:
+    balanced = _share(about.balanced_accuracy)
+    if about.identity.multiclass:
+        came = sum(row.events > 0 for row in about.labels)
+        below = f"; below are the {LABELS} most frequent" if len(about.labels) > LABELS else ""
+        return {
+            "labels": f"{len(about.labels):,}, of which {came:,} came{below}",
+            "balanced": f"{balanced} (mean recall of those that came)",
+        }
+    return {
+        "balanced": f"{balanced} (mean accuracy over both labels)",
+        "precision": f"{_share(about.precision)} (of the positive label, as the next two)",
+        "recall": _share(about.recall),
+        "F1": _share(about.f1),
+    }
 
 
 def _margins(identity: Identity) -> str:
@@ -225,11 +268,27 @@ def _weights(about: Inspection) -> Table:
         share = row.weight / abs(rows[0].weight)
         begin, end = 1 + min(share, 0.0), 1 + max(share, 0.0)
         bar = Bar(2, begin, end, width=BAR_WIDTH, color="red" if share < 0 else "green")
-        name = row.name
-        # A name is data: it may hold what a terminal would obey.
-        name = name if name.isprintable() else json.dumps(name)
-        table.add_row(Text(name, no_wrap=True, overflow="ellipsis"), f"{row.weight:+g}", bar)
+        table.add_row(_text(row.name), f"{row.weight:+g}", bar)
     return table
+
+
+def _labels(about: Inspection) -> Table:
+    """Each of the most frequent labels, how well it is found, and its largest weights."""
+    shown = about.label_weights or []
+    table = _table("label", "events", "recall", "recent", "bias")
+    table.add_column("largest weights")
+    known = {as_json(row.label): row for row in about.labels}
+    for own in shown:
+        row = known[as_json(own.label)]
+        recalls = ("-" if share is None else f"{share:.4f}" for share in (row.recall.all, row.recall.recent))
+        weights = ", ".join(f"{weight.name} {weight.weight:+g}" for weight in own.largest_weights if weight.weight)
+        table.add_row(_text(row.name), f"{row.events:,}", *recalls, f"{own.bias:g}", _text(weights))
+    return table
+
+
+def _text(name: str) -> Text:
+    """A name in one line. It is data: it may hold what a terminal would obey."""
+    return Text(name if name.isprintable() else json.dumps(name), no_wrap=True, overflow="ellipsis")
 
 
 def _table(*names: str) -> Table:

@@ -205,7 +205,8 @@ def score(learner: Learner, row: judge.Features) -> tuple[float, int]:
 def expected(asked: Asked, learner: Learner, known: bool) -> tuple[set[int], list[judge.Features], bool]:
     """The statuses that a prediction may get, and the instances and their form where that is 200."""
     explain = {p.partition("=")[2].lower() for p in asked.query.split("&") if p.startswith("explain")}
-    strange = "%" in asked.query or len(explain) > 1 or not explain <= YES | NO
+    top = {p.partition("=")[2] for p in asked.query.split("&") if p.startswith("top")}
+    strange = "%" in asked.query or len(explain) > 1 or not explain <= YES | NO or not top <= {"1", "2", "10"}
     if not known:
         return {404, 422}, [], False
     media = (asked.media if asked.media is not None else b"application/json").decode("latin-1").split(";")[0]

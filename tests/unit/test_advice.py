@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from service.learning.advice import advice
+from service.learning.classifier import Counts
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
@@ -21,7 +22,7 @@ def seen(wrong: int, positive: int, averaged: int | None = None, events: int = 2
     learner = Learner(Identity(**identity), options=Options(window=100, serve=serve))
     counts = {"wrong": wrong, "positive": positive} | ({} if averaged is None else {"averaged": averaged})
     learner.watch.recent = Recent(100, {name: np.arange(100) < n for name, n in counts.items()})
-    learner.counts.confusion = [[events, 0], [0, 0]]
+    learner.counts = Counts([[events, 0], [0, 0]])
     return advice(learner)
 
 
