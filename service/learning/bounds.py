@@ -44,7 +44,8 @@ class Separation(NamedTuple):
 
     x here is what an update adds, up to its sign: the event's vector, times η·weight, and twice that for bipolar
     error-correction. `squared_radius` is R² = β² = max ‖x‖², to which with margins each event adds 2·η·weight·margin,
-    as to what ‖w‖² grows by; `margin` is γ = α = min y·w_opt·x, `squared_norm` is ‖w_opt‖².
+    as to what ‖w‖² grows by; `margin` is γ = α = min y·w_opt·x, `squared_norm` is ‖w_opt‖². Of classes it is Kesler's
+    vector, twice as long in square.
 
     >>> Separation(squared_radius=4.0, margin=0.5, squared_norm=1.0).updates
     16.0

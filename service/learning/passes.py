@@ -6,6 +6,9 @@ updates, since a pass without one is the last that changes anything. Varner (Lec
 `maxiter` passes, Hu at a pass without any (his FLAG). On data that nothing separates the rule never settles.
 
 Batch gradient descent of the linear unit is beside them: a pass is then one step over the whole set.
+
+Of three classes and more w is of shape (columns, classes), y·s is an event's own score less the largest other, and the
+bounds are those of Kesler's vectors (e_y - e_r) ⊗ (1, x), one for each class r other than an event's own y.
 """
 
 import itertools
@@ -25,14 +28,13 @@ from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.kernel import Vector
 from service.learning.rules import RULES
 from service.learning.scale import Scaler
-from service.learning.start import initial
+from service.learning.start import initial, rows
 from service.learning.weights import Weights
 
 SETTLED = 1e-12
 """Relative: a loss that falls by less in a pass falls no more."""
 RISEN = 1e6
 """A linear unit whose loss is so many times that of zero weights only gets worse: its updates overshoot ever more."""
-_NO_AVERAGE = np.zeros(0)
 
 
 class Data(NamedTuple):
@@ -69,6 +71,8 @@ def gather(identity: Identity, records: Sequence[bytes | None], start: Weights |
     if identity.scale == "standard":
         batch = Scaler(len(columns)).learn(batch)  # once, as a stream would: each event by those before it and itself
     given = start.vector if start else np.zeros(0)
+    if identity.multiclass:
+        return Data(batch, columns, rows(identity.start, 0, len(columns), identity.classes), rejects)
     rest = initial(identity.start, len(given), len(columns) - len(given))
     return Data(batch, columns, np.concatenate([given, rest]), rejects)
 
@@ -87,15 +91,17 @@ def fit(
 
 
 def _passes(identity: Identity, batch: Batch, w: Vector, trace: bool) -> Iterator[Pass]:
-    y, zero_loss = batch.labels, _linear_loss(batch, np.zeros(len(batch.labels)))
-    parts = [_one(batch, i) for i in range(len(y))] if trace else [batch]
+    events = len(batch.labels)
+    y = np.ones(events) if identity.multiclass else batch.labels  # what makes margins of the kernel's scores
+    zero_loss = identity.classes * batch.weights.sum() / 2.0 if identity.multiclass else _linear_loss(batch, 0.0 * y)
+    parts = [_one(batch, i) for i in range(events)] if trace else [batch]
     reach = math.inf
     for number in itertools.count(1):
-        begun, updates, after = float(w @ w), 0, []
-        scores, squared = np.empty(len(y)), np.empty(len(y))
+        begun, after = float(w.ravel() @ w.ravel()), []
+        scores, squared, steps = np.empty(events), np.empty(events), np.empty(events)
         at = 0
         for part in parts:
-            learned = kernel.learn(identity, w, _NO_AVERAGE, part, reach=reach)
+            learned = kernel.learn(identity, w, w[:0], part, reach=reach)
             reach = learned.reach
             done = len(learned.scores)
             if done < len(part.labels):
@@ -105,14 +111,16 @@ def _passes(identity: Identity, batch: Batch, w: Vector, trace: bool) -> Iterato
                     f"weights beyond {MAX_SQUARED_NORM:g}",
                 )
             scores[at : at + done], squared[at : at + done] = learned.scores, learned.squared_norms
-            updates += int(np.count_nonzero(learned.steps))
+            steps[at : at + done] = learned.steps
             at += done
             after += [w.copy()] if trace else []
-        mistakes = int(np.count_nonzero(y * scores <= 0.0))
+        mistakes, updates = int(np.count_nonzero(y * scores <= 0.0)), int(np.count_nonzero(steps))
         driven = RULES[identity.rule].mistake_driven
         norms = _squared_norms(identity, batch, begun, scores, squared) if driven else np.zeros(0)
         if RULES[identity.rule].loss == "squared":
-            loss = _linear_loss(batch, scores)
+            # Of classes a step is η·weight times the root of Σ (y - o)².
+            squares = (steps / lengths_of(identity, batch)) ** 2
+            loss = float(batch.weights @ squares) / 2.0 if identity.multiclass else _linear_loss(batch, scores)
             if loss > RISEN * zero_loss:
                 raise _diverges(
                     identity, f"the loss rises from {zero_loss:g} at zero weights to {loss:g} in pass {number}"
@@ -141,10 +149,17 @@ def _one(batch: Batch, i: int) -> Batch:
 
 
 def _squared_norms(identity: Identity, batch: Batch, begun: float, scores: Vector, squared: Vector) -> Vector:
-    """‖w‖² after each update of a pass: each adds 2·step·s + step²·‖x‖² to the `begun` one."""
-    near, wrong = batch.labels * scores <= margins_of(identity, batch), identity.decide(scores) != (batch.labels > 0.0)
-    updated = near if RULES[identity.rule].updates == "mistakes" else wrong
-    step = np.where(updated, lengths_of(identity, batch) * batch.labels, 0.0)
+    """‖w‖² after each update of a pass: each adds 2·step·s + step²·‖x‖² to the `begun` one, of classes 2·step²·‖x‖²."""
+    if identity.multiclass:
+        updated, step, squared = scores <= 0.0, lengths_of(identity, batch), 2.0 * squared
+    else:
+        near, wrong = (
+            batch.labels * scores <= margins_of(identity, batch),
+            identity.decide(scores) != (batch.labels > 0.0),
+        )
+        updated = near if RULES[identity.rule].updates == "mistakes" else wrong
+        step = lengths_of(identity, batch) * batch.labels
+    step = np.where(updated, step, 0.0)
     norms: Vector = (begun + np.cumsum(step * (2.0 * scores + step * squared)))[updated]
     return norms
 
@@ -161,9 +176,13 @@ def margins_of(identity: Identity, batch: Batch) -> Vector:
 
 
 def squares_of(identity: Identity, batch: Batch, squared_norms: Vector) -> Vector:
-    """What each event's update adds to ‖w‖² at most, of mistake-driven rules: ‖z‖² + 2·η·weight·margin."""
+    """What each event's update adds to ‖w‖² at most, of mistake-driven rules: ‖z‖² + 2·η·weight·margin.
+
+    Of classes ‖z‖² is 2·(η·weight)²·‖x‖².
+    """
     lengths = lengths_of(identity, batch)
-    return lengths * lengths * squared_norms + 2.0 * lengths * margins_of(identity, batch)
+    moved = 2.0 if identity.multiclass else 1.0
+    return moved * lengths * lengths * squared_norms + 2.0 * lengths * margins_of(identity, batch)
 
 
 def descend(identity: Identity, batch: Batch, w: Vector, *, max_passes: int, trace: bool = False) -> Iterator[Pass]:
@@ -210,8 +229,14 @@ def scored(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
     """
     if w.ndim == 2:
         return kernel.scores_of_classes(w, batch)
-    learned = kernel.learn(_UNIT, w, _NO_AVERAGE, batch)
+    learned = kernel.learn(_UNIT, w, w[:0], batch)
     return learned.scores, learned.squared_norms
+
+
+def margins(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
+    """Each event's y·s, of classes its own score less the largest other, and ‖x‖²; nothing is learned."""
+    learned = kernel.learn(_UNIT, w, w[:0], batch)
+    return learned.scores if w.ndim == 2 else batch.labels * learned.scores, learned.squared_norms
 
 
 _UNIT = Identity(rule="threshold-unit")
@@ -219,9 +244,8 @@ _UNIT = Identity(rule="threshold-unit")
 
 def separated(identity: Identity, batch: Batch, w: Vector) -> Separation | None:
     """What the bounds need to know of data and a vector; None where it does not separate them."""
-    s, squared = scored(batch, w)
-    along = lengths_of(identity, batch) * batch.labels * s
-    return bounds.separation(along, squares_of(identity, batch, squared), w)
+    own, squared = margins(batch, w)
+    return bounds.separation(lengths_of(identity, batch) * own, squares_of(identity, batch, squared), w.ravel())
 
 
 class Bounded(NamedTuple):
@@ -272,6 +296,8 @@ class Extended(NamedTuple):
     """Hu's extended vectors: (1, x), negated where y = -1. w separates the events when w·z > 0 for all of them.
 
     Rows as in `Batch`, with the bias as column 0 in each; importance weights aside, since they move no boundary.
+    Of classes they are Kesler's, in the order of the events and of the classes that are not their own; column c of
+    class k is c·classes + k, where the weights have it whose rows stand one behind the other.
     """
 
     starts: NDArray[np.int64]
@@ -279,11 +305,24 @@ class Extended(NamedTuple):
     values: Vector
 
 
-def extended(batch: Batch) -> Extended:
+def extended(batch: Batch, classes: int = 2) -> Extended:
     """The extended vectors of events."""
-    lengths = np.diff(batch.starts).astype(np.int64)
-    starts = np.concatenate([[0], np.cumsum(lengths + 1)])
+    lengths = np.diff(batch.starts).astype(np.int64) + 1
     bias = np.asarray(batch.starts[:-1], np.int64)
     columns = np.insert(batch.columns.astype(np.int64), bias, 0)
     values = np.insert(batch.values, bias, 1.0)
-    return Extended(starts, columns, values * np.repeat(batch.labels, lengths + 1))
+    if classes == 2:
+        return Extended(_starts(lengths), columns, values * np.repeat(batch.labels, lengths))
+    own = np.repeat(batch.labels.astype(np.int64), classes - 1)
+    others = np.tile(np.arange(classes - 1), len(batch.labels))
+    others += others >= own
+    # Each event's extended vector so many times, and in each copy the own class's part beside the other's.
+    begun, lengths = (np.repeat(of, classes - 1) for of in (_starts(lengths)[:-1], lengths))
+    at = np.repeat(begun - _starts(lengths)[:-1], lengths) + np.arange(lengths.sum())
+    pairs = np.stack([np.repeat(own, lengths), np.repeat(others, lengths)], axis=1)
+    signed = np.stack([values[at], -values[at]], axis=1)
+    return Extended(2 * _starts(lengths), (columns[at, None] * classes + pairs).ravel(), signed.ravel())
+
+
+def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(lengths)])

@@ -5,6 +5,8 @@ of its column is at most 1: a margin in the maximum norm. Its dual looks for λ 
 ‖Σ λ_i z_i‖₁ least, of columns scaled so. Either γ > 0, and w separates; or some λ makes the sum zero, and then no w can
 have w·z_i > 0 for all i, as Σ λ_i (w·z_i) = 0 (Gordan's theorem). The solver's word is taken for neither: margins are
 looked at beyond their rounding, and λ is mended in fractions, so that the sum is zero exactly, where it is small.
+
+Of three classes and more z are Kesler's vectors, one less than there are classes for each event.
 """
 
 from fractions import Fraction
@@ -12,13 +14,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from service.learning.events import Batch
 from service.learning.kernel import Vector
-from service.learning.passes import Extended
+from service.learning.passes import extended
 
 ZERO = 1e-9
 """Of columns whose largest |value| is 1: a sum no larger is zero up to rounding."""
 EXACT = 2000
 """A combination of so many numbers, events times columns, is mended in fractions; that takes a second."""
+KESLER = 1_000_000
+"""Numbers of Kesler's vectors, at most: 700,000 take 6 s, and three times as many half a minute."""
 SECONDS = 60.0
 
 
@@ -26,19 +31,23 @@ class Evidence(NamedTuple):
     """One of three: a separating vector, a combination that shows there is none, or the reason why it is not known."""
 
     vector: Vector | None = None
-    """w, with a 0 for each column that no event has."""
+    """w, of the model's shape, with a 0 for each column that no event has."""
     combination: list[tuple[int, float]] | None = None
-    """(i, λ_i) of each λ_i > 0, largest first."""
+    """(i, λ_i) of each λ_i > 0, largest first; i is the place of z_i among the extended vectors."""
     residual: float = 0.0
     """The largest part of Σ λ_i z_i, columns scaled so that their largest |value| is 1; 0 where it is known exactly."""
     unknown: str | None = None
 
 
-def separate(data: Extended, width: int, seconds: float = SECONDS) -> Evidence:
-    """Look for a separating vector of `width` weights. Raises ImportError where scipy is missing."""
+def separate(batch: Batch, shape: tuple[int, ...], classes: int = 2, seconds: float = SECONDS) -> Evidence:
+    """Look for a separating vector, weights of this shape. Raises ImportError where scipy is missing."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, hstack
 
+    numbers = 2 * (classes - 1) * (len(batch.values) + len(batch.labels))
+    if classes > 2 and numbers > KESLER:
+        return Evidence(unknown=f"Kesler's vectors have {numbers:,} numbers, and the linear program takes {KESLER:,}")
+    data = extended(batch, classes)
     used, place = np.unique(data.columns, return_inverse=True)
     rows = len(data.starts) - 1
     raw = csr_array((data.values, place, data.starts), shape=(rows, len(used)))
@@ -59,8 +68,8 @@ def separate(data: Extended, width: int, seconds: float = SECONDS) -> Evidence:
     w = answer.x[:-1]
     # However the sums are rounded, these margins are above zero.
     if np.all(z @ w > (len(used) + 1) * np.finfo(float).eps * (abs(z) @ np.abs(w))):
-        vector = np.zeros(width)
-        vector[used] = w / scale
+        vector = np.zeros(shape)
+        vector.ravel()[used] = w / scale
         return Evidence(vector)
     weights = np.maximum(0.0, -answer.ineqlin.marginals)
     weights /= weights.sum()

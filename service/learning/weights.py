@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import ConfigurationError
-from service.learning.identity import MAX_SQUARED_NORM, Identity
+from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
 from service.learning.start import GIVEN
 
 FORMAT_VERSION = 1
@@ -49,13 +49,18 @@ class _Mode(msgspec.Struct):
 class _About(msgspec.Struct):
     scale: str | None = None
     features: _Mode = msgspec.field(default_factory=_Mode)
+    classes: list[Label] = []
 
 
 def read(raw: bytes, source: str, mode: str, scale: str) -> Weights:
     """Weights from a file's bytes, for features of this mode and scale; raises ConfigurationError with the `source`."""
     try:
-        weights = msgspec.json.decode(raw, type=Weights)
         about = msgspec.json.decode(raw, type=_About)
+        if len(about.classes) > 2:
+            raise ConfigurationError(
+                f"{source}: its weights are of {len(about.classes):,} labels, and only those of two can be taken up"
+            )
+        weights = msgspec.json.decode(raw, type=Weights)
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"{source}: {error}: expected what `perceptron export` writes") from None
     if (given := about.features.mode or mode) != mode:
@@ -77,6 +82,7 @@ def as_json(
 ) -> dict[str, Any]:
     """Weights as the JSON names their parts; `coef` is in column order, and `names` those of its columns, if named.
 
+    Of three labels and more `w` has a column for each, and `coef` a row, beside a number of `intercept`.
     `about` says where they are from, `sums` what their values are scaled by.
     """
     features: dict[str, Any] = {"mode": identity.features}
@@ -99,7 +105,7 @@ def as_json(
         "names": names if identity.features == "named" else None,
         "n_features": len(w) - 1,
         "classes": list(identity.labels or (-1, 1)),
-        "intercept": float(w[0]),
-        "coef": w[1:].tolist(),
+        "intercept": w[0].tolist(),
+        "coef": w[1:].T.tolist(),
         "counts": counts,
     }

@@ -1,7 +1,8 @@
 """`perceptron export`: a model's newest snapshot as JSON, as a fitted scikit-learn pipeline, as ONNX.
 
-All three answer as the service does: s = coef · x + intercept, and the second class only when s > 0. JSON and ONNX take
-columns, scikit-learn's pipeline what the model takes: flat events by name, or rows.
+All three answer as the service does: s = coef · x + intercept, and the second class only when s > 0; with a row of coef
+for each of three classes and more the first of those with the largest s. JSON and ONNX take columns, scikit-learn's
+pipeline what the model takes: flat events by name, or rows.
 """
 
 import asyncio
@@ -15,9 +16,10 @@ from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, DataError
 from service.learning import weights
+from service.learning.identity import Label
 from service.learning.learner import Learner
-from service.serving.models import Answering, Model
-from service.serving.report import Description
+from service.serving.models import Answering
+from service.serving.report import Version
 from service.settings.load import Settings
 from service.tools import files
 from service.tools.stored import newest
@@ -49,7 +51,7 @@ async def _newest(settings: Settings, name: str) -> Answering:
 
 def as_json(name: str, a: Answering) -> dict[str, Any]:
     """The model as the JSON names its parts."""
-    described = Description.of(Model(name), a)
+    saved = Version.of(a.digest, a.head)
     counts = (
         "events",
         "mistakes",
@@ -60,42 +62,52 @@ def as_json(name: str, a: Answering) -> dict[str, Any]:
         "skipped",
         "ignored_features",
     )
-    about = ("model", "version", "saved_at", "state_digest")
     return weights.as_json(
         a.learner.identity,
         a.learner.columns.names,
         a.learner.served,
-        {part: getattr(described, part) for part in counts},
-        {part: getattr(described, part) for part in about},
+        {part: getattr(a.learner.counts, part) for part in counts},
+        {
+            "model": name,
+            "version": saved.version,
+            "saved_at": saved.saved_at,
+            "state_digest": a.head.state_digest,
+        },
         a.learner.scaler.arrays(len(a.learner.columns)) if a.learner.scaler else None,
     )
 
 
-def _labels(a: Answering) -> list[Any]:
-    """The labels that the service answers with: negative, positive."""
-    return [a.learner.label(-1.0), a.learner.label(1.0)]
+def _labels(a: Answering) -> list[Label]:
+    """The labels that the service answers with, in the order of its classes: of two negative, positive."""
+    return list(a.learner.identity.labels or (-1, 1))
 
 
 def _fitted(name: str, a: Answering) -> Any:
-    """A scikit-learn Perceptron with this state; `partial_fit` goes on by the same rule where nothing is scaled."""
+    """A scikit-learn Perceptron with this state; `partial_fit` goes on by the same rule where nothing is scaled.
+
+    Of three classes and more it does not: scikit-learn's learns each against the rest.
+    """
     from sklearn.linear_model import Perceptron
 
     learner, labels = a.learner, _labels(a)
     if len(learner.served) == 1:
         raise DataError(f"model {name} knows no feature yet, and scikit-learn takes no model without")
-    coef, intercept = _unscaled(name, learner)
     fitted = Perceptron(eta0=learner.identity.eta, shuffle=False)
-    fitted.coef_, fitted.intercept_ = coef[None, :], np.array([intercept])
+    fitted.coef_, fitted.intercept_ = _unscaled(name, learner)
     # An array of its own would turn labels of two types into one.
-    fitted.classes_ = np.array(labels, None if type(labels[0]) is type(labels[1]) else object)
-    fitted.n_features_in_ = len(coef)
+    fitted.classes_ = np.array(labels, None if len(set(map(type, labels))) == 1 else object)
+    fitted.n_features_in_ = fitted.coef_.shape[1]
     fitted.n_iter_, fitted.t_ = 1, 1.0 + learner.counts.events
     return fitted
 
 
-def _unscaled(name: str, learner: Learner) -> tuple[NDArray[np.float64], float]:
-    """Weights and intercept for values as they are: w·(x - mean)/σ is (w/σ)·x less w·mean/σ, where all are there."""
-    intercept, coef = float(learner.served[0]), learner.served[1:].copy()
+def _unscaled(name: str, learner: Learner) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Weights and intercept for values as they are, a row for each class, and of two one.
+
+    w·(x - mean)/σ is (w/σ)·x less w·mean/σ, where all are there.
+    """
+    rows = np.atleast_2d(learner.served.T)
+    intercept, coef = rows[:, 0].copy(), rows[:, 1:].copy()
     if learner.scaler is None:
         return coef, intercept
     if learner.identity.features != "positional":
@@ -105,8 +117,8 @@ def _unscaled(name: str, learner: Learner) -> tuple[NDArray[np.float64], float]:
         )
     n, mean, m2 = (array[1:] for array in learner.scaler.arrays(len(learner.columns)).values())
     deviation = np.sqrt(m2 / np.maximum(n, 1.0))
-    coef = np.divide(coef, deviation, out=np.zeros(len(coef)), where=deviation > 0.0)
-    return coef, intercept - float(coef @ mean)
+    coef = np.divide(coef, deviation, out=np.zeros_like(coef), where=deviation > 0.0)
+    return coef, intercept - coef @ mean
 
 
 def _skops(name: str, a: Answering) -> bytes:
@@ -136,7 +148,7 @@ def _pipeline(learner: Learner, fitted: Any) -> Any:
 
 
 def _onnx(name: str, a: Answering) -> bytes:
-    """Input `features`, float64 rows; outputs `label`, and `scores` with -s and s in a row."""
+    """Input `features`, float64 rows; outputs `label`, and `scores`: of two -s and s in a row, else each class's."""
     try:
         from skl2onnx import convert_sklearn
         from skl2onnx.common.data_types import DoubleTensorType
@@ -144,7 +156,8 @@ def _onnx(name: str, a: Answering) -> bytes:
         raise _lacking("--onnx", "onnx") from None
     labels = _labels(a)
     if not (all(isinstance(x, int) for x in labels) or all(isinstance(x, str) for x in labels)):
-        raise DataError(f"model {name}: ONNX takes labels that are all integers or all strings, not {labels}")
+        some = ", ".join(map(repr, labels[:5])) + ", …" * (len(labels) > 5)
+        raise DataError(f"model {name}: ONNX takes labels that are all integers or all strings, not [{some}]")
     fitted = _fitted(name, a)
     model = convert_sklearn(
         fitted,

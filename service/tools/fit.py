@@ -8,6 +8,7 @@ import json
 import math
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from rich.console import Console
 
 from service.errors import ConfigurationError, DataError
 from service.learning import bounds, passes, weights
-from service.learning.identity import Identity
+from service.learning.identity import Identity, Label
 from service.learning.kernel import Vector
 from service.learning.passes import Bounded, Data, Pass
 from service.learning.separable import Evidence, separate
@@ -27,9 +28,12 @@ from service.settings.model import ModelSettings
 from service.streaming.cluster import Cluster
 from service.tools import files
 from service.tools.formats import Events, format_of
+from service.tools.profile import plain, shown
 
 SHOWN = 10
 BAR = 30
+FEW = 5
+"""Of the weights of each of several labels."""
 EVERY_PASS = 100
 """Of later passes one a second is shown."""
 TRACED = 10_000
@@ -75,6 +79,8 @@ def settings_of(settings: Settings, model: str | None, flags: dict[str, Any], wa
     own = model_settings(settings, model, flags)
     if own.rule == "threshold-unit":
         raise ConfigurationError("a threshold-unit never learns: there is nothing to fit")
+    if wanted.batch and own.labels and len(own.labels) > 2:
+        raise ConfigurationError(f"--batch is of two labels, and there are {len(own.labels):,}: leave it out")
     return own
 
 
@@ -110,12 +116,13 @@ def fit(source: Source, own: ModelSettings, wanted: Wanted, output: str | None, 
     if not len(data.batch.labels):
         aside = f" ({_reasons(rejected)})" if rejected else ""
         raise DataError(f"{source.name}: no event to learn{aside}")
-    if wanted.trace and len(data.batch.labels) * len(data.columns) > TRACED:
+    if wanted.trace and len(data.batch.labels) * data.start.size > TRACED:
         raise ConfigurationError(f"--trace is for small data: at most {TRACED:,} numbers, events times weights")
     if wanted.batch and own.eta is None:
         identity = msgspec.structs.replace(identity, eta=passes.stable_eta(data.batch))
     w = data.start.copy()
     result = _learn(identity, data, w, wanted)
+    labels = list(identity.labels or ()) if identity.multiclass else []
     counts = {
         "events": len(data.batch.labels),
         "passes": len(result.passes),
@@ -128,9 +135,9 @@ def fit(source: Source, own: ModelSettings, wanted: Wanted, output: str | None, 
         files.write(output, msgspec.json.encode(fitted) + b"\n")
     places = [source.places[i] for i in data.batch.records]
     if as_json:
-        typer.echo(json.dumps(_json(result, places, fitted), ensure_ascii=False))
+        typer.echo(json.dumps(_json(result, data, places, labels, fitted), ensure_ascii=False))
     else:
-        _print(result, data, places, w, rejected, wanted)
+        _print(result, data, places, labels, w, rejected, wanted)
     return 0 if result.bounded is None or result.bounded.held else 4
 
 
@@ -160,7 +167,7 @@ def _learn(identity: Identity, data: Data, w: Vector, wanted: Wanted) -> Result:
     evidence = None
     if last.errors or no_bound is None:
         try:
-            evidence = separate(passes.extended(data.batch), len(w))
+            evidence = separate(data.batch, w.shape, identity.classes)
         except ImportError:
             evidence = Evidence(unknown="pip install 'perceptron-service[fit]' for the linear program that tells")
     bounded = None
@@ -197,56 +204,98 @@ class _Shown:
             self._last, self._waiting = time.monotonic(), None
 
 
-def _print(result: Result, data: Data, places: list[str], w: Vector, rejected: Counter[str], wanted: Wanted) -> None:
+def _print(
+    result: Result,
+    data: Data,
+    places: list[str],
+    labels: list[Label],
+    w: Vector,
+    rejected: Counter[str],
+    wanted: Wanted,
+) -> None:
     for one in result.passes if wanted.trace else ():
         for place, after in zip(places if len(one.trace) == len(places) else ["all"], one.trace, strict=True):
-            typer.echo(f"pass {one.number}  {place}  [{' '.join(f'{value:g}' for value in after)}]")
+            rows = " ".join(f"[{' '.join(f'{value:g}' for value in row)}]" for row in np.atleast_2d(after.T))
+            typer.echo(f"pass {one.number}  {place}  {rows}")
     typer.echo(_ending(result, wanted))
     events = len(data.batch.labels)
     count = sum(rejected.values())
     aside = f", {count} record{'s' * (count != 1)} set aside ({_reasons(rejected)})" if rejected else ""
-    typer.echo(f"data     {events:,} event{'s' * (events != 1)}, {len(data.columns) - 1:,} features{aside}")
-    largest = np.argsort(-np.abs(w[1:]), kind="stable")[:SHOWN] + 1
-    parts = [f"bias {w[0]:g}", *(f"{data.columns.name_of(int(c))} {w[c]:g}" for c in sorted(largest))]
-    more = f" and {len(w) - 1 - len(largest):,} smaller" if len(w) - 1 > len(largest) else ""
-    typer.echo(f"weights  {', '.join(parts)}{more}")
+    of = f" of {len(labels):,} labels" if labels else ""
+    typer.echo(f"data     {events:,} event{'s' * (events != 1)}{of}, {len(data.columns) - 1:,} features{aside}")
+    for label, row in zip(labels[:SHOWN], w.T, strict=False):
+        typer.echo(f"weights  {plain(shown(label))}: {_largest(row, data, FEW)}")
+    if not labels:
+        typer.echo(f"weights  {_largest(w, data, SHOWN)}")
+    if len(labels) > SHOWN:
+        typer.echo(f"         and {len(labels) - SHOWN:,} labels more: -o and --json have them all")
     evidence = result.evidence
     if evidence and evidence.combination:
-        terms = [f"{part:.6g}·z({places[i]})" for i, part in evidence.combination[:SHOWN]]
+        terms = [
+            f"{part:.6g}·z({place}{'' if other is None else f', {plain(shown(other))}'})"
+            for place, other, part in _combined(evidence.combination[:SHOWN], data, places, labels)
+        ]
         hidden = len(evidence.combination) - len(terms)
         terms += [f"{hidden} more"] if hidden else []
         zero = f"to within {evidence.residual:.1g}, columns scaled to at most 1" if evidence.residual else "exactly"
-        typer.echo(f"evidence {' + '.join(terms)} = 0 {zero}, with z = y·(1, x): no w has w·z > 0 for all of them")
+        z = "z(·, r) = (e_y - e_r) ⊗ (1, x)" if labels else "z = y·(1, x)"
+        typer.echo(f"evidence {' + '.join(terms)} = 0 {zero}, with {z}: no w has w·z > 0 for all of them")
     elif evidence and evidence.vector is not None and result.ended != "converged":
-        v = evidence.vector
-        margin = float((data.batch.labels * passes.scored(data.batch, v)[0]).min())
+        margin = float(passes.margins(data.batch, evidence.vector)[0].min())
+        beyond = "w·z" if labels else "y·w·x"
         typer.echo(
-            f"evidence a linear program finds w with y·w·x >= {margin:.6g} for every event and no weight times its "
+            f"evidence a linear program finds w with {beyond} >= {margin:.6g} for every event and no weight times its "
             f"column's largest |value| beyond 1: the largest margin in that norm"
         )
     elif evidence and evidence.unknown:
-        typer.echo(f"evidence none: {evidence.unknown}")
-    _print_bounds(result)
+        known = "that they converged" if result.ended == "converged" else "none"
+        typer.echo(f"evidence {known}: {evidence.unknown}")
+    _print_bounds(result, bool(labels))
 
 
-def _print_bounds(result: Result) -> None:
+def _largest(w: Vector, data: Data, count: int) -> str:
+    """The bias and the largest of the other weights."""
+    largest = np.argsort(-np.abs(w[1:]), kind="stable")[:count] + 1
+    parts = [f"bias {w[0]:g}", *(f"{data.columns.name_of(int(c))} {w[c]:g}" for c in sorted(largest))]
+    more = f" and {len(w) - 1 - len(largest):,} smaller" if len(w) - 1 > len(largest) else ""
+    return f"{', '.join(parts)}{more}"
+
+
+def _combined(
+    combination: list[tuple[int, float]], data: Data, places: list[str], labels: list[Label]
+) -> Iterator[tuple[str, Label | None, float]]:
+    """Of each vector of a combination its event's place, the label that it is set against, and its coefficient."""
+    for i, part in combination:
+        if labels:
+            event, other = divmod(i, len(labels) - 1)
+            yield places[event], labels[other + (other >= data.batch.labels[event])], part
+        else:
+            yield places[i], None, part
+
+
+def _radius(b: Bounded, classes: bool) -> float:
+    """R = max ‖(1, x)‖: Kesler's vectors, of classes, have it two times."""
+    return math.sqrt(b.separation.squared_radius / (2.0 if classes else 1.0))
+
+
+def _print_bounds(result: Result, classes: bool) -> None:
     b = result.bounded
     if b is None:
         if result.no_bound and not result.passes[-1].errors:
             typer.echo(f"bound    none: {result.no_bound}")
         return
     s = b.separation
-    radius, norm = math.sqrt(s.squared_radius), math.sqrt(s.squared_norm)
+    twice, beta = ("2·", "β² = 2·R²") if classes else ("", "β = R")
     made = f"{b.updates:,} update{'s' * (b.updates != 1)}"
     if b.novikoff is not None:
         typer.echo(
-            f"bound    {made} <= {b.novikoff:.6g} = (R/γ)²·‖w_opt‖²: R = {radius:.6g}, γ = {s.margin:.6g}, "
-            f"‖w_opt‖ = {norm:.6g} (w_opt: {_vector(b)})"
+            f"bound    {made} <= {b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²: R = {_radius(b, classes):.6g}, "
+            f"γ = {s.margin:.6g}, ‖w_opt‖ = {math.sqrt(s.squared_norm):.6g} (w_opt: {_vector(b)})"
         )
         low, high = s.sides(np.array([float(b.updates)]))
         typer.echo(
             f"norm     n²α²/‖w0‖² <= ‖w(n)‖² <= n·β² {'held' if b.norms else 'BROKEN'} at "
-            f"{'every update' if b.norms else 'an update'} (α = γ, β = R, w0 = w_opt); at the last: "
+            f"{'every update' if b.norms else 'an update'} (α = γ, {beta}, w0 = w_opt); at the last: "
             f"{low[0]:.6g} <= {_last_norm(result):.6g} <= {high[0]:.6g}"
         )
     typer.echo(
@@ -301,7 +350,8 @@ def _reasons(rejected: Counter[str]) -> str:
     return ", ".join(f"{reason} {n}" for reason, n in sorted(rejected.items()))
 
 
-def _json(result: Result, places: list[str], fitted: dict[str, Any]) -> dict[str, Any]:
+def _json(result: Result, data: Data, places: list[str], labels: list[Label], fitted: dict[str, Any]) -> dict[str, Any]:
+    """All of it; of classes each vector is a row for each label, bias first."""
     evidence, b = result.evidence, result.bounded
     separable = None
     if b is not None or (evidence and evidence.vector is not None):
@@ -312,15 +362,18 @@ def _json(result: Result, places: list[str], fitted: dict[str, Any]) -> dict[str
         separable = True
     passes_ = [
         {"pass": p.number, "mistakes": p.mistakes, "updates": p.updates, "errors": p.errors, "loss": p.loss}
-        | ({"trace": [after.tolist() for after in p.trace]} if p.trace else {})
+        | ({"trace": [after.T.tolist() for after in p.trace]} if p.trace else {})
         for p in result.passes
     ]
     return {
         "ended": result.ended,
         "separable": separable,
         "evidence": {
-            "separating": None if evidence is None or evidence.vector is None else evidence.vector.tolist(),
-            "combination": [{"event": places[i], "coefficient": part} for i, part in evidence.combination]
+            "separating": None if evidence is None or evidence.vector is None else evidence.vector.T.tolist(),
+            "combination": [
+                {"event": place, "coefficient": part} | ({} if other is None else {"against": other})
+                for place, other, part in _combined(evidence.combination, data, places, labels)
+            ]
             if evidence and evidence.combination
             else None,
             "residual": evidence.residual if evidence and evidence.combination else None,
@@ -331,7 +384,7 @@ def _json(result: Result, places: list[str], fitted: dict[str, Any]) -> dict[str
         else {
             "updates": b.updates,
             "vector": b.vector,
-            "radius": math.sqrt(b.separation.squared_radius),
+            "radius": _radius(b, bool(labels)),
             "margin": b.separation.margin,
             "norm": math.sqrt(b.separation.squared_norm),
             "novikoff": b.novikoff,

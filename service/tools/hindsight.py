@@ -12,7 +12,7 @@ from service.learning.kernel import Vector
 from service.learning.learner import Learner
 from service.learning.scale import Scaler
 from service.learning.separable import separate
-from service.learning.start import initial
+from service.learning.start import initial, rows
 from service.settings.model import ModelSettings
 from service.streaming.cluster import Cluster
 
@@ -44,11 +44,11 @@ async def best_bound(cluster: Cluster, topic: str, own: ModelSettings, learner: 
     for name, u in _references(learner, batch).items():
         scale = direction(u)
         if scale > 0.0:
-            scores, squared_norms = passes.scored(batch, u)
-            along = scale * passes.lengths_of(learner.identity, batch) * batch.labels * scores
+            margins, squared_norms = passes.margins(batch, u)
+            along = scale * passes.lengths_of(learner.identity, batch) * margins
             radius = float(passes.squares_of(learner.identity, batch, squared_norms).max())
-            began = float(begun @ begun)
-            best = hindsight(along, radius, began, scale * float(u @ begun), learner.watch.squared_steps - began)
+            began, begun_along = float(begun.ravel() @ begun.ravel()), scale * float(u.ravel() @ begun.ravel())
+            best = hindsight(along, radius, began, begun_along, learner.watch.squared_steps - began)
             found.append({"updates": best.updates, "gamma": best.gamma, "reference": name})
     if not found:
         raise DataError("no event was learned, so there is no reference")
@@ -60,7 +60,7 @@ def _references(learner: Learner, batch: Batch) -> dict[str, Vector]:
     if learner.average is not None:
         found["the average"] = learner.average
     try:
-        evidence = separate(passes.extended(batch), len(learner.weights))
+        evidence = separate(batch, learner.weights.shape, learner.identity.classes)
     except ImportError:
         return found
     if evidence.vector is not None:
@@ -72,6 +72,8 @@ def _begun(own: ModelSettings, learner: Learner) -> Vector:
     """w(0): what the identity begins with, in the learner's columns."""
     given = own.start_weights()
     columns = len(learner.columns)
+    if learner.identity.multiclass:
+        return rows(learner.identity.start, 0, columns, learner.identity.classes)
     if given is None:
         return initial(learner.identity.start, 0, columns)
     if given.identity != learner.identity.start:

@@ -23,7 +23,14 @@ from sklearn.pipeline import Pipeline
 
 from service.embedded import servers
 from service.embedded.servers import Server
+from service.errors import DataError
+from service.learning.learner import Learner
+from service.settings.load import load
+from service.settings.model import ModelSettings
+from service.snapshots.store import RedisStore
+from service.tools import export as tool
 from tests.conftest import Running, clean_environment, delete_topic, event, perceptron, wait
+from tests.saving import keeper, save
 
 SETTINGS = """
 [model]
@@ -202,6 +209,83 @@ def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, mo
     np.testing.assert_allclose(both[:, 0], -scores, **close)
     assert told.tolist() == labels
     assert session.get_modelmeta().custom_metadata_map["state_digest"] == about["state_digest"]
+
+
+CLASSES: dict[str, Any] = {
+    "words": {"labels": ["z", "a", "é"]},
+    "hashed": {"labels": [7, -1, 0, 3], "features": "hashed", "bits": 4, "rule": "lms", "eta": 1e-9},
+    "rows": {
+        "labels": [2, 0, 1],
+        "features": "positional",
+        "dimension": 8,
+        "scale": "standard",
+        "average": True,
+        "serve": "average",
+    },
+    "some": {"labels": [0, "b", 1.5]},
+    "equals": {"labels": ["b", "a", "c"]},
+}
+
+
+@pytest.mark.parametrize("model", CLASSES)
+def test_classes_answer_as_the_service_does(redis: Server, tmp_path: Path, model: str) -> None:
+    """JSON, scikit-learn and ONNX: each class's score on 1,000 instances, and the first label of the largest."""
+    own = ModelSettings(**CLASSES[model])
+    learner = Learner(own.identity(), options=own.options())
+    learner.begin({0: 0})
+    labels, r = list(own.labels or ()), random.Random(model)
+    kind = "scaled-rows" if model == "rows" else "named"
+    events = [event(instance(r, kind), r.choice(labels)) for _ in range(300)]
+    # Beside the wrong one all are equal, and so they are where n0 = -1: the first.
+    learner.apply(0, 0, [event({"n0": 1}, "c")] if model == "equals" else events)
+    name = f"classes-{model}"
+
+    async def saved() -> None:
+        async with RedisStore(f"redis://{redis.address}/0") as store:
+            if not await store.there(name):  # else a worker comes here again
+                await save(keeper(store, name), learner)
+
+    asyncio.run(saved())
+    settings = load(None, {"redis": {"url": f"redis://{redis.address}/0"}, "models": {name: CLASSES[model]}})
+    files = {part: str(tmp_path / f"m.{part}") for part in ("json", "skops", "onnx")}
+    if model == "some":
+        with pytest.raises(DataError, match=r"all integers or all strings, not \[0, 'b', 1.5\]$"):
+            tool.export(settings, name, None, None, files["onnx"])
+    tool.export(settings, name, files["json"], files["skops"], None if model == "some" else files["onnx"])
+    import skops.io  # as above
+
+    about, fitted = json.loads(Path(files["json"]).read_text()), skops.io.load(files["skops"], trusted=[])
+    assert about["classes"] == labels
+    assert (len(about["intercept"]), len(about["coef"])) == (len(labels), len(labels))
+    assert {len(row) for row in about["coef"]} == {about["n_features"]}
+    assert about["counts"]["events"] == sum(map(sum, about["counts"]["confusion"])) == learner.counts.events
+    last = fitted if model == "rows" else fitted[-1]
+    assert (last.coef_.shape, last.classes_.tolist()) == ((len(labels), about["n_features"]), labels)
+
+    instances = [instance(r, kind) for _ in range(1000)] + [[0.0] * 8 if model == "rows" else {}]
+    instances += [{"n0": -1.0}] if model == "equals" else []
+    scores = np.array([learner.score(learner.flattener.of(x, "/features"))[0] for x in instances])
+    told = [learner.label(row) for row in scores]
+    if model == "equals":
+        assert (set(told), told[-1], scores[-1].tolist()) == ({"b", "c"}, "b", [0, 0, 0])
+    else:
+        assert set(told) == set(labels)
+    close: Any = {"rtol": 1e-9, "atol": 1e-12}
+    x = matrix(about, instances)
+    given = x if model == "rows" else [dict(_readme()["flat"](one)) for one in instances]
+    np.testing.assert_allclose(fitted.decision_function(given), scores, **close)
+    assert fitted.predict(given).tolist() == told
+    shown = x
+    if model == "rows":
+        n, mean, m2 = (np.array(about[part]) for part in ("count", "mean", "m2"))
+        shown = (x - mean) / np.sqrt(m2 / n)
+    np.testing.assert_allclose(shown @ np.array(about["coef"]).T + about["intercept"], scores, **close)
+    if model != "some":
+        onnx.checker.check_model(files["onnx"], full_check=True)
+        dense = np.asarray(x.todense() if model == "hashed" else x, np.float64)
+        said, every = onnxruntime.InferenceSession(files["onnx"]).run(["label", "scores"], {"features": dense})
+        np.testing.assert_allclose(every, scores, **close)
+        assert said.tolist() == told
 
 
 def test_scikit_learn_goes_on_by_the_same_rule(service: Running, tmp_path: Path) -> None:

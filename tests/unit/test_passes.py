@@ -54,7 +54,7 @@ def augmented(events: Events) -> list[tuple[Vector, float]]:
 
 
 def evidence(data: Data) -> Evidence:
-    return separate(passes.extended(data.batch), len(data.start))
+    return separate(data.batch, data.start.shape)
 
 
 def test_row_4_varners_stop_and_sign() -> None:
@@ -405,6 +405,6 @@ def test_a_program_that_runs_out_of_time_says_so() -> None:
     random = np.random.default_rng(0)
     events = [(tuple(row), int(random.integers(2))) for row in random.normal(size=(2000, 30))]
     data = gather(listed(30), events)
-    found = separate(passes.extended(data.batch), 31, seconds=0.0)
+    found = separate(data.batch, data.start.shape, seconds=0.0)
     assert found.unknown is not None
     assert "ime limit" in found.unknown

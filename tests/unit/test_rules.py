@@ -35,6 +35,11 @@ def test_weights_of_other_features_are_refused() -> None:
         ConfigurationError, match=r'w\.json: its weights are of scale = "standard", the model has "none"'
     ):
         read(raw[:-1] + b',"scale":"standard"}', "w.json", "positional", "none")
+    raw = b'{"coef":[[1],[2],[3]],"intercept":[0,0,0],"classes":["a","b","c"]}'
+    with pytest.raises(
+        ConfigurationError, match=r"^w\.json: its weights are of 3 labels, and only those of two can be taken up$"
+    ):
+        read(raw, "w.json", "positional", "none")
 
 
 @pytest.mark.parametrize("number", ["1e101", "-1e200", "1e999"])
