@@ -5,6 +5,7 @@ A model is one, which also reads the log: `learner.Learner`.
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -22,6 +23,8 @@ from service.learning.recent import Recent
 from service.learning.rules import RULES
 from service.learning.start import initial
 from service.learning.watch import Watch
+
+_NOBODY: Mapping[str, NDArray[np.bool_]] = MappingProxyType({})
 
 
 class Counts(msgspec.Struct, forbid_unknown_fields=True):
@@ -49,6 +52,14 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True):
     def wrong_predictions(self) -> int:
         """Events whose predicted label, before learning, differed from the true one."""
         return self.confusion[0][1] + self.confusion[1][0]
+
+
+def diverges(identity: Identity, partition: int, offset: int) -> str:
+    """What is said of weights that the event at this offset would take beyond their limit."""
+    return (
+        f"rule {identity.rule} with eta {identity.eta:g}: the update at offset {offset} of partition {partition} takes "
+        f"the squared norm of the weights beyond {MAX_SQUARED_NORM:g}"
+    )
 
 
 class Classifier:
@@ -144,8 +155,13 @@ class Classifier:
         self._reach = learned.reach
         return learned
 
-    def count(self, batch: Batch, learned: Learned, known: int) -> None:
-        """Count the events that were learned; `known` is how many columns there were before them."""
+    def count(
+        self, batch: Batch, learned: Learned, known: int, others: Mapping[str, NDArray[np.bool_]] = _NOBODY
+    ) -> NDArray[np.bool_]:
+        """Count the events that were learned; `known` is how many columns there were before them.
+
+        `others` are those that predicted the same events, and were they right? So says it of the weights that answer.
+        """
         if len(self.columns) > known:
             self.watch.grow(initial(self.identity.start, known, len(self.columns) - known), known, self.columns.names)
         counts, scores, truth = self.counts, learned.scores, batch.labels > 0.0
@@ -159,9 +175,11 @@ class Classifier:
         for row, new in zip(counts.confusion, (table[:2], table[2:]), strict=True):
             row[0] += new[0]
             row[1] += new[1]
+        wrong = predicted != truth
         averaged = self.identity.decide(learned.averages) != truth if self.identity.average else truth[:0]
-        self.watch.follow(batch, learned, predicted != truth, averaged, usual != truth)
+        self.watch.follow(batch, learned, wrong, averaged, usual != truth, others)
         self._part = part(self.identity, counts.events)
+        return ~(averaged if self.averaged else wrong)
 
     def score_of(self, pairs: Pairs) -> float:
         """s = w·x of the weights that are served, for columns and values as these meet them.

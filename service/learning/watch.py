@@ -4,6 +4,7 @@ The fold needs none of it, and it changes nothing there: it is told of columns t
 learned. A snapshot keeps it as observations.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -87,14 +88,15 @@ class Watch:
         wrong: NDArray[np.bool_],
         averaged: NDArray[np.bool_],
         baseline: NDArray[np.bool_],
+        others: Mapping[str, NDArray[np.bool_]],
     ) -> None:
         """Events were learned; was the prediction `wrong`, of each of them, where one is kept the average's, the
-        baseline's?"""
+        baseline's? And of `others`, by name, was it right?"""
         margins = self._identity.margins
         self.squared_steps = float(_lengthened(self.squared_steps, *margins, batch.starts, batch.values, learned.steps))
         if self.stretch is not None:
             self.stretch.follow(self._identity, batch, learned)
-        self.recent.add(batch.labels, learned.scores, learned.squared_norms, wrong, averaged, baseline)
+        self.recent.add(batch.labels, learned.scores, learned.squared_norms, wrong, averaged, baseline, others)
 
     def _begin_stretch(self, reference: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
         """`reference` is the part of the `whole` vector that there are columns for."""
