@@ -190,13 +190,13 @@ class Learner(Classifier):
         self._cover(partition, first + consumed)
         return Outcome(consumed, rejects, diverged)
 
-    def score(self, features: Mapping[str, float] | Sequence[float], candidate: str | None = None) -> tuple[float, int]:
+    def score(self, features: Mapping[str, float] | Sequence[float], by: Classifier | None = None) -> tuple[float, int]:
         """s = w·x for checked features of this model's mode, and how many of them the model does not know.
 
-        w are the weights that are served, of this candidate or of the model itself.
+        w are the weights that are served, of the model itself or of a candidate.
         """
         pairs, unknown = self.columns.find(features)
-        return self.by(candidate).score_of(self.scaler.merged(pairs) if self.scaler else pairs), unknown
+        return (by or self).score_of(self.scaler.merged(pairs) if self.scaler else pairs), unknown
 
     def make_room(self, count: int) -> None:
         """Also in what values are scaled by, and of the candidates."""

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 
 from service.errors import Diverged, Rejected, Unanswerable
+from service.learning.classifier import Classifier
 from service.learning.events import Batch
 from service.learning.features import Features
 from service.learning.learner import Learner
@@ -43,6 +44,7 @@ class Contribution(msgspec.Struct, forbid_unknown_fields=True):
     """What the weight was multiplied by, where the model scales."""
 
 
+Candidate = Annotated[str, Meta(examples=["logistic"], description="who answered, where it is not the model itself")]
 Contributions = Annotated[list[Contribution], Meta(description="with ?explain=true, largest first")]
 
 
@@ -70,12 +72,14 @@ class One(_Answered):
     unknown_features: Unknown
     probability: Probability | UnsetType = UNSET
     contributions: Contributions | UnsetType = UNSET
+    candidate: Candidate | UnsetType = UNSET
 
 
 class Many(_Answered):
     """The answer to `instances`, in their order, and what answered."""
 
     predictions: list[Prediction]
+    candidate: Candidate | UnsetType = UNSET
 
 
 class Predictor:
@@ -93,30 +97,33 @@ class Predictor:
             raise Unanswerable(str(Diverged(name, a.learner.diverged)))
         return a
 
-    async def predict(self, name: str, body: bytes, explain: bool) -> One | Many:
-        """The answer to a request; raises Rejected, and as `answering`."""
+    async def predict(self, name: str, body: bytes, explain: bool, candidate: str | None = None) -> One | Many:
+        """The answer to a request; raises Rejected, and as `answering` and `Answering.by`."""
         if len(body) > LARGE:
             async with self._beside:
                 a = self.answering(name)
-                reading = moment(a.learner), body, self._max_instances, explain
+                who, by = a.by(candidate)
+                reading = moment(a.learner, by), body, self._max_instances, explain
                 answers, form, labels = await asyncio.to_thread(answer_large, *reading)
         else:
             # One state answers, as there is no turn of the loop.
             a = self.answering(name)
+            who, by = a.by(candidate)
             instances, form = requests.read(body, a.learner.flattener, self._max_instances)
             if explain:
                 _check_explained(instances)
-            answers = [answer(a.learner, features, explain) for features in instances]
+            answers = [answer(a.learner, by, features, explain) for features in instances]
             _check_finite(answers, form)
             labels = Counter(answer.label for answer in answers)
         for label, n in labels.items():
             self._metrics.predictions.labels(name, _shown(label)).inc(n)
+        shown = UNSET if who is None else who
         if form in MANY:
-            return Many(name, a.head.version, a.ahead, answers)
+            return Many(name, a.head.version, a.ahead, answers, shown)
         one = answers[0]
         return One(
             name, a.head.version, a.ahead, one.label, one.score, one.unknown_features, one.probability,
-            one.contributions,
+            one.contributions, shown,
         )  # fmt: skip
 
 
@@ -124,26 +131,29 @@ class Moment(NamedTuple):
     """A model as it is now: its weights are a copy, and columns that come later are not among them."""
 
     learner: Learner
+    by: Classifier
+    """It, or the candidate that answers."""
     weights: NDArray[np.float64]
     scaler: Scaler | None
 
 
-def moment(learner: Learner) -> Moment:
+def moment(learner: Learner, by: Classifier | None = None) -> Moment:
     """The model as it is in this turn of the loop."""
-    return Moment(learner, np.array(learner.served), learner.scaler and learner.scaler.copy())
+    by = by or learner
+    return Moment(learner, by, np.array(by.served), learner.scaler and learner.scaler.copy())
 
 
-def answer(learner: Learner, features: Features, explain: bool = False) -> Prediction:
+def answer(learner: Learner, by: Classifier, features: Features, explain: bool = False) -> Prediction:
     """The prediction for checked features; with `explain`, each known one's share."""
-    one = _prediction(learner, *learner.score(features))
+    one = _prediction(by, *learner.score(features, by))
     if explain:
-        one.contributions = _contributions(Moment(learner, learner.served, learner.scaler), features)
+        one.contributions = _contributions(Moment(learner, by, by.served, learner.scaler), features)
     return one
 
 
-def _prediction(learner: Learner, score: float, unknown: int) -> Prediction:
-    of = learner.probability
-    return Prediction(learner.label(score), score, unknown, UNSET if of is None else of(score))
+def _prediction(by: Classifier, score: float, unknown: int) -> Prediction:
+    of = by.probability
+    return Prediction(by.label(score), score, unknown, UNSET if of is None else of(score))
 
 
 def answer_large(
@@ -153,7 +163,7 @@ def answer_large(
 
     For a thread: it reads of the learner only what does not change, and columns that are there for good.
     """
-    learner, w, scaler = now
+    learner, by, w, scaler = now
     answers: list[Prediction] = []
     form, explained = "", 0
     for found, form in requests.pieces(body, learner.flattener, max_instances):
@@ -170,7 +180,7 @@ def answer_large(
         none = np.zeros(len(found))
         rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint64), np.frombuffer(values)
         scores = scored(Batch(*rows, none, none), w)[0].tolist()
-        piece = [_prediction(learner, s, strange) for s, strange in zip(scores, unknown, strict=True)]
+        piece = [_prediction(by, s, strange) for s, strange in zip(scores, unknown, strict=True)]
         _check_finite(piece, form, len(answers))
         if explain:
             explained += _check_explained(found, explained)
@@ -182,7 +192,7 @@ def answer_large(
 
 def _contributions(now: Moment, features: Features) -> list[Contribution]:
     """The terms of a score under these weights, largest first."""
-    learner, w, scaler = now
+    learner, _, w, scaler = now
     known = [term for term in learner.columns.explain(features) if term[1] < len(w)]
     rows = []
     for name, column, value in (("bias", 0, 1), *known):

@@ -9,16 +9,16 @@ from typing import Annotated
 import msgspec
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from service.errors import DependencyError, SnapshotDamaged
-from service.learning.learner import Learner
+from service.learning.classifier import Classifier
 from service.serving.edge import InFlight
 from service.serving.models import Models
 from service.serving.openapi import PREDICT, responses
 from service.serving.predictor import Many, One, Predictor
 from service.serving.problems import Refusal
-from service.serving.report import Description, Summary, Version
+from service.serving.report import Beside, Description, Name, Summary, Version
 from service.snapshots import codec
 from service.snapshots.store import RedisStore
 
@@ -46,6 +46,17 @@ class Weights(msgspec.Struct, forbid_unknown_fields=True):
     bias: Annotated[float, Meta(examples=[0.45])]
     weights: list[Weight]
     next: Annotated[str | None, Meta(examples=["1001"])]
+    candidate: Annotated[
+        str | UnsetType, Meta(examples=["logistic"], description="whose they are, where not the model's own")
+    ] = UNSET
+
+
+class Candidates(msgspec.Struct, forbid_unknown_fields=True):
+    """What learns side by side with a model."""
+
+    model: Name
+    answering: Annotated[str | None, Meta(examples=["logistic"], description="null: the model itself answers")]
+    candidates: list[Beside]
 
 
 class Versions(msgspec.Struct, forbid_unknown_fields=True):
@@ -54,17 +65,24 @@ class Versions(msgspec.Struct, forbid_unknown_fields=True):
     versions: list[Version]
 
 
-ANSWERS = One, Many, ModelList, Description, Weights, Versions
+ANSWERS = One, Many, ModelList, Description, Candidates, Weights, Versions
+
+Candidate = Annotated[str | None, Query(description="who is to answer, of the candidates")]
 
 
 def install(app: FastAPI, models: Models, predictor: Predictor, store: RedisStore, in_flight: InFlight) -> None:
     """Give `app` the routes of this protocol. (A router of their own costs each request a tenth of its time.)"""
 
     @app.post(PREDICT, responses=responses([One, Many], 404, 408, 413, 415, 422, 503))
-    async def predict_one_or_many(name: str, request: Request, explain: bool = False) -> Response:
-        """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes."""
-        predictor.answering(name)  # before a body is waited for
-        return encoded(await predictor.predict(name, await in_flight.read(request), explain))
+    async def predict_one_or_many(
+        name: str, request: Request, explain: bool = False, candidate: Candidate = None
+    ) -> Response:
+        """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes.
+
+        `?candidate=NAME` has that one answer.
+        """
+        predictor.answering(name).by(candidate)  # before a body is waited for
+        return encoded(await predictor.predict(name, await in_flight.read(request), explain, candidate))
 
     @app.get("/v1/models", responses=responses([ModelList]))
     async def list_models() -> Response:
@@ -75,6 +93,12 @@ def install(app: FastAPI, models: Models, predictor: Predictor, store: RedisStor
     async def describe_model(name: str) -> Response:
         """Counts and offsets of the state that answers; version and digests of its accepted head."""
         return encoded(Description.of(*models.answering(name)))
+
+    @app.get("/v1/models/{name}/candidates", responses=responses([Candidates], 404, 503))
+    async def candidates(name: str) -> Response:
+        """What learns side by side with the model: how each of them predicts, and which one answers."""
+        learner = models.answering(name)[1].learner
+        return encoded(Candidates(name, learner.answering, Beside.all_of(learner)))
 
     @app.get("/v1/models/{name}/weights", responses=responses([Weights], 404, 422, 503))
     async def weights(
@@ -87,14 +111,16 @@ def install(app: FastAPI, models: Models, predictor: Predictor, store: RedisStor
         names: Annotated[str | None, Query(description="these, with commas between them")] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="of a page")] = 1000,
         cursor: Annotated[int, Query(ge=1, description="`next` of the page before")] = 1,
+        candidate: Candidate = None,
     ) -> Response:
         """Some weights by name (`names`, `name`), the largest of these or of all (`top`), or all in pages (`limit`)."""
-        learner = models.answering(name)[1].learner
+        a = models.answering(name)[1]
+        learner, (who, by) = a.learner, a.by(candidate)
         wanted = one if names is None else [*one, *names.split(",")]
-        chosen, after = _choose(learner, wanted, top, limit, cursor)
-        w = learner.served
+        chosen, after = _choose(by, wanted, top, limit, cursor)
+        w = by.served
         rows = [Weight(learner.columns.name_of(c), c, float(w[c])) for c in chosen]
-        return encoded(Weights(float(w[0]), rows, after))
+        return encoded(Weights(float(w[0]), rows, after, UNSET if who is None else who))
 
     @app.get("/v1/models/{name}/versions", responses=responses([Versions], 404, 503))
     async def versions(name: str, request: Request) -> Response:
@@ -117,7 +143,7 @@ def encoded(answer: msgspec.Struct) -> Response:
 
 
 def _choose(
-    learner: Learner, wanted: Sequence[str], top: int | None, limit: int, cursor: int
+    learner: Classifier, wanted: Sequence[str], top: int | None, limit: int, cursor: int
 ) -> tuple[Sequence[int], str | None]:
     """Columns to show, and the cursor of the page after them."""
     if wanted:
