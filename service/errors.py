@@ -22,7 +22,7 @@ Each message is one line that says what was found and what to do.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 
 class PerceptronError(Exception):
@@ -115,6 +115,13 @@ class UnknownModel(PerceptronError):
 
     def __init__(self) -> None:
         super().__init__("there is no model of this name; GET /v1/models lists them")
+
+
+class UnknownCandidate(PerceptronError):
+    """A request is for a candidate that its model has not."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        super().__init__(f"?candidate: the model has none of this name, it has {', '.join(known) or 'none'}")
 
 
 class Unanswerable(PerceptronError):

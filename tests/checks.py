@@ -121,6 +121,7 @@ def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
         covered=heads.covered_as_json(learner), counts=learner.counts, observations=heads.observations(learner),
         runs=content.runs, run_blobs=content.stored.runs, kept=[], columns=len(learner.columns),
         arrays=content.arrays, reference=content.reference, names=content.stored.names.blobs,
+        candidates=heads.candidates(learner),
     )  # fmt: skip
     data = codec.encode(head)
     return heads.decode(codec.decode(data, blobs.digest(data)), content.blobs, options)[1]()

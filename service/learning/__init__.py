@@ -1,7 +1,7 @@
 """What is learned and how: plain functions and objects, fed with bytes and offsets. No I/O, no asyncio, no clock."""
 
 __all__ = [
-    "advice", "bounds", "classifier", "columns", "compiled", "confidence", "confusion", "events", "features",
-    "identity", "kernel", "learner", "options", "passes", "places", "recent", "rules", "scale", "scanner", "separable",
-    "start", "values", "weights",
+    "advice", "bounds", "candidates", "classifier", "columns", "compiled", "confidence", "confusion", "events",
+    "features", "identity", "kernel", "learner", "options", "passes", "places", "recent", "rules", "scale",
+    "scanner", "separable", "start", "values", "weights",
 ]  # fmt: skip

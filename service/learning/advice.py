@@ -1,6 +1,7 @@
 """What to try with a model that is of little use: said where its figures show it."""
 
 from service.learning.learner import Learner
+from service.learning.options import OWN_WEIGHTS
 
 LEAST = 10
 """Records: of fewer nothing is said."""
@@ -24,6 +25,11 @@ def advice(learner: Learner) -> dict[str, str]:
             f"of the last {recent.window:,} predictions {accuracy:.1%} were right, and always the more frequent label "
             f"would have been in {baseline:.1%}: try {_tries(learner)}"
         )
+    serve = learner.watch.options.serve
+    if serve not in OWN_WEIGHTS and learner.answering is None:
+        candidate = learner.candidates.get(serve)
+        why = f"it diverged: {candidate.diverged}" if candidate else "it has not begun yet, or is not set where learned"
+        found["serve"] = f"candidate {serve} does not answer, and the model itself does ({why})"
     rejected = sum(learner.counts.rejected.values())
     if rejected > events and rejected + events >= LEAST:
         found["rejected"] = (

@@ -5,6 +5,7 @@ A model is one, which also reads the log: `learner.Learner`.
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -27,6 +28,7 @@ from service.learning.watch import Watch
 
 Scores = float | NDArray[np.float64]
 """Of one event: w·x; of classes one each, in the order of the labels."""
+_NOBODY: Mapping[str, NDArray[np.bool_]] = MappingProxyType({})
 
 
 class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
@@ -75,6 +77,14 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
     def wrong_predictions(self) -> int:
         """Events whose predicted label, before learning, differed from the true one."""
         return self.events - sum(self.right)
+
+
+def diverges(identity: Identity, partition: int, offset: int) -> str:
+    """What is said of weights that the event at this offset would take beyond their limit."""
+    return (
+        f"rule {identity.rule} with eta {identity.eta:g}: the update at offset {offset} of partition {partition} takes "
+        f"the squared norm of the weights beyond {MAX_SQUARED_NORM:g}"
+    )
 
 
 class Classifier:
@@ -186,8 +196,13 @@ class Classifier:
         self._reach = learned.reach
         return learned
 
-    def count(self, batch: Batch, learned: Learned, known: int) -> None:
-        """Count the events that were learned; `known` is how many columns there were before them."""
+    def count(
+        self, batch: Batch, learned: Learned, known: int, others: Mapping[str, NDArray[np.bool_]] = _NOBODY
+    ) -> NDArray[np.bool_]:
+        """Count the events that were learned; `known` is how many columns there were before them.
+
+        `others` are those that predicted the same events, and were they right? So says it of the weights that answer.
+        """
         if len(self.columns) > known:
             self.watch.grow(self._initial(known, len(self.columns) - known), known, self.columns.names)
         counts, truth, predicted = self.counts, learned.truth, learned.predicted
@@ -196,8 +211,10 @@ class Classifier:
         counts.updates += int(np.count_nonzero(learned.steps))
         usual = _usual(np.array(counts.by_label), truth)
         counts.add(truth, predicted)
-        self.watch.follow(batch, learned, margins, usual)
+        self.watch.follow(batch, learned, margins, usual, others)
         self._part = part(self.identity, counts.events)
+        right: NDArray[np.bool_] = (learned.averaged if self.averaged else predicted) == truth
+        return right
 
     def score_of(self, pairs: Pairs) -> Scores:
         """s = w·x of the weights that are served, for columns and values as these meet them; of classes one each.

@@ -105,4 +105,12 @@ def followed(pairs: Sequence[Paired], right: Mapping[str, NDArray[np.bool_]]) ->
     In the order of their names. A pair of whom one is not there any more is left out; one that is new begins here.
     """
     known = {(pair.first, pair.second): pair for pair in pairs}
-    return [known.get((a, b), Paired(a, b)).then(right[a], right[b]) for a, b in combinations(sorted(right), 2)]
+    names = sorted(right)
+    flags = np.array([right[name] for name in names], float)
+    both = (flags @ flags.T).astype(int).tolist()  # of all pairs at once: sums of ones are exact
+    found = []
+    for i, j in combinations(range(len(names)), 2):
+        pair = known.get((names[i], names[j])) or Paired(names[i], names[j])
+        first, second = pair.first_only + both[i][i] - both[i][j], pair.second_only + both[j][j] - both[i][j]
+        found.append(Paired(pair.first, pair.second, pair.events + flags.shape[1], first, second))
+    return found

@@ -45,6 +45,10 @@ SUMS = ("count", "mean", "m2")
 """What scaling keeps of each column, an array each: see `learning.scale`."""
 
 
+OF_A_CANDIDATE = ("rule", "eta", "outputs", "slope", "margin", "tie", "start", "average", "half_life")
+"""The members that of a candidate may be others than the model's: what an event is, all of them share."""
+
+
 class Places(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
     """Where the parts of an event stand in a record, as JSON Pointers, and which records and features are meant."""
 

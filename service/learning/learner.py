@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, OutOfOrder
 from service.learning.bounds import Stretch
-from service.learning.classifier import Classifier, Counts, Scores
+from service.learning.candidates import Candidate, stored_as
+from service.learning.classifier import Classifier, Counts, Scores, diverges
 from service.learning.columns import columns_for
 from service.learning.events import Decoder, Reject
-from service.learning.identity import MAX_SQUARED_NORM, SUMS, Identity
+from service.learning.identity import SUMS, Identity
 from service.learning.options import DEFAULT, Options
 from service.learning.recent import Recent
 from service.learning.scale import Scaler
@@ -61,6 +62,8 @@ class Learner(Classifier):
         super().__init__(identity, columns_for(identity), options)
         self.covered: Ranges = {}
         self.runs: list[tuple[int, int, int]] = []
+        self.candidates: dict[str, Candidate] = {}
+        """What learns side by side with it, by name."""
         self._decoder = Decoder(identity, self.columns)
         self.flattener = self._decoder.flattener
         self.scaler = Scaler() if identity.scale == "standard" else None
@@ -83,13 +86,45 @@ class Learner(Classifier):
 
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """What is to be stored, by name: also the sums that numbers are scaled by."""
-        return super().arrays | (self.scaler.arrays(len(self.columns)) if self.scaler else {})
+        """What is to be stored, by name: also the sums that numbers are scaled by, and the candidates' own."""
+        beside = {stored_as(n, name): a for n, one in self.candidates.items() for name, a in one.arrays.items()}
+        return super().arrays | (self.scaler.arrays(len(self.columns)) if self.scaler else {}) | beside
+
+    @property
+    def answering(self) -> str | None:
+        """The candidate that answers, if any: the one that is to, once it has begun and as long as it learns."""
+        candidate = self.candidates.get(name := self.watch.options.serve)
+        return name if candidate and not candidate.diverged else None
+
+    def by(self, candidate: str | None) -> Classifier:
+        """The candidate of this name; without one the model itself. Raises KeyError."""
+        return self if candidate is None else self.candidates[candidate]
 
     def begin(self, starts: Mapping[int, int]) -> None:
         """Cover nothing yet, from these offsets on. Partitions that are covered already stay as they are."""
         for partition, offset in sorted(starts.items()):
             self.covered.setdefault(partition, [(offset, offset)])
+            for candidate in self.candidates.values():
+                candidate.since.setdefault(partition, offset)
+
+    def add_candidate(self, name: str, identity: Identity) -> None:
+        """Have this candidate too, which begins at the next event."""
+        candidate = Candidate(identity, self.columns, self.watch.options.beside(name), self.next)
+        candidate.begin()
+        self.candidates = dict(sorted((self.candidates | {name: candidate}).items()))
+
+    def reconcile(self) -> tuple[list[str], list[str]]:
+        """Have the candidates that are set: those that stay what they are go on, others begin at the next event.
+
+        Returns who began, and who was dropped; one that is to learn with other settings is both.
+        """
+        wanted = self.watch.options.candidates
+        stay = {n: c for n, c in self.candidates.items() if n in wanted and wanted[n].identity == c.identity}
+        dropped, self.candidates = sorted(self.candidates.keys() - stay), stay
+        began = sorted(wanted.keys() - stay)
+        for name in began:
+            self.add_candidate(name, wanted[name].identity)
+        return began, dropped
 
     def load(
         self,
@@ -131,7 +166,7 @@ class Learner(Classifier):
         if first != self.next.get(partition):
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
         batch, rejects = self._decoder.decode(records, enough)
-        identity, known = self.identity, len(self.columns)
+        known = len(self.columns)
         self.make_room(known + len(batch.names))
         if self.scaler:
             batch = self.scaler.learn(batch)
@@ -141,15 +176,13 @@ class Learner(Classifier):
         if done < len(batch.labels):
             # The events from here on changed nothing; neither may their names, rejections and counts.
             consumed = batch.records[done]
-            diverged = self.diverged = (
-                f"rule {identity.rule} with eta {identity.eta:g}: the update at offset {first + consumed} of partition "
-                f"{partition} takes the squared norm of the weights beyond {MAX_SQUARED_NORM:g}"
-            )
+            diverged = self.diverged = diverges(self.identity, partition, first + consumed)
             batch, rejects = batch.first(done), [reject for reject in rejects if reject.record < consumed]
             if self.scaler:
                 self.scaler.undo(done)
         self.columns.extend(batch.names)
-        self.count(batch, learned, known)
+        followed = {n: c.follow(batch, known, partition, first) for n, c in self.candidates.items()}
+        self.count(batch, learned, known, {n: right for n, right in followed.items() if right is not None})
         self.counts.ignored_features += len(batch.ignored)
         self.counts.skipped += len(batch.skipped)
         for reject in rejects:
@@ -157,17 +190,21 @@ class Learner(Classifier):
         self._cover(partition, first + consumed)
         return Outcome(consumed, rejects, diverged)
 
-    def score(self, features: Mapping[str, float] | Sequence[float]) -> tuple[Scores, int]:
+    def score(
+        self, features: Mapping[str, float] | Sequence[float], by: Classifier | None = None
+    ) -> tuple[Scores, int]:
         """s = w·x for checked features of this model's mode, and how many of them the model does not know.
 
-        w are the weights that are served.
+        w are the weights that are served, of the model itself or of a candidate.
         """
         pairs, unknown = self.columns.find(features)
-        return self.score_of(self.scaler.merged(pairs) if self.scaler else pairs), unknown
+        return (by or self).score_of(self.scaler.merged(pairs) if self.scaler else pairs), unknown
 
     def make_room(self, count: int) -> None:
-        """Also in what values are scaled by."""
+        """Also in what values are scaled by, and of the candidates."""
         super().make_room(count)
+        for candidate in self.candidates.values():
+            candidate.make_room(count)
         if self.scaler:
             self.scaler.make_room(len(self._w))
 

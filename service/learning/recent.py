@@ -1,6 +1,7 @@
 """How well events were predicted, each before it was learned, above all the last ones: observations, not state."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from service.learning.confusion import Confusion, Found
 
 QUANTILES = (0.1, 0.5, 0.9)
 _NONE = np.zeros(0, bool)
+_NOBODY: Mapping[str, NDArray[np.bool_]] = MappingProxyType({})
 
 
 class Margins(NamedTuple):
@@ -64,7 +66,7 @@ class Recent:
         self._products = self._margins = np.zeros(0)
         self._restored = margins
         self.pairs = list(pairs)
-        """Each two that predict: the average where it is kept, the last weights, and the more frequent label so far."""
+        """Each two that predict: the average where it is kept, the last weights, baseline, and others."""
 
     def add(
         self,
@@ -74,16 +76,18 @@ class Recent:
         wrong: NDArray[np.bool_],
         averaged: NDArray[np.bool_] = _NONE,
         baseline: NDArray[np.bool_] = _NONE,
+        others: Mapping[str, NDArray[np.bool_]] = _NOBODY,
     ) -> None:
         """Take in events: their label's place, y·s, ‖x‖² with the bias, and whose prediction was wrong.
 
         Of classes y·s is the own score less the largest other, and its vector z is √2 times as long as x.
 
-        Also by the average, and by who always answers with the more frequent label so far.
+        Also by the average, and by who always answers with the more frequent label so far; and of `others`, right.
         """
         if len(wrong):
             given = {"average": averaged, "last": wrong, "baseline": baseline}
-            self.pairs = followed(self.pairs, {name: ~flags for name, flags in given.items() if len(flags)})
+            right = {name: ~flags for name, flags in given.items() if len(flags)}
+            self.pairs = followed(self.pairs, right | dict(others))
         positive = truth == 1 if self.classes == 2 else _NONE
         self.averaged = Averaged(self.averaged.events + len(averaged), self.averaged.wrong + int(averaged.sum()))
         if self.missed is not None and len(averaged):

@@ -4,6 +4,7 @@ The fold needs none of it, and it changes nothing there: it is told of columns t
 learned. A snapshot keeps it as observations.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -91,10 +92,11 @@ class Watch:
         learned: Learned,
         margins: Vector,
         usual: NDArray[np.intp],
+        others: Mapping[str, NDArray[np.bool_]],
     ) -> None:
         """Events were learned: by such margins y·s, or of classes the own score less the largest other.
 
-        `usual` is the more frequent label of all events before each.
+        `usual` is the more frequent label of all events before each; `others` predicted them too, and were they right?
         """
         identity, truth = self._identity, learned.truth
         # Of classes a mistake moves two of them; LMS and logistic-delta say how far they moved all together.
@@ -104,8 +106,8 @@ class Watch:
         )
         if self.stretch is not None:
             self.stretch.follow(identity, batch, learned)
-        averaged = learned.averaged != truth[: len(learned.averaged)]
-        self.recent.add(truth, margins, learned.squared_norms, learned.predicted != truth, averaged, usual != truth)
+        wrong, averaged = learned.predicted != truth, learned.averaged != truth[: len(learned.averaged)]
+        self.recent.add(truth, margins, learned.squared_norms, wrong, averaged, usual != truth, others)
 
     def _begin_stretch(self, reference: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
         """`reference` is the part of the `whole` vector that there are columns for."""

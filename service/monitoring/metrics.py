@@ -62,6 +62,7 @@ GAUGES = {
 SHARES = {
     "accuracy": ("prequential_accuracy", "Share of right predictions, each made before learning the event"),
     "average_accuracy": ("average_accuracy", "The same of the average of the weights, where one is kept"),
+    "served_accuracy": ("served_accuracy", "The same of the weights that answer"),
     "baseline": ("baseline_accuracy", "Share of the most frequent label: what who always answers with it is right in"),
     "balanced_accuracy": ("balanced_accuracy", "Mean over labels of the share of right predictions, as served"),
     "precision": ("precision", "Share of right predictions among the positive ones, as served"),
@@ -72,6 +73,20 @@ SHARES = {
 
 Accuracies have `_low` and `_high` too: the interval of the one over all events.
 """
+OF_CANDIDATES = {
+    "events": ("candidate_events", "Events learned by a candidate."),
+    "mistakes": ("candidate_mistakes", "Events with y*s <= 0 before learning, of a candidate."),
+    "updates": ("candidate_updates", "Events that changed a candidate's weights."),
+    "accuracy.recent": (
+        "candidate_accuracy",
+        "Share of right predictions by the weights that a candidate would answer with, over the recent window.",
+    ),
+    "accuracy.all": ("candidate_accuracy_overall", "The same over all events since it began."),
+    "accuracy.low": ("candidate_accuracy_low", "The lower end of an interval that holds at all times (95 %)."),
+    "accuracy.high": ("candidate_accuracy_high", "Its upper end."),
+    "answers": ("candidate_answers", "Whether a candidate answers for its model."),
+}
+"""By member, of the learner alone: gauges, since a candidate that begins anew counts from 0."""
 LEARNER_GAUGES = {
     "squared_norm_limit": "What the squared norm cannot exceed: the start's plus what all updates can add.",
     "loss": "Mean of max(0, -y*s) over the recent window.",
@@ -221,7 +236,7 @@ class _Models(Collector):
             for over, suffix, words in (("recent", "", ", over the recent window"), ("all", "_overall", "")):
                 of = attrgetter(f"{member}.{over}")
                 yield gauge(name + suffix, f"{text}{words}.", lambda r, of=of: of(r.about), shown)  # type: ignore[misc]
-        for member in ("accuracy", "average_accuracy"):
+        for member in ("accuracy", "average_accuracy", "served_accuracy"):
             name, text = SHARES[member]
             known = [r for r in learned if (share := getattr(r.about, member)) is not None and share.all_interval]
             for end, suffix, words in ((0, "_low", "lower"), (1, "_high", "upper")):
@@ -233,6 +248,14 @@ class _Models(Collector):
                     known,
                 )
         yield from _recalls(row for row in learned if len(row.about.labels) <= MAX_LABELS)
+        for member, (name, text) in OF_CANDIDATES.items():
+            beside = GaugeMetricFamily(f"perceptron_{name}", text, labels=["model", "candidate"])
+            for row in learned:
+                for one in row.about.candidates:
+                    value = attrgetter(member)(one)
+                    if value is not None:
+                        beside.add_metric([row.about.model, one.name], float(value))
+            yield beside
         yield gauge(
             "mistake_bound",
             "The most updates that the perceptron theorem allows; absent where it says nothing.",

@@ -1,6 +1,7 @@
 """What happens to one model, into its serving, its metrics and the log: said once, not every second."""
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.errors import DataError, DependencyError, LogGap
@@ -100,6 +101,16 @@ class ModelObserver:
                 group=writer.group,
                 process=writer.process,
             )
+
+    def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
+        for name in dropped:
+            again = name in began
+            say = (
+                "candidate begins anew: its settings changed" if again else "candidate dropped: it is not set any more"
+            )
+            self._log.warning(say, candidate=name)
+        for name in began:
+            self._log.info("candidate begins", candidate=name, next=dict(following))
 
     def passed_over(self, partition: int, start: int, to: int) -> None:
         if not self._gaps_said:

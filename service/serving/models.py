@@ -3,7 +3,16 @@
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from service.errors import DependencyError, Diverged, SnapshotDamaged, SnapshotForeign, Unanswerable, UnknownModel
+from service.errors import (
+    DependencyError,
+    Diverged,
+    SnapshotDamaged,
+    SnapshotForeign,
+    Unanswerable,
+    UnknownCandidate,
+    UnknownModel,
+)
+from service.learning.classifier import Classifier
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.snapshots import codec
@@ -35,6 +44,19 @@ class Answering(NamedTuple):
     def ahead(self) -> int:
         """How many events the answering state has learned beyond its head."""
         return self.learner.counts.events - self.head.counts.events
+
+    def by(self, candidate: str | None) -> tuple[str | None, Classifier]:
+        """Who answers: the candidate that is asked for, or the one that is to answer, or the model itself (None).
+
+        Raises UnknownCandidate, and Unanswerable where the one that is asked for diverged.
+        """
+        name, learner = candidate or self.learner.answering, self.learner
+        if name is not None and name not in learner.candidates:
+            raise UnknownCandidate(learner.candidates)
+        chosen = learner.by(name)
+        if candidate and chosen.diverged:
+            raise Unanswerable(f"candidate {candidate} learns no more: {chosen.diverged}")
+        return name, chosen
 
 
 class Model:

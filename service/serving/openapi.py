@@ -22,7 +22,7 @@ _NUMBER = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
 def responses(answers: Sequence[type[msgspec.Struct]], *problems: int) -> dict[int | str, dict[str, Any]]:
     """A route's `responses`: its answer is one of these, and these are the problems that it can end with."""
     texts = {
-        404: "no such model",
+        404: "no such model, or candidate",
         408: "body too slow",
         413: "body too large",
         415: "not JSON",

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 
 from service.errors import Diverged, Rejected, Unanswerable
-from service.learning.classifier import Scores
+from service.learning.classifier import Classifier, Scores
 from service.learning.events import Batch
 from service.learning.features import Features
 from service.learning.identity import as_text
@@ -58,6 +58,7 @@ class LabelScore(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     score: Score
 
 
+Candidate = Annotated[str, Meta(examples=["logistic"], description="who answered, where it is not the model itself")]
 Contributions = Annotated[
     list[Contribution],
     Meta(
@@ -104,12 +105,14 @@ class One(_Answered):
     scores: Ranking | UnsetType = UNSET
     runner_up: RunnerUp | UnsetType = UNSET
     contributions: Contributions | UnsetType = UNSET
+    candidate: Candidate | UnsetType = UNSET
 
 
 class Many(_Answered):
     """The answer to `instances`, in their order, and what answered."""
 
     predictions: list[Prediction]
+    candidate: Candidate | UnsetType = UNSET
 
 
 class Predictor:
@@ -127,9 +130,15 @@ class Predictor:
             raise Unanswerable(str(Diverged(name, a.learner.diverged)))
         return a
 
-    async def predict(self, name: str, body: bytes, explain: bool, top: int = TOP) -> One | Many:
-        """The answer to a request, of classes with the `top` scores; raises Rejected, and as `answering`."""
+    async def predict(
+        self, name: str, body: bytes, explain: bool, top: int = TOP, candidate: str | None = None
+    ) -> One | Many:
+        """The answer to a request, of classes with the `top` scores.
+
+        Raises Rejected, and as `answering` and `Answering.by`.
+        """
         a, instances, form = self.answering(name), list[Features](), ""
+        who, by = a.by(candidate)
         large = len(body) > LARGE
         if not large:
             instances, form = requests.read(body, a.learner.flattener, self._max_instances)
@@ -137,26 +146,28 @@ class Predictor:
         if large:
             async with self._beside:
                 a = self.answering(name)
-                reading = moment(a.learner), body, self._max_instances, explain, top
+                who, by = a.by(candidate)
+                reading = moment(a.learner, by), body, self._max_instances, explain, top
                 answers, form, labels = await asyncio.to_thread(answer_large, *reading)
         else:
             # One state answers, as there is no turn of the loop.
             _check_scores(a.learner, len(instances), top)
             if explain:
                 _check_explained(instances)
-            answers = [answer(a.learner, features, explain, top) for features in instances]
+            answers = [answer(a.learner, by, features, explain, top) for features in instances]
             _check_finite(answers, form)
             labels = Counter(answer.label for answer in answers)
         # Of many labels there would be as many series.
         shown = as_text if a.learner.identity.classes <= MAX_LABELS else lambda _: ""
         for label, n in labels.items():
             self._metrics.predictions.labels(name, shown(label)).inc(n)
+        answered_by = UNSET if who is None else who
         if form in MANY:
-            return Many(name, a.head.version, a.ahead, answers)
+            return Many(name, a.head.version, a.ahead, answers, answered_by)
         one = answers[0]
         return One(
             name, a.head.version, a.ahead, one.label, one.score, one.unknown_features, one.probability,
-            one.scores, one.runner_up, one.contributions,
+            one.scores, one.runner_up, one.contributions, answered_by,
         )  # fmt: skip
 
 
@@ -164,29 +175,32 @@ class Moment(NamedTuple):
     """A model as it is now: its weights are a copy, and columns that come later are not among them."""
 
     learner: Learner
+    by: Classifier
+    """It, or the candidate that answers."""
     weights: NDArray[np.float64]
     scaler: Scaler | None
 
 
-def moment(learner: Learner) -> Moment:
+def moment(learner: Learner, by: Classifier | None = None) -> Moment:
     """The model as it is in this turn of the loop."""
-    return Moment(learner, np.array(learner.served), learner.scaler and learner.scaler.copy())
+    by = by or learner
+    return Moment(learner, by, np.array(by.served), learner.scaler and learner.scaler.copy())
 
 
-def answer(learner: Learner, features: Features, explain: bool = False, top: int = TOP) -> Prediction:
+def answer(learner: Learner, by: Classifier, features: Features, explain: bool = False, top: int = TOP) -> Prediction:
     """The prediction for checked features, of classes with the `top` scores; with `explain`, each known one's share."""
-    score, unknown = learner.score(features)
-    one = _prediction(learner, score, unknown, top)
+    score, unknown = learner.score(features, by)
+    one = _prediction(by, score, unknown, top)
     if explain:
-        _explain(one, Moment(learner, learner.served, learner.scaler), features, score)
+        _explain(one, Moment(learner, by, by.served, learner.scaler), features, score)
     return one
 
 
-def _prediction(learner: Learner, score: Scores, unknown: int, top: int) -> Prediction:
-    of = learner.probability
+def _prediction(by: Classifier, score: Scores, unknown: int, top: int) -> Prediction:
+    of = by.probability
     if isinstance(score, float):
-        return Prediction(learner.label(score), score, unknown, UNSET if of is None else of(score))
-    order, labels = _ranked(score), learner.identity.labels or ()
+        return Prediction(by.label(score), score, unknown, UNSET if of is None else of(score))
+    order, labels = _ranked(score), by.identity.labels or ()
     chosen = order[:top]
     ranking = [LabelScore(labels[k], s) for k, s in zip(chosen.tolist(), score[chosen].tolist(), strict=True)]
     # Where one is beyond what a number can hold, it is the first or, as is what is no number, the last.
@@ -216,7 +230,7 @@ def answer_large(
 
     For a thread: it reads of the learner only what does not change, and columns that are there for good.
     """
-    learner, w, scaler = now
+    learner, by, w, scaler = now
     answers: list[Prediction] = []
     form, explained = "", 0
     for found, form in requests.pieces(body, learner.flattener, max_instances):
@@ -235,7 +249,7 @@ def answer_large(
         rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint64), np.frombuffer(values)
         scores = scored(Batch(*rows, none, none), w)[0]
         each: list[Any] = list(scores) if w.ndim == 2 else scores.tolist()
-        piece = [_prediction(learner, s, strange, top) for s, strange in zip(each, unknown, strict=True)]
+        piece = [_prediction(by, s, strange, top) for s, strange in zip(each, unknown, strict=True)]
         _check_finite(piece, form, len(answers))
         if explain:
             explained += _check_explained(found, explained)
@@ -249,7 +263,7 @@ def _contributions(
     now: Moment, features: Features, w: NDArray[np.float64], less: NDArray[np.float64] | None = None
 ) -> list[Contribution]:
     """The terms of a score under the weights w, or those less others, largest first."""
-    learner, _, scaler = now
+    learner, _, _, scaler = now
     known = [term for term in learner.columns.explain(features) if term[1] < len(w)]
     rows = []
     for name, column, value in (("bias", 0, 1), *known):

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from msgspec import Meta
 from starlette.exceptions import HTTPException
 
-from service.errors import PerceptronError, Rejected, Unanswerable, UnknownModel
+from service.errors import PerceptronError, Rejected, Unanswerable, UnknownCandidate, UnknownModel
 
 
 class Fault(msgspec.Struct, forbid_unknown_fields=True):
@@ -51,9 +51,11 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Refusal)
     @app.exception_handler(UnknownModel)
+    @app.exception_handler(UnknownCandidate)
     @app.exception_handler(Unanswerable)
     async def _refusal(_request: Request, error: PerceptronError) -> Response:
-        return response(getattr(error, "status", 404 if isinstance(error, UnknownModel) else 503), str(error))
+        unknown = isinstance(error, UnknownModel | UnknownCandidate)
+        return response(getattr(error, "status", 404 if unknown else 503), str(error))
 
     @app.exception_handler(Rejected)
     async def _rejected(_request: Request, rejected: Rejected) -> Response:

@@ -4,15 +4,16 @@ Knows no web framework.
 """
 
 from datetime import UTC, datetime
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 from msgspec import Meta
 
 from service.learning.advice import advice
+from service.learning.classifier import Classifier
 from service.learning.confidence import Paired, interval
 from service.learning.confusion import Confusion, Found, share
-from service.learning.identity import Identity, Label, as_text
+from service.learning.identity import OF_A_CANDIDATE, Identity, Label, as_text
 from service.learning.learner import Learner
 from service.learning.recent import QUANTILES
 from service.serving.models import Answering, Model
@@ -50,9 +51,30 @@ class Accuracy(Share, forbid_unknown_fields=True):
         """Of so many events in all, so many of them wrong."""
         return cls(share(events - wrong, events), recent, interval(events, events - wrong) if events else None)
 
+    @property
+    def low(self) -> float | None:
+        """The interval's lower end."""
+        return self.all_interval and self.all_interval[0]
+
+    @property
+    def high(self) -> float | None:
+        """Its upper end."""
+        return self.all_interval and self.all_interval[1]
+
+    @classmethod
+    def served(cls, one: Classifier) -> Self:
+        """Of the weights that answer, where this one is asked."""
+        recent = one.watch.recent
+        if one.averaged:
+            return cls.of(*recent.averaged, recent.average_accuracy)
+        return cls.of(one.counts.events, one.counts.wrong_predictions, recent.accuracy)
+
 
 class Comparison(msgspec.Struct, forbid_unknown_fields=True):
-    """Two predictors on the same events: `last` and `average` weights, `baseline` (the more frequent label so far)."""
+    """Two predictors on the same events: `last` and `average` weights, `baseline`, candidates by name.
+
+    `baseline` is the more frequent label so far; a candidate predicts as it would answer.
+    """
 
     first: Annotated[str, Meta(examples=["average"])]
     second: Annotated[str, Meta(examples=["last"])]
@@ -83,6 +105,65 @@ class Recalled(msgspec.Struct, forbid_unknown_fields=True):
     def name(self) -> str:
         """The label as text."""
         return as_text(self.label)
+
+
+class Beside(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A candidate: how it predicts with the weights that it would answer with."""
+
+    name: Annotated[str, Meta(examples=["logistic"])]
+    settings: Annotated[
+        dict[str, Any],
+        Meta(examples=[{"rule": "logistic-delta", "eta": 0.1}], description="what of its identity is not the model's"),
+    ]
+    serve: Annotated[str, Meta(examples=["last"], description="which of its weights: last or average")]
+    answers: Annotated[bool, Meta(description="whether it answers for the model")]
+    since: Annotated[dict[str, int], Meta(examples=[{"0": 1000}], description="the next offset when it began")]
+    events: Annotated[int, Meta(examples=[230])]
+    mistakes: Annotated[int, Meta(examples=[5])]
+    wrong_predictions: Annotated[int, Meta(examples=[5])]
+    updates: Annotated[int, Meta(examples=[230])]
+    accuracy: Annotated[Accuracy, Meta(description="prequential, since it began")]
+    against_the_model: Annotated[
+        Comparison | None, Meta(description="on the same events, with the model's own weights; null before the first")
+    ]
+    diverged: Annotated[
+        str | None, Meta(examples=[None], description="why it learns no more, while the model and others go on")
+    ]
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is better than the model, in a few words."""
+        said = self.against_the_model
+        if self.diverged or said is None or said.better is None:
+            return "diverged" if self.diverged else "no difference shown"
+        return "better" if said.better == self.name else "worse"
+
+    @classmethod
+    def of(cls, learner: Learner, name: str) -> Self:
+        """The candidate of this name."""
+        one, own = learner.candidates[name], "average" if learner.averaged else "last"
+        pairs = {frozenset((pair.first, pair.second)): pair for pair in learner.watch.recent.pairs}
+        pair = pairs.get(frozenset((name, own)))
+        its, shared = msgspec.to_builtins(one.identity), msgspec.to_builtins(learner.identity)
+        return cls(
+            name=name,
+            settings={m: its.get(m) for m in OF_A_CANDIDATE if its.get(m) != shared.get(m)},
+            serve="average" if one.averaged else "last",
+            answers=name == learner.answering,
+            since={str(p): offset for p, offset in sorted(one.since.items())},
+            events=one.counts.events,
+            mistakes=one.counts.mistakes,
+            wrong_predictions=one.counts.wrong_predictions,
+            updates=one.counts.updates,
+            accuracy=Accuracy.served(one),
+            against_the_model=Comparison.of(pair) if pair else None,
+            diverged=one.diverged,
+        )
+
+    @classmethod
+    def all_of(cls, learner: Learner) -> list[Self]:
+        """Those of this model, by name."""
+        return [cls.of(learner, name) for name in learner.candidates]
 
 
 class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -143,7 +224,11 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         dict[str, float] | None,
         Meta(examples=[{"0.1": 0.2, "0.5": 1.1, "0.9": 2.5}], description="quantiles of y*s/|x| of recent events"),
     ]
-    serve: Annotated[str, Meta(examples=["last"], description="the weights that answer: last or average")]
+    serve: Annotated[
+        str, Meta(examples=["last"], description="the weights that answer: last, average, or a candidate's name")
+    ]
+    served_accuracy: Annotated[Accuracy, Meta(description="`accuracy` of the weights that answer")]
+    candidates: Annotated[list[Beside], Meta(examples=[[]], description="what learns side by side with it")]
     bound: Annotated[
         int | None, Meta(examples=[112], description="the most updates that the perceptron theorem allows")
     ]
@@ -161,10 +246,11 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         recent, averaged = learner.watch.recent, learner.watch.recent.averaged
         margins = recent.margins
         bound, bound_reason = learner.watch.bound
-        overall, lately = _confusion(learner), recent.confusion(learner.averaged)
-        found = _found(learner), recent.found(learner.averaged)
-        binary = not learner.identity.multiclass
-        recalls = zip(learner.identity.labels or (-1, 1), counts.by_label, *(of.recalls for of in found), strict=True)
+        serving = learner.by(learner.answering)
+        overall, lately = _confusion(serving), serving.watch.recent.confusion(serving.averaged)
+        found = _found(serving), serving.watch.recent.found(serving.averaged)
+        binary, labels = not learner.identity.multiclass, learner.identity.labels or (-1, 1)
+        recalls = zip(labels, serving.counts.by_label, *(of.recalls for of in found), strict=True)
         return cls(
             model=model.name,
             identity=learner.identity,
@@ -197,7 +283,9 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             squared_norm_limit=learner.watch.squared_norm_limit,
             loss=margins and margins.loss,
             margins=margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
-            serve="average" if learner.averaged else "last",
+            serve=learner.answering or ("average" if learner.averaged else "last"),
+            served_accuracy=Accuracy.served(serving),
+            candidates=Beside.all_of(learner),
             bound=bound,
             bound_reason=bound_reason,
             digest=a.digest,
@@ -247,7 +335,7 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
         return cls(model.name, *said, model.learning_here)
 
 
-def _confusion(learner: Learner) -> Confusion:
+def _confusion(learner: Classifier) -> Confusion:
     """All events by label and by the prediction of the weights that answer; empty where that is not known of all."""
     recent = learner.watch.recent
     if learner.identity.multiclass:
@@ -261,7 +349,7 @@ def _confusion(learner: Learner) -> Confusion:
     return Confusion(sum(negatives) - false, false, missed, sum(positives) - missed)
 
 
-def _found(learner: Learner) -> Found:
+def _found(learner: Classifier) -> Found:
     """All events by label, and how many the weights that answer predicted rightly; empty where that is not known."""
     counts, classes = learner.counts, learner.identity.classes
     if classes == 2:

@@ -14,14 +14,14 @@ from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 
 from service.errors import DependencyError, Rejected, SnapshotDamaged
+from service.learning.classifier import Classifier
 from service.learning.identity import MAX_CLASSES, Identity, listed
-from service.learning.learner import Learner
 from service.serving.edge import InFlight
 from service.serving.models import Models
 from service.serving.openapi import PREDICT, responses
 from service.serving.predictor import TOP, Many, One, Predictor
 from service.serving.problems import Refusal
-from service.serving.report import Description, Summary, Version
+from service.serving.report import Beside, Description, Name, Summary, Version
 from service.snapshots import codec
 from service.snapshots.store import RedisStore
 
@@ -55,6 +55,17 @@ class Weights(msgspec.Struct, forbid_unknown_fields=True):
         ]
         | UnsetType
     ) = UNSET
+    candidate: Annotated[
+        str | UnsetType, Meta(examples=["logistic"], description="whose they are, where not the model's own")
+    ] = UNSET
+
+
+class Candidates(msgspec.Struct, forbid_unknown_fields=True):
+    """What learns side by side with a model."""
+
+    model: Name
+    answering: Annotated[str | None, Meta(examples=["logistic"], description="null: the model itself answers")]
+    candidates: list[Beside]
 
 
 class Versions(msgspec.Struct, forbid_unknown_fields=True):
@@ -63,7 +74,9 @@ class Versions(msgspec.Struct, forbid_unknown_fields=True):
     versions: list[Version]
 
 
-ANSWERS = One, Many, ModelList, Description, Weights, Versions
+ANSWERS = One, Many, ModelList, Description, Candidates, Weights, Versions
+
+Candidate = Annotated[str | None, Query(description="who is to answer, of the candidates")]
 
 
 def install(app: FastAPI, models: Models, predictor: Predictor, store: RedisStore, in_flight: InFlight) -> None:
@@ -77,10 +90,14 @@ def install(app: FastAPI, models: Models, predictor: Predictor, store: RedisStor
         top: Annotated[
             int, Query(ge=1, le=MAX_CLASSES, description="so many scores, with three labels and more")
         ] = TOP,
+        candidate: Candidate = None,
     ) -> Response:
-        """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes."""
-        predictor.answering(name)  # before a body is waited for
-        return encoded(await predictor.predict(name, await in_flight.read(request), explain, top))
+        """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes.
+
+        `?candidate=NAME` has that one answer.
+        """
+        predictor.answering(name).by(candidate)  # before a body is waited for
+        return encoded(await predictor.predict(name, await in_flight.read(request), explain, top, candidate))
 
     @app.get("/v1/models", responses=responses([ModelList]))
     async def list_models() -> Response:
@@ -91,6 +108,12 @@ def install(app: FastAPI, models: Models, predictor: Predictor, store: RedisStor
     async def describe_model(name: str) -> Response:
         """Counts and offsets of the state that answers; version and digests of its accepted head."""
         return encoded(Description.of(*models.answering(name)))
+
+    @app.get("/v1/models/{name}/candidates", responses=responses([Candidates], 404, 503))
+    async def candidates(name: str) -> Response:
+        """What learns side by side with the model: how each of them predicts, and which one answers."""
+        learner = models.answering(name)[1].learner
+        return encoded(Candidates(name, learner.answering, Beside.all_of(learner)))
 
     @app.get("/v1/models/{name}/weights", responses=responses([Weights], 404, 422, 503))
     async def weights(
@@ -106,16 +129,18 @@ def install(app: FastAPI, models: Models, predictor: Predictor, store: RedisStor
         label: Annotated[
             str | None, Query(description="whose: with three labels and more each has weights of its own")
         ] = None,
+        candidate: Candidate = None,
     ) -> Response:
         """Some weights by name (`names`, `name`), the largest of these or of all (`top`), or all in pages (`limit`)."""
-        learner = models.answering(name)[1].learner
+        a = models.answering(name)[1]
+        learner, (who, by) = a.learner, a.by(candidate)
         place = _place(learner.identity, label)
         wanted = one if names is None else [*one, *names.split(",")]
-        w = learner.served if place is None else learner.served[:, place]
-        chosen, after = _choose(learner, wanted, top, limit, cursor, w, place or 0)
+        w = by.served if place is None else by.served[:, place]
+        chosen, after = _choose(by, wanted, top, limit, cursor, w, place or 0)
         rows = [Weight(learner.columns.name_of(c), c, float(w[c])) for c in chosen]
         whose = UNSET if place is None else (learner.identity.labels or ())[place]
-        return encoded(Weights(float(w[0]), rows, after, whose))
+        return encoded(Weights(float(w[0]), rows, after, whose, UNSET if who is None else who))
 
     @app.get("/v1/models/{name}/versions", responses=responses([Versions], 404, 503))
     async def versions(name: str, request: Request) -> Response:
@@ -153,7 +178,7 @@ def _place(identity: Identity, label: str | None) -> int | None:
 
 
 def _choose(
-    learner: Learner,
+    learner: Classifier,
     wanted: Sequence[str],
     top: int | None,
     limit: int,

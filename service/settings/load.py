@@ -35,7 +35,7 @@ from service.settings.section import Section
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|constrained).*\W.*|\[key\]")
 """What pydantic names in a place for one of several types."""
-_SETTING = re.compile("[a-z_]+: ")
+_SETTING = re.compile(r"(candidates\.[\w-]+|[a-z_]+): ")
 _OF_KUBERNETES = re.compile("PERCEPTRON_(SERVICE_|PORT_[0-9])")
 """Variables that it gives every pod beside a Service named perceptron; another has an address for its value."""
 
@@ -239,7 +239,8 @@ def _line(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         message = "there is no such setting"
     # A check of a whole table begins with the setting that it is about.
-    of_table = len(error["loc"]) == 1 and _SETTING.match(message)
+    tables = 2 if error["loc"][:1] == ("models",) else 1
+    of_table = len(error["loc"]) == tables and _SETTING.match(message)
     return f"{where}{'.' if of_table else ': '}{message}" if where else message
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     StrictBool,
     StrictFloat,
@@ -22,8 +23,17 @@ from pydantic import (
 )
 
 from service.errors import ConfigurationError
-from service.learning.identity import MAX_CLASSES, MAX_COLUMNS, MAX_HALF_LIFE, MAX_VALUE, Identity, Places, Text
-from service.learning.options import Options
+from service.learning.identity import (
+    MAX_CLASSES,
+    MAX_COLUMNS,
+    MAX_HALF_LIFE,
+    MAX_VALUE,
+    OF_A_CANDIDATE,
+    Identity,
+    Places,
+    Text,
+)
+from service.learning.options import OWN_WEIGHTS, Beside, Options
 from service.learning.rules import RULES, RuleName
 from service.learning.start import RANDOM
 from service.learning.weights import Weights, read
@@ -31,6 +41,11 @@ from service.settings.section import Section
 
 HALF_LIFE = 1000
 """The default, in events."""
+OF_A_RULE = ("eta", "outputs", "slope", "margin", "tie")
+"""What a candidate of another rule does not take over."""
+TAKEN = (*OWN_WEIGHTS, "baseline")
+"""What else predicts."""
+_NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 
 Label = StrictBool | StrictInt | StrictFloat | StrictStr
 
@@ -42,6 +57,32 @@ def _pointer(text: str) -> str:
 
 
 Pointer = Annotated[str, AfterValidator(_pointer)]
+
+
+def _json(value: Any) -> Any:
+    """What the environment has as text."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError("expected JSON") from None
+
+
+def _of_each_label(value: Any) -> Any:
+    value = _json(value)
+    given = value if isinstance(value, (list, tuple)) else [value, value]
+    if len(given) != 2 or not all(type(one) in {int, float} and 0 <= one <= MAX_VALUE for one in given):
+        raise ValueError(f"expected a number from 0 to {MAX_VALUE:g}, or [negative, positive], one for each label")
+    return given
+
+
+def _spelt(value: Any) -> Any:
+    with suppress(ValidationError):
+        return TypeAdapter(bool).validate_python(value)
+    return value
+
+
+Margin = Annotated[tuple[float, float] | None, BeforeValidator(_of_each_label)]
+Average = Literal[False, True, "recent"]
 
 
 class EventSettings(Section):
@@ -85,8 +126,25 @@ class EventSettings(Section):
         )
 
 
+class CandidateSettings(Section):
+    """`[models.NAME.candidates.NAME]`: what is learned side by side with the model, with other settings.
+
+    What is unset is what the model says; of another rule than the model's, what belongs to a rule is that one's own.
+    """
+
+    rule: RuleName | None = None
+    eta: float | None = Field(None, gt=0, le=1000)
+    outputs: Literal["bipolar", "binary"] | None = None
+    slope: float | None = Field(None, gt=0, le=1000)
+    margin: Margin = None
+    tie: Literal["negative", "positive"] | None = None
+    average: Annotated[Average | None, BeforeValidator(_spelt)] = None
+    half_life: int | None = Field(None, ge=1, le=MAX_HALF_LIFE)
+    serve: Literal["last", "average"] = "last"
+
+
 class ModelSettings(Section):
-    """`[model]`, the defaults of all models, and `[models.NAME]`. All but the last four is identity."""
+    """`[model]`, the defaults of all models, and `[models.NAME]`. All but the last five is identity."""
 
     features: Literal["named", "positional", "hashed"] = "named"
     dimension: int | None = Field(None, ge=1, le=1 << 24)
@@ -95,12 +153,10 @@ class ModelSettings(Section):
     eta: float | None = Field(None, gt=0, le=1000)
     outputs: Literal["bipolar", "binary"] | None = None
     slope: float | None = Field(None, gt=0, le=1000)
-    margin: tuple[float, float] | None = Field(
-        None, description="an update also where y·s <= margin: a number, or [negative, positive]; 0"
-    )
+    margin: Margin = Field(None, description="an update also where y·s <= margin: a number, or [negative, positive]; 0")
     tie: Literal["negative", "positive"] | None = None
     start: str = Field("zero", description='"zero", "random:SEED", or a file that `perceptron export` or `fit` wrote')
-    average: Literal[False, True, "recent"] = Field(
+    average: Annotated[Average, BeforeValidator(_spelt)] = Field(
         default=False, description='true keeps the mean of the weights too, "recent" one that forgets'
     )
     half_life: int | None = Field(None, ge=1, le=MAX_HALF_LIFE, description="of the recent average, in events; 1,000")
@@ -119,33 +175,15 @@ class ModelSettings(Section):
     max_name_bytes: int = Field(256, ge=1)
     max_columns: int = Field(1 << 20, ge=1, le=MAX_COLUMNS)
     window: int = Field(1000, ge=1, le=1_000_000)
-    serve: Literal["last", "average"] = "last"
+    serve: str = Field("last", description='which weights answer: "last", "average", or a candidate\'s name')
     bound: bool = True
     reference: str | None = Field(None, description="a file of weights, as for `start`")
+    candidates: dict[str, CandidateSettings] = Field({}, description="learned side by side with the model, by name")
 
     @field_validator("labels", "weights", mode="before")
     @classmethod
     def _from_environment(cls, value: Any) -> Any:
-        try:
-            return json.loads(value) if isinstance(value, str) else value
-        except ValueError:
-            raise ValueError("expected JSON") from None
-
-    @field_validator("margin", mode="before")
-    @classmethod
-    def _of_each_label(cls, value: Any) -> Any:
-        value = cls._from_environment(value)
-        given = value if isinstance(value, (list, tuple)) else [value, value]
-        if len(given) != 2 or not all(type(one) in {int, float} and 0 <= one <= MAX_VALUE for one in given):
-            raise ValueError(f"expected a number from 0 to {MAX_VALUE:g}, or [negative, positive], one for each label")
-        return given
-
-    @field_validator("average", mode="before")
-    @classmethod
-    def _spelt(cls, value: Any) -> Any:
-        with suppress(ValidationError):
-            return TypeAdapter(bool).validate_python(value)
-        return value
+        return _json(value)
 
     @field_validator("labels", mode="after")
     @classmethod
@@ -214,6 +252,42 @@ class ModelSettings(Section):
             raise ValueError(str(error)) from None
         return self
 
+    @model_validator(mode="after")
+    def _candidates_fit(self) -> "ModelSettings":
+        own = self.identity()
+        for name, candidate in self.candidates.items():
+            if not _NAME.fullmatch(name) or name in TAKEN:
+                raise ValueError(
+                    f"candidates: {name!r} is no name of one: letters, digits, '-' and '_', at most 64, and none of "
+                    f"{', '.join(TAKEN)}"
+                )
+            try:
+                identity = self._of(candidate)
+            except ValidationError as error:
+                raise ValueError(
+                    f"candidates.{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
+                ) from None
+            if identity == own:
+                raise ValueError(f"candidates.{name}: it is the model itself: give it another rule, eta, margin, …")
+        known = (*OWN_WEIGHTS, *self.candidates)
+        if self.serve not in known:
+            raise ValueError(f"serve: there is no candidate {self.serve!r}: expected one of {', '.join(known)}")
+        return self
+
+    def _of(self, candidate: CandidateSettings) -> Identity:
+        """The identity of a candidate: see CandidateSettings."""
+        given = {name: value for name, value in candidate if value is not None}
+        rule, average = given.get("rule", self.rule), given.get("average", self.average)
+        if "threshold-unit" in (rule, self.rule):
+            raise ValueError("candidates: a threshold-unit never learns: it is none and has none")
+        left_out = {"candidates", "start", "reference", *(OF_A_RULE if rule != self.rule else ())}
+        if average != "recent":
+            left_out.add("half_life")
+        own = self.model_dump(exclude_unset=True, exclude=left_out)
+        start = {"start": self.start} if _seeded(self.start) else {}  # given weights are the model's alone
+        identity = ModelSettings(**{**own, **start, **given}).identity()
+        return msgspec.structs.replace(self.identity(), **{name: getattr(identity, name) for name in OF_A_CANDIDATE})
+
     @property
     def rate(self) -> float:
         """η: the one that is set, or the rule's default."""
@@ -261,7 +335,8 @@ class ModelSettings(Section):
 
     def options(self) -> Options:
         """How the model is watched and served."""
-        return Options(self.window, self.serve, self.bound, self._reference)
+        beside = {name: Beside(self._of(one), one.serve) for name, one in self.candidates.items()}
+        return Options(self.window, self.serve, self.bound, self._reference, beside)
 
     def identity(self) -> Identity:
         """What the stored model must have been learned with."""

@@ -8,9 +8,11 @@ from typing import Annotated
 import msgspec
 
 from service.errors import SnapshotDamaged, SnapshotForeign
-from service.learning.identity import FOLD, MAX_COLUMNS
+from service.learning.candidates import arrays_of, stored_as
+from service.learning.classifier import Counts
+from service.learning.identity import FOLD, MAX_COLUMNS, OF_A_CANDIDATE, Identity
 from service.snapshots import blobs
-from service.snapshots.head import SCHEMA, Head
+from service.snapshots.head import SCHEMA, Head, Observations
 
 
 class _Release(msgspec.Struct):
@@ -53,10 +55,9 @@ def decode(data: bytes, digest: str) -> Head:
             f"{head.identity.fold}, this one {FOLD}): run that release, or learn the log again with `perceptron reset "
             f"-t {head.model} --yes`"
         )
-    if head.arrays.keys() != set(head.identity.arrays):
-        raise _newer(
-            digest, f"it has arrays {', '.join(head.arrays)}, this one knows {', '.join(head.identity.arrays)}"
-        )
+    beside = [stored_as(name, array) for name, one in head.beside.items() for array in arrays_of(one.identity)]
+    if head.arrays.keys() != (known := {*head.identity.arrays, *beside}):
+        raise _newer(digest, f"it has arrays {', '.join(head.arrays)}, this one knows {', '.join(sorted(known))}")
     if what := _senseless(head):
         raise SnapshotDamaged(f"head {digest[:12]} makes no sense: {what}")
     return head
@@ -64,7 +65,7 @@ def decode(data: bytes, digest: str) -> Head:
 
 def _senseless(head: Head) -> str | None:
     """What a head says that no learner can have: its bytes are those that were written, but not by one."""
-    identity, seen = head.identity, head.observations
+    identity = head.identity
     for partition, ranges in head.covered.items():
         if not re.fullmatch(r"0|[1-9]\d{0,9}", partition):
             return f"'{partition}' is no partition"
@@ -73,14 +74,31 @@ def _senseless(head: Head) -> str | None:
             return f"the covered ranges of partition {partition} do not follow on each other"
     if {p: at.offset for p, at in head.next.items()} != {p: ranges[-1][1] for p, ranges in head.covered.items()}:
         return "it goes on elsewhere than where its covered records end"
-    if [len(row) for row in head.counts.confusion] != [identity.classes] * identity.classes:
-        return f"its confusion is no table of {identity.classes} labels"
-    if (identity.average == "recent") != (identity.half_life is not None):
-        return f"its average has a half-life of {identity.half_life}"
     hashed = 1 << max(0, min(identity.bits or 0, 30))
     own = {"named": head.columns - 1, "positional": identity.dimension, "hashed": hashed}[identity.features]
     if head.columns - 1 != own or not 0 <= own <= MAX_COLUMNS:
         return f"it has {head.columns} columns"
+    if what := _impossible(identity, head.counts, head.observations):
+        return what
+    for name, one in head.beside.items():
+        if (
+            msgspec.structs.replace(identity, **{member: getattr(one.identity, member) for member in OF_A_CANDIDATE})
+            != one.identity
+        ):
+            return f"its candidate {name} learns from other events"
+        if one.since.keys() != head.covered.keys() or any(at < 0 for at in one.since.values()):
+            return f"its candidate {name} began elsewhere than in its partitions"
+        if what := _impossible(one.identity, one.counts, one.observations):
+            return f"of its candidate {name} {what}"
+    return None
+
+
+def _impossible(identity: Identity, counts: Counts, seen: Observations) -> str | None:
+    """The same of what was learned and seen, of a model or a candidate."""
+    if [len(row) for row in counts.confusion] != [identity.classes] * identity.classes:
+        return f"its confusion is no table of {identity.classes} labels"
+    if (identity.average == "recent") != (identity.half_life is not None):
+        return f"its average has a half-life of {identity.half_life}"
     flags = [seen.recent_wrong, *filter(None, (seen.recent_positive, seen.recent_averaged))]
     if seen.recent_events < 0 or any(
         len(bits) != 2 * -(-seen.recent_events // 8) or re.search("[^0-9a-f]", bits) for bits in flags

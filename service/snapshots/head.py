@@ -11,14 +11,14 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from service.errors import SnapshotDamaged
 from service.learning.bounds import Stretch, Sums
-from service.learning.classifier import Counts
+from service.learning.candidates import Candidate, arrays_of, stored_as
+from service.learning.classifier import Classifier, Counts
 from service.learning.confidence import Paired
 from service.learning.identity import Identity
-from service.learning.learner import Learner, with_hole
+from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.recent import FLAGS, Averaged, Margins, Recent
 from service.snapshots import blobs
@@ -113,6 +113,18 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of its head; '' in that head itself, which cannot hold its own."""
 
 
+class Besides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A candidate. All but its observations is state, and so are its arrays, which are among the head's."""
+
+    identity: Identity
+    since: dict[str, int]
+    """The next offset when it began, by partition."""
+    counts: Counts
+    diverged_at: tuple[int, int] | None
+    """Partition and offset of the event that it stopped before, if it did."""
+    observations: Observations
+
+
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """See the module's first lines. `saved_at` is seconds since 1970; partitions are decimal strings.
 
@@ -141,6 +153,13 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     arrays: dict[str, Array]
     reference: Array | None
     names: list[str]
+    candidates: dict[str, Besides] | msgspec.UnsetType = msgspec.UNSET
+    """Unset where there are none, and then not written: older releases read such a head."""
+
+    @property
+    def beside(self) -> dict[str, Besides]:
+        """The candidates."""
+        return self.candidates or {}
 
     @property
     def refs(self) -> list[str]:
@@ -184,44 +203,6 @@ def _named(array: Encoded) -> Array:
     return Array(array.base, [d for d, _ in array.deltas])
 
 
-def restored(
-    version: Head, stored: Stored, current: Head, digest: str, resume_at: Mapping[int, int], now: float
-) -> Head:
-    """A kept version as the child of the current head, which has this digest; `stored` is the version's, verified.
-
-    It goes on where that version did, or at `resume_at`, behind a hole. A partition that came later begins where it
-    began. The source is that which was learned from last; fingerprints are those of the last records applied.
-    """
-    covered = {p: list(ranges) for p, ranges in version.covered.items()}
-    for partition, ranges in current.covered.items():
-        covered.setdefault(partition, [(ranges[0][0], ranges[0][0])])
-    for number, offset in resume_at.items():
-        covered[str(number)] = with_hole(covered[str(number)], offset)
-    covered = dict(sorted(covered.items(), key=lambda item: int(item[0])))
-    prints = {p: position.fingerprint for p, position in version.next.items()}
-    return replace(
-        version,
-        version=current.version + 1,
-        parent=digest,
-        saved_at=now,
-        state_digest=_digest_of(version.identity, covered, version.counts, version.columns, stored),
-        order="log" if len(covered) == 1 else "arrival",
-        source=current.source,
-        writer=NOBODY,
-        next={p: Position(ranges[-1][1], prints.get(p)) for p, ranges in covered.items()},
-        covered=covered,
-        # Whether it diverges again is seen at the next event, which may be another.
-        observations=replace(version.observations, diverged=None),
-        # A head has the runs since its last kept version, so that `verify` can begin there. The last version kept so
-        # far may belong to the history that this rollback leaves, and no run leads on from it. So this head is kept
-        # itself, and begins without runs. All versions kept so far stay, the later ones too, since one of them is the
-        # way to undo this rollback. That may be one more than `keep` allows; the next save lets one go.
-        runs=[],
-        run_blobs=[],
-        kept=[*(k if k.digest else replace(k, digest=digest) for k in current.kept), Kept(current.version + 1, now)],
-    )
-
-
 def content(learner: Learner, before: Stored = NOTHING) -> Content:
     """Cut a learner's state into blobs where the store has `before`, and digest it.
 
@@ -234,20 +215,25 @@ def content(learner: Learner, before: Stored = NOTHING) -> Content:
     reference: Encoded | None = None
     if learner.watch.stretch is not None:
         # One that is the weights of a kept version is in the store already, under the same names.
-        own = before.reference or arrays.get("w", blobs.NOTHING)
-        reference, more = blobs.encode(learner.watch.stretch.reference.ravel(), own)
+        like = before.reference or arrays.get("w", blobs.NOTHING)
+        reference, more = blobs.encode(learner.watch.stretch.reference.ravel(), like)
         new |= more
     names, more = blobs.encode_names(learner.columns.names, before.names)
     new |= more
     runs, rest, more = blobs.encode_runs(learner.runs, before.runs)
     new |= more
     stored = Stored(arrays, reference, names, runs)
-    state = (learner.identity, covered_as_json(learner), learner.counts, len(learner.columns), stored)
-    return Content(_digest_of(*state), stored, rest, new)
+    own = learner.identity, covered_as_json(learner), learner.counts, len(learner.columns)
+    return Content(digest_of(*own, stored, candidates(learner) or {}), stored, rest, new)
 
 
-def _digest_of(
-    identity: Identity, covered: dict[str, list[tuple[int, int]]], counts: Counts, columns: int, stored: Stored
+def digest_of(
+    identity: Identity,
+    covered: dict[str, list[tuple[int, int]]],
+    counts: Counts,
+    columns: int,
+    stored: Stored,
+    beside: Mapping[str, Besides],
 ) -> str:
     """SHA-256 of the canonical state."""
     state = {
@@ -258,6 +244,9 @@ def _digest_of(
         "arrays": {name: array.blocks for name, array in stored.arrays.items()},
         "names": stored.names.blobs,
     }
+    if beside:
+        members = ("identity", "since", "counts", "diverged_at")
+        state["candidates"] = {name: {m: getattr(one, m) for m in members} for name, one in beside.items()}
     return blobs.digest(msgspec.json.encode(msgspec.to_builtins(state), order="sorted"))
 
 
@@ -266,7 +255,22 @@ def covered_as_json(learner: Learner) -> dict[str, list[tuple[int, int]]]:
     return {str(partition): list(ranges) for partition, ranges in sorted(learner.covered.items())}
 
 
-def observations(learner: Learner) -> Observations:
+def candidates(learner: Learner) -> dict[str, Besides] | msgspec.UnsetType:
+    """The candidates as the head has them."""
+    found = {
+        name: Besides(
+            identity=one.identity,
+            since={str(partition): offset for partition, offset in sorted(one.since.items())},
+            counts=deepcopy(one.counts),
+            diverged_at=one.diverged_at,
+            observations=observations(one),
+        )
+        for name, one in learner.candidates.items()
+    }
+    return found or msgspec.UNSET
+
+
+def observations(learner: Classifier) -> Observations:
     """What is kept beside the state."""
     watch = learner.watch
     recent, sums = watch.recent, watch.stretch.stored() if watch.stretch else None
@@ -311,6 +315,18 @@ def _like(reference: Array, before: Stored) -> Encoded:
     return blobs.NOTHING
 
 
+def _recent(seen: Observations, options: Options, classes: int) -> Recent:
+    packed = zip(FLAGS, (seen.recent_wrong, seen.recent_positive, seen.recent_averaged), strict=True)
+    flags = {
+        name: np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8), count=seen.recent_events).astype(bool)
+        for name, bits in packed
+        if bits
+    }
+    truth = np.frombuffer(bytes.fromhex(seen.recent_truth), "<u2").astype(np.uint16)
+    observed = seen.margins, seen.averaged, seen.pairs, seen.averaged_missed
+    return Recent(options.window, flags, *observed, classes, truth)
+
+
 def decode(
     head: Head, found: Mapping[str, bytes], options: Options, before: tuple[Learner, Stored] | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
@@ -336,18 +352,12 @@ def decode(
     if head.columns != (count + 1 if head.identity.features == "named" else len(learner.columns)):
         raise SnapshotDamaged(f"{count} features are named, which do not make the {head.columns} columns of the head")
     decoded = Stored(arrays, reference, EncodedNames(count, head.names), head.run_blobs)
-    if _digest_of(head.identity, head.covered, head.counts, head.columns, decoded) != head.state_digest:
+    if digest_of(head.identity, head.covered, head.counts, head.columns, decoded, head.beside) != head.state_digest:
         raise SnapshotDamaged(f"version {head.version}: the state does not match its digest")
-    seen = head.observations
-    packed = zip(FLAGS, (seen.recent_wrong, seen.recent_positive, seen.recent_averaged), strict=True)
-    flags = {
-        name: np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8), count=seen.recent_events).astype(bool)
-        for name, bits in packed
-        if bits
+    seen, recent = head.observations, _recent(head.observations, options, head.identity.classes)
+    beside = {
+        name: (one, _recent(one.observations, options, head.identity.classes)) for name, one in head.beside.items()
     }
-    truth = np.frombuffer(bytes.fromhex(seen.recent_truth), "<u2").astype(np.uint16)
-    observed = seen.margins, seen.averaged, seen.pairs, seen.averaged_missed, head.identity.classes, truth
-    recent = Recent(options.window, flags, *observed)
     # A learner's change, a head's do not.
     own, counts = {name: array.values.copy() for name, array in arrays.items()}, head.counts.copy()
     sums = deepcopy(head.observations.stretch)
@@ -361,8 +371,18 @@ def decode(
         learner.columns.extend(names)
         names = []
 
+    def candidate(name: str, one: Besides, recent: Recent) -> Candidate:
+        since = {int(partition): offset for partition, offset in one.since.items()}
+        made = Candidate(one.identity, learner.columns, options.beside(name), since)
+        its = {array: own[stored_as(name, array)] for array in arrays_of(one.identity)}
+        made.restore(its, deepcopy(one.counts), one.observations.squared_steps, recent, None)
+        if one.diverged_at is not None:
+            made.stop(*one.diverged_at)
+        return made
+
     def finish() -> Learner:
         learner.columns.extend(names)
+        learner.candidates = {name: candidate(name, *both) for name, both in beside.items()}
         learner.load(own, covered, counts, seen.squared_steps, recent, stretch, seen.diverged)
         learner.runs = runs
         return learner

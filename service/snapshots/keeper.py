@@ -301,6 +301,7 @@ class Keeper:
             arrays=content.arrays,
             reference=content.reference,
             names=content.stored.names.blobs,
+            candidates=head.candidates(learner),
         )
         return new, evict
 

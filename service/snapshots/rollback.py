@@ -7,11 +7,15 @@ behind undo it: its parent would be current again. As a child, it refuses every 
 import math
 from collections.abc import Mapping, Sequence
 
+import msgspec
+from msgspec.structs import replace
+
 from service.errors import DataError, SnapshotDamaged, SnapshotForeign
 from service.learning.identity import MAX_SQUARED_NORM
+from service.learning.learner import with_hole
 from service.learning.options import Options
 from service.snapshots import blobs, codec, head
-from service.snapshots.head import Head
+from service.snapshots.head import NOBODY, Head, Kept, Position, Stored, digest_of
 from service.snapshots.keeper import Snapshot, verified
 from service.snapshots.ports import KeptStore, Offload, Store
 
@@ -88,7 +92,7 @@ async def roll_back(store: Store, kept: Snapshot, resume_at: Mapping[int, int], 
         found = await current_head(store, model)
         if found is None or not any((k.digest or found[1]) == kept.digest for k in found[0].kept):
             raise DataError(f"model {model} does not keep version {version} any more: it moved on meanwhile")
-        new = head.restored(kept.head, kept.stored, *found, resume_at, now)
+        new = restored(kept.head, kept.stored, *found, resume_at, now)
         data = codec.encode(new)
         # Its blobs are those of the kept version, which the store holds for as long as it keeps that.
         verdict = await store.commit(model, found[1], blobs.digest(data), data, new.refs, str(new.version), "")
@@ -97,3 +101,46 @@ async def roll_back(store: Store, kept: Snapshot, resume_at: Mapping[int, int], 
         if verdict == "MISSING":
             raise DataError(f"model {model}: blobs of version {version} vanished from the store meanwhile")
     raise DataError(f"model {model} moved on meanwhile, {TRIES} times: try again")
+
+
+def restored(
+    version: Head, stored: Stored, current: Head, digest: str, resume_at: Mapping[int, int], now: float
+) -> Head:
+    """A kept version as the child of the current head, which has this digest; `stored` is the version's, verified.
+
+    It goes on where that version did, or at `resume_at`, behind a hole. A partition that came later begins where it
+    began. The source is that which was learned from last; fingerprints are those of the last records applied.
+    """
+    covered = {p: list(ranges) for p, ranges in version.covered.items()}
+    for partition, ranges in current.covered.items():
+        covered.setdefault(partition, [(ranges[0][0], ranges[0][0])])
+    for number, offset in resume_at.items():
+        covered[str(number)] = with_hole(covered[str(number)], offset)
+    covered = dict(sorted(covered.items(), key=lambda item: int(item[0])))
+    prints = {p: position.fingerprint for p, position in version.next.items()}
+    beside = {
+        name: replace(one, since={p: one.since.get(p, ranges[0][0]) for p, ranges in covered.items()})
+        for name, one in version.beside.items()
+    }
+    return replace(
+        version,
+        version=current.version + 1,
+        parent=digest,
+        saved_at=now,
+        state_digest=digest_of(version.identity, covered, version.counts, version.columns, stored, beside),
+        order="log" if len(covered) == 1 else "arrival",
+        source=current.source,
+        writer=NOBODY,
+        next={p: Position(ranges[-1][1], prints.get(p)) for p, ranges in covered.items()},
+        covered=covered,
+        candidates=beside or msgspec.UNSET,
+        # Whether it diverges again is seen at the next event, which may be another.
+        observations=replace(version.observations, diverged=None),
+        # A head has the runs since its last kept version, so that `verify` can begin there. The last version kept so
+        # far may belong to the history that this rollback leaves, and no run leads on from it. So this head is kept
+        # itself, and begins without runs. All versions kept so far stay, the later ones too, since one of them is the
+        # way to undo this rollback. That may be one more than `keep` allows; the next save lets one go.
+        runs=[],
+        run_blobs=[],
+        kept=[*(k if k.digest else replace(k, digest=digest) for k in current.kept), Kept(current.version + 1, now)],
+    )

@@ -248,6 +248,7 @@ class Learning:
             self._tell.emptied()
         # Where to begin is said for a new model. One that was lost is learned again from 0, or not at all.
         learner.begin(self._starts(bounds, None if began else self._start_at))
+        learner.reconcile()
         saved = await self._keeper.save(learner, {}, source)
         if isinstance(saved, Refused):
             return None
@@ -264,6 +265,9 @@ class Learning:
         # A partition that was added: all of its records are newer than the model.
         added = {p: found for p, found in bounds.items() if p not in learner.next}
         learner.begin(self._starts(added, None if self._start_at == "latest" else self._start_at))
+        began, dropped = learner.reconcile()
+        if began or dropped:
+            self._tell.reconciled(began, dropped, learner.next)
 
     def _starts(self, bounds: Mapping[int, tuple[int, int]], start_at: StartAt) -> dict[int, int]:
         """Where a new model, or a new partition of one, begins."""

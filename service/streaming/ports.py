@@ -1,6 +1,6 @@
 """What the loop that learns needs of the world: a log to learn from, and somebody who hears what happens."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from service.errors import DependencyError
@@ -79,6 +79,9 @@ class Observer(Protocol):
 
     def outsider(self, writer: Writer) -> None:
         """The head that took the place of ours was written by somebody outside our group."""
+
+    def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
+        """Of a stored model these candidates begin here, where it goes on, and these are not learned any more."""
 
     def passed_over(self, partition: int, start: int, to: int) -> None:
         """Offsets without a record were accepted."""

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from service.errors import DataError, DependencyError
+from service.learning.classifier import Classifier
 from service.learning.identity import Identity, Label, as_json
 from service.learning.learner import Learner
 from service.serving.models import Model
@@ -70,7 +71,8 @@ def inspect_model(settings: Settings, name: str, *, bound: bool, as_json: bool) 
         return
     console = Console()
     console.print(_facts(about))
-    for table in (_partitions(about), _versions(about.versions), _weights(about), _labels(about)):
+    tables = _candidates(about), _partitions(about), _versions(about.versions), _weights(about), _labels(about)
+    for table in tables:
         if table.row_count:
             console.print()
             console.print(table)
@@ -80,7 +82,7 @@ async def _about(settings: Settings, name: str, bound: bool) -> Inspection:
     async with settings.redis.store() as store:
         answering = await newest(store, name, settings.of(name).options())
         kept = await store.kept(name, [v.version for v in answering.head.kept])
-    learner, w = answering.learner, answering.learner.served
+    learner, by = answering.learner, answering.by(None)[1]
     lag: dict[str, int] | None = None
     reason = None
     try:
@@ -99,15 +101,16 @@ async def _about(settings: Settings, name: str, bound: bool) -> Inspection:
         lag=lag,
         lag_reason=reason,
         versions=[Version.of(*v) for v in codec.kept(answering.head, answering.digest, kept)],
-        **_largest(learner, w),
+        **_largest(learner, by),
     )
 
 
-def _largest(learner: Learner, w: NDArray[np.float64]) -> dict[str, Any]:
-    """The bias and the largest weights, or those of the most frequent labels."""
+def _largest(learner: Learner, by: Classifier) -> dict[str, Any]:
+    """The bias and the largest weights of who answers, or those of the most frequent labels."""
+    w = by.served
 
     def of(w: NDArray[np.float64], count: int, place: int = 0) -> tuple[float, list[Largest]]:
-        rows = [Largest(learner.columns.name_of(c), float(w[c])) for c in learner.largest(count, place)]
+        rows = [Largest(learner.columns.name_of(c), float(w[c])) for c in by.largest(count, place)]
         return float(w[0]), rows
 
     if not learner.identity.multiclass:
@@ -158,6 +161,7 @@ def _facts(about: Inspection) -> Table:
         **_hindsight(about),
         "accuracy": _share(about.accuracy),
         **({"of the average": _share(about.average_accuracy)} if about.average_accuracy else {}),
+        **({"answers": f"candidate {about.serve}, {_share(about.served_accuracy)}"} if _answering(about) else {}),
         **({"compared": "; ".join(map(_compared, about.comparisons))} if about.comparisons else {}),
         "baseline": f"{_share(about.baseline)} (always the {'most' if identity.multiclass else 'more'} frequent label)",
         **_by_label(about),
@@ -238,6 +242,33 @@ def _hindsight(about: Inspection) -> dict[str, str]:
         "in hindsight": f"at most {found['updates']:,} updates, {ratio:.2f} times those made, with γ = "
         f"{found['gamma']:g} and for reference {found['reference']}"
     }
+
+
+def _answering(about: Inspection) -> bool:
+    """Whether a candidate answers."""
+    return any(one.answers for one in about.candidates)
+
+
+def _candidates(about: Inspection) -> Table:
+    """The model itself first, then what learns side by side with it, each by the weights that it answers with."""
+    table = Table(box=None)
+    for name in ("candidate", "settings", "since", "events", "updates", "accuracy", "recent", "95 % at all times", ""):
+        table.add_column(name, justify="left" if name in {"candidate", "settings", ""} else "right")
+
+    def row(name: str, said: str, since: str, one: Any, accuracy: Accuracy, verdict: str) -> None:
+        low, high = accuracy.all_interval or (0.0, 1.0)
+        figures = ("-" if value is None else f"{value:.4f}" for value in (accuracy.all, accuracy.recent))
+        counts = f"{one.events:,}", f"{one.updates:,}"
+        table.add_row(name, said, since, *counts, *figures, f"{low:.4f} to {high:.4f}", verdict)
+
+    if about.candidates:
+        own = about.average_accuracy if about.serve == "average" else about.accuracy
+        row("the model", about.identity.rule, "", about, own or about.accuracy, "" if _answering(about) else "answers")
+    for one in about.candidates:
+        said = ", ".join(f"{name} {value}" for name, value in one.settings.items() if value is not None)
+        since = ", ".join(f"{p}:{offset:,}" for p, offset in one.since.items())
+        row(one.name, said, since, one, one.accuracy, one.verdict + (", answers" if one.answers else ""))
+    return table
 
 
 def _partitions(about: Inspection) -> Table:

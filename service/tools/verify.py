@@ -6,6 +6,7 @@ the last kept version, so that one is where their replay begins. Holes are skipp
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -98,6 +99,7 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
         "replayed_records": replayed.records,
         "replayed_events": learner.counts.events - before,
         "events": head.counts.events,
+        "candidates": {name: one.counts.events for name, one in head.beside.items()},
         "offsets_without_record": replayed.empty,
         "gaps": replayed.gaps[:GAPS],
         "state_digest": head.state_digest,
@@ -124,8 +126,31 @@ async def _begin(store: RedisStore, settings: Settings, name: str) -> tuple[Snap
                 raise
             continue  # let go meanwhile: a newer one is the last
         base.learner.begin({p: ranges[0][0] for p, ranges in snapshot.learner.covered.items()})
+        _drop_others(base.learner, snapshot.learner)
         return snapshot, Begun(base.learner, version)
     raise DataError(f"model {name} moves on faster than its kept versions can be read: try again")
+
+
+def _drop_others(learner: Learner, stored: Learner) -> None:
+    """Leave out the candidates of a kept version that are not, or not since then, those that are stored."""
+    wanted = {name: (one.identity, one.since) for name, one in stored.candidates.items()}
+    learner.candidates = {n: c for n, c in learner.candidates.items() if (c.identity, c.since) == wanted.get(n)}
+
+
+def _add_due(learner: Learner, stored: Learner) -> None:
+    """Have the candidates that began here."""
+    for name, one in stored.candidates.items():
+        if name not in learner.candidates and all(learner.next[p] >= offset for p, offset in one.since.items()):
+            learner.add_candidate(name, one.identity)
+            learner.candidates[name].since = dict(one.since)  # the record before may be in a hole
+
+
+def _cut(steps: Sequence[tuple[int, int, int]], stored: Learner) -> Iterator[tuple[int, int, int]]:
+    """The same steps, none of them over an offset where a candidate began."""
+    for partition, start, to in steps:
+        cuts = {one.since[partition] for one in stored.candidates.values()}
+        edges = [start, *sorted(cut for cut in cuts if start < cut < to), to]
+        yield from ((partition, a, b) for a, b in pairwise(edges))
 
 
 def _fresh(settings: Settings, name: str, head: Head) -> Learner:
@@ -180,8 +205,9 @@ async def _replay(cluster: Cluster, topic: str, snapshot: Snapshot, learner: Lea
         _check_log(topic, steps, await bounds(consumer, there))
         wanted = {partition for partition, _, _ in steps}
         log = _Log(consumer, [tp for tp in there if tp.partition in wanted])
-        for partition, start, to in steps:
+        for partition, start, to in _cut(steps, snapshot.learner):
             learner.skip(partition, start)
+            _add_due(learner, snapshot.learner)
             async for part in log.read(partition, start, to):
                 seen = known[partition]
                 for record in part[part.find(seen.offset) : part.find(seen.offset + 1)] if seen else ():
@@ -198,6 +224,7 @@ async def _replay(cluster: Cluster, topic: str, snapshot: Snapshot, learner: Lea
                     if outcome.diverged:
                         return Replayed(records, gaps, outcome.diverged)
             pass_over(partition, to)
+    _add_due(learner, snapshot.learner)
     return Replayed(records, gaps, None)
 
 
@@ -262,6 +289,12 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
     found = [f"the replay diverged: {diverged}"] if diverged else []
     ours, theirs = msgspec.to_builtins(replayed.counts), msgspec.to_builtins(stored.counts)
     found += [f"{name}: {theirs[name]} stored, {ours[name]} replayed" for name in ours if ours[name] != theirs[name]]
+    for name, one in stored.candidates.items():
+        if (again := replayed.candidates.get(name)) is None:
+            found.append(f"candidate {name}: not replayed")
+        elif (one.counts, one.diverged_at) != (again.counts, again.diverged_at):
+            counts = msgspec.to_builtins(one.counts), msgspec.to_builtins(again.counts)
+            found.append(f"candidate {name}: {counts[0]} stored, {counts[1]} replayed")
     if stored.covered != replayed.covered:
         found.append(f"covered: {stored.covered} stored, {replayed.covered} replayed")
     if len(stored.columns) != len(replayed.columns):
@@ -270,6 +303,8 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
         found.append("the names of the columns, or their order")
     else:
         for name, array in stored.arrays.items():
+            if name not in replayed.arrays:
+                continue
             other = np.flatnonzero(array.view(np.uint64) != replayed.arrays[name].view(np.uint64))
             if len(other):
                 c = int(other[0])
@@ -278,7 +313,7 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
                     f"{name}: {len(other):,} of {len(array):,} columns, such as {label}: {float(array[c])!r} stored, "
                     f"{float(replayed.arrays[name][c])!r} replayed"
                 )
-    if not RULES[stored.identity.rule].exact:
+    if not all(RULES[one.identity.rule].exact for one in (stored, *stored.candidates.values())):
         found.append("the logistic rule's exp may differ between machines")
     return found
 
@@ -297,6 +332,7 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         *(("gap", f"partition {p}: {a:,} to {b:,}") for p, a, b in gaps[:LISTED]),
         *([("", "and more: --json has them")] if len(gaps) > LISTED else []),
+        *(("candidate", f"{name}, {events:,} events") for name, events in about["candidates"].items()),
         ("stored", about["state_digest"]),
         ("replay", about["replayed_state_digest"]),
         ("result", "equal, bit for bit" if about["equal"] else "DIFFERENT"),

@@ -208,7 +208,7 @@ def test_right_and_wrong_are_counted_as_they_were_answered(average: Any) -> None
     identity = Identity(labels=tuple(range(10)), **own)
     events = table("digits")[:1000]
     for serve, flag in (("last", "wrong"), ("average", "averaged")):
-        learner, missed = Learner(identity, options=DEFAULT._replace(serve=serve)), []  # type: ignore[arg-type]
+        learner, missed = Learner(identity, options=DEFAULT._replace(serve=serve)), []
         learner.begin({0: 0})
         for at, (features, own_place, _) in enumerate(events):
             missed.append(learner.label(learner.score(features)[0]) != own_place)

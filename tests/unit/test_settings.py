@@ -103,6 +103,38 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
             "models.a.margin: expected a number from 0 to 1e+30, or [negativ",
         ),
         ('topics = ["a"]\n[model]\nrule = "lms"\nmargin = 1', 'takes no margin (it belongs to rule = "perceptron")'),
+        (
+            'topics = ["a"]\n[models.a.candidates.c]\neta = 1',
+            "models.a.candidates.c: it is the model itself: give it another rule, eta, margin, …",
+        ),
+        (
+            'topics = ["a"]\n[model]\nrule = "lms"\neta = 0.5\n[model.candidates.c]\nrule = "lms"',
+            "models.a.candidates.c: it is the model itself",
+        ),
+        ('topics = ["a"]\n[models.a.candidates."a b"]\neta = 2', "models.a.candidates: 'a b' is no name of one"),
+        ('topics = ["a"]\n[models.a.candidates.last]\neta = 2', "models.a.candidates: 'last' is no name of one"),
+        ('topics = ["a"]\n[models.a.candidates.c]\netha = 2', "models.a.candidates.c.etha: there is no such setting"),
+        ('topics = ["a"]\n[models.a.candidates.c]\neta = 0', "models.a.candidates.c.eta: Input should be greater th"),
+        (
+            'topics = ["a"]\n[models.a.candidates.c]\nrule = "half-step"\neta = 2',
+            'models.a.candidates.c: rule = "half-step" needs 0 < eta < 1',
+        ),
+        (
+            'topics = ["a"]\n[models.a.candidates.c]\nrule = "lms"\nmargin = 1',
+            'models.a.candidates.c: rule = "lms" takes no margin (it belongs to rule = "perceptron")',
+        ),
+        (
+            'topics = ["a"]\n[models.a.candidates.c]\neta = 2\nserve = "average"',
+            'models.a.candidates.c: serve = "average" needs average = true or "recent"',
+        ),
+        (
+            'topics = ["a"]\n[models.a.candidates.c]\nrule = "threshold-unit"',
+            "models.a.candidates: a threshold-unit never learns: it is none and has none",
+        ),
+        (
+            'topics = ["a"]\n[models.a]\nserve = "d"\n[models.a.candidates.c]\neta = 2',
+            "models.a.serve: there is no candidate 'd': expected one of last, average, c",
+        ),
         ('start_at = "now"', "start_at: expected earliest, latest or PARTITION:OFFSET"),
         ("topics = [", "perceptron.toml"),
         ("topics = 5", "topics"),
@@ -200,6 +232,31 @@ def test_a_variable_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch, na
     monkeypatch.setenv(name, "notjson")
     with pytest.raises(ConfigurationError, match=f"environment: .*{name.partition('_')[2].lower()}"):
         load(None, {})
+
+
+def test_what_a_candidate_does_not_say_is_what_the_model_says_of_the_same_rule() -> None:
+    Path("perceptron.toml").write_text(
+        'topics = ["a"]\n[models.a]\neta = 2.0\nmargin = 1\ntie = "positive"\naverage = "recent"\nhalf_life = 9\n'
+        'scale = "standard"\nstart = "random:7"\nserve = "other"\n[models.a.candidates.same]\neta = 3.0\n'
+        '[models.a.candidates.other]\nrule = "logistic-delta"\naverage = true\nserve = "average"\n'
+    )
+    model = load(None, {}).of("a")
+    beside, own = model.options().candidates, model.identity()
+    assert beside["same"] == (msgspec.structs.replace(own, eta=3.0), "last")
+    rule: dict[str, Any] = {"rule": "logistic-delta", "eta": 0.1, "slope": 1.0, "margin": msgspec.UNSET}
+    other = msgspec.structs.replace(own, **rule, tie="negative", average=True, half_life=None)
+    assert beside["other"] == (other, "average")
+    assert model.options().serve == "other"
+
+
+def test_a_candidate_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a model whose weights are given begins with none, as it is not known when it will."""
+    Path("w.json").write_text('{"coef": [1.0], "intercept": 0.5, "names": ["x"]}')
+    monkeypatch.setenv("PERCEPTRON_MODELS__A__START", "w.json")
+    monkeypatch.setenv("PERCEPTRON_MODELS__A__CANDIDATES__WIDE__MARGIN", "[0, 2]")
+    monkeypatch.setenv("PERCEPTRON_MODELS__A__SERVE", "wide")
+    beside = load(None, {"topics": ["a"]}).of("a").options().candidates
+    assert (beside["wide"].identity.margins, beside["wide"].identity.start) == ((0.0, 2.0), "zero")
 
 
 @pytest.mark.parametrize(("text", "value"), [("recent", "recent"), ("true", True), ("0", False)])

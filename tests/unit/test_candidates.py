@@ -1,0 +1,227 @@
+"""Candidates: each is what a model of its own would be, and what the model is does not depend on them."""
+
+import random
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from service.errors import SnapshotDamaged
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.learning.options import Beside, Options
+from service.snapshots import blobs, codec
+from service.snapshots import head as heads
+from service.snapshots.keeper import Saved
+from tests.checks import restored, state_digest
+from tests.conftest import event
+from tests.releases import Fields
+from tests.saving import FakeClock, keeper, learn, save
+
+MODEL = Identity(eta=0.5, average=True)
+
+
+def beside(identity: Identity, serve: Any = "last", **others: Any) -> Beside:
+    return Beside(msgspec.structs.replace(identity, **others), serve)
+
+
+def wanted(identity: Identity = MODEL, serve: str = "last") -> Options:
+    """Three beside the model: other rates, rules, margins, averages, tie and start."""
+    return Options(window=50, serve=serve, candidates={
+        "wide": beside(identity, "average", margin=(0.5, 3.0), average="recent", half_life=7),
+        "logistic": beside(identity, rule="logistic-delta", eta=0.1, slope=1.0, average=False),
+        "odd": beside(identity, eta=0.3, tie="positive", start="random:7"),
+    })  # fmt: skip
+
+
+def log(seed: int, size: int = 300) -> list[bytes]:
+    rng = random.Random(seed)
+    names = [f"n{i}" for i in range(12)]
+    raws = []
+    for _ in range(size):
+        x = {name: rng.choice((0.5, -1.0, 2.0, 0.1, True)) for name in rng.sample(names, rng.randint(0, 5))}
+        raws.append(event(x, rng.choice((1, -1))) if rng.random() > 0.1 else b"no event")
+    return raws
+
+
+def begun(identity: Identity, options: Options, at: int = 0) -> Learner:
+    learner = Learner(identity, options=options)
+    learner.begin({0: at})
+    learner.reconcile()
+    return learner
+
+
+def applied(learner: Learner, records: list[bytes], rng: random.Random | None = None) -> Learner:
+    """All of them; with numbers, cut anywhere, and restored now and then."""
+    at = begin = learner.next[0]
+    while at < begin + len(records):
+        size = rng.randint(1, 40) if rng else len(records)
+        at += learner.apply(0, at, records[at - begin : at - begin + size]).consumed
+        if rng and rng.random() < 0.3:
+            learner = restored(learner, learner.watch.options)
+    return learner
+
+
+def by_name(one: Any, names: list[str]) -> dict[str, list[float]]:
+    columns = dict(zip(["bias", *names], range(len(names) + 1), strict=True))
+    return {
+        name: [float(a[c]) for a in (one.weights, one.arrays.get("late", one.weights))] for name, c in columns.items()
+    }
+
+
+@pytest.mark.parametrize("scale", ["none", "standard"])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_is_a_model_of_its_own_and_the_model_what_it_is_without(seed: int, scale: Any) -> None:
+    identity = msgspec.structs.replace(MODEL, scale=scale)
+    records, options = log(seed), wanted(identity)
+    whole = applied(begun(identity, options), records)
+    cut = applied(begun(identity, options), records, random.Random(seed))
+    assert state_digest(cut) == state_digest(whole)
+    assert [cut.watch.recent.pairs, cut.counts] == [whole.watch.recent.pairs, whole.counts]
+    plain = applied(begun(identity, Options(window=50)), records)
+    assert plain.counts == whole.counts
+    assert plain.weights.tobytes() == whole.weights.tobytes()
+    right = {}
+    for name, one in cut.candidates.items():
+        alone = applied(begun(one.identity, Options(window=50, serve=options.candidates[name].serve)), records)
+        for array in one.arrays:
+            assert one.arrays[array].tobytes() == alone.arrays[array].tobytes(), (name, array)
+        assert one.counts == msgspec.structs.replace(alone.counts, rejected={})
+        assert one.served.tobytes() == alone.served.tobytes()
+        assert one.watch.recent.accuracy == alone.watch.recent.accuracy
+        assert (one.watch.recent.pairs, one.watch.squared_steps) == (
+            alone.watch.recent.pairs,
+            alone.watch.squared_steps,
+        )
+        right[name] = one.watch.recent.averaged.wrong if one.averaged else one.counts.wrong_predictions
+    for pair in cut.watch.recent.pairs:  # each on the same events, of the weights that answer
+        ours = {name: sign for name, sign in ((pair.first, 1), (pair.second, -1)) if name in right}
+        if set(ours) == {pair.first, pair.second}:
+            assert pair.first_only - pair.second_only == right[pair.second] - right[pair.first]
+            assert pair.events == cut.counts.events
+    assert {frozenset((p.first, p.second)) for p in cut.watch.recent.pairs} >= {frozenset(("wide", "logistic"))}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_that_begins_later_is_a_model_of_the_log_from_there(seed: int) -> None:
+    records, options = log(seed), wanted()
+    learner = applied(begun(MODEL, Options(window=50)), records[:101], random.Random(seed))
+    before = state_digest(learner)
+    learner = restored(learner, options)
+    assert state_digest(learner) == before
+    assert learner.reconcile() == (["logistic", "odd", "wide"], [])
+    assert learner.reconcile() == ([], [])
+    learner = applied(learner, records[101:], random.Random(seed))
+    for name in ("wide", "logistic"):
+        one = learner.candidates[name]
+        alone = applied(begun(one.identity, Options(window=50), at=101), records[101:])
+        ours, theirs = by_name(one, learner.columns.names), by_name(alone, alone.columns.names)
+        assert {n: w for n, w in ours.items() if n in theirs} == theirs
+        assert one.counts == msgspec.structs.replace(alone.counts, rejected={})
+        assert one.since == {0: 101}
+    events = {frozenset((p.first, p.second)): p.events for p in learner.watch.recent.pairs}
+    assert events[frozenset(("last", "wide"))] == learner.candidates["wide"].counts.events < learner.counts.events
+    assert events[frozenset(("last", "baseline"))] == learner.counts.events
+
+
+def test_they_begin_go_on_and_are_dropped_as_settings_say() -> None:
+    records = log(5)
+    learner = applied(begun(MODEL, wanted(serve="wide")), records[:50])
+    assert learner.answering == "wide"
+    fewer = wanted()._replace(serve="odd", candidates={
+        "odd": wanted().candidates["odd"], "wide": beside(MODEL, margin=(0.0, 1.0)),
+        "new": beside(MODEL, rule="half-step"),
+    })  # fmt: skip
+    kept = learner.candidates["odd"].weights.tobytes()
+    learner = restored(learner, fewer)
+    assert learner.answering == "odd"
+    assert learner.reconcile() == (["new", "wide"], ["logistic", "wide"])
+    assert learner.candidates["odd"].weights.tobytes() == kept
+    assert {name: one.since for name, one in learner.candidates.items()} == {
+        "new": {0: 50}, "odd": {0: 0}, "wide": {0: 50},
+    }  # fmt: skip
+    assert learner.candidates["wide"].counts.events == 0
+    assert restored(learner, wanted(serve="absent")).answering is None
+    learner.begin({1: 7})
+    assert learner.candidates["odd"].since == {0: 0, 1: 7}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_that_diverges_stops_alone_and_where_is_state(seed: int) -> None:
+    options = wanted()._replace(serve="wild")
+    options = options._replace(
+        candidates={**options.candidates, "wild": beside(MODEL, eta=3e14, average="recent", half_life=3)}
+    )
+    records = log(seed)
+    whole = applied(begun(MODEL, options), records)
+    cut = applied(begun(MODEL, options), records, random.Random(seed))
+    assert state_digest(cut) == state_digest(whole)
+    alone = Learner(options.candidates["wild"].identity)
+    alone.begin({0: 0})
+    outcome = alone.apply(0, 0, records)
+    wild = cut.candidates["wild"]
+    assert alone.diverged, "the stream must do so"
+    assert (wild.diverged, wild.diverged_at) == (alone.diverged, (0, outcome.consumed))
+    assert wild.counts == msgspec.structs.replace(alone.counts, rejected={})
+    known = len(alone.columns)
+    assert wild.weights[:known].tobytes() == alone.weights.tobytes()
+    assert not wild.weights[known:].any()
+    assert (cut.diverged, cut.answering) == (None, None)
+    assert cut.counts == applied(begun(MODEL, Options()), records).counts
+    assert all("wild" not in (pair.first, pair.second) for pair in cut.watch.recent.pairs)
+
+
+async def test_a_keeper_saves_and_restores_them_and_a_follower_is_brought_up_to_date() -> None:
+    fields, clock = Fields(), FakeClock()
+    options = Options(candidates={"wide": beside(Identity(), margin=(2.0, 2.0)), "slow": beside(Identity(), eta=0.1)})
+    ours, theirs = keeper(fields, "m", clock, options=options), keeper(fields, "m", clock)
+    learner = begun(Identity(), options)
+    learn(learner, "a", "b")
+    first = await save(ours, learner)
+    assert b'"candidates"' in fields.fields["head"]
+    follower = await theirs.restore()
+    assert follower is not None
+    learn(learner, "c", "a")
+    second = await save(ours, learner)
+    again = await theirs.restore()
+    assert again is not None
+    assert first.head.state_digest != second.head.state_digest == state_digest(again)
+    assert again.candidates["wide"].weights.tolist() == learner.candidates["wide"].weights.tolist()
+    again.candidates = {}
+    assert isinstance(saved := await save(theirs, again), Saved)
+    assert b'"candidates"' not in fields.fields["head"], "older releases read a head without any"
+    assert saved.head.arrays.keys() == {"w"}
+
+
+def test_a_head_whose_candidates_make_no_sense_is_damaged() -> None:
+    learner = applied(begun(MODEL, wanted()), log(1, 30))
+    content = heads.content(learner)
+    good = msgspec.to_builtins(heads.candidates(learner))
+    for member, value, said in (
+        ("identity", good["odd"]["identity"] | {"max_features": 3}, "learns from other events"),
+        ("since", {"1": 0}, "began elsewhere"),
+        ("counts", good["odd"]["counts"] | {"confusion": [[1]]}, "of its candidate odd its confusion"),
+    ):
+        bad = msgspec.convert(good | {"odd": good["odd"] | {member: value}}, dict[str, heads.Besides])
+        head = heads.Head(
+            model="m", version=1, parent="", saved_at=0.0, identity=learner.identity, state_digest=content.state_digest,
+            order="log", source=heads.Source("c"), next={"0": heads.Position(30)}, covered={"0": [(0, 30)]},
+            counts=learner.counts, observations=heads.observations(learner), runs=[], run_blobs=[], kept=[],
+            columns=len(learner.columns), arrays=content.arrays, reference=None, names=content.stored.names.blobs,
+            candidates=bad,
+        )  # fmt: skip
+        data = codec.encode(head)
+        with pytest.raises(SnapshotDamaged, match=said):
+            codec.decode(data, blobs.digest(data))
+
+
+def test_all_pairs_at_once_are_what_each_two_are() -> None:
+    from service.learning.confidence import Paired, followed
+
+    rng = np.random.default_rng(3)
+    right = {name: rng.random(57) < 0.6 for name in "dacb"}
+    pairs = followed([Paired("a", "b", 5, 2, 1)], right)
+    each = [Paired(a, b).then(right[a], right[b]) for a, b in ("ab", "ac", "ad", "bc", "bd", "cd")]
+    assert pairs[1:] == each[1:]
+    assert pairs[0] == Paired("a", "b", 5, 2, 1).then(right["a"], right["b"])
