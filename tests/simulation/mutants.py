@@ -60,7 +60,8 @@ MUTANTS = (
         'arrays[f"{name}/{min(k, 1)}"]', seed=4,
     ),
     Mutant(
-        "classes in another order after each restore", CLASSIFIER, "for k in classes]", "for k in classes[::-1]]", seed=4,
+        "classes in another order after each restore", CLASSIFIER, "for k in classes]", "for k in classes[::-1]]",
+        seed=4,
     ),
     Mutant("counts that begin anew", SCALE, "list(sums)", "[0 * sums[0], sums[1], sums[2]]", seed=29),
     Mutant("means that begin anew", SCALE, "list(sums)", "[sums[0], 0 * sums[1], sums[2]]", seed=29),
