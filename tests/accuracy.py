@@ -1,25 +1,26 @@
 """How good models are: prequential accuracy on real streams, beside River's: `python -m tests.accuracy [STREAM…]`.
 
 Each event is predicted before it is learned, by us and by River alike, in the same order. Prints docs/model.md's table,
-and that of a stream with few positives with and without margins (`rare`).
+that of streams of three labels and more (`classes`), and that of a stream with few positives with and without margins
+(`rare`).
 """
 
 import json
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from river import compose, linear_model, preprocessing
+from river import compose, linear_model, multiclass, preprocessing
 from sklearn import datasets
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
 
-Stream = list[tuple[dict[str, Any], bool]]
+Stream = list[tuple[dict[str, Any], Any]]
 SLICE = 1000
 MARGINS = ((0.0, 0.0), (0.0, 10.0), (0.0, 100.0), (10.0, 100.0), (30.0, 30.0))
 
@@ -46,15 +47,26 @@ def streams() -> Iterator[tuple[str, Callable[[], Stream]]]:
     yield "mixed", mixed
 
 
-def _table(bunch: Any, positive: int) -> Stream:
-    """A table of scikit-learn's in an order of its own, one class against the rest."""
+def _table(bunch: Any, positive: int | None = None) -> Stream:
+    """A table of scikit-learn's in an order of its own: all its classes, or one against the rest."""
     names = [str(name) for name in getattr(bunch, "feature_names", range(bunch.data.shape[1]))]
     rows = [
-        (dict(zip(names, x, strict=True)), bool(y == positive))
-        for x, y in zip(bunch.data.tolist(), bunch.target, strict=True)
+        (dict(zip(names, x, strict=True)), y if positive is None else y == positive)
+        for x, y in zip(bunch.data.tolist(), bunch.target.tolist(), strict=True)
     ]
     random.Random(0).shuffle(rows)
     return rows
+
+
+def of_classes() -> Iterator[tuple[str, Callable[[], Stream]]]:
+    """The same of three labels and more."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from river import datasets as rivers
+    yield "digits", lambda: _table(datasets.load_digits())
+    yield "iris", lambda: _table(datasets.load_iris())
+    yield "wine", lambda: _table(datasets.load_wine())
+    yield "ImageSegments", lambda: [(dict(x), y) for x, y in rivers.ImageSegments()]  # type: ignore[no-untyped-call]
 
 
 def mixed(count: int = 20_000) -> Stream:
@@ -87,7 +99,7 @@ def rare(count: int = 20_000, positives: float = 0.05) -> Stream:
 
 def learned(stream: Stream, **identity: Any) -> Learner:
     """A model of ours that has learned the stream, with all of it in its window."""
-    learner = Learner(Identity(labels=(False, True), **identity), options=Options(window=len(stream)))
+    learner = Learner(Identity(**{"labels": (False, True), **identity}), options=Options(window=len(stream)))
     learner.begin({0: 0})
     records = [json.dumps({"features": x, "label": y}).encode() for x, y in stream]
     for at in range(0, len(records), SLICE):
@@ -109,7 +121,8 @@ def theirs(stream: Stream, model: Any) -> float:
     """The share of right predictions of a model of River's."""
     right = 0
     for x, y in stream:
-        right += bool(model.predict_one(x)) == y
+        said = model.predict_one(x)
+        right += (bool(said) if isinstance(y, bool) else said) == y
         model.learn_one(x, y)
     return right / len(stream)
 
@@ -178,6 +191,35 @@ def margins() -> None:
         print(f"| {margin[0]:g}, {margin[1]:g} | {learner.counts.updates:,} | {shown} |", flush=True)
 
 
+def classes(wanted: Sequence[str]) -> None:
+    """Print the table of streams of three labels and more, of all or of those that are named."""
+    names, head = ("perceptron", "scaled", "scaled, mean", "scaled lms", "scaled logistic"), False
+    own: tuple[dict[str, Any], ...] = (
+        {}, {"scale": "standard", "average": True}, {"scale": "standard", "rule": "lms", "eta": 0.001},
+        {"scale": "standard", "rule": "logistic-delta", "eta": 0.1, "slope": 1.0},
+    )  # fmt: skip
+    for name, make in of_classes():
+        if wanted and name not in wanted:
+            continue
+        if not head:
+            head = True
+            rivers = ("River OneVsRest(Perceptron)", "River scaled OneVsRest(Perceptron)")
+            print("\n| stream | events | labels | baseline | " + " | ".join((*rivers, *names)) + " |")
+            print("|---|---|---|" + "---|" * (3 + len(names)))
+        stream = make()
+        labels = sorted({y for _, y in stream})
+        last, scaled, *gradient = (prequential(stream, labels=tuple(labels), **one) for one in own)
+        one_vs_rest = multiclass.OneVsRestClassifier(linear_model.Perceptron())
+        figures = (
+            max(sum(y == label for _, y in stream) for label in labels) / len(stream),
+            *(theirs(stream, _pipeline(scales, one_vs_rest.clone())) for scales in (False, True)),
+            last["last"], scaled["last"], scaled["average"], *(one["last"] for one in gradient),
+        )  # fmt: skip
+        best = f"{100 * max(figures):.1f}"
+        shown = " | ".join(f"**{one}**" if one == best else one for one in (f"{100 * f:.1f}" for f in figures))
+        print(f"| {name} | {len(stream):,} | {len(labels)} | {shown} |", flush=True)
+
+
 def main(wanted: Iterable[str]) -> None:
     """Print the tables, of all streams or of those that are named."""
     wanted, head = list(wanted), False
@@ -199,6 +241,7 @@ def main(wanted: Iterable[str]) -> None:
         shown = " | ".join(f"**{one}**" if one == best else one for one in (f"{100 * f:.1f}" for f in figures.values()))
         print(f"| {name} | {len(stream):,} | {shown} |", flush=True)
         print(f"{name}: weights differ from River's by {furthest(stream):.1g} of their length at most", file=sys.stderr)
+    classes([] if "classes" in wanted else wanted)
     if not wanted or "rare" in wanted:
         margins()
 

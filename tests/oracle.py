@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -25,8 +25,8 @@ class Fold:
         self.eta, self.half_life, self.scaled, self.margins = eta, half_life, scaled, margins
         self.sums: dict[str, tuple[float, float, float]] = {}
         """Welford's n, mean and M2 of each number, where values are scaled."""
-        self.w: dict[str, float] = {}  # in order of first sight
-        self.bias = 0.0
+        self.w: dict[str, Any] = {}  # in order of first sight
+        self.bias: Any = 0.0
         self.recent: list[float] = []
         """The recent average of `vector`, where there is a half-life: E ← βE + (1 - β)w after each event."""
         self.events = self.mistakes = self.wrong = self.updates = 0
@@ -64,8 +64,11 @@ class Fold:
             for name, v in x:
                 self.w[name] += step * v
                 self.limit += (step * v) * (step * v)
+        self._average()
+
+    def _average(self) -> None:
         if self.half_life:
-            beta, before = 0.5 ** (1 / self.half_life), self.recent + [0.0] * (1 + len(self.w) - len(self.recent))
+            beta, before = 0.5 ** (1 / self.half_life), self.recent + [0.0] * (len(self.vector) - len(self.recent))
             self.recent = [beta * e + (1.0 - beta) * w for e, w in zip(before, self.vector, strict=True)]
 
     def features(self, given: dict[str, Any]) -> tuple[list[tuple[str, float]], dict[str, tuple[float, float, float]]]:
@@ -98,6 +101,61 @@ class Fold:
     @property
     def vector(self) -> list[float]:
         return [self.bias, *self.w.values()]
+
+
+class Classes(Fold):
+    """The same of three labels and more, which have weights each: a list of them for the bias and for each name.
+
+    The largest score predicts, the first of equals. Unless its own is strictly the largest, an event is added to its
+    own label's weights and taken off those of the best wrong one, the first of equals.
+    """
+
+    def __init__(
+        self, labels: Sequence[Any], eta: float = 1.0, half_life: int | None = None, scaled: bool = False
+    ) -> None:
+        super().__init__(eta, half_life, scaled)
+        self.labels = list(labels)
+        self.bias = [0.0] * len(self.labels)
+        self.confusion = [[0] * len(self.labels) for _ in self.labels]
+
+    def learn(self, raw: bytes | str) -> None:
+        if self.diverged:
+            return
+        event = json.loads(raw)
+        own, features = self.labels.index(event["label"]), event["features"]
+        features = features if isinstance(features, dict) else {str(i): v for i, v in enumerate(features)}
+        x, sums = self.features(features)
+        w, bias, zero = dict(self.w), self.bias, [0.0] * len(self.labels)
+        s = list(bias)
+        for name, v in x:
+            s = [a + b * v for a, b in zip(s, w.setdefault(name, zero), strict=True)]
+        rival = max((k for k in range(len(s)) if k != own), key=lambda k: s[k])
+        step = self.eta * event.get("weight", 1.0)
+        if mistake := s[own] <= s[rival]:
+
+            def moved(at: list[float], v: float) -> list[float]:
+                return [a + step * v if k == own else a - step * v if k == rival else a for k, a in enumerate(at)]
+
+            bias = moved(bias, 1.0)
+            for name, v in x:
+                w[name] = moved(w[name], v)
+            if not sum(a * a for at in (bias, *w.values()) for a in at) <= 1e30:
+                self.diverged = True
+                return
+            self.limit += 2 * step * step + sum(2 * (step * v) * (step * v) for _, v in x)
+        self.w, self.bias, self.sums = w, bias, sums
+        self.confusion = [list(row) for row in self.confusion]
+        self.confusion[own][s.index(max(s))] += 1
+        self.events += 1
+        self.wrong += s.index(max(s)) != own
+        self.mistakes += mistake
+        self.updates += mistake
+        self._average()
+
+    @property
+    def vector(self) -> list[float]:
+        """Those of the bias, of all labels, then those of each name."""
+        return [a for at in (self.bias, *self.w.values()) for a in at]
 
 
 def same(fold: Fold, model: Any, weights: Any) -> None:

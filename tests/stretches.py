@@ -45,6 +45,8 @@ class Oracle:
         self.squared_radius = self.squared_steps = 0.0
         self.gammas: NDArray[np.float64] | None = None
         self.hinge = np.zeros(49)
+        self.rounding = 0.0
+        """Of the sums u·z, whose terms may cancel out: their size in units of double precision."""
         self.least = math.inf
         """Of all u·z: the margin γ by which u separates them, where it is above 0."""
 
@@ -59,6 +61,7 @@ class Oracle:
         self.squared_radius = max(self.squared_radius, squared + slack)
         along = min(sum(self.u.get(name, 0.0) * v for name, v in z.items()) for z in zs)
         self.least = min(self.least, along)
+        self.rounding += 1e-15 * max(sum(abs(self.u.get(name, 0.0) * v) for name, v in z.items()) for z in zs)
         self.hinge += np.maximum(0.0, self.gammas - along)
         if updated:
             self.updates += 1
@@ -75,7 +78,7 @@ class Oracle:
         assert (sums.before, sums.updates) == (self.before, self.updates)
         assert close([sums.radius_squared, sums.squared_steps], [self.squared_radius, self.squared_steps], 1e-9)
         assert abs(sums.start_along - along) <= 1e-9 * reach
-        assert (abs(np.array(sums.hinge) - self.hinge) <= 1e-9 * (gammas + self.hinge)).all()
+        assert (abs(np.array(sums.hinge) - self.hinge) <= 1e-9 * (gammas + self.hinge) + self.rounding).all()
         bound, _ = learner.watch.bound
         assert bound is not None
         assert k <= bound
@@ -271,7 +274,7 @@ def random_stream_of_classes(seed: int) -> int:
         if rng.random() < restarts:
             run.begin_stretch()
     found = run.oracle
-    if found and not any(found.start.values()) and found.least > 1e-6 * math.sqrt(found.squared_radius):
+    if found and not any(found.start.values()) and found.least > 1e-6 * max(math.sqrt(found.squared_radius), 1e-100):
         # Separable, from zero: 2R²/γ² with ‖u‖_F = 1, where R is of η·weight·x.
         assert run.updates <= found.squared_radius / found.least**2 * (1.0 + 1e-9)
     return count

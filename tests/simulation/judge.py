@@ -1,12 +1,13 @@
 """What every accepted head is held against: the plain fold of the records that it covers."""
 
+import copy
 import hashlib
 import json
 import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
-from tests.oracle import Fold
+from tests.oracle import Classes, Fold
 from tests.simulation.world import Redis, Topic, Violation
 
 Runs = list[tuple[int, int, int]]
@@ -26,14 +27,13 @@ class World(Protocol):
 class State:
     """A plain fold over runs of a log."""
 
-    def __init__(self, eta: float, half_life: int | None, scaled: bool, margins: tuple[float, float]) -> None:
-        self.fold = Fold(eta, half_life, scaled, margins)
+    def __init__(self, fold: Fold) -> None:
+        self.fold = fold
         self.rejected = 0
         self.next: dict[int, int] = {}
 
     def copy(self) -> "State":
-        new = State(self.fold.eta, self.fold.half_life, self.fold.scaled, self.fold.margins)
-        new.fold.__dict__.update(self.fold.__dict__)
+        new = State(copy.copy(self.fold))
         new.fold.w = dict(self.fold.w)
         new.rejected, new.next = self.rejected, dict(self.next)
         return new
@@ -86,6 +86,13 @@ class Judge:
                 values[column] = value
         return values
 
+    def _weights(self, said: Any, name: str) -> list[float]:
+        """An array of weights; of classes those of a column side by side."""
+        labels = said["identity"]["labels"] or ()
+        names = [f"{name}/{k}" for k in range(len(labels))] if len(labels) > 2 else [name]
+        found = [self._array(said["arrays"][one], said["columns"]) for one in names]
+        return [weight for column in zip(*found, strict=True) for weight in column]
+
     def accepted(self, before: str, head: bytes, cut: Runs | None) -> None:
         """Raises Violation unless this head, just accepted in place of `before`, is right.
 
@@ -100,9 +107,7 @@ class Judge:
         redis.whole()
         if missing := [k["version"] for k in said["kept"] if f"v:{k['version']}" not in redis.state]:
             raise Violation(f"kept versions {missing} are not there")
-        identity = said["identity"]
-        margins = identity.get("margin", (0.0, 0.0))
-        begun = State(identity["eta"], identity["half_life"], identity["scale"] == "standard", margins)
+        begun = State(_nothing(said["identity"]))
         if before and before not in self.known:
             raise Violation(f"{before[:6]} was gone on with, which no process of this release wrote")
         source = said["source"]
@@ -148,10 +153,10 @@ class Judge:
         names = [n for name in said["names"] for n in json.loads(self._world.redis.state[f"b:{name}"])]
         if names != list(fold.w):
             return f"names are {names}, not {list(fold.w)}"
-        if (found := self._array(said["arrays"]["w"], said["columns"])) != fold.vector:
+        if (found := self._weights(said, "w")) != fold.vector:
             return f"weights are {found}, not {fold.vector}"
         if n := fold.half_life:
-            late, part = self._array(said["arrays"]["late"], said["columns"]), 0.5 ** (fold.events / n % 900)
+            late, part = self._weights(said, "late"), 0.5 ** (fold.events / n % 900)
             recent = [w - v * part for w, v in zip(found, late, strict=True)]
             if any(abs(a - b) > 1e-9 * max(1.0, fold.limit**0.5) for a, b in zip(recent, fold.recent, strict=False)):
                 return f"the recent average is {recent}, not {fold.recent}"
@@ -159,8 +164,12 @@ class Judge:
             sums = [fold.sums.get(feature, (0.0,) * 3)[i] for feature in ("", *fold.w)]
             if (scale := self._array(said["arrays"][name], said["columns"])) != sums:
                 return f"{name} is {scale}, not {sums}"
-        (nn, np), (pn, pp) = counts["confusion"]
-        figures = nn + np + pn + pp, counts["mistakes"], counts["updates"], np + pn, sum(counts["rejected"].values())
+        table = counts["confusion"]
+        if isinstance(fold, Classes) and table != fold.confusion:
+            return f"the confusion is {table}, not {fold.confusion}"
+        events = sum(map(sum, table))
+        wrong, rejected = events - sum(row[i] for i, row in enumerate(table)), sum(counts["rejected"].values())
+        figures = events, counts["mistakes"], counts["updates"], wrong, rejected
         if figures != (right := (fold.events, fold.mistakes, fold.updates, fold.wrong, state.rejected)):
             return f"counts are {figures}, not {right}"
         return ""
@@ -201,6 +210,13 @@ class Judge:
             bad = {record.value for record in there if record and not record.good}
             if not values <= bad:
                 raise Violation(f"dead letter {key.decode()} is of no bad record")
+
+
+def _nothing(identity: Any) -> Fold:
+    """What a model of this identity has learned before its first event."""
+    own = identity["eta"], identity["half_life"], identity["scale"] == "standard"
+    labels = identity["labels"] or ()
+    return Classes(labels, *own) if len(labels) > 2 else Fold(*own, identity.get("margin", (0.0, 0.0)))
 
 
 def _more(before: Runs, runs: Runs) -> Runs | None:

@@ -55,6 +55,14 @@ MUTANTS = (
         "saved before the dead letters are flushed", LEARN, "            await self._log.flush()\n", "",
     ),
     Mutant("an average that begins anew with each restore", CLASSIFIER, 'arrays.get("late", self._late)', "self._late"),
+    Mutant(
+        "a class that has another's weights after each restore", CLASSIFIER, 'arrays[f"{name}/{k}"]',
+        'arrays[f"{name}/{min(k, 1)}"]', seed=4,
+    ),
+    Mutant(
+        "classes in another order after each restore", CLASSIFIER, "for k in classes]", "for k in classes[::-1]]",
+        seed=4,
+    ),
     Mutant("counts that begin anew", SCALE, "list(sums)", "[0 * sums[0], sums[1], sums[2]]", seed=29),
     Mutant("means that begin anew", SCALE, "list(sums)", "[sums[0], 0 * sums[1], sums[2]]", seed=29),
     Mutant("variances that begin anew", SCALE, "list(sums)", "[sums[0], sums[1], 0 * sums[2]]", seed=29),

@@ -28,7 +28,7 @@ from service.streaming import learn
 from service.streaming.states import State
 from tests.simulation.judge import Judge
 from tests.simulation.log import SimulatedLog
-from tests.simulation.world import RAW, Clock, SimulatedStore, Step, Topic, Violation, World
+from tests.simulation.world import CLASSES, RAW, Clock, SimulatedStore, Step, Topic, Violation, World
 
 MOST_BLOCKS = 3
 """Of runs since the last kept version."""
@@ -176,11 +176,12 @@ class Simulation:
         # Simulated time stands still in a slice: all of it is learned, or with no time at all record by record.
         self.sizes = rng.choice((2, 3, 200)), rng.choice((2, 3, 8)), 0.0 if seed % 3 == 0 else 1.0
         # Some models diverge, after a few events or a few dozen.
-        recent: dict[str, Any] = {"average": "recent", "half_life": 3} if seed % 4 == 1 else {}
+        recent: dict[str, Any] = {"average": "recent", "half_life": 3} if seed % 4 == 1 or seed % 16 == 12 else {}
         scaled: dict[str, Any] = {"scale": "standard"} if self.world.values is RAW else {}
         eta = rng.choice((1.0, 0.5, 0.3)) * (3e14 if seed % 16 == 9 else 1.0)
         margins: dict[str, Any] = {"margin": (0.5, 4.0)} if seed % 8 == 3 else {}
-        self.identity = Identity(eta=eta, **recent, **scaled, **margins)
+        classes: dict[str, Any] = {"labels": CLASSES} if self.world.labels is CLASSES else {}
+        self.identity = Identity(eta=eta, **recent, **scaled, **margins, **classes)
         self.processes: list[Process] = []
         self.paces: dict[str, float] = {}
         self.reader = Reader(self.world)
@@ -414,7 +415,7 @@ class Simulation:
 
     def recreate(self) -> None:
         world = self.world
-        world.topic = Topic(world.rng, len(world.topic.partitions), world.values)
+        world.topic = Topic(world.rng, len(world.topic.partitions), world.values, world.labels)
         world.topics.append(world.topic)
         world.committed = {}
         for _ in range(world.rng.randint(0, 12)):

@@ -22,6 +22,7 @@ NAMES = "abcdefghijklmn"
 VALUES: tuple[Any, ...] = (0.5, -1.0, 2.0, 0.1, -0.3, 1.5)
 RAW = (*VALUES, True, False, "x", "y")
 """With what is scaled and what is not."""
+CLASSES = ("a", "b", "c")
 BAD = (
     None, b"", b"no event", b'{"features":{"a":1}}', b'{"features":{"new1":1,"a":NaN},"label":1}',
     b'{"features":{"new2":1},"label":"perhaps"}', b'{"features":{"new3":1,"new4":1e31},"label":1}',
@@ -84,8 +85,10 @@ class Partition:
 class Topic:
     """A topic between its creation and its deletion."""
 
-    def __init__(self, rng: random.Random, partitions: int, values: Sequence[Any] = VALUES) -> None:
-        self._rng, self._values = rng, values
+    def __init__(
+        self, rng: random.Random, partitions: int, values: Sequence[Any] = VALUES, labels: Sequence[Any] = (1, -1)
+    ) -> None:
+        self._rng, self._values, self._labels = rng, values, labels
         self.partitions = [Partition() for _ in range(partitions)]
         self.compacted = False
 
@@ -109,7 +112,7 @@ class Topic:
         value = rng.choice(BAD)
         if good:
             features = {name: rng.choice(self._values) for name in rng.sample(NAMES, rng.randint(0, 4))}
-            value = json.dumps({"features": features, "label": rng.choice((1, -1))}).encode()
+            value = json.dumps({"features": features, "label": rng.choice(self._labels)}).encode()
         part.records[offset] = Record(offset, rng.randrange(1 << 40), rng.choice((None, b"k")), value, (), good)
 
 
@@ -253,8 +256,9 @@ class World:
         self.faulty, self.torn, self.refusing = True, 0, False
         self.redis = Redis()
         self.values = RAW if seed % 8 == 5 else VALUES
-        self.topic = Topic(self.rng, self.rng.choice((1, 1, 2, 3)), self.values)
-        self.elsewhere = Topic(self.rng, 1, self.values)
+        self.labels: Sequence[Any] = CLASSES if seed % 8 == 4 else (1, -1)
+        self.topic = Topic(self.rng, self.rng.choice((1, 1, 2, 3)), self.values, self.labels)
+        self.elsewhere = Topic(self.rng, 1, self.values, self.labels)
         """Of the same name, on another cluster."""
         self.topics = [self.elsewhere, self.topic]
         self.committed: dict[int, int] = {}
