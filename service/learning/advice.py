@@ -19,10 +19,11 @@ def advice(learner: Learner) -> dict[str, str]:
     """
     found, recent, events = {}, learner.watch.recent, learner.counts.events
     accuracy, baseline = recent.average_accuracy if learner.averaged else recent.accuracy, recent.baseline
+    frequent = "most frequent" if learner.identity.multiclass else "more frequent"
     # The first window does not count: the model began with nothing.
     if events >= 2 * recent.window and accuracy is not None and baseline is not None and accuracy < baseline:
         found["accuracy"] = (
-            f"of the last {recent.window:,} predictions {accuracy:.1%} were right, and always the more frequent label "
+            f"of the last {recent.window:,} predictions {accuracy:.1%} were right, and always the {frequent} label "
             f"would have been in {baseline:.1%}: try {_tries(learner)}"
         )
     serve = learner.watch.options.serve

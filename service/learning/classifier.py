@@ -5,6 +5,7 @@ A model is one, which also reads the log: `learner.Learner`.
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from types import MappingProxyType
 
 import msgspec
@@ -45,23 +46,30 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
     """Records that `where` passed over."""
     rejected: dict[str, int] = {}
 
-    def __post_init__(self) -> None:
-        """Sum up: the events of each label, and all that were learned."""
-        self.by_label = [sum(row) for row in self.confusion]
-        self.events = sum(self.by_label)
+    @cached_property
+    def by_label(self) -> list[int]:
+        """Events of each label."""
+        return [sum(row) for row in self.confusion]
+
+    @cached_property
+    def events(self) -> int:
+        """Events learned."""
+        return sum(self.by_label)
 
     def add(self, truth: NDArray[np.intp], predicted: NDArray[np.intp]) -> None:
         """Count events by the places of their labels, and of those that were predicted."""
         classes = len(self.confusion)
+        self.events += len(truth)
         cells, found = np.unique(truth * classes + predicted, return_counts=True)
         for cell, n in zip(cells.tolist(), found.tolist(), strict=True):
             self.confusion[cell // classes][cell % classes] += n
             self.by_label[cell // classes] += n
-            self.events += n
 
     def copy(self) -> "Counts":
         """Another of the same figures."""
-        return replace(self, confusion=[row[:] for row in self.confusion], rejected=dict(self.rejected))
+        other = replace(self, confusion=[row[:] for row in self.confusion], rejected=dict(self.rejected))
+        other.by_label, other.events = self.by_label[:], self.events
+        return other
 
     @property
     def right(self) -> list[int]:

@@ -210,25 +210,6 @@ def _add(
             late[columns[j], k] += ages[i] * (step * values[j])
 
 
-@compiled
-def _scores_of_classes(w: Any, starts: Any, columns: Any, values: Vector) -> tuple[Any, Vector]:
-    scores, squared_norms = np.empty((len(starts) - 1, w.shape[1])), np.ones(len(starts) - 1)
-    for i in range(len(scores)):
-        scores[i] = w[0]
-        for j in range(starts[i], starts[i + 1]):
-            row, value = w[columns[j]], values[j]
-            for k in range(len(row)):
-                scores[i, k] += row[k] * value
-            squared_norms[i] += value * value
-    return scores, squared_norms
-
-
-def scores_of_classes(w: Vector, batch: Batch) -> tuple[Vector, Vector]:
-    """Each event's scores, shape (events, classes), and ‖x‖², the bias included; nothing is learned."""
-    scores, squared_norms = _scores_of_classes(w, batch.starts, batch.columns, batch.values)
-    return scores, squared_norms
-
-
 def learn(identity: Identity, w: Vector, late: Vector, batch: Batch, seen: int = 0, reach: float = math.inf) -> Learned:
     """Learn the batch in order, changing `w` in place, and `late` where the model keeps its average (else empty).
 

@@ -1,6 +1,7 @@
 """How well events were predicted, each before it was learned, above all the last ones: observations, not state."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -53,15 +54,18 @@ class Recent:
         margins: Margins | None = None,
         averaged: Averaged = Averaged(),  # noqa: B008 - it does not change
         pairs: Sequence[Paired] = (),
-        missed: int | None = 0,
+        missed: int | list[int] | None = 0,
         classes: int = 2,
         truth: NDArray[np.uint16] | None = None,
     ) -> None:
         """`truth` has the labels' places, where there are more than two `classes`; of two the flags have it."""
         self.window, self.averaged, self.classes = window, averaged, classes
         self._truth = np.zeros(0, np.uint16) if truth is None else truth
-        self.missed = missed if classes == 2 else None
-        """How many of the average's wrong predictions were of positive events; None where it is not known of all."""
+        self.missed = [0] * classes if classes > 2 and missed == 0 else deepcopy(missed)
+        """How many of the average's wrong predictions were of positive events; None where it is not known of all.
+
+        Of more than two classes how many were of events of each.
+        """
         self._flags = {name: np.zeros(0, bool) for name in FLAGS} | dict(flags or {})
         self._products = self._margins = np.zeros(0)
         self._restored = margins
@@ -90,7 +94,10 @@ class Recent:
             self.pairs = followed(self.pairs, right | dict(others))
         positive = truth == 1 if self.classes == 2 else _NONE
         self.averaged = Averaged(self.averaged.events + len(averaged), self.averaged.wrong + int(averaged.sum()))
-        if self.missed is not None and len(averaged):
+        if isinstance(self.missed, list):
+            for place in truth[averaged].tolist():
+                self.missed[place] += 1
+        elif self.missed is not None and len(averaged):
             self.missed += int((averaged & positive).sum())
         for name, new in zip(FLAGS, (wrong, positive, averaged), strict=True):
             self._flags[name] = np.concatenate([self._flags[name], new])

@@ -343,7 +343,7 @@ def _confusion(learner: Classifier) -> Confusion:
     negatives, positives = learner.counts.confusion
     if not learner.averaged:
         return Confusion(*negatives, *positives)
-    if recent.missed is None or recent.averaged.events != learner.counts.events:
+    if not isinstance(recent.missed, int) or recent.averaged.events != learner.counts.events:
         return Confusion()
     missed, false = recent.missed, recent.averaged.wrong - recent.missed
     return Confusion(sum(negatives) - false, false, missed, sum(positives) - missed)
@@ -355,7 +355,12 @@ def _found(learner: Classifier) -> Found:
     if classes == 2:
         sound, caught, missed, found = _confusion(learner)
         return Found([sound + caught, missed + found], [sound, found])
-    return Found([0] * classes, [0] * classes) if learner.averaged else Found(counts.by_label, counts.right)
+    if not learner.averaged:
+        return Found(counts.by_label, counts.right)
+    recent = learner.watch.recent
+    if not isinstance(recent.missed, list) or recent.averaged.events != counts.events:
+        return Found([0] * classes, [0] * classes)
+    return Found(counts.by_label, [n - missed for n, missed in zip(counts.by_label, recent.missed, strict=True)])
 
 
 def _iso(seconds: float) -> str:

@@ -106,7 +106,11 @@ def _impossible(identity: Identity, counts: Counts, seen: Observations) -> str |
         return f"its recent window is not one of {seen.recent_events} events"
     if not re.fullmatch(rf"([0-9a-f]{{4}}){{{seen.recent_events if identity.multiclass else 0}}}", seen.recent_truth):
         return f"its recent labels are not those of {seen.recent_events} events"
-    if not 0 <= (seen.averaged_missed or 0) <= seen.averaged.wrong <= seen.averaged.events:
+    missed = seen.averaged_missed
+    if missed is not None and (len(missed) if isinstance(missed, list) else 2) != identity.classes:
+        return f"its average's wrong predictions are not of {identity.classes} labels"
+    missed = missed if isinstance(missed, list) else [missed or 0]
+    if min(missed) < 0 or not sum(missed) <= seen.averaged.wrong <= seen.averaged.events:
         return "its average was wrong more often than it was asked"
     if any(min(p.first_only, p.second_only) < 0 or p.first_only + p.second_only > p.events for p in seen.pairs):
         return "two of its predictors differ more often than they were asked"

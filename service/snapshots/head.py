@@ -96,7 +96,7 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     averaged: Averaged = Averaged()
     pairs: list[Paired] = []
     """Who predicted which events better: see `learning.confidence`."""
-    averaged_missed: int | None = None
+    averaged_missed: int | list[int] | None = None
     """See `Recent.missed`; None too where no average is kept."""
     recent_truth: str = ""
     """The place of each event's label as little-endian u2, hexadecimal; of three labels and more alone."""
@@ -285,7 +285,7 @@ def observations(learner: Classifier) -> Observations:
         recent_averaged=bits[2],
         averaged=recent.averaged,
         pairs=recent.pairs,
-        averaged_missed=recent.missed if learner.identity.average else None,
+        averaged_missed=deepcopy(recent.missed) if learner.identity.average else None,
         recent_truth=recent.truth.astype("<u2").tobytes().hex(),
         diverged=learner.diverged,
     )

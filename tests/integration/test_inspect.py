@@ -12,7 +12,11 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.snapshots.store import RedisStore
 from tests.conftest import Run, create_topic, delete_topic, event, one_line, perceptron, trim, wait
+from tests.saving import keeper, save
 
 NOWHERE = "127.0.0.1:1"
 NAMES = ["up", "down", "[red]b", "escape\x1b[31m", "long name " * 20, "none"]
@@ -159,3 +163,48 @@ async def test_the_bound_in_hindsight_is_over_the_whole_covered_log(
     gone = perceptron("inspect", *where, "--bound", cwd=tmp_path)
     assert (gone.returncode, gone.stdout) == (1, "")
     assert f"of the {model['events']} events that were learned" in gone.stderr
+
+
+@pytest.mark.parametrize("count", [3, 1000])
+async def test_labels_are_shown_with_what_is_found_of_them_and_their_weights(
+    store: RedisStore, redis: Server, topic: str, tmp_path: Path, count: int
+) -> None:
+    """Of many the most frequent, in their order; each line fits 80 columns."""
+    labels = ("setosa", "[red]b", "escape\x1b[31m", *range(count - 3))
+    rng, learner = random.Random(7), Learner(Identity(labels=labels))
+    learner.begin({0: 0})
+    chosen = [rng.randrange(min(count, 30) - 1) for _ in range(300)]
+    chosen += [0] * 50
+    learner.apply(
+        0, 0, [json.dumps({"features": {f"n{k % 7}": 1, "m" * 60: k}, "label": labels[k]}).encode() for k in chosen]
+    )
+    await save(keeper(store, topic), learner)
+    command = ["inspect", "-t", topic, "--redis", f"redis://{redis.address}/0", "-b", NOWHERE]
+    shown = json.loads(perceptron(*command, "--json", cwd=tmp_path).stdout)
+    most = sorted(sorted(range(count), key=lambda k: -chosen.count(k))[:20])
+    assert [own["label"] for own in shown["label_weights"]] == [labels[k] for k in most]
+    for own, k in zip(shown["label_weights"], most, strict=True):
+        assert own["bias"] == learner.weights[0, k]
+        assert [row["weight"] for row in own["largest_weights"]] == sorted(
+            learner.weights[1:, k].tolist(), key=lambda v: -abs(v)
+        )[:3]
+    assert (shown["bias"], shown["largest_weights"]) == (None, [])
+    assert [row["events"] for row in shown["labels"]] == [chosen.count(k) for k in range(count)]
+
+    done = perceptron(*command, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    header = next(i for i, line in enumerate(lines) if line.split()[:2] == ["label", "events"])
+    assert len(lines[header + 1 :]) == len(most)
+    for line, k in zip(lines[header + 1 :], most, strict=True):
+        own = shown["labels"][k]
+        recalls = ["-" if share is None else f"{share:.4f}" for share in own["recall"].values()]
+        name = own["label"] if str(own["label"]).isprintable() else json.dumps(own["label"])
+        assert line.split()[:4] == [str(name), str(own["events"]), *recalls]
+    said = " ".join(done.stdout.split())
+    assert f"labels {count:,}, of which {len(set(chosen)):,} came" in said
+    assert ("below are the 20 most frequent" in said) == (count > 20)
+    assert "always the most frequent label" in said
+    assert "precision" not in said
