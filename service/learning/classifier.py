@@ -172,7 +172,7 @@ class Classifier:
         margins = learned.scores if self.identity.multiclass else batch.labels * learned.scores
         counts.mistakes += int(np.count_nonzero(margins <= 0.0))
         counts.updates += int(np.count_nonzero(learned.steps))
-        usual = _usual(np.array([sum(row) for row in counts.confusion]), truth)
+        usual = usual_before(np.array([sum(row) for row in counts.confusion]), truth)
         cells, found = np.unique(truth * self.identity.classes + predicted, return_counts=True)
         for cell, n in zip(cells.tolist(), found.tolist(), strict=True):
             counts.confusion[cell // self.identity.classes][cell % self.identity.classes] += n
@@ -223,7 +223,7 @@ class Classifier:
 
 
 @compiled
-def _usual(before: NDArray[np.int64], truth: NDArray[np.intp]) -> NDArray[np.intp]:
+def usual_before(before: NDArray[np.int64], truth: NDArray[np.intp]) -> NDArray[np.intp]:
     """The most frequent label of all events before each one, the first of equals; it changes `before`."""
     usual, most = np.empty_like(truth), np.argmax(before)
     for i in range(len(truth)):

@@ -135,6 +135,10 @@ LABELS: list[tuple[dict[str, Sequence[Any]], str, list[Any]]] = [
     ({"a": [1, 2, 3, 4], "outcome": ["lost", "kept", "kept", "kept"]}, "/outcome", ["kept", "lost"]),
     ({"a": [1, 2, 3, 4], "churn": ["Yes", "Yes", "No", "Yes"]}, "/churn", ["No", "Yes"]),
     ({"a": [1, 2, 3, 4], "cancelled": [2.0, 1.0, 1.0, 2.0]}, "/cancelled", [1, 2]),
+    ({"a": range(9), "target": "xyzzyxxyz", "pixel": [0, 1, 1] * 3}, "/target", ["x", "y", "z"]),
+    ({"a": range(9), "y": [10.0, 9.0, -1.0] * 3}, "/y", [-1, 9, 10]),
+    ({"y": range(9), "spam": [0, 1, 1] * 3}, "/spam", [0, 1]),
+    ({"kind": "abcabcabc", "n": range(9), "species": "pqrqrpqrp"}, "/species", ["p", "q", "r"]),  # the later
 ]
 
 
@@ -239,14 +243,15 @@ def test_categories_that_go_on_coming_are_hashed() -> None:
 WRONG: list[tuple[list[Any], str | None, type[Exception], str]] = [
     ([{"a": 1, "b": 3.5}, {"a": 2, "b": 4.5}, {"a": 3, "b": 5}], None, DataError,
      "no member has two values, so none can be the label: --label POINTER names it; the members are a, b"),
-    ([{"a": i, "target": "xyz"[i % 3], "pixel": i % 2} for i in range(9)], None, DataError,
-     '("x", "y", "z"): a label of three values or more is not supported yet; of two values are /pixel'),
-    ([{"features": {"a": i}, "label": i} for i in range(9)], None, DataError, "/label has 9 values (0, 1, 2, 3, …)"),
+    ([{"a": i, "target": i % 7 + 0.5, "pixel": i % 2} for i in range(13)], None, DataError,
+     "/target has 7 values (0.5, 1.5, 2.5, 3.5, …) in 13 records: those of a label come back; perhaps /pixel"),
+    ([{"features": {"a": i}, "label": i // 2} for i in range(2002)], None, DataError,
+     "/label has 1,001 values (0, 1, 2, 3, …): a label has at most 1,000"),
     ([{"features": {"a": i}, "label": 1} for i in range(9)], None, DataError, "/label is always 1"),
     ([{"a": 1, "y": True}, {"a": 1, "y": False}], None, DataError,
      "no member beside the label is a feature: a (constant)"),
     ([{"y": True}, {"y": False}], None, DataError, "beside the label /y there is nothing to learn from"),
-    (clicks(9), "/nope", DataError, "--label: /nope is in none of 9 records of the test; of two values are /clicked"),
+    (clicks(9), "/nope", DataError, "--label: /nope is in none of 9 records of the test; perhaps /clicked"),
     (clicks(9), "/user", DataError, "/user is an object: a label is a boolean, a number or a string"),
     (clicks(9), "/user/~2", ConfigurationError, "--label: '/user/~2' is no JSON Pointer, such as /clicked"),
     (clicks(9), "nope", ConfigurationError, "--label: 'nope' is no JSON Pointer, such as"),
