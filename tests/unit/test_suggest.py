@@ -367,3 +367,41 @@ def test_what_is_set_in_vain() -> None:
     tags = sample([{"features": {"size": [1, 2], "tags": ["a"]}, "label": 1}]).values
     assert in_vain(ModelSettings(event={"only": ["size.1", "tags"]}), tags) == []
     assert len(in_vain(ModelSettings(event={"only": ["size.2"]}), tags)) == 1
+
+
+def test_trials_of_classes_are_what_a_fold_by_hand_gives() -> None:
+    """Last weights of three labels, the largest score and the first of equals, and the most frequent label."""
+    rng = random.Random(4)
+    rows: list[dict[str, Any]] = [{"a": rng.randint(-3, 3), "b": rng.randint(-3, 3)} for _ in range(300)]
+    rows = [row | {"y": "pqr"[(row["a"] > 0) + (row["b"] + rng.choice([-1, 0]) > 1)]} for row in rows]
+    found = suggested(sample(rows), None)
+    assert settings(found)["labels"] == ["p", "q", "r"]
+    w = [[0, 0, 0] for _ in "pqr"]
+    last, usual, seen = [], [], [0, 0, 0]
+    for row in rows:
+        x, own = [1, row["a"], row["b"]], "pqr".index(row["y"])
+        s = [sum(p * q for p, q in zip(row, x, strict=True)) for row in w]
+        last.append(s.index(max(s)) == own)
+        usual.append(seen.index(max(seen)) == own)
+        seen[own] += 1
+        rival = max((k for k in range(3) if k != own), key=lambda k: (s[k], -k))
+        if not s[own] > s[rival]:
+            w[own] = [p + q for p, q in zip(w[own], x, strict=True)]
+            w[rival] = [p - q for p, q in zip(w[rival], x, strict=True)]
+    every = [*trials(model_of(found), found.sample.values)]
+    done = {(t.rule, t.scale, str(t.weights)): t for some, _ in every for t in some}
+    trial, baseline = done["perceptron", "none", "last"], every[0][1]
+    assert trial.right.tolist() == last[150:]
+    assert trial.accuracy == pytest.approx(sum(last) / 300)
+    assert len(done) == 2 * 2 * 3
+    assert baseline.right.tolist() == usual[150:]
+    assert baseline.accuracy == pytest.approx(max(seen) / 300)
+    later = "".join(row["y"] for row in rows[150:])
+    assert baseline.later == pytest.approx(max(map(later.count, "pqr")) / 150)
+    assert "always the most frequent label in" in _verdict(trial._replace(later=0.1), baseline, 12)
+
+
+def test_a_hashed_table_is_smaller_for_many_labels() -> None:
+    rows = [{"page": f"/p{i % 2000}", "target": i % 300} for i in range(3000)]
+    chosen = settings(suggested(sample(rows), None))
+    assert (chosen["bits"], len(chosen["labels"])) == (15, 300)
