@@ -35,6 +35,7 @@ SETTLED = 1e-12
 """Relative: a loss that falls by less in a pass falls no more."""
 RISEN = 1e6
 """A linear unit whose loss is so many times that of zero weights only gets worse: its updates overshoot ever more."""
+_NO_AVERAGE = np.zeros(0)
 
 
 class Data(NamedTuple):
@@ -224,14 +225,8 @@ def stable_eta(batch: Batch) -> float:
 
 def scored(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
     """Each event's s = w·x and ‖x‖², the bias included; nothing is learned."""
-    learned = kernel.learn(_UNIT, w, w[:0], batch)
+    learned = kernel.learn(_UNIT, w, _NO_AVERAGE, batch)
     return learned.scores, learned.squared_norms
-
-
-def margins(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
-    """Each event's y·s, of classes its own score less the largest other, and ‖x‖²; nothing is learned."""
-    learned = kernel.learn(_UNIT, w, w[:0], batch)
-    return learned.scores if w.ndim == 2 else batch.labels * learned.scores, learned.squared_norms
 
 
 _UNIT = Identity(rule="threshold-unit")
@@ -241,6 +236,12 @@ def separated(identity: Identity, batch: Batch, w: Vector) -> Separation | None:
     """What the bounds need to know of data and a vector; None where it does not separate them."""
     own, squared = margins(batch, w)
     return bounds.separation(lengths_of(identity, batch) * own, squares_of(identity, batch, squared), w.ravel())
+
+
+def margins(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
+    """Each event's y·s, of classes its own score less the largest other, and ‖x‖²; nothing is learned."""
+    learned = kernel.learn(_UNIT, w, w[:0], batch)
+    return learned.scores if w.ndim == 2 else batch.labels * learned.scores, learned.squared_norms
 
 
 class Bounded(NamedTuple):
