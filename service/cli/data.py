@@ -134,6 +134,9 @@ def predict(
     topic: Topic = None,
     url: Url = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show what each feature contributes.")] = False,
+    top: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of three labels and more: show the N largest scores.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Ask a running service for predictions: label, score and, where the rule has one, probability, a line each.
@@ -143,7 +146,7 @@ def predict(
     from service.tools.client import predict as ask
 
     settings = settings_of(ctx)
-    ask(settings, one_topic(settings), file, url, explain, json)
+    ask(settings, one_topic(settings), file, url, explain, top, json)
 
 
 dead_letters = typer.Typer(help="The records that were set aside: look at them, send them again.", no_args_is_help=True)

@@ -217,7 +217,7 @@ class Classifier:
         margins = learned.scores if self.identity.multiclass else batch.labels * learned.scores
         counts.mistakes += int(np.count_nonzero(margins <= 0.0))
         counts.updates += int(np.count_nonzero(learned.steps))
-        usual = _usual(np.array(counts.by_label), truth)
+        usual = usual_before(np.array(counts.by_label), truth)
         counts.add(truth, predicted)
         self.watch.follow(batch, learned, margins, usual, others)
         self._part = part(self.identity, counts.events)
@@ -268,7 +268,7 @@ class Classifier:
 
 
 @compiled
-def _usual(before: NDArray[np.int64], truth: NDArray[np.intp]) -> NDArray[np.intp]:
+def usual_before(before: NDArray[np.int64], truth: NDArray[np.intp]) -> NDArray[np.intp]:
     """The most frequent label of all events before each one, the first of equals; it changes `before`."""
     usual, most = np.empty_like(truth), np.argmax(before)
     for i in range(len(truth)):

@@ -35,6 +35,7 @@ SETTLED = 1e-12
 """Relative: a loss that falls by less in a pass falls no more."""
 RISEN = 1e6
 """A linear unit whose loss is so many times that of zero weights only gets worse: its updates overshoot ever more."""
+_NO_AVERAGE = np.zeros(0)
 
 
 class Data(NamedTuple):
@@ -233,12 +234,6 @@ def scored(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
     return learned.scores, learned.squared_norms
 
 
-def margins(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
-    """Each event's y·s, of classes its own score less the largest other, and ‖x‖²; nothing is learned."""
-    learned = kernel.learn(_UNIT, w, w[:0], batch)
-    return learned.scores if w.ndim == 2 else batch.labels * learned.scores, learned.squared_norms
-
-
 _UNIT = Identity(rule="threshold-unit")
 
 
@@ -260,6 +255,12 @@ def separated(identity: Identity, batch: Batch, w: Vector) -> Separation | None:
     """What the bounds need to know of data and a vector; None where it does not separate them."""
     own, squared = margins(batch, w)
     return bounds.separation(lengths_of(identity, batch) * own, squares_of(identity, batch, squared), w.ravel())
+
+
+def margins(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
+    """Each event's y·s, of classes its own score less the largest other, and ‖x‖²; nothing is learned."""
+    learned = kernel.learn(_UNIT, w, w[:0], batch)
+    return learned.scores if w.ndim == 2 else batch.labels * learned.scores, learned.squared_norms
 
 
 class Bounded(NamedTuple):

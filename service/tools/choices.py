@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from service.errors import DataError
 from service.learning.identity import MAX_WEIGHT, Label
 from service.learning.places import Way, pointer_to, way
-from service.tools.labels import Form, Found, form_of, label_of, two_of
+from service.tools.labels import Form, Found, form_of, label_of, labels_of
 from service.tools.profile import Member, at, kind_of, member_at, plain, pointer_of, profile
 from service.tools.sample import Sample, read
 
@@ -18,6 +18,8 @@ EVERY_TYPE = 50
 CATEGORIES = 100_000
 """Of a million records: so many categories are better hashed than named."""
 BITS = 20
+MOST_WEIGHTS = 24
+"""Of a table of columns for several labels: so many bits, which is 128 MB."""
 TYPES = ("type", "event_type", "eventType", "event", "kind", "action")
 IDS = ("id", "uuid", "event_id", "eventId")
 
@@ -55,7 +57,7 @@ def suggested(sample: Sample, wanted: str | None) -> Suggested:
     form, meant = _narrowed(sample, form, way(found.pointer))
     label = member_at(meant.objects(), way(found.pointer), found.member.name)
     found = found._replace(member=label)
-    labels, why = two_of(found)
+    labels, why = labels_of(found)
     events = [at(record, way(form.features)) for record in meant.objects()]
     listed = 2 * sum(isinstance(one, list) for one in events) > len(events)
     events = [one for one in events if isinstance(one, list if listed else dict)]
@@ -74,7 +76,11 @@ def suggested(sample: Sample, wanted: str | None) -> Suggested:
         said = ", ".join(f"{plain(name)} ({mark.name})" for name, mark in [*marks.items()][:5])
         raise DataError(f"{sample.name}: no member beside the label is a feature: {said}")
     choices = [
-        *(_positional(events) if listed else _mode([one for one in features if one.name not in marks], len(events))),
+        *(
+            _positional(events)
+            if listed
+            else _mode([one for one in features if one.name not in marks], len(events), len(labels))
+        ),
         Choice("labels", labels, why),
         Choice("event.features", form.features, form.why),
         *([Choice("event.where", form.where, _why_where(form))] if form.where else []),
@@ -181,13 +187,14 @@ def _positional(lists: Sequence[Any]) -> list[Choice]:
     ]
 
 
-def _mode(features: Iterable[Member], count: int) -> list[Choice]:
+def _mode(features: Iterable[Member], count: int, labels: int) -> list[Choice]:
     """Named or hashed, as categories go on coming."""
     strings = [member for member in features if "string" in member.kind]
     found, late = sum(member.distinct for member in strings), sum(member.late for member in strings)
     pace = late / max(count - count // 2, 1)
     if count >= 2000 and pace * 1e6 > CATEGORIES:
         why = f"new categories still come, {pace:.2f} a record: names would use up the columns"
-        return [Choice("features", "hashed", why), Choice("bits", BITS, f"a table of {1 << BITS:,} columns")]
+        bits = min(BITS, MOST_WEIGHTS - (labels - 1).bit_length())
+        return [Choice("features", "hashed", why), Choice("bits", bits, f"a table of {1 << bits:,} columns")]
     said = f"{found:,} categories in the sample" if strings else "every feature has a name"
     return [Choice("features", "named", f"{said}, and weights can be read by name")]

@@ -44,13 +44,17 @@ def trusted(settings: Settings, url: str | None) -> ssl.SSLContext | None:
     return trusting(settings.http.ssl_certfile) if settings.http.ssl_certfile and not url else None
 
 
-def predict(settings: Settings, topic: str, file: str, url: str | None, explain: bool, as_json: bool) -> None:
-    """Print a prediction for each line of `file`: `{"features": …}` or the features alone.
+def predict(
+    settings: Settings, topic: str, file: str, url: str | None, explain: bool, top: int | None, as_json: bool
+) -> None:
+    """Print a prediction for each line of `file`: `{"features": …}` or the features alone; of classes the `top` scores.
 
     Where the model's settings say that features stand elsewhere, lines are whole records of its topic.
     """
     name = "standard input" if file == "-" else file
-    at = f"{address(settings, url)}/v1/models/{topic}/predict" + ("?explain=true" if explain else "")
+    at = f"{address(settings, url)}/v1/models/{topic}/predict"
+    asked = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
+    at += f"?{'&'.join(asked)}" if asked else ""
     trust = trusted(settings, url)
     whole = settings.of(topic).event.features != Places().features
     lines = _values(file, name)
@@ -67,12 +71,12 @@ def predict(settings: Settings, topic: str, file: str, url: str | None, explain:
             raise DataError(f"{name}, line {line}: {refused}") from None
         for prediction in answer["predictions"]:
             number += 1
-            _show(prediction, explain, as_json)
+            _show(prediction, explain, top is not None, as_json)
     if not number:
         raise DataError(f"{name}: no line to predict")
 
 
-def _show(prediction: dict[str, Any], explain: bool, as_json: bool) -> None:
+def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(prediction, ensure_ascii=False))
         return
@@ -80,6 +84,10 @@ def _show(prediction: dict[str, Any], explain: bool, as_json: bool) -> None:
     note = f"\t({unknown} unknown feature{'s' * (unknown != 1)})" if unknown else ""
     probability = f"\t{prediction['probability']:g}" if "probability" in prediction else ""
     typer.echo(f"{prediction['label']}\t{prediction['score']:g}{probability}{note}")
+    for one in prediction.get("scores", ()) if ranked else ():
+        typer.echo(f"\t{one['label']}\t{one['score']:g}")
+    if "runner_up" in prediction:
+        typer.echo(f"\tahead of {prediction['runner_up']}:")
     for c in prediction["contributions"] if explain else ():
         typer.echo(f"\t{c['product']:+g}\t{c['name']}\t{c['value']:g} x {c['weight']:g}")
 

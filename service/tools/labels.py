@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from service.errors import ConfigurationError, DataError
-from service.learning.identity import Label
+from service.learning.identity import MAX_CLASSES, Label
 from service.learning.places import Way, way
 from service.tools.profile import Member, at, member_at, plain, pointer_of, profile, shown
 from service.tools.sample import Sample, records
@@ -17,7 +17,7 @@ LABELS = {
     "returned", "survived", "success", "responded", "subscribed", "approved", "won",
 }  # fmt: skip
 PLAIN_LABELS = {"label", "labels", "target", "y", "class"}
-"""Names that are the label's, whatever its values."""
+"""Names that are the label's, however many values it has."""
 YES = {"yes", "y", "true", "1", "positive", "pos", "on"}
 
 
@@ -84,9 +84,14 @@ def label_of(sample: Sample, form: Form, wanted: str | None) -> Found:
         return Found(pointer, member, "--label says so", [one for one in others if one != pointer])
     if form.name == "own" and (member := member_at(sample.objects(), ("label",))).present:
         return Found("/label", member, "our own form has it there", [])
-    unfit = [member for member in members.values() if member.way[-1].lower() in PLAIN_LABELS and member.distinct > 2]
-    if unfit and not (candidates and candidates[0][1].way[-1].lower() in LABELS):
-        raise DataError(f"{sample.name}: {_too_many(pointer_of(form.features, unfit[0]), unfit[0])}{_such(others)}")
+    likeliest = candidates[0][1] if candidates else None
+    own = next((one for one in members.values() if one.way[-1].lower() in PLAIN_LABELS and one.distinct > 2), None)
+    if own and not (likeliest and likeliest.distinct == 2 and likeliest.way[-1].lower() in LABELS):
+        pointer = pointer_of(form.features, own)
+        if not _fits(own):
+            raise DataError(f"{sample.name}: {_unfit(pointer, own)}{_such(others)}")
+        candidates = [(pointer, own), *(one for one in candidates if one[1] is not own)]
+        others = [pointer for pointer, _ in candidates]
     if not candidates:
         raise DataError(
             f"{sample.name}: no member has two values, so none can be the label: --label POINTER names it; the members "
@@ -94,17 +99,20 @@ def label_of(sample: Sample, form: Form, wanted: str | None) -> Found:
         )
     (pointer, member), *_ = candidates
     said = [f"named {name}"] if _named(name := member.way[-1]) else []
-    said.append(f"a {member.kind} of two values")
+    said.append(f"a {member.kind} of {'two' if member.distinct == 2 else f'{member.distinct:,}'} values")
     also = f"; else perhaps {', '.join(others[1:4])} (--label)" if others[1:] else ""
     return Found(pointer, member, " and ".join(said) + also, others[1:])
 
 
 def _such(others: Sequence[str]) -> str:
-    return f"; of two values are {', '.join(map(plain, others[:5]))}: --label POINTER takes one" if others else ""
+    return f"; perhaps {', '.join(map(plain, others[:5]))}: --label POINTER takes one" if others else ""
 
 
 def _candidates(form: Form, members: dict[Way, Member]) -> list[tuple[str, Member]]:
-    """What may be the label, likeliest first: members of two values. Of equals the later, as in most tables."""
+    """What may be the label, likeliest first: members of two values, or where there are none texts of a few.
+
+    Of equals the later, as in most tables.
+    """
 
     def likelihood(member: Member) -> float:
         values = {value for _, value in member.counts}
@@ -113,7 +121,11 @@ def _candidates(form: Form, members: dict[Way, Member]) -> list[tuple[str, Membe
         return 2.0 * _named(member.way[-1]) + kind + (len(member.way) == 1) * 0.5 - rare
 
     most = max((member.present for member in members.values()), default=0)
-    fitting = [one for one in members.values() if one.distinct == 2 and one.kind in ("boolean", "number", "string")]
+    fitting = [one for one in members.values() if one.distinct == 2 and _fits(one)] or [
+        one
+        for one in members.values()
+        if one.kind == "string" and one.distinct > 2 and _fits(one) and not one.mark(most)
+    ]
     fitting.reverse()
     return [(pointer_of(form.features, one), one) for one in sorted(fitting, key=likelihood, reverse=True)]
 
@@ -127,11 +139,26 @@ def _named(name: str) -> int:
     return 2 if LABELS & set(words) else 1 if len(words) == 1 and name.endswith("ed") else 0
 
 
-def two_of(found: Found) -> tuple[list[Label], str]:
-    """The negative and the positive label, and why so; raises DataError where they are not two."""
+def _fits(member: Member) -> bool:
+    """Whether it may be a label: of two values, or of up to MAX_CLASSES that come back."""
+    several = 2 < member.distinct <= MAX_CLASSES and 2 * member.distinct <= member.values
+    return member.kind in ("boolean", "number", "string") and (member.distinct == 2 or several)
+
+
+def labels_of(found: Found) -> tuple[list[Label], str]:
+    """The labels, of two the negative one first, else in their order; and why so.
+
+    Raises DataError where they are less than two, or too many.
+    """
     member = found.member
-    if member.distinct != 2 or member.kind not in ("boolean", "number", "string"):
-        raise DataError(f"label: {_too_many(found.pointer, member)}{_such(found.others)}")
+    if not _fits(member):
+        raise DataError(f"label: {_unfit(found.pointer, member)}{_such(found.others)}")
+    if member.distinct > 2:
+        counts = {value: count for (_, value), count in member.counts.items()}
+        usual = max(counts, key=lambda one: counts[one])
+        often = f"{shown(_whole(usual))} is in {counts[usual] / member.present:.1%} of the events"
+        why = f"the {member.distinct:,} values of the sample, an event with another is set aside: {often}"
+        return [_whole(one) for one in sorted(counts)], why
     (_, one), (_, other) = sorted(member.counts, key=lambda key: str(key[1]))
     if member.kind == "string":
         sure = next((value for value in (one, other) if value.lower() in YES), None)
@@ -152,16 +179,17 @@ def _whole(value: Any) -> Label:
     return label
 
 
-def _too_many(pointer: str, member: Member) -> str:
+def _unfit(pointer: str, member: Member) -> str:
     pointer = plain(pointer)
     if member.kind not in ("boolean", "number", "string"):
         return f"{pointer} is {_article(member.kind)}: a label is a boolean, a number or a string"
     if member.distinct < 2:
         return f"{pointer} is always {shown(member.example)}: a label has two values"
     values = ", ".join(shown(value) for _, value in [*member.counts][:4])
-    more = ", …" if member.distinct > 4 else ""
-    found = f"{pointer} has {member.distinct:,} values ({values}{more})"
-    return f"{found}: a label of three values or more is not supported yet"
+    found = f"{pointer} has {member.distinct:,} values ({values}{', …' * (member.distinct > 4)})"
+    if member.distinct > MAX_CLASSES:
+        return f"{found}: a label has at most {MAX_CLASSES:,}"
+    return f"{found} in {records(member.present)}: those of a label come back"
 
 
 def _article(kind: str) -> str:

@@ -162,7 +162,7 @@ def _verdict(chosen: Trial, baseline: Baseline, tried: int) -> str:
     more = (chosen.later or 0.0) > baseline.later + TIE
     return (
         f"{'No difference to the baseline is shown' if more else 'Nothing beats the baseline'}: {name} is right in "
-        f"{_percent(chosen.later)} of the later half, and always the more frequent label in {baseline.later:.1%}"
+        f"{_percent(chosen.later)} of the later half, and always {baseline.name} in {baseline.later:.1%}"
     )
 
 
@@ -222,8 +222,9 @@ def _accuracies(done: list[Trial], baseline: Baseline, chosen: Trial) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("rule", "scale", "weights", "right", "later half"):
         table.add_column(title, justify="right" if title in ("right", "later half") else "left")
-    always = "baseline (the more frequent label)"
-    table.add_row(always, "", "", f"{baseline.accuracy:.1%}", f"{baseline.later:.1%}", style="dim")
+    table.add_row(
+        f"baseline ({baseline.name})", "", "", f"{baseline.accuracy:.1%}", f"{baseline.later:.1%}", style="dim"
+    )
     for trial in done:
         style = "bold" if trial is chosen else None
         mark = " <" if trial is chosen else "  "

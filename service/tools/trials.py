@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from service.learning.classifier import usual_before
 from service.learning.confidence import ERROR, Paired
 from service.learning.learner import Learner
 from service.learning.options import Options
@@ -53,7 +54,7 @@ class Trial(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """How often the more frequent label is right, and what became of the records."""
+    """How often the most frequent label is right, and what became of the records."""
 
     accuracy: float
     later: float
@@ -63,7 +64,13 @@ class Baseline(NamedTuple):
     example: str
     """Of the most frequent reason to reject a record."""
     right: NDArray[np.bool_] = _NONE
-    """Who answers with the more frequent label so far, in the later half."""
+    """Who answers with the most frequent label so far, in the later half."""
+    labels: int = 2
+
+    @property
+    def name(self) -> str:
+        """What it answers with."""
+        return f"the {'more' if self.labels == 2 else 'most'} frequent label"
 
 
 def trials(settings: dict[str, Any], values: Sequence[bytes | None]) -> Iterator[tuple[list[Trial], Baseline]]:
@@ -85,22 +92,22 @@ def trials(settings: dict[str, Any], values: Sequence[bytes | None]) -> Iterator
             Trial(rule, scale, kind, *((None, None) if diverged else _went(~recent.flag(flag))))
             for kind, flag in kinds.items()
         ]
-        positive = recent.flag("positive")
-        overall, later, _ = _went(positive)
-        steps = np.where(positive, 1, -1)
-        ahead = np.cumsum(steps)
+        classes = learner.identity.classes
+        truth = recent.truth.astype(np.intp) if classes > 2 else recent.flag("positive").astype(np.intp)
+        usual = usual_before(np.zeros(classes, np.int64), truth)
         reasons = learner.counts.rejected
         most = max(reasons, key=lambda reason: reasons[reason], default="")
         yield (
             done,
             Baseline(
-                max(overall, 1 - overall),
-                max(later, 1 - later),
+                _largest_share(truth),
+                _largest_share(truth[len(truth) // 2 :]),
                 learner.counts.events,
                 learner.counts.skipped,
                 dict(reasons),
                 next((reject.detail for reject in outcome.rejects if reject.reason == most), ""),
-                _went((ahead - steps > 0) == positive)[2],
+                _went(usual == truth)[2],
+                classes,
             ),
         )
 
@@ -109,6 +116,10 @@ def _went(right: NDArray[np.bool_]) -> tuple[float, float, NDArray[np.bool_]]:
     """The share of all that are true, and of the later half; and these."""
     later = right[len(right) // 2 :]
     return (float(np.mean(right)), float(np.mean(later)), later) if len(right) else (0.0, 0.0, right)
+
+
+def _largest_share(truth: NDArray[np.intp]) -> float:
+    return float(np.bincount(truth).max() / len(truth)) if len(truth) else 0.0
 
 
 def is_better(one: Trial | Baseline, other: Trial | Baseline, of: int) -> bool:

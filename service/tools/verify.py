@@ -16,6 +16,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import CorruptRecordException
 
 from service.errors import ConfigurationError, DataError, LogLost
+from service.learning.identity import Label
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.rules import RULES
@@ -30,6 +31,7 @@ from service.snapshots.store import RedisStore
 from service.streaming.cluster import Cluster, bounds, more
 from service.streaming.recognise import fingerprint
 from service.streaming.records import Records
+from service.tools.profile import shown
 from service.tools.stored import none_stored
 
 SLICE = 1000
@@ -288,6 +290,8 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
     """What is not the same, for a person."""
     found = [f"the replay diverged: {diverged}"] if diverged else []
     ours, theirs = msgspec.to_builtins(replayed.counts), msgspec.to_builtins(stored.counts)
+    if stored.identity.multiclass:
+        found += _confusion(stored, ours.pop("confusion"), theirs["confusion"])
     found += [f"{name}: {theirs[name]} stored, {ours[name]} replayed" for name in ours if ours[name] != theirs[name]]
     for name, one in stored.candidates.items():
         if (again := replayed.candidates.get(name)) is None:
@@ -310,12 +314,33 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
                 c = int(other[0])
                 label = stored.columns.name_of(c) if c else "the bias"
                 found.append(
-                    f"{name}: {len(other):,} of {len(array):,} columns, such as {label}: {float(array[c])!r} stored, "
-                    f"{float(replayed.arrays[name][c])!r} replayed"
+                    f"{_array(stored, name)}: {len(other):,} of {len(array):,} columns, such as {label}: "
+                    f"{float(array[c])!r} stored, {float(replayed.arrays[name][c])!r} replayed"
                 )
     if not all(RULES[one.identity.rule].exact for one in (stored, *stored.candidates.values())):
         found.append("the logistic rule's exp may differ between machines")
     return found
+
+
+def _array(stored: Learner, name: str) -> str:
+    """An array's name; of a class's with its label."""
+    place = name.partition("/")[2]
+    return f"{name} (label {shown(_labels(stored)[int(place)])})" if place else name
+
+
+def _confusion(stored: Learner, ours: list[list[int]], theirs: list[list[int]]) -> list[str]:
+    """How many events' label or prediction is not the same, and one such pair; of many labels a table is no line."""
+    labels = list(map(shown, _labels(stored)))
+    cells = [(i, k) for i in range(len(ours)) for k in range(len(ours)) if ours[i][k] != theirs[i][k]]
+    some = [
+        f"label {labels[i]} predicted as {labels[k]}: {theirs[i][k]} stored, {ours[i][k]} replayed"
+        for i, k in cells[:1]
+    ]
+    return [f"confusion: {len(cells):,} of {len(ours) ** 2:,} numbers, such as {one}" for one in some]
+
+
+def _labels(stored: Learner) -> Sequence[Label]:
+    return stored.identity.labels or (-1, 1)
 
 
 def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:

@@ -135,6 +135,10 @@ LABELS: list[tuple[dict[str, Sequence[Any]], str, list[Any]]] = [
     ({"a": [1, 2, 3, 4], "outcome": ["lost", "kept", "kept", "kept"]}, "/outcome", ["kept", "lost"]),
     ({"a": [1, 2, 3, 4], "churn": ["Yes", "Yes", "No", "Yes"]}, "/churn", ["No", "Yes"]),
     ({"a": [1, 2, 3, 4], "cancelled": [2.0, 1.0, 1.0, 2.0]}, "/cancelled", [1, 2]),
+    ({"a": range(9), "target": "xyzzyxxyz", "pixel": [0, 1, 1] * 3}, "/target", ["x", "y", "z"]),
+    ({"a": range(9), "y": [10.0, 9.0, -1.0] * 3}, "/y", [-1, 9, 10]),
+    ({"y": range(9), "spam": [0, 1, 1] * 3}, "/spam", [0, 1]),
+    ({"kind": "abcabcabc", "n": range(9), "species": "pqrqrpqrp"}, "/species", ["p", "q", "r"]),  # the later
 ]
 
 
@@ -239,14 +243,15 @@ def test_categories_that_go_on_coming_are_hashed() -> None:
 WRONG: list[tuple[list[Any], str | None, type[Exception], str]] = [
     ([{"a": 1, "b": 3.5}, {"a": 2, "b": 4.5}, {"a": 3, "b": 5}], None, DataError,
      "no member has two values, so none can be the label: --label POINTER names it; the members are a, b"),
-    ([{"a": i, "target": "xyz"[i % 3], "pixel": i % 2} for i in range(9)], None, DataError,
-     '("x", "y", "z"): a label of three values or more is not supported yet; of two values are /pixel'),
-    ([{"features": {"a": i}, "label": i} for i in range(9)], None, DataError, "/label has 9 values (0, 1, 2, 3, …)"),
+    ([{"a": i, "target": i % 7 + 0.5, "pixel": i % 2} for i in range(13)], None, DataError,
+     "/target has 7 values (0.5, 1.5, 2.5, 3.5, …) in 13 records: those of a label come back; perhaps /pixel"),
+    ([{"features": {"a": i}, "label": i // 2} for i in range(2002)], None, DataError,
+     "/label has 1,001 values (0, 1, 2, 3, …): a label has at most 1,000"),
     ([{"features": {"a": i}, "label": 1} for i in range(9)], None, DataError, "/label is always 1"),
     ([{"a": 1, "y": True}, {"a": 1, "y": False}], None, DataError,
      "no member beside the label is a feature: a (constant)"),
     ([{"y": True}, {"y": False}], None, DataError, "beside the label /y there is nothing to learn from"),
-    (clicks(9), "/nope", DataError, "--label: /nope is in none of 9 records of the test; of two values are /clicked"),
+    (clicks(9), "/nope", DataError, "--label: /nope is in none of 9 records of the test; perhaps /clicked"),
     (clicks(9), "/user", DataError, "/user is an object: a label is a boolean, a number or a string"),
     (clicks(9), "/user/~2", ConfigurationError, "--label: '/user/~2' is no JSON Pointer, such as /clicked"),
     (clicks(9), "nope", ConfigurationError, "--label: 'nope' is no JSON Pointer, such as"),
@@ -362,3 +367,41 @@ def test_what_is_set_in_vain() -> None:
     tags = sample([{"features": {"size": [1, 2], "tags": ["a"]}, "label": 1}]).values
     assert in_vain(ModelSettings(event={"only": ["size.1", "tags"]}), tags) == []
     assert len(in_vain(ModelSettings(event={"only": ["size.2"]}), tags)) == 1
+
+
+def test_trials_of_classes_are_what_a_fold_by_hand_gives() -> None:
+    """Last weights of three labels, the largest score and the first of equals, and the most frequent label."""
+    rng = random.Random(4)
+    rows: list[dict[str, Any]] = [{"a": rng.randint(-3, 3), "b": rng.randint(-3, 3)} for _ in range(300)]
+    rows = [row | {"y": "pqr"[(row["a"] > 0) + (row["b"] + rng.choice([-1, 0]) > 1)]} for row in rows]
+    found = suggested(sample(rows), None)
+    assert settings(found)["labels"] == ["p", "q", "r"]
+    w = [[0, 0, 0] for _ in "pqr"]
+    last, usual, seen = [], [], [0, 0, 0]
+    for row in rows:
+        x, own = [1, row["a"], row["b"]], "pqr".index(row["y"])
+        s = [sum(p * q for p, q in zip(row, x, strict=True)) for row in w]
+        last.append(s.index(max(s)) == own)
+        usual.append(seen.index(max(seen)) == own)
+        seen[own] += 1
+        rival = max((k for k in range(3) if k != own), key=lambda k: (s[k], -k))
+        if not s[own] > s[rival]:
+            w[own] = [p + q for p, q in zip(w[own], x, strict=True)]
+            w[rival] = [p - q for p, q in zip(w[rival], x, strict=True)]
+    every = [*trials(model_of(found), found.sample.values)]
+    done = {(t.rule, t.scale, str(t.weights)): t for some, _ in every for t in some}
+    trial, baseline = done["perceptron", "none", "last"], every[0][1]
+    assert trial.right.tolist() == last[150:]
+    assert trial.accuracy == pytest.approx(sum(last) / 300)
+    assert len(done) == 2 * 2 * 3
+    assert baseline.right.tolist() == usual[150:]
+    assert baseline.accuracy == pytest.approx(max(seen) / 300)
+    later = "".join(row["y"] for row in rows[150:])
+    assert baseline.later == pytest.approx(max(map(later.count, "pqr")) / 150)
+    assert "always the most frequent label in" in _verdict(trial._replace(later=0.1), baseline, 12)
+
+
+def test_a_hashed_table_is_smaller_for_many_labels() -> None:
+    rows = [{"page": f"/p{i % 2000}", "target": i % 300} for i in range(3000)]
+    chosen = settings(suggested(sample(rows), None))
+    assert (chosen["bits"], len(chosen["labels"])) == (15, 300)

@@ -1,0 +1,71 @@
+"""Three labels in a log: learned again by `perceptron verify`, and for the best bound on its updates."""
+
+import random
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+
+from service.embedded.servers import Server
+from service.learning.learner import Learner
+from service.settings.load import load
+from service.snapshots.head import Source
+from service.snapshots.keeper import Saved
+from service.snapshots.store import RedisStore
+from service.streaming.cluster import Cluster
+from service.tools import verify
+from service.tools.hindsight import best_bound
+from tests.conftest import create_topic, event
+from tests.saving import keeper
+
+LABELS = ["p", "q", "r"]
+
+
+def events() -> list[bytes]:
+    """Which of three is largest, but for those that are near."""
+    r, found = random.Random(5), list[bytes]()
+    while len(found) < 120:
+        x = {name: round(r.uniform(-1, 1), 3) for name in LABELS}
+        first, second, _ = sorted(x, key=lambda name: -x[name])
+        if x[first] - x[second] > 0.2:
+            found.append(event(x, first))
+    return found
+
+
+async def test_classes_are_replayed(kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str) -> None:
+    raws = events()
+    await create_topic(kafka, topic)
+    for raw in raws:
+        await producer.send(topic, raw)
+    await producer.flush()
+    about: dict[str, Any] = {"model": {"labels": LABELS, "average": True, "start": "random:3"}, "topics": [topic]}
+    about |= {"redis": {"url": f"redis://{redis.address}/0"}, "kafka": {"bootstrap_servers": kafka.address}}
+    settings = load(None, about)
+    own = settings.of(topic)
+    learner = Learner(own.identity())
+    learner.begin({0: 0})
+    learner.apply(0, 0, raws)
+    cluster = Cluster(kafka.address)
+
+    best = await best_bound(cluster, topic, own, learner)
+    assert best["gamma"] > 0
+    assert learner.counts.updates <= best["updates"] <= 8 * learner.counts.updates
+
+    async with RedisStore(f"redis://{redis.address}/0") as store:
+        assert isinstance(await keeper(store, topic).save(learner, {}, Source("cluster")), Saved)
+        found = await verify._verify(settings, topic)
+        assert (found["equal"], found["events"], found["replayed_events"]) == (True, 120, 120)
+        altering = keeper(store, topic)
+        altered = await altering.restore()
+        assert altered
+        altered._w[2, 1] += 2.0**-40
+        altered.counts.confusion[0][2] += 1
+        altered.counts.confusion[1][2] -= 1
+        assert isinstance(await altering.save(altered, {}, Source("cluster")), Saved)
+        found = await verify._verify(settings, topic)
+    assert not found["equal"]
+    was = learner.counts.confusion[0][2]
+    name = learner.columns.names[1]
+    confusion, weights = found["differences"]
+    said = f'label "p" predicted as "r": {was + 1} stored, {was} replayed'
+    assert confusion == f"confusion: 2 of 9 numbers, such as {said}"
+    assert weights.startswith(f'w/1 (label "q"): 1 of 4 columns, such as {name}: ')
