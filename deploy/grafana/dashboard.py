@@ -119,6 +119,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               {"{{model}}": newest("perceptron_prequential_accuracy_overall"),
                "{{model}} at least": newest("perceptron_prequential_accuracy_low"),
                "{{model}} at most": newest("perceptron_prequential_accuracy_high")}),
+        Panel("Candidates", "Share of right predictions over the recent window: of the weights that answer, and of "
+              "each candidate, which learns side by side with the model. Whether a difference is shown: "
+              "`perceptron inspect`.", "percentunit",
+              {"{{model}} as served": newest("perceptron_served_accuracy"),
+               "{{model}} {{candidate}}": newest("perceptron_candidate_accuracy", by="model, candidate")}),
         Panel("The positive label", "Over the recent window, of the weights that answer: precision is the share of "
               "positive predictions that were right, recall the share of positive events that were found, F1 their "
               "harmonic mean, balanced accuracy the mean of what was found of each label. Where positives are rare, "

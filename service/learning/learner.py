@@ -6,6 +6,7 @@ counts. Beside it stand observations (the recent window, the norm's limit, runs)
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -99,6 +100,14 @@ class Learner(Classifier):
     def by(self, candidate: str | None) -> Classifier:
         """The candidate of this name; without one the model itself. Raises KeyError."""
         return self if candidate is None else self.candidates[candidate]
+
+    def promoted(self) -> "Learner":
+        """The candidate that answers as the model that it would be; the model itself where none does."""
+        if self.answering is None:
+            return self
+        learner = copy(self)  # of the log and the columns; the rest is the candidate's
+        vars(learner).update(vars(self.candidates[self.answering]))
+        return learner
 
     def begin(self, starts: Mapping[int, int]) -> None:
         """Cover nothing yet, from these offsets on. Partitions that are covered already stay as they are."""

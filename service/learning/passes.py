@@ -35,7 +35,6 @@ SETTLED = 1e-12
 """Relative: a loss that falls by less in a pass falls no more."""
 RISEN = 1e6
 """A linear unit whose loss is so many times that of zero weights only gets worse: its updates overshoot ever more."""
-_NO_AVERAGE = np.zeros(0)
 
 
 class Data(NamedTuple):

@@ -39,6 +39,7 @@ class ModelObserver:
         metrics.gaps.labels(model.name)
         self._gaps_said = self._advised = False
         self._outsiders: set[str] = set()
+        self._diverged: set[tuple[str, str]] = set()
 
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
         self._recovered("redis")
@@ -79,6 +80,12 @@ class ModelObserver:
         self._metrics.saving.labels(name).observe(saved.seconds)
         if answering and self._model.learning_here:
             self._model.answering = answering._replace(head=saved.head, digest=saved.digest)
+            for candidate, one in answering.learner.candidates.items():
+                if one.diverged and (candidate, one.diverged) not in self._diverged:
+                    self._diverged.add((candidate, one.diverged))
+                    self._log.error(
+                        "candidate learns no more, the others go on", candidate=candidate, reason=one.diverged
+                    )
             if not self._advised and (accuracy := advice(answering.learner).get("accuracy")):
                 self._advised = True
                 self._log.warning(f"{accuracy} (said once)")

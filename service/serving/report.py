@@ -135,7 +135,7 @@ class Beside(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         """Whether it is better than the model, in a few words."""
         said = self.against_the_model
         if self.diverged or said is None or said.better is None:
-            return "diverged" if self.diverged else "no difference shown"
+            return "diverged" if self.diverged else "no difference"
         return "better" if said.better == self.name else "worse"
 
     @classmethod

@@ -46,7 +46,8 @@ def export(settings: Settings, name: str, output: str | None, sklearn: str | Non
 
 async def _newest(settings: Settings, name: str) -> Answering:
     async with settings.redis.store() as store:
-        return await newest(store, name, settings.of(name).options())
+        found = await newest(store, name, settings.of(name).options())
+        return found._replace(learner=found.learner.promoted())
 
 
 def as_json(name: str, a: Answering) -> dict[str, Any]:

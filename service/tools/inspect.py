@@ -252,22 +252,24 @@ def _answering(about: Inspection) -> bool:
 def _candidates(about: Inspection) -> Table:
     """The model itself first, then what learns side by side with it, each by the weights that it answers with."""
     table = Table(box=None)
-    for name in ("candidate", "settings", "since", "events", "updates", "accuracy", "recent", "95 % at all times", ""):
-        table.add_column(name, justify="left" if name in {"candidate", "settings", ""} else "right")
+    for name in ("candidate", "events", "accuracy", "95 % at all times", "recent", "", "settings, since"):
+        table.add_column(name, justify="right" if name in {"events", "accuracy", "recent"} else "left", no_wrap=True)
+    table.columns[-1].no_wrap = False
 
-    def row(name: str, said: str, since: str, one: Any, accuracy: Accuracy, verdict: str) -> None:
+    def row(name: str, events: int, accuracy: Accuracy, verdict: str, said: str) -> None:
         low, high = accuracy.all_interval or (0.0, 1.0)
-        figures = ("-" if value is None else f"{value:.4f}" for value in (accuracy.all, accuracy.recent))
-        counts = f"{one.events:,}", f"{one.updates:,}"
-        table.add_row(name, said, since, *counts, *figures, f"{low:.4f} to {high:.4f}", verdict)
+        share, recent = ("-" if value is None else f"{value:.4f}" for value in (accuracy.all, accuracy.recent))
+        table.add_row(name, f"{events:,}", share, f"{low:.4f} to {high:.4f}", recent, verdict, said)
 
     if about.candidates:
-        own = about.average_accuracy if about.serve == "average" else about.accuracy
-        row("the model", about.identity.rule, "", about, own or about.accuracy, "" if _answering(about) else "answers")
+        own = about.average_accuracy if about.serve == "average" else None
+        verdict = "" if _answering(about) else "answers"
+        row("the model", about.events, own or about.accuracy, verdict, f"rule {about.identity.rule}")
     for one in about.candidates:
-        said = ", ".join(f"{name} {value}" for name, value in one.settings.items() if value is not None)
-        since = ", ".join(f"{p}:{offset:,}" for p, offset in one.since.items())
-        row(one.name, said, since, one, one.accuracy, one.verdict + (", answers" if one.answers else ""))
+        settings = [f"{name} {json.dumps(value)}" for name, value in one.settings.items() if value is not None]
+        since = "; since " + ", ".join(f"{p}:{offset:,}" for p, offset in one.since.items())
+        verdict = one.verdict + (", answers" if one.answers else "")
+        row(one.name, one.events, one.accuracy, verdict, ", ".join(settings).replace('"', "") + since)
     return table
 
 

@@ -61,7 +61,7 @@ def suggest(
     found = suggested(sample, label)
     done, baseline = _try(found)
     chosen = best(done)
-    choices = [*found.choices, *_why(chosen, done)]
+    choices = [*found.choices, *_why(chosen, done), *_beside(chosen, done)]
     notes = [*_set_in_vain(settings, name, found.sample), *_cautions(done, baseline)]
     bootstrap = None if file is not None else settings.kafka.bootstrap_servers
     verdict = _verdict(chosen, baseline, len(done))
@@ -144,6 +144,32 @@ def _why(chosen: Trial, done: list[Trial]) -> list[Choice]:
         Choice("average", settings["average"], f"the {chosen.weights} weights: {beside('weights')}"),
         Choice("serve", settings["serve"], f"the {chosen.weights} weights answer"),
     ]
+
+
+def _beside(chosen: Trial, done: list[Trial]) -> list[Choice]:
+    """What to learn side by side with it: of each rule the best that is scaled alike and not shown to be worse.
+
+    Of its own rule the last weights are there already.
+    """
+    others = [
+        one
+        for one in done
+        if one.scale == chosen.scale
+        and one.later is not None
+        and not (one.rule == chosen.rule and one.weights in ("last", chosen.weights))
+        and not is_better(chosen, one, len(done) + 1)
+    ]
+    choices = []
+    for rule in dict.fromkeys(one.rule for one in others):
+        near = max((one for one in others if one.rule == rule), key=lambda one: one.later or 0.0)
+        within, settings = f"candidates.{rule}-{near.weights}", near.settings
+        said = f"{_percent(near.later)} right in the later half, which shows no difference"
+        choices += [
+            Choice(f"{within}.rule", rule, f"learned side by side: {said}"),
+            Choice(f"{within}.average", settings["average"], f"the {near.weights} weights"),
+            Choice(f"{within}.serve", settings["serve"], "those would answer"),
+        ]
+    return choices
 
 
 def _percent(share: float | None) -> str:
@@ -243,8 +269,8 @@ def _toml(name: str, bootstrap: str | None, sample: Sample, verdict: str, choice
     ]
     if bootstrap is not None:
         lines += ["[kafka]", f"bootstrap_servers = {_value(bootstrap)}", ""]
-    for section, title in (("", f"models.{_key(name)}"), ("event", f"models.{_key(name)}.event")):
-        lines.append(f"[{title}]")
+    for section in dict.fromkeys(["", "event", *(choice.setting.rpartition(".")[0] for choice in choices)]):
+        lines.append(f"[models.{_key(name)}{section and f'.{section}'}]")
         for choice in choices:
             inner, _, key = choice.setting.rpartition(".")
             if inner != section:

@@ -122,7 +122,7 @@ def _fill(query: str, variables: dict[str, str]) -> str:
 async def test_every_query_of_every_panel_finds_something(
     run: Run, producer: AIOKafkaProducer, topic: str, prometheus: Callable[[Running], Prometheus]
 ) -> None:
-    service = await asyncio.to_thread(run("[model]\naverage = true\n").up)
+    service = await asyncio.to_thread(run("[model]\naverage = true\n[model.candidates.wide]\nmargin = 2\n").up)
     asked = await asyncio.to_thread(prometheus, service)
     began = time.time()
     # In waves that Prometheus sees one by one: rates need counters that rise while they are watched.

@@ -36,6 +36,8 @@ margin = [0.5, 3]
 [model.event]
 where = { "/type" = "click" }
 """
+BESIDE = "[snapshots]\nkeep_every = 1\n[model.candidates.wide]\nmargin = 2\n"
+MORE = '[model.candidates.calm]\naverage = "recent"\nserve = "average"\n'
 
 
 def raw_events(count: int) -> list[bytes]:
@@ -98,7 +100,10 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
 async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
     run: Run, tool: Tool, kafka: Server, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """By the recorded order, also across kills, a rollback with holes, and where nothing was ever kept."""
+    """By the recorded order, also across kills, a rollback with holes, and where nothing was ever kept.
+
+    Candidates begin in the midst of it.
+    """
     await create_topic(kafka, topic, 8)
     sent: dict[int, list[bytes]] = {p: [] for p in range(8)}
 
@@ -119,11 +124,11 @@ async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
     await more(service, 400)
     assert ((found := await tool.verify())["from_version"], found["replayed_events"]) == (None, 400)
     service.kill()
-    service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 1\n", session_timeout=TAKEOVER_SECONDS).up)
-    for _ in range(3):
+    service = await asyncio.to_thread(run(BESIDE, session_timeout=TAKEOVER_SECONDS).up)
+    for i in range(3):
         model = await more(service, 500)
         service.kill()
-        service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 1\n", session_timeout=TAKEOVER_SECONDS).up)
+        service = await asyncio.to_thread(run(BESIDE + MORE * (i == 2), session_timeout=TAKEOVER_SECONDS).up)
     found = await tool.verify()
     assert (found["order"], found["equal"], found["state_digest"]) == ("arrival", True, model["state_digest"])
     assert found["from_version"] == (await asyncio.to_thread(kept, service))[-1]["version"]
@@ -144,6 +149,8 @@ async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
     assert service.model()["events"] == sum(map(len, sent.values())) - 3
     found = await tool.verify()
     assert found["from_version"] > version["version"]
+    counts = found["candidates"]
+    assert 100 <= counts["calm"] <= counts["wide"] < service.model()["events"]
     assert [len(found["covered"][p]) for p in "0123"] == [1, 1, 1, 2]
 
 

@@ -24,33 +24,80 @@ class World(Protocol):
     def topics_of(self, source: Any) -> list[Topic]: ...
 
 
+class Candidate(NamedTuple):
+    """What a head says of one: where it began, and how its fold goes."""
+
+    since: dict[int, int]
+    eta: float
+    half_life: int | None
+    margins: tuple[float, float]
+
+    @classmethod
+    def all_of(cls, said: Any) -> "dict[str, Candidate]":
+        found = {}
+        for name, one in said.get("candidates", {}).items():
+            identity, since = one["identity"], {int(p): offset for p, offset in one["since"].items()}
+            margins = tuple(identity.get("margin", (0.0, 0.0)))
+            found[name] = cls(since, identity["eta"], identity["half_life"], margins)
+        return found
+
+
 class State:
-    """A plain fold over runs of a log."""
+    """A plain fold over runs of a log, and those of candidates beside it."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
         self.rejected = 0
         self.next: dict[int, int] = {}
+        self.beside: dict[str, tuple[Candidate, Fold]] = {}
 
     def copy(self) -> "State":
-        new = State(copy.copy(self.fold))
-        new.fold.w = dict(self.fold.w)
+        new = State(_copied(self.fold))
+        new.beside = {name: (one, _copied(fold)) for name, (one, fold) in self.beside.items()}
         new.rejected, new.next = self.rejected, dict(self.next)
         return new
 
-    def learn(self, topic: Topic, runs: Iterable[tuple[int, int, int]]) -> "State":
+    def learn(
+        self, topic: Topic, runs: Iterable[tuple[int, int, int]], wanted: dict[str, Candidate], starts: dict[int, int]
+    ) -> "State":
         new = self.copy()
+        new.beside = {
+            name: (wanted[name], fold)
+            for name, (one, fold) in new.beside.items()  # partitions may have been added since
+            if name in wanted and one._replace(since=starts | one.since) == wanted[name]
+        }
         for p, start, to in runs:
             if new.next.setdefault(p, start) != start:
                 raise Violation(f"a run of partition {p} begins at {start}, not at {new.next[p]}")
             records = topic.partitions[p].records if p < len(topic.partitions) else {}
             for offset in range(start, to):
+                new.next[p] = offset
+                new.add_due(wanted, starts)
                 if (record := records.get(offset)) and record.good:
                     assert record.value is not None
                     new.fold.learn(record.value)
+                    for _, fold in new.beside.values():
+                        if not new.fold.diverged:
+                            fold.learn(record.value)
                 new.rejected += record is not None and not record.good
             new.next[p] = to
+        new.add_due(wanted, starts)
         return new
+
+    def add_due(self, wanted: dict[str, Candidate], starts: dict[int, int]) -> None:
+        """Begin those candidates that began here."""
+        for name in wanted.keys() - self.beside.keys():
+            one = wanted[name]
+            if all(self.next.get(p, starts[p]) >= offset for p, offset in one.since.items()):
+                fold = Fold(one.eta, one.half_life, self.fold.scaled, one.margins)
+                fold.sums = dict(self.fold.sums)  # values are scaled by the model's
+                self.beside[name] = one, fold
+
+
+def _copied(fold: Fold) -> Fold:
+    new = copy.copy(fold)
+    new.w = dict(fold.w)
+    return new
 
 
 class Judged(NamedTuple):
@@ -132,9 +179,14 @@ class Judge:
             if cut is None and len(ours) > 1:
                 raise Violation("nobody knows in which order a kept version learned")
         wrong, fitting, right = "", list[Topic](), begun
+        with_ = Candidate.all_of(said), {int(p): ranges[0][0] for p, ranges in said["covered"].items()}
+        for name, (one, _) in parent.state.beside.items():
+            now = with_[0].get(name, one)
+            if now._replace(since={}) == one._replace(since={}) and not one.since.items() <= now.since.items():
+                raise Violation(f"candidate {name} begins anew at {now.since}, and nothing of it is changed")
         for topic in parent.topics:
-            state = parent.state.learn(topic, more) if (more := _more(parent.runs, runs)) is not None else None
-            state = state or parent.begun.learn(topic, runs)
+            state = parent.state.learn(topic, more, *with_) if (more := _more(parent.runs, runs)) is not None else None
+            state = state or parent.begun.learn(topic, runs, *with_)
             if differs := self._differs(said, ours, state) or self._unsaid(topic, said["covered"], parent.next):
                 wrong = differs
             else:
@@ -171,6 +223,31 @@ class Judge:
         wrong, rejected = events - sum(row[i] for i, row in enumerate(table)), sum(counts["rejected"].values())
         figures = events, counts["mistakes"], counts["updates"], wrong, rejected
         if figures != (right := (fold.events, fold.mistakes, fold.updates, fold.wrong, state.rejected)):
+            return f"counts are {figures}, not {right}"
+        for name, one in said.get("candidates", {}).items():
+            if name not in state.beside:
+                return f"candidate {name} began nowhere"
+            if differs := self._candidate_differs(said, name, one, state.beside[name][1], names):
+                return f"candidate {name}: {differs}"
+        return ""
+
+    def _candidate_differs(self, said: Any, name: str, one: Any, fold: Fold, names: list[str]) -> str:
+        """Where a candidate is not its own fold, of the events since it began."""
+        ours = {"": fold.bias, **fold.w}
+        expected = [ours.get(n, 0.0) for n in ("", *names)]
+        if (found := self._array(said["arrays"][f"{name}/w"], said["columns"])) != expected:
+            return f"weights are {found}, not {expected}"
+        if n := fold.half_life:
+            late, part = self._array(said["arrays"][f"{name}/late"], said["columns"]), 0.5 ** (fold.events / n % 900)
+            averages = dict(zip(ours, fold.recent, strict=False))
+            for i, n_ in enumerate(("", *names)):
+                average = found[i] - late[i] * part
+                if abs(average - averages.get(n_, 0.0)) > 1e-9 * max(1.0, fold.limit**0.5):
+                    return f"the recent average of {n_ or 'the bias'} is {average}, not {averages.get(n_, 0.0)}"
+        counts = one["counts"]
+        (nn, np), (pn, pp) = counts["confusion"]
+        figures = nn + np + pn + pp, counts["mistakes"], counts["updates"], np + pn, one["diverged_at"] is not None
+        if figures != (right := (fold.events, fold.mistakes, fold.updates, fold.wrong, fold.diverged)):
             return f"counts are {figures}, not {right}"
         return ""
 

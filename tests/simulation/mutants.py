@@ -13,10 +13,12 @@ RECOGNISE, CODEC = "service/streaming/recognise.py", "service/snapshots/codec.py
 CLASSIFIER, IDENTITY = "service/learning/classifier.py", "service/learning/identity.py"
 BLOBS, HEAD, STORE = "service/snapshots/blobs.py", "service/snapshots/head.py", "tests/simulation/world.py"
 OFFSETS, SCALE = "service/streaming/offsets.py", "service/learning/scale.py"
+LEARNER = "service/learning/learner.py"
 SEEDS = 300
 CONTRACT = "tests/contract/test_store.py::test_of_the_simulator"
 ALONE = "tests/simulation/test_alone.py"
 NEWER = f"{ALONE}::test_a_newer_releases_head_is_not_gone_on_with"
+CANDIDATES = "tests/unit/test_candidates.py"
 PACE = "tests/unit/test_pace.py"
 
 
@@ -62,6 +64,18 @@ MUTANTS = (
     Mutant(
         "classes in another order after each restore", CLASSIFIER, "for k in classes]", "for k in classes[::-1]]",
         seed=4,
+    ),
+    Mutant(
+        "candidates that begin anew with each restore", HEAD,
+        "{name: candidate(name, *both) for name, both in beside.items()}", "{}",
+    ),
+    Mutant(
+        "a candidate that diverged learns on after a restore", HEAD, "if one.diverged_at is not None:", "if False:",
+        seed=130,
+    ),
+    Mutant(
+        "a candidate goes on with other settings", LEARNER, "wanted[n].identity == c.identity", "True",
+        f"{CANDIDATES}::test_they_begin_go_on_and_are_dropped_as_settings_say",
     ),
     Mutant("counts that begin anew", SCALE, "list(sums)", "[0 * sums[0], sums[1], sums[2]]", seed=29),
     Mutant("means that begin anew", SCALE, "list(sums)", "[sums[0], 0 * sums[1], sums[2]]", seed=29),

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+from msgspec.structs import replace
+
 from service.errors import (
     AnotherCluster,
     DependencyError,
@@ -20,7 +22,7 @@ from service.errors import (
 )
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.learning.options import DEFAULT
+from service.learning.options import DEFAULT, Beside, Options
 from service.snapshots import blobs, keeper
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, fetch
@@ -73,6 +75,10 @@ class Tell:
         self._world.count("outsider")
         if writer.group == self._group:
             raise Violation(f"{writer} is one of us")
+
+    def reconciled(self, began: list[str], dropped: list[str], following: dict[int, int]) -> None:
+        self._world.count("candidates reconciled")
+        self._world.say(f"{self._name}: candidates {began} begin at {following}, {dropped} are dropped")
 
     def passed_over(self, partition: int, start: int, to: int) -> None:
         self._world.say(f"{self._name}: passes over {partition}:{start}-{to}")
@@ -182,6 +188,8 @@ class Simulation:
         margins: dict[str, Any] = {"margin": (0.5, 4.0)} if seed % 8 == 3 else {}
         classes: dict[str, Any] = {"labels": CLASSES} if self.world.labels is CLASSES else {}
         self.identity = Identity(eta=eta, **recent, **scaled, **margins, **classes)
+        # Some processes learn candidates too, each those that it was started with.
+        self.besides = random.Random(f"candidates of {seed}")
         self.processes: list[Process] = []
         self.paces: dict[str, float] = {}
         self.reader = Reader(self.world)
@@ -304,13 +312,27 @@ class Simulation:
             identity = Identity(eta=0.25) if self.world.chance(0.03) else self.identity
             group = "theirs" if self.strange and rng.random() < 0.2 else "ours"
             elsewhere = self.strange and self.world.chance(0.1)
-            process = Process(self.world, self.judge, f"p{self.started}", identity, self.keeping, group, elsewhere)
+            keeping = self.keeping | {"options": self.options(identity)}
+            process = Process(self.world, self.judge, f"p{self.started}", identity, keeping, group, elsewhere)
             self.processes.append(process)
             self.paces[process.name] = rng.choice((0.1, 1.0, 1.0))
             self._note(f"start: {process.name}{', other settings' if identity is not self.identity else ''}")
             if elsewhere:
                 self._note("elsewhere")
                 self.world.elsewhere.produce()
+
+    def options(self, identity: Identity) -> Options:
+        """In every third seed, of two labels: one, some or all candidates. One of them diverges, one changes."""
+        rng = self.besides
+        if self.seed % 3 != 1 or identity.multiclass:
+            return DEFAULT
+        every: dict[str, Any] = {
+            "wide": {"margin": (0.5, 3.0)}, "calm": {"average": "recent", "half_life": 4}, "wild": {"eta": 3e14},
+            "slow": {"eta": identity.eta * rng.choice((0.5, 0.5, 0.5, 0.25))},
+        }  # fmt: skip
+        names = rng.choice((list(every), list(every), rng.sample(list(every), 2), []))
+        beside = {name: Beside(replace(identity, **every[name])) for name in names}
+        return Options(candidates={name: one for name, one in beside.items() if one.identity != identity})
 
     def _one(self) -> Process | None:
         return self.world.rng.choice(self.processes) if self.processes else None

@@ -172,6 +172,18 @@ def test_one_that_diverges_stops_alone_and_where_is_state(seed: int) -> None:
     assert all("wild" not in (pair.first, pair.second) for pair in cut.watch.recent.pairs)
 
 
+def test_the_one_that_answers_is_exported_as_the_model_that_it_would_be() -> None:
+    records, options = log(4), wanted(serve="wide")
+    learner = applied(begun(MODEL, options), records)
+    wide, promoted = learner.candidates["wide"], learner.promoted()
+    alone = applied(begun(wide.identity, Options(window=50, serve="average")), records)
+    assert (promoted.identity, promoted.served.tobytes()) == (alone.identity, alone.served.tobytes())
+    assert promoted.score({"n1": 2.0, "n2": True}) == alone.score({"n1": 2.0, "n2": True})
+    assert learner.score({"n1": 2.0}, wide) == promoted.score({"n1": 2.0}) != learner.score({"n1": 2.0})
+    assert promoted.promoted() is promoted
+    assert applied(begun(MODEL, wanted()), records).promoted().identity == MODEL
+
+
 async def test_a_keeper_saves_and_restores_them_and_a_follower_is_brought_up_to_date() -> None:
     fields, clock = Fields(), FakeClock()
     options = Options(candidates={"wide": beside(Identity(), margin=(2.0, 2.0)), "slow": beside(Identity(), eta=0.1)})
