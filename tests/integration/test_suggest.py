@@ -226,7 +226,7 @@ def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> Non
         (("long.jsonl",), 1, "no settings fit it: dimension = 10001 is more than max_features"),
         (("cut.jsonl.gz",), 1, "cut.jsonl.gz, after line 48: Compressed file ended"),
         (("clicks.jsonl", "--label", "/nope"), 1, "--label: /nope is in none of 2,000 records of clicks.jsonl"),
-        (("clicks.jsonl", "--label", "/ts"), 1, "label: /ts has 2,000 values (1732000000"),
+        (("clicks.jsonl", "--label", "/ts"), 1, "label: /ts has 1,997 values (1732000000198, "),
         (("clicks.jsonl", "--count", "0"), 2, "--count"),
         (("clicks.jsonl", "-o", "clicks.jsonl"), 2, "clicks.jsonl is there already: say --yes to write over it"),
         (("clicks.jsonl", "-o", "gone/x.toml"), 2, "gone/x.toml: there is no such folder"),
