@@ -142,6 +142,8 @@ def test_they_begin_go_on_and_are_dropped_as_settings_say() -> None:
         "new": {0: 50}, "odd": {0: 0}, "wide": {0: 50},
     }  # fmt: skip
     assert learner.candidates["wide"].counts.events == 0
+    compared = {name for pair in learner.watch.recent.pairs for name in (pair.first, pair.second)}
+    assert compared == {"average", "baseline", "last", "odd"}, "nothing of before is told of who begins anew"
     assert restored(learner, wanted(serve="absent")).answering is None
     learner.begin({1: 7})
     assert learner.candidates["odd"].since == {0: 0, 1: 7}
