@@ -133,6 +133,8 @@ class Learner(Classifier):
         began = sorted(wanted.keys() - stay)
         for name in began:
             self.add_candidate(name, wanted[name].identity)
+        others, recent = {*began, *dropped}, self.watch.recent
+        recent.pairs = [pair for pair in recent.pairs if others.isdisjoint((pair.first, pair.second))]
         return began, dropped
 
     def load(

@@ -226,7 +226,9 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
     name = model or next(iter(settings.models), None)
     try:
         own = settings.model if name is None else settings.of(name).model_dump(exclude_unset=True)
-        return ModelSettings(**{**own, **flags})
+        # Without what learns beside it and who answers: under other settings it may be one of them.
+        alone = {key: value for key, value in own.items() if key not in {"candidates", "serve"}}
+        return ModelSettings(**{**alone, **flags})
     except KeyError:
         raise ConfigurationError(f"the settings have no model {name}") from None
     except ValidationError as error:

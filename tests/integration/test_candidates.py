@@ -50,8 +50,8 @@ def named(learner: Learner, w: Any) -> dict[str, float]:
     return dict(zip(["bias", *learner.columns.names], map(float, w), strict=True))
 
 
-def some_learned(service: Running, more_than: int) -> None:
-    wait(lambda: service.model()["events"] > more_than, "some are learned")
+def some_saved(service: Running, more_than: int) -> None:
+    wait(lambda: (m := service.model())["events"] - m["ahead"] > more_than, "some are learned, and saved")
 
 
 async def test_three_candidates_killed_restored_verified_changed_and_asked(
@@ -63,7 +63,7 @@ async def test_three_candidates_killed_restored_verified_changed_and_asked(
     service = await asyncio.to_thread(run(FIRST, session_timeout=TAKEOVER_SECONDS).up)
     for end in (400, 800):
         await send(producer, topic, raws[end - 400 : end])
-        await asyncio.to_thread(some_learned, service, end - 400)
+        await asyncio.to_thread(some_saved, service, end - 400)
         service.kill()
         service = await asyncio.to_thread(run(FIRST if end < 800 else SECOND, session_timeout=TAKEOVER_SECONDS).up)
     # What is set has changed: one begins anew where the snapshot went on, one answers, nothing is learned again.

@@ -14,6 +14,7 @@ from service.learning.options import Beside, Options
 from service.snapshots import blobs, codec
 from service.snapshots import head as heads
 from service.snapshots.keeper import Saved
+from service.snapshots.rollback import restored as restored_version
 from tests.checks import restored, state_digest
 from tests.conftest import event
 from tests.releases import Fields
@@ -142,6 +143,8 @@ def test_they_begin_go_on_and_are_dropped_as_settings_say() -> None:
         "new": {0: 50}, "odd": {0: 0}, "wide": {0: 50},
     }  # fmt: skip
     assert learner.candidates["wide"].counts.events == 0
+    compared = {name for pair in learner.watch.recent.pairs for name in (pair.first, pair.second)}
+    assert compared == {"average", "baseline", "last", "odd"}, "nothing of before is told of who begins anew"
     assert restored(learner, wanted(serve="absent")).answering is None
     learner.begin({1: 7})
     assert learner.candidates["odd"].since == {0: 0, 1: 7}
@@ -237,3 +240,23 @@ def test_all_pairs_at_once_are_what_each_two_are() -> None:
     each = [Paired(a, b).then(right[a], right[b]) for a, b in ("ab", "ac", "ad", "bc", "bd", "cd")]
     assert pairs[1:] == each[1:]
     assert pairs[0] == Paired("a", "b", 5, 2, 1).then(right["a"], right["b"])
+
+
+async def test_a_kept_version_is_gone_back_to_with_its_candidates() -> None:
+    """In a partition that came later each of them begins where that began."""
+    fields, options = Fields(), Options(candidates={"wide": beside(Identity(), margin=(2.0, 2.0))})
+    ours, learner = keeper(fields, "m", options=options), begun(Identity(), options)
+    learn(learner, "a", "b")
+    first = await save(ours, learner)
+    weights = learner.candidates["wide"].weights.tolist()
+    learner.begin({1: 5})
+    learn(learner, "c")
+    second = await save(ours, learner)
+    blobs_there = {name[2:]: blob for name, blob in fields.fields.items() if name[:2] == "b:"}
+    stored, _ = heads.decode(first.head, blobs_there, options)
+    new = restored_version(first.head, stored, second.head, second.digest, {}, 7.0)
+    data = codec.encode(new)
+    found = heads.decode(codec.decode(data, blobs.digest(data)), blobs_there, options)[1]()
+    assert found.candidates["wide"].since == {0: 0, 1: 5}
+    assert found.candidates["wide"].weights.tolist() == weights
+    assert found.reconcile() == ([], [])

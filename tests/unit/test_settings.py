@@ -8,7 +8,7 @@ import pytest
 
 from service.errors import ConfigurationError
 from service.learning.identity import Identity
-from service.settings.load import load, parse_start_at
+from service.settings.load import load, model_settings, parse_start_at
 
 
 @pytest.fixture(autouse=True)
@@ -247,6 +247,8 @@ def test_what_a_candidate_does_not_say_is_what_the_model_says_of_the_same_rule()
     other = msgspec.structs.replace(own, **rule, tie="negative", average=True, half_life=None)
     assert beside["other"] == (other, "average")
     assert model.options().serve == "other"
+    alone = model_settings(load(None, {}), "a", {"eta": 3.0})
+    assert alone.identity() == beside["same"].identity, "a command's flags may make it one of them"
 
 
 def test_a_candidate_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
