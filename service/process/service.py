@@ -303,8 +303,7 @@ def warm_up(kinds: Iterable[tuple[int, Literal["none", "standard"]]] = ((2, "non
         learner.apply(0, 0, [event])
         learner.begin_stretch()
         learner.apply(0, 1, [event])
-        if not learner.identity.multiclass:
-            predictor.answer_large(predictor.moment(learner), large, 2, explain=False)
+        predictor.answer_large(predictor.moment(learner), large, 2, explain=False)
 
 
 def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:

@@ -138,8 +138,7 @@ for identity, features in (
         learner.begin_stretch()
         learner = restored(learner) if i == 2 else learner
     body = f'{{"instances":[{",".join(["{" + chr(34) + "features" + chr(34) + ":" + features + "}"] * 9)}]}}'
-    if not identity.multiclass:
-        predictor.answer_large(predictor.moment(learner), body.encode(), 9, explain=True)
+    predictor.answer_large(predictor.moment(learner), body.encode(), 9, explain=True)
 assert sum(warm) >= 6, (kernels, warm)
 print([k for k, n in zip(kernels, warm) if len(k.signatures) != n])
 """
