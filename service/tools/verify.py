@@ -324,8 +324,8 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
 
 def _array(stored: Learner, name: str) -> str:
     """An array's name; of a class's with its label."""
-    place = name.partition("/")[2]
-    return f"{name} (label {shown(_labels(stored)[int(place)])})" if place else name
+    place = name.rpartition("/")[2]
+    return f"{name} (label {shown(_labels(stored)[int(place)])})" if place.isdigit() else name
 
 
 def _confusion(stored: Learner, ours: list[list[int]], theirs: list[list[int]]) -> list[str]:
