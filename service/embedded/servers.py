@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,16 +50,25 @@ group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 """
 
+RESERVED = 200
+_reserved = deque[int]()
+
 
 def free_port() -> int:
-    """A port of the loopback that nothing listens on now.
+    """A port of the loopback that nothing listens on now, and that no other process is given here.
 
-    Below the range that outgoing connections are given, so that none of those takes it before a server does.
+    Below the range that outgoing connections are given, so that none of those takes it before a server does. Nor does
+    a server of another process, before ours listens or while it is stopped to be started again: for each of the last
+    RESERVED ones the UDP port of the same number, which no server here has a use for, is held while we live.
     """
     while True:
         port = random.randrange(10_000, 32_000)
-        with contextlib.suppress(OSError), socket.socket() as s:
-            s.bind(("127.0.0.1", port))
+        with contextlib.suppress(OSError), socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+            tcp.bind(("127.0.0.1", port))
+            udp.bind(("127.0.0.1", port))
+            _reserved.append(udp.detach())
+            if len(_reserved) > RESERVED:
+                os.close(_reserved.popleft())
             return port
 
 
