@@ -54,7 +54,8 @@ class Candidate(Classifier):
         if done < len(batch.labels):
             self.stop(partition, first + batch.records[done])
             batch = batch.first(done)
-        right = self.count(batch, learned, known)
+        self.count(batch, learned, known)
+        right: NDArray[np.bool_] = (learned.averaged if self.averaged else learned.predicted) == learned.truth
         return None if self.diverged else right
 
     def stop(self, partition: int, offset: int) -> None:

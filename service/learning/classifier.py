@@ -6,7 +6,6 @@ A model is one, which also reads the log: `learner.Learner`.
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -29,7 +28,6 @@ from service.learning.watch import Watch
 
 Scores = float | NDArray[np.float64]
 """Of one event: w·x; of classes one each, in the order of the labels."""
-_NOBODY: Mapping[str, NDArray[np.bool_]] = MappingProxyType({})
 
 
 class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
@@ -204,25 +202,17 @@ class Classifier:
         self._reach = learned.reach
         return learned
 
-    def count(
-        self, batch: Batch, learned: Learned, known: int, others: Mapping[str, NDArray[np.bool_]] = _NOBODY
-    ) -> NDArray[np.bool_]:
-        """Count the events that were learned; `known` is how many columns there were before them.
-
-        `others` are those that predicted the same events, and were they right? So says it of the weights that answer.
-        """
+    def count(self, batch: Batch, learned: Learned, known: int) -> None:
+        """Count the events that were learned; `known` is how many columns there were before them."""
         if len(self.columns) > known:
             self.watch.grow(self._initial(known, len(self.columns) - known), known, self.columns.names)
         counts, truth, predicted = self.counts, learned.truth, learned.predicted
         margins = learned.scores if self.identity.multiclass else batch.labels * learned.scores
         counts.mistakes += int(np.count_nonzero(margins <= 0.0))
         counts.updates += int(np.count_nonzero(learned.steps))
-        usual = usual_before(np.array(counts.by_label), truth)
         counts.add(truth, predicted)
-        self.watch.follow(batch, learned, margins, usual, others)
+        self.watch.follow(batch, learned, margins)
         self._part = part(self.identity, counts.events)
-        right: NDArray[np.bool_] = (learned.averaged if self.averaged else predicted) == truth
-        return right
 
     def score_of(self, pairs: Pairs) -> Scores:
         """s = w·x of the weights that are served, for columns and values as these meet them; of classes one each.

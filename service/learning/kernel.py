@@ -56,14 +56,14 @@ class Learned(NamedTuple):
 
 
 @compiled
-def _squared_norm_after(w: Vector, step: float, columns: Any, values: Vector) -> float:
-    """‖w + step·x‖² over the weights beyond ±1."""
+def _squared_norm_after(w: Vector, step: Any, columns: Any, values: Vector) -> float:
+    """‖w + step·x‖² over the weights beyond ±1; of classes with a step of each."""
     after = w.copy()
     after[0] += step
     for j in range(len(columns)):
         after[columns[j]] += step * values[j]
     total = 0.0
-    for weight in after:
+    for weight in after.ravel():
         if not abs(weight) <= 1.0:
             total += weight * weight
     return total
@@ -113,20 +113,6 @@ def _learn(
             for j in range(len(late)):
                 late[j] *= SHRINK
     return len(labels), reach
-
-
-@compiled
-def _squared_norm_of_classes(w: Any, steps: Vector, columns: Any, values: Vector) -> float:
-    """‖w + x ⊗ steps‖² over the weights beyond ±1."""
-    after = w.copy()
-    after[0] += steps
-    for j in range(len(columns)):
-        after[columns[j]] += steps * values[j]
-    total = 0.0
-    for weight in after.ravel():
-        if not abs(weight) <= 1.0:
-            total += weight * weight
-    return total
 
 
 @compiled
@@ -181,7 +167,7 @@ def _learn_classes(
                     step[:] = 0.0
                     step[own], step[rival] = rate, -rate
                 of = slice(starts[i], starts[i + 1])
-                total = _squared_norm_of_classes(w, step, columns[of], values[of])
+                total = _squared_norm_after(w, step, columns[of], values[of])
                 if not total <= MAX_SQUARED_NORM:
                     return i, reach
                 reach = math.sqrt(total + w.size)

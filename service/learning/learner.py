@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, OutOfOrder
-from service.learning.bounds import Stretch
 from service.learning.candidates import Candidate, stored_as
-from service.learning.classifier import Classifier, Counts, Scores, diverges
+from service.learning.classifier import Classifier, Scores, diverges, usual_before
 from service.learning.columns import columns_for
 from service.learning.events import Decoder, Reject
 from service.learning.identity import SUMS, Identity
 from service.learning.options import DEFAULT, Options
-from service.learning.recent import Recent
 from service.learning.scale import Scaler
 from service.learning.weights import Weights
 
@@ -137,21 +135,11 @@ class Learner(Classifier):
         recent.pairs = [pair for pair in recent.pairs if others.isdisjoint((pair.first, pair.second))]
         return began, dropped
 
-    def load(
-        self,
-        arrays: Mapping[str, NDArray[np.float64]],
-        covered: Ranges,
-        counts: Counts,
-        squared_steps: float,
-        recent: Recent,
-        stretch: Stretch | None,
-        diverged: str | None = None,
-    ) -> None:
-        """Take over restored state, these very objects; the columns have their names already."""
+    def load(self, arrays: Mapping[str, NDArray[np.float64]], covered: Ranges) -> None:
+        """Take over what of restored state is not every classifier's, before `restore` does the rest."""
         if self.scaler:
             self.scaler = Scaler.of([arrays[name] for name in SUMS])
         self.covered = covered
-        self.restore(arrays, counts, squared_steps, recent, stretch, diverged)
 
     def pass_over(self, partition: int, offset: int) -> None:
         """Cover offsets up to `offset` that hold no record: compacted away, control records, aborted."""
@@ -192,8 +180,18 @@ class Learner(Classifier):
             if self.scaler:
                 self.scaler.undo(done)
         self.columns.extend(batch.names)
-        followed = {n: c.follow(batch, known, partition, first) for n, c in self.candidates.items()}
-        self.count(batch, learned, known, {n: right for n, right in followed.items() if right is not None})
+        truth = learned.truth
+        right = {
+            "last": learned.predicted == truth,
+            "baseline": usual_before(np.array(self.counts.by_label), truth) == truth,
+        }
+        if self.identity.average:
+            right["average"] = learned.averaged == truth
+        for name, candidate in self.candidates.items():
+            if (its := candidate.follow(batch, known, partition, first)) is not None:
+                right[name] = its
+        self.count(batch, learned, known)
+        self.watch.recent.compare(right)
         self.counts.ignored_features += len(batch.ignored)
         self.counts.skipped += len(batch.skipped)
         for reject in rejects:

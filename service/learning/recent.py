@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,6 @@ from service.learning.confusion import Confusion, Found
 
 QUANTILES = (0.1, 0.5, 0.9)
 _NONE = np.zeros(0, bool)
-_NOBODY: Mapping[str, NDArray[np.bool_]] = MappingProxyType({})
 
 
 class Margins(NamedTuple):
@@ -79,19 +77,12 @@ class Recent:
         squared_norms: NDArray[np.float64],
         wrong: NDArray[np.bool_],
         averaged: NDArray[np.bool_] = _NONE,
-        baseline: NDArray[np.bool_] = _NONE,
-        others: Mapping[str, NDArray[np.bool_]] = _NOBODY,
     ) -> None:
         """Take in events: their label's place, y·s, ‖x‖² with the bias, and whose prediction was wrong.
 
-        Of classes y·s is the own score less the largest other, and its vector z is √2 times as long as x.
-
-        Also by the average, and by who always answers with the more frequent label so far; and of `others`, right.
+        Also by the average, where one is kept. Of classes y·s is the own score less the largest other, and its vector z
+        is √2 times as long as x.
         """
-        if len(wrong):
-            given = {"average": averaged, "last": wrong, "baseline": baseline}
-            right = {name: ~flags for name, flags in given.items() if len(flags)}
-            self.pairs = followed(self.pairs, right | dict(others))
         positive = truth == 1 if self.classes == 2 else _NONE
         self.averaged = Averaged(self.averaged.events + len(averaged), self.averaged.wrong + int(averaged.sum()))
         if isinstance(self.missed, list):
@@ -110,6 +101,11 @@ class Recent:
             self._flags = {name: self.flag(name).copy() for name in FLAGS}
             self._products, self._margins = (a[-self.window :].copy() for a in (self._products, self._margins))
             self._truth = self.truth.copy()
+
+    def compare(self, right: Mapping[str, NDArray[np.bool_]]) -> None:
+        """Take in who was right about the same events, by name."""
+        if any(map(len, right.values())):
+            self.pairs = followed(self.pairs, right)
 
     def flag(self, name: str) -> NDArray[np.bool_]:
         """One of FLAGS for each event of the window, as far as it is known."""

@@ -4,11 +4,9 @@ The fold needs none of it, and it changes nothing there: it is told of columns t
 learned. A snapshot keeps it as observations.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from service.learning.bounds import Stretch, Sums, direction, why_none
 from service.learning.compiled import compiled
@@ -91,13 +89,8 @@ class Watch:
         batch: Batch,
         learned: Learned,
         margins: Vector,
-        usual: NDArray[np.intp],
-        others: Mapping[str, NDArray[np.bool_]],
     ) -> None:
-        """Events were learned: by such margins y·s, or of classes the own score less the largest other.
-
-        `usual` is the more frequent label of all events before each; `others` predicted them too, and were they right?
-        """
+        """Events were learned: by such margins y·s, or of classes the own score less the largest other."""
         identity, truth = self._identity, learned.truth
         # Of classes a mistake moves two of them; LMS and logistic-delta say how far they moved all together.
         moved = 2.0 if identity.multiclass and RULES[identity.rule].mistake_driven else 1.0
@@ -107,7 +100,7 @@ class Watch:
         if self.stretch is not None:
             self.stretch.follow(identity, batch, learned)
         wrong, averaged = learned.predicted != truth, learned.averaged != truth[: len(learned.averaged)]
-        self.recent.add(truth, margins, learned.squared_norms, wrong, averaged, usual != truth, others)
+        self.recent.add(truth, margins, learned.squared_norms, wrong, averaged)
 
     def _begin_stretch(self, reference: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
         """`reference` is the part of the `whole` vector that there are columns for."""

@@ -383,7 +383,8 @@ def decode(
     def finish() -> Learner:
         learner.columns.extend(names)
         learner.candidates = {name: candidate(name, *both) for name, both in beside.items()}
-        learner.load(own, covered, counts, seen.squared_steps, recent, stretch, seen.diverged)
+        learner.load(own, covered)
+        learner.restore(own, counts, seen.squared_steps, recent, stretch, seen.diverged)
         learner.runs = runs
         return learner
 
