@@ -251,8 +251,11 @@ class Running:
         """Wait until this many records of partition 0 are learned and saved; return the model."""
 
         def there() -> Any:
-            assert self.process.poll() is None, self.log.read_text()
-            model = self.model()
+            try:
+                model = self.model()
+            except httpx.ConnectError:
+                self.process.wait(DEADLINE)
+                raise AssertionError(self.log.read_text()) from None
             return model if model["next"]["0"] == records and model["ahead"] == 0 else None
 
         return wait(there, f"{records} records learned")
