@@ -21,11 +21,12 @@ import numpy as np
 EVENTS, SLICE, VALUES, RUNS = 10_000, 200, 20, 5
 ROUNDS = 7
 CLASSES = (3, 10, 100)
+CANDIDATES = (1, 3)
 NUMBERS = "20 numbers"
 
 
 def kinds() -> dict[str, tuple[Callable[[random.Random, int], dict[str, Any]], dict[str, Any]]]:
-    """Features of an event, and settings of the identity, by what is measured."""
+    """Features of an event, and settings of the identity, by what is measured; how many candidates is no such."""
 
     def numbers(rng: random.Random, _: int) -> dict[str, Any]:
         return {f"n{i}": round(rng.gauss(0, 1), 3) for i in range(VALUES)}
@@ -34,6 +35,7 @@ def kinds() -> dict[str, tuple[Callable[[random.Random, int], dict[str, Any]], d
         NUMBERS: (numbers, {}),
         "20 numbers, scaled": (numbers, {"scale": "standard"}),
         **{f"20 numbers, {k} classes": (numbers, {"labels": tuple(range(k))}) for k in CLASSES},
+        **{f"20 numbers, {n} candidates": (numbers, {"candidates": n}) for n in CANDIDATES},
         "20 strings": (lambda rng, _: {f"n{i}": f"v{rng.randrange(9)}" for i in range(VALUES)}, {}),
         "20 numbers in an object": (lambda rng, i: {"in": numbers(rng, i)}, {}),
         "20 numbers and a string": (lambda rng, i: numbers(rng, i) | {"s": f"v{rng.randrange(9)}"}, {}),
@@ -51,8 +53,15 @@ def measured() -> dict[str, float]:
         records = [
             json.dumps({"features": features(rng, i), "label": rng.randrange(labels)}).encode() for i in range(EVENTS)
         ]
-        with suppress(TypeError, ValueError):  # an older tree has no such setting, or no more than two labels
-            found[name] = min(_run(Learner(Identity(**settings)), records) for _ in range(RUNS))
+        candidates = settings.pop("candidates", 0)
+        with suppress(TypeError, ValueError, AttributeError):  # an older tree has no such setting, labels, candidates
+            took = []
+            for _ in range(RUNS):
+                learner = Learner(Identity(**settings))
+                for i in range(candidates):
+                    learner.add_candidate(f"eta {2.0**-i}", Identity(eta=2.0**-i, **settings))
+                took.append(_run(learner, records))
+            found[name] = min(took)
     return found
 
 

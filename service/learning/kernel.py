@@ -73,7 +73,7 @@ def _squared_norm_after(w: Vector, step: Any, columns: Any, values: Vector) -> f
 def _learn(
     rule: int, eta: float, positive_tie: bool, parameter: float, negative: float, positive: float, w: Vector,
     late: Vector, ages: Vector, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector,
-    scores: Vector, steps: Vector, squared_norms: Vector, averages: Vector, reach: float,
+    scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any, averaged: Any, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
     for i in range(len(labels)):
         s, squared = w[0], 1.0
@@ -85,10 +85,10 @@ def _learn(
             a = w[0] - late[0] * part
             for j in range(starts[i], starts[i + 1]):
                 a += (w[columns[j]] - late[columns[j]] * part) * values[j]
-            averages[i] = a
+            averaged[i] = rules.decide(a, positive_tie)
         margin = positive if labels[i] > 0.0 else negative
         step = rules.step(rule, s, labels[i], eta * weights[i], positive_tie, parameter, margin)
-        scores[i], steps[i], squared_norms[i] = s, step, squared
+        scores[i], steps[i], squared_norms[i], predicted[i] = s, step, squared, rules.decide(s, positive_tie)
         if step != 0.0:
             # ‖w‖ grows by no more than the step is long, so that ‖w‖² is seldom summed up: where it may be beyond half
             # its limit. Whether it is beyond the limit itself depends on weights and event alone. How records were cut
@@ -202,29 +202,20 @@ def learn(identity: Identity, w: Vector, late: Vector, batch: Batch, seen: int =
     They are of shape (columns,), or (columns, classes) where each class has weights of its own. `seen` is the number of
     events learned before, `reach` what ‖w‖ is at most, as far as it is known.
     """
-    if w.ndim == 2:
-        return _learned_by_classes(identity, w, late, batch, seen, reach)
+    classes = w.ndim == 2
     scores, steps, squared_norms = (np.empty(len(batch.labels)) for _ in range(3))
-    averages = np.empty(len(batch.labels) if len(late) else 0)
-    done, reach = _learn(
-        list(rules.RULES).index(identity.rule), identity.eta, identity.tie == "positive",
-        identity.parameter, *identity.margins, w, late, ages(identity, seen, len(averages) + 1), batch.starts,
-        batch.columns, batch.values, batch.labels, batch.weights, scores, steps, squared_norms, averages, reach,
-    )  # fmt: skip
-    scores, truth = scores[:done], (batch.labels[:done] > 0.0).astype(np.intp)
-    predicted, averaged = (identity.decide(s).astype(np.intp) for s in (scores, averages[:done]))
-    return Learned(scores, steps[:done], squared_norms[:done], truth, predicted, averaged, float(reach))
-
-
-def _learned_by_classes(identity: Identity, w: Vector, late: Vector, batch: Batch, seen: int, reach: float) -> Learned:
-    scores, steps, squared_norms = (np.empty(len(batch.labels)) for _ in range(3))
-    predicted = np.empty(len(batch.labels), np.intp)
-    averaged = np.empty(len(batch.labels) if len(late) else 0, np.intp)
-    done, reach = _learn_classes(
-        list(rules.RULES).index(identity.rule), identity.eta, identity.parameter, w, late,
-        ages(identity, seen, len(averaged) + 1), batch.starts, batch.columns, batch.values, batch.labels, batch.weights,
-        scores, steps, squared_norms, predicted, averaged, reach,
-    )  # fmt: skip
-    truth = batch.labels[:done].astype(np.intp)
+    predicted, averaged = (np.empty(n, np.intp) for n in (len(batch.labels), len(batch.labels) if len(late) else 0))
+    rule, events = list(rules.RULES).index(identity.rule), (batch.starts, batch.columns, batch.values, batch.labels)
+    state, found = (w, late, ages(identity, seen, len(averaged) + 1)), (scores, steps, squared_norms, predicted)
+    if classes:
+        done, reach = _learn_classes(
+            rule, identity.eta, identity.parameter, *state, *events, batch.weights, *found, averaged, reach
+        )
+    else:
+        done, reach = _learn(
+            rule, identity.eta, identity.tie == "positive", identity.parameter, *identity.margins, *state, *events,
+            batch.weights, *found, averaged, reach,
+        )  # fmt: skip
+    truth = (batch.labels[:done] if classes else batch.labels[:done] > 0.0).astype(np.intp)
     figures = scores[:done], steps[:done], squared_norms[:done], truth, predicted[:done], averaged[:done]
     return Learned(*figures, float(reach))

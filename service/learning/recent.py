@@ -12,6 +12,8 @@ from service.learning.confusion import Confusion, Found
 
 QUANTILES = (0.1, 0.5, 0.9)
 _NONE = np.zeros(0, bool)
+_ROOM = 1000
+"""For so many values, and as many again as there are, has an array that is made."""
 
 
 class Margins(NamedTuple):
@@ -30,6 +32,28 @@ class Averaged(NamedTuple):
 
     events: int = 0
     wrong: int = 0
+
+
+class _Tail:
+    """The last `length` values of those that were added, in an array with room for more: adding copies no window."""
+
+    def __init__(self, length: int, values: NDArray[Any]) -> None:
+        self._length, self._array, self._end = length, values, len(values)
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Add these; arrays that `last` returned stay what they are."""
+        end = self._end + len(values)
+        if end > len(self._array):
+            kept = self.last
+            end = len(kept) + len(values)
+            self._array = np.empty(2 * end + _ROOM, kept.dtype)
+            self._array[: len(kept)] = kept
+        self._array[end - len(values) : end], self._end = values, end
+
+    @property
+    def last(self) -> NDArray[Any]:
+        """A view, oldest first."""
+        return self._array[max(0, self._end - self._length) : self._end]
 
 
 class Recent:
@@ -58,14 +82,14 @@ class Recent:
     ) -> None:
         """`truth` has the labels' places, where there are more than two `classes`; of two the flags have it."""
         self.window, self.averaged, self.classes = window, averaged, classes
-        self._truth = np.zeros(0, np.uint16) if truth is None else truth
+        self._truth = _Tail(window, np.zeros(0, np.uint16) if truth is None else truth)
         self.missed = [0] * classes if classes > 2 and missed == 0 else deepcopy(missed)
         """How many of the average's wrong predictions were of positive events; None where it is not known of all.
 
         Of more than two classes how many were of events of each.
         """
-        self._flags = {name: np.zeros(0, bool) for name in FLAGS} | dict(flags or {})
-        self._products = self._margins = np.zeros(0)
+        self._flags = {name: _Tail(window, (flags or {}).get(name, _NONE)) for name in FLAGS}
+        self._products, self._margins = (_Tail(window, np.zeros(0)) for _ in range(2))
         self._restored = margins
         self.pairs = list(pairs)
         """Each two that predict: the average where it is kept, the last weights, baseline, and others."""
@@ -91,16 +115,11 @@ class Recent:
         elif self.missed is not None and len(averaged):
             self.missed += int((averaged & positive).sum())
         for name, new in zip(FLAGS, (wrong, positive, averaged), strict=True):
-            self._flags[name] = np.concatenate([self._flags[name], new])
-        self._products = np.concatenate([self._products, products])
-        lengths = np.sqrt(squared_norms if self.classes == 2 else 2.0 * squared_norms)
-        self._margins = np.concatenate([self._margins, products / lengths])
+            self._flags[name].add(new)
+        self._products.add(products)
+        self._margins.add(products / np.sqrt(squared_norms if self.classes == 2 else 2.0 * squared_norms))
         if self.classes > 2:
-            self._truth = np.concatenate([self._truth, truth.astype(np.uint16)])
-        if len(self._flags["wrong"]) > 16 * self.window:
-            self._flags = {name: self.flag(name).copy() for name in FLAGS}
-            self._products, self._margins = (a[-self.window :].copy() for a in (self._products, self._margins))
-            self._truth = self.truth.copy()
+            self._truth.add(truth.astype(np.uint16))
 
     def compare(self, right: Mapping[str, NDArray[np.bool_]]) -> None:
         """Take in who was right about the same events, by name."""
@@ -109,12 +128,12 @@ class Recent:
 
     def flag(self, name: str) -> NDArray[np.bool_]:
         """One of FLAGS for each event of the window, as far as it is known."""
-        return self._flags[name][-self.window :]
+        return self._flags[name].last
 
     @property
     def truth(self) -> NDArray[np.uint16]:
         """The place of each event's label in the window, where there are more than two."""
-        return self._truth[-self.window :]
+        return self._truth.last
 
     @property
     def accuracy(self) -> float | None:
@@ -154,10 +173,11 @@ class Recent:
 
         The perceptron loss of an event is max(0, -y·s) (Ahmed & Pavlu).
         """
-        if not len(self._products):
+        products, margins = self._products.last, self._margins.last
+        if not len(products):
             return self._restored
-        low, middle, high = np.quantile(self._margins[-self.window :], QUANTILES).tolist()
-        return Margins(float(np.maximum(0.0, -self._products[-self.window :]).mean()), (low, middle, high))
+        low, middle, high = np.quantile(margins, QUANTILES).tolist()
+        return Margins(float(np.maximum(0.0, -products).mean()), (low, middle, high))
 
 
 def _accuracy(wrong: NDArray[np.bool_]) -> float | None:
