@@ -230,18 +230,18 @@ class Running:
     def model(self, topic: str = "") -> Any:
         return self.http.get(f"/v1/models/{topic or self.topic}").raise_for_status().json()
 
-    def weights(self) -> Any:
-        """All pages of the weights, as one answer."""
-        rows, cursor, answer = [], "1", {"bias": 0.0}
+    def weights(self, label: int | None = None) -> Any:
+        """All pages of the weights, as one answer; of classes those of a label."""
+        rows, cursor, answer, of = [], "1", {"bias": 0.0}, "" if label is None else f"&label={label}"
         while cursor:
-            url = f"/v1/models/{self.topic}/weights?limit=5000&cursor={cursor}"
+            url = f"/v1/models/{self.topic}/weights?limit=5000&cursor={cursor}{of}"
             answer = self.http.get(url).raise_for_status().json()
             rows += answer["weights"]
             cursor = answer["next"]
         return {"bias": answer["bias"], "weights": rows}
 
-    def vector(self) -> list[float]:
-        weights = self.weights()
+    def vector(self, label: int | None = None) -> list[float]:
+        weights = self.weights(label)
         return [weights["bias"], *(row["weight"] for row in weights["weights"])]
 
     def predict(self, body: Any) -> httpx.Response:

@@ -139,7 +139,7 @@ class SentinelTrial(Trial):
         self.redis_address = ""
         sentinels = json.dumps([sentinel.address for sentinel in redundant.sentinels])
         user = f'username = "{USER}"\npassword = "{PASSWORD}"'
-        self.model = f"[redis]\nsentinels = {sentinels}\n{user}\n{self.model}"
+        self.settings = f"[redis]\nsentinels = {sentinels}\n{user}"
         self._watcher = Primaries(topic, redundant.servers[0])
 
     def perceptron(self, command: str, *flags: str) -> Any:

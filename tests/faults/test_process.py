@@ -12,11 +12,15 @@ from tests.faults.trial import Trial
 SESSION_SECONDS = 6.0
 
 
+@pytest.mark.parametrize(
+    ("kind", "often"), [("plain", 100), *(pytest.param(kind, 30, marks=everything) for kind in ("full", "classes"))]
+)
 @pytest.mark.timeout(3600)
 @pytest.mark.long
-def test_killed_at_random(trial: Trial) -> None:
+def test_killed_at_random(trial: Trial, kind: str, often: int) -> None:
     """SIGKILL, each after at least 0.5 % of the run's records since the last; the standby goes on from the snapshot."""
-    kills, rng = repeated(100, 3), random.Random(11)
+    kills, rng = repeated(often, 3), random.Random(11)
+    trial.kind = kind
     trial.stream(rate=300)
     trial.up(trial.service(), trial.service())
     trial.ask()

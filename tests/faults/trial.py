@@ -44,12 +44,29 @@ BAD = [raw for raw, _ in BAD_NAMED if raw is None or len(raw) < 200]
 HEADERS: list[tuple[str, bytes]] = [("", b"")] * 12_000
 """Of a bad one now and then: its dead letter must be cut, since that topic takes less than theirs."""
 LETTER_BYTES = 20_000
-FULL = """[model]
+MODELS = {
+    "plain": "",
+    "full": """[model]
 scale = "standard"
 average = "recent"
 half_life = 200
 margin = [0.5, 3]
-"""
+
+[model.candidates.calm]
+margin = 0
+half_life = 100
+
+[model.candidates.own]
+eta = {eta}
+""",
+    "classes": """[model]
+labels = [0, 1, 2]
+average = "recent"
+half_life = 200
+""",
+}
+"""A plain one, one with all that a snapshot can hold, whose second candidate is another in every second process, and
+one of three labels."""
 WAIT_SECONDS = 60.0
 SETTLE_SECONDS = 40.0
 """Within which all of the log is learned when a fault has ended: docs/guarantees.md says so."""
@@ -70,8 +87,9 @@ class Trial:
     def __init__(self, kafka: Server, kafka_proxy: Proxy, redis: Server, redis_proxy: Proxy, topic: str, folder: Path):
         self.kafka, self.kafka_proxy, self.redis, self.redis_proxy = kafka, kafka_proxy, redis, redis_proxy
         self.topic, self.folder = topic, folder
-        # Half of the tests have a model with all that a snapshot can hold.
-        self.model = FULL if zlib.crc32(folder.name.encode()) % 2 else ""
+        self.kind = sorted(MODELS)[zlib.crc32(folder.name.encode()) % len(MODELS)]
+        """Of the model: see MODELS. A third of the tests has each."""
+        self.settings = ""
         self.services: list[Running] = []
         self.live: list[Running] = []
         """Those that must answer now."""
@@ -112,7 +130,8 @@ class Trial:
     def service(self, *flags: str, settings: str = "", **more: Any) -> Running:
         """One more process, not waited for."""
         where = self.kafka_proxy.address, self.redis_address, self.folder
-        started = Running(self.topic, *where, f"{settings}\n{self.model}", *flags, **more)
+        model = MODELS[self.kind].format(eta=0.5 + 0.25 * (len(self.services) % 2))
+        started = Running(self.topic, *where, f"{settings}\n{self.settings}\n{model}", *flags, **more)
         self.services.append(started)
         return started
 
@@ -181,6 +200,8 @@ class Trial:
                 for _ in range(0 if held else self.rate // 50):
                     x: dict[str, Any] = {name: round(rng.gauss(0, 1), 3) for name in rng.sample(names, 5)}
                     label = int((sum(x.values()) > 0) != (rng.random() < 0.1))
+                    if self.kind == "classes" and abs(sum(x.values())) > 3.0:
+                        label = 2
                     raw = event(x | {"page": rng.choice("abc"), "new": rng.random() < 0.5}, label)
                     value = rng.choice(BAD) if rng.random() < 0.02 else raw
                     headers = HEADERS if value is not raw and rng.random() < 0.02 else None
@@ -354,13 +375,14 @@ class Trial:
             letters.setdefault(letter.key, set()).add(letter.value)
         # State that was dropped answers until a follower has fetched the newest snapshot.
         wait(lambda: not any(service.model()["ahead"] for service in self.live), "accepted heads alone answer")
-        models = [(service.model(), service.weights()) for service in self.live]
+        labels = (0, 1, 2) if self.kind == "classes" else (None,)
+        models = [(service.model(), [service.vector(label) for label in labels]) for service in self.live]
         self._watcher.catch_up()
         judge, accepted = Seen(self.topic, self.logs, letters).judge(self._watcher.seen)
         last = judge.known[accepted[-1]]
-        for model, weights in models:
+        for model, vectors in models:
             assert model["digest"] == accepted[-1]
-            assert [weights["bias"], *(row["weight"] for row in weights["weights"])] == last.state.fold.vector
+            assert [weight for column in zip(*vectors, strict=True) for weight in column] == last.state.fold.vector
         # Else some are of the model before, or of records whose save is still to come.
         if not self.was_reset and not any(model["stopped"] for model, _ in models):
             assert sum(len(values) for values in letters.values()) == len(letters) == last.state.rejected

@@ -1,6 +1,7 @@
 """A model of ten labels on real servers: scikit-learn's digits, by the product's own commands."""
 
 import asyncio
+import json
 from pathlib import Path
 
 from sklearn import datasets
@@ -73,3 +74,10 @@ async def test_digits_through_two_kills(
         assert (answer["label"], answer["score"]) == (scores.index(max(scores)), max(scores))
         answered.add(answer["label"])
     assert answered == set(range(10))
+    shown = await asyncio.to_thread(
+        perceptron, "predict", "-t", topic, "--url", str(service.http.base_url), "--top", "3",
+        stdin=json.dumps(rows[-1][0]).encode(),
+    )  # fmt: skip
+    ranked = sorted(range(10), key=lambda k: (-scores[k], k))[:3]
+    lines = [f"{ranked[0]}\t{scores[ranked[0]]:g}", *(f"\t{k}\t{scores[k]:g}" for k in ranked)]
+    assert shown.stdout.splitlines() == lines, shown.stderr
