@@ -60,7 +60,7 @@ half_life = 100
 eta = {eta}
 """,
     "classes": """[model]
-labels = [0, 1, 2]
+labels = [0, 1, 3]
 average = "recent"
 half_life = 200
 """,
@@ -201,7 +201,7 @@ class Trial:
                     x: dict[str, Any] = {name: round(rng.gauss(0, 1), 3) for name in rng.sample(names, 5)}
                     label = int((sum(x.values()) > 0) != (rng.random() < 0.1))
                     if self.kind == "classes" and abs(sum(x.values())) > 3.0:
-                        label = 2
+                        label = 3
                     raw = event(x | {"page": rng.choice("abc"), "new": rng.random() < 0.5}, label)
                     value = rng.choice(BAD) if rng.random() < 0.02 else raw
                     headers = HEADERS if value is not raw and rng.random() < 0.02 else None
@@ -375,7 +375,7 @@ class Trial:
             letters.setdefault(letter.key, set()).add(letter.value)
         # State that was dropped answers until a follower has fetched the newest snapshot.
         wait(lambda: not any(service.model()["ahead"] for service in self.live), "accepted heads alone answer")
-        labels = (0, 1, 2) if self.kind == "classes" else (None,)
+        labels = (0, 1, 3) if self.kind == "classes" else (None,)
         models = [(service.model(), [service.vector(label) for label in labels]) for service in self.live]
         self._watcher.catch_up()
         judge, accepted = Seen(self.topic, self.logs, letters).judge(self._watcher.seen)
