@@ -13,8 +13,13 @@ import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
+from service.learning.compiled import ENABLED
+from service.learning.hashing import hash_to_columns
 from service.learning.identity import Identity
+from service.learning.names import Names, find_each
+from service.learning.rows import Rows
 
+_NO_FLAGS = np.zeros(0, bool)
 Pairs = list[tuple[int, float]]
 
 
@@ -42,6 +47,9 @@ class Columns(Protocol):
 
     def place(self, events: Sequence[Any]) -> Placed:
         """Columns and values of the features of events, as `find` has them. It changes nothing."""
+
+    def place_rows(self, rows: Rows) -> Placed:
+        """The same of features as a compiled loop found them."""
 
     def find(self, features: Any) -> tuple[Pairs, int]:
         """(column, value) pairs in record order, and the number of unknown features.
@@ -78,6 +86,8 @@ class Named:
         self.names: list[str] = []
         self._cap, self._scaled = cap, scaled
         self._column: dict[str, int] = {}
+        self._known = Names()
+        """The same names, for compiled loops."""
 
     def __len__(self) -> int:
         return len(self.names) + 1
@@ -108,6 +118,33 @@ class Named:
             starts.append(len(columns))
         return _placed(starts, columns, values, numbers, list(new), ignored)
 
+    def place_rows(self, rows: Rows) -> Placed:
+        columns = np.empty(len(rows.values), np.uint64)
+        unknown, _ = find_each(
+            self._known.slots, self._known.ends, self._known.text.ctypes.data, rows.data.ctypes.data,
+            rows.scratch.ctypes.data, rows.names, rows.hashes, columns,
+        )  # fmt: skip
+        starts, values, numbers = rows.starts, rows.values.copy(), rows.is_number.copy() if self._scaled else _NO_FLAGS
+        new: dict[str, int] = {}
+        ignored: list[tuple[int, str, float]] = []
+        if unknown:
+            without = list[int]()
+            for i in np.flatnonzero(columns == 0).tolist():
+                name = rows.name(i)
+                column = self._column.get(name) or new.get(name)
+                if column is None and len(self.names) + len(new) < self._cap:
+                    column = new[name] = len(self) + len(new)
+                if column is None:
+                    without.append(i)
+                    ignored.append((int(np.searchsorted(starts, i, "right")) - 1, name, float(values[i])))
+                else:
+                    columns[i] = column
+            if without:
+                starts = starts - np.searchsorted(without, starts).astype(np.uint64)
+                columns, values = np.delete(columns, without), np.delete(values, without)
+                numbers = np.delete(numbers, without) if self._scaled else numbers
+        return Placed(starts, columns, values, list(new), ignored, numbers)
+
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
         get = self._column.get  # once: a thread may ask while names come and go
         pairs = [(column, value) for name, value in features.items() if (column := get(name)) is not None]
@@ -126,7 +163,10 @@ class Named:
     def extend(self, names: Iterable[str]) -> None:
         known = len(self.names)
         self.names += names
-        self._column.update((name, i) for i, name in enumerate(self.names[known:], known + 1))
+        more = self.names[known:]
+        self._column.update((name, i) for i, name in enumerate(more, known + 1))
+        if more and ENABLED:
+            self._known.add(more)
 
 
 class _Numbered:
@@ -166,6 +206,10 @@ class Positional(_Numbered):
         rows = starts, np.tile(self._all, len(events)), np.frombuffer(values, np.float64)
         return Placed(*rows, (), (), np.ones(len(values), bool))
 
+    def place_rows(self, rows: Rows) -> Placed:
+        columns = np.tile(self._all, len(rows.records))
+        return Placed(rows.starts, columns, rows.values.copy(), (), (), np.ones(len(rows.values), bool))
+
     def find(self, features: Sequence[float]) -> tuple[Pairs, int]:
         return list(enumerate(features, 1)), 0
 
@@ -179,6 +223,7 @@ class Hashed(_Numbered):
     def __init__(self, bits: int, scaled: bool = False) -> None:
         super().__init__(1 << bits)
         self._scaled = scaled
+        self._seen, self._turn = np.zeros((64, 2), np.int64), np.zeros(1, np.int64)
 
     def place(self, events: Sequence[Mapping[str, float]]) -> Placed:
         starts, columns, values, numbers = array("Q", [0]), array("Q"), array("d"), array("B")
@@ -190,6 +235,18 @@ class Hashed(_Numbered):
                 numbers.extend(_is_number(value) for _, value in pairs)
             starts.append(len(columns))
         return _placed(starts, columns, values, numbers)
+
+    def place_rows(self, rows: Rows) -> Placed:
+        if 2 * (longest := int(np.diff(rows.starts).max(initial=0))) > len(self._seen):
+            self._seen = np.zeros((2 << longest.bit_length(), 2), np.int64)
+        starts, columns, values = rows.starts.copy(), np.empty(len(rows.values), np.uint64), np.empty(len(rows.values))
+        count = hash_to_columns(
+            rows.data.ctypes.data, rows.scratch.ctypes.data, rows.names, rows.values, rows.is_number, self._count,
+            not self._scaled, self._seen, self._turn, starts, columns, values,
+        )  # fmt: skip
+        return Placed(
+            starts, columns[:count], values[:count], (), (), rows.is_number.copy() if self._scaled else _NO_FLAGS
+        )
 
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
         if self._scaled:

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from numba import njit
+from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+
+ENABLED: bool = not config.DISABLE_JIT  # type: ignore[attr-defined]
+"""Whether anything is: else loops run in Python, but for those over bytes at an address."""
 
 
 def compiled(function: Callable[..., Any]) -> Any:

@@ -10,7 +10,9 @@ twice, and a slice of which only a part is learned needs no undoing. The accepta
 the identity alone, never on the records around it.
 """
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -18,10 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import Rejected
-from service.learning.columns import Columns, Placed
+from service.learning.columns import Columns, Placed, columns_for
+from service.learning.compiled import ENABLED
 from service.learning.features import Features, Flattener, certain, name_fits, names_in, numbers_of
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity, Places, listed
+from service.learning.joined import Joined
 from service.learning.places import Way, shown, values_at, way
+from service.learning.reader import UnsuitedError
+from service.learning.rows import Read, Reader
 from service.learning.scanner import MAX_DEPTH, refuse_constants, scan
 from service.learning.values import kind
 
@@ -33,6 +39,8 @@ REASONS = (
 MANY = 1000
 """An event of more features is tested by itself: to read it, and its slice, twice would take too long."""
 
+UNUSUAL_SLICES = 50
+"""To ask for each record costs more than to read it by the decoder at once."""
 MEMBERS = ("features", "label", "weight", "id")
 """What an event has."""
 
@@ -95,6 +103,24 @@ class _Event(msgspec.Struct, Generic[_F]):
     id: str | msgspec.UnsetType = _UNSET
 
 
+_compiled = threading.Event()
+
+
+def read_by(*, compiled: bool) -> None:
+    """Have usual events read by compiled code in all of this process from now on, or no more; they mean the same.
+
+    Without a kept result the first call takes seconds, in which events are read as well, more slowly.
+    """
+    if compiled and ENABLED:
+        for identity in (Identity(), Identity(features="hashed", bits=2), Identity(features="positional", dimension=1)):
+            columns = columns_for(identity)
+            columns.extend(["a"])
+            Decoder(identity, columns).decode_rows([b'{"features":{"\\u0061":1},"label":1}', b"[1]", None])
+        _compiled.set()
+    else:
+        _compiled.clear()
+
+
 class Decoder:
     """Reads the events of one model. Its columns are looked at, and stay as they are.
 
@@ -121,6 +147,11 @@ class Decoder:
         self._signs = label_signs(identity)
         self.flattener = Flattener(identity)
         self._ways = _ways(self._places)
+        self._reader: Reader | None = None
+        self._unusual = 0
+        """So many slices more are read without it, since most records of one were not for it."""
+        with suppress(UnsuitedError):
+            self._reader = Reader(identity, self._signs)
 
     def decode(
         self, records: Sequence[bytes | None], enough: Callable[[], bool] | None = None
@@ -130,6 +161,10 @@ class Decoder:
         Each that was read is in one of the two, or among those that are skipped. After each `enough` is asked whether
         the rest is left for later.
         """
+        if self._reader is not None and _compiled.is_set():
+            if not self._unusual:
+                return self.decode_rows(records, enough)
+            self._unusual -= 1
         read: list[tuple[int, Features, float, float]] = []
         rejects: list[Reject] = []
         skipped: list[int] = []
@@ -170,6 +205,39 @@ class Decoder:
             skipped,
             placed.numbers,
         )
+        return batch, rejects
+
+    def decode_rows(
+        self, records: Sequence[bytes | None], enough: Callable[[], bool] | None = None
+    ) -> tuple[Batch, list[Reject]]:
+        """The same by a compiled loop, which leaves to us what it is not sure of."""
+        assert self._reader is not None  # noqa: S101 - else nobody asks
+        values = records if isinstance(records, Joined) else Joined.of(records)
+        rejects, skipped = list[Reject](), list[int]()
+        self._plain, left = True, 0
+
+        def otherwise(i: int) -> Read | None:
+            nonlocal left
+            left += 1
+            try:
+                raw = values[i]
+                event = self._read(raw)
+                if event is not None and not certain(event[0], self._identity):
+                    event = self._look(raw or b"")
+                if event is not None:
+                    return event
+                skipped.append(i)
+            except Rejected as rejected:
+                rejects.append(Reject(i, rejected.reason, str(rejected)))
+            return None
+
+        rows = self._reader.read(values, otherwise, enough)
+        self._unusual = UNUSUAL_SLICES if left > len(values) / 2 else 0
+        placed = self._columns.place_rows(rows)
+        batch = Batch(
+            placed.starts, placed.columns, placed.values, rows.signs, rows.weights, rows.records.tolist(), placed.names,
+            [i for i, _, _ in placed.ignored], sorted([*skipped, *rows.skipped.tolist()]), placed.numbers,
+        )  # fmt: skip
         return batch, rejects
 
     def _within_limits(self, placed: Placed) -> bool:

@@ -70,12 +70,12 @@ class Flattener:
         self.way = way(event.features)
         others = [way(pointer) for pointer in (event.label, event.weight, event.id) if pointer is not None]
         self._taken = [one[len(self.way) :] for one in others if one[: len(self.way)] == self.way]
-        self._patterns = _patterns(event.only, event.without) if event.only or event.without else None
+        self.patterns = _patterns(event.only, event.without) if event.only or event.without else None
 
     @property
     def plain(self) -> bool:
         """Whether an object's members are all its features."""
-        return not self._taken and self._patterns is None
+        return not self._taken and self.patterns is None
 
     def of(self, value: Any, pointer: str = "") -> Features:
         """The features of a parsed value, which stands at `pointer`; raises Rejected with the first rule it breaks."""
@@ -115,7 +115,7 @@ class Flattener:
         """Add the features of an object's members, whose names begin with `prefix`."""
         if depth > MAX_DEPTH:
             raise Rejected("wrong-type", f"objects stand more than {MAX_DEPTH} deep", pointer)
-        text, limit, patterns = self.identity.text, self.identity.max_name_bytes, self._patterns
+        text, limit, patterns = self.identity.text, self.identity.max_name_bytes, self.patterns
         seen: set[str] | None = set() if value.__class__ is Members else None
         feature: float
         for own, one in members(value) or ():
@@ -155,7 +155,7 @@ class Flattener:
 
     def _take_list(self, values: list[Any], name: str, found: dict[str, float], pointer: str) -> None:
         """Add the features of a list: how often each string is in it, or each number or boolean by its position."""
-        identity, patterns = self.identity, self._patterns or _ALL
+        identity, patterns = self.identity, self.patterns or _ALL
         places = [f"{name}.{i}" for i in range(len(values))]
         whole = patterns.among(name)
         if patterns.out(name) or not (whole or any(map(patterns.among, places))):

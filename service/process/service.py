@@ -24,6 +24,8 @@ from service.errors import (
     SnapshotDamaged,
     SnapshotForeign,
 )
+from service.learning.columns import columns_for
+from service.learning.events import read_by
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.logs import set_up
@@ -173,6 +175,8 @@ class Service:
             self._log.warning(warning)
         if settings.learn:
             await self._insist(self._check_identities)
+        if settings.learn and settings.reader == "compiled":
+            tasks.create_task(asyncio.to_thread(read_by, compiled=True))
         async with asyncio.TaskGroup() as following:
             observers: dict[str, ModelObserver] = {}
 
@@ -295,6 +299,7 @@ def warm_up(kinds: Iterable[tuple[int, Literal["none", "standard"]]] = ((2, "non
     """
     for unpacked in (b"\0", bytearray(1)):  # as codecs give them, which are two types
         most_headers(unpacked, 0)
+    columns_for(Identity()).extend(["name"])
     event = b'{"features":[1],"label":1,"more":1}'
     large = b'{"instances":[{"features":[1]},{"features":[1]}]}'
     for labels, scale in kinds:

@@ -23,6 +23,8 @@ from tests.checks import MODES, close, restored, state_digest
 from tests.conftest import event
 from tests.oracle import standard
 
+pytestmark = pytest.mark.usefixtures("reading")
+
 LABELS = ("a", 1, True, 2.5, "b")
 RULES: tuple[dict[str, Any], ...] = ({}, {"rule": "lms"}, {"rule": "logistic-delta", "slope": 2.0})
 Event = tuple[Any, int, float]

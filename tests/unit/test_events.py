@@ -21,6 +21,8 @@ from service.learning.values import parse
 from tests.fuzz.texts import Texts
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL, GOOD_NAMED
 
+pytestmark = pytest.mark.usefixtures("reading")
+
 NAMED = Identity()
 POSITIONAL = Identity(features="positional", dimension=3)
 

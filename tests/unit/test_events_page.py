@@ -30,6 +30,8 @@ from service.tools.formats import Events, format_of
 from tests.fuzz import judge
 from tests.fuzz.requests import Asked, ask
 
+pytestmark = pytest.mark.usefixtures("reading")
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "events.md").read_text()
 README = (ROOT / "README.md").read_text()

@@ -24,6 +24,8 @@ from tests.conftest import event
 from tests.kinds import BAD_NAMED
 from tests.oracle import Fold
 
+pytestmark = pytest.mark.usefixtures("reading")
+
 IDENTITIES = [
     Identity(eta=0.3),
     Identity(max_columns=3),

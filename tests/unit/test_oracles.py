@@ -16,6 +16,8 @@ from service.settings.model import ModelSettings
 from tests import data, formulas
 from tests.checks import RULES, close
 
+pytestmark = pytest.mark.usefixtures("reading")
+
 
 def one_by_one(x: Any, y: Any, **identity: Any) -> Iterator[tuple[int, Learner]]:
     """A learner that has just learned row i, for each i."""

@@ -17,6 +17,8 @@ from service.learning.events import Decoder
 from service.learning.identity import Identity, Places
 from service.tools.formats import Events, Line, format_of
 
+pytestmark = pytest.mark.usefixtures("reading")
+
 NAMED = Identity()
 THREE = Identity(features="positional", dimension=3)
 STRICT = Identity(text="reject")

@@ -1,0 +1,76 @@
+"""Decimal numbers to the nearest double, compiled: m·10^q for a whole number m of up to 19 digits.
+
+Where m and 10^|q| are doubles themselves, one multiplication or division rounds rightly (Clinger 1990). Else m is
+multiplied by 128 bits of 5^q, which shows to which double m·10^q is next (Lemire, "Number parsing at a gigabyte per
+second", 2021). Of what neither is sure, and beyond 10^±60, the answer is left to who asks: NaN.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from service.learning.compiled import compiled
+from service.learning.machine import leading_zeros, upper_product
+
+MOST_DIGITS = 19
+"""More may not fit in 64 bits."""
+_MOST = 60
+_EXACT = 22
+"""Powers of ten up to this one are doubles."""
+_WHOLE = np.uint64(1 << 53)
+_ONE, _THREE = np.uint64(1), np.uint64(3)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_MASK, _TOP, _LAST = np.uint64(0x1FF), np.uint64(63), np.uint64(9)
+
+
+def _powers() -> tuple[list[int], list[int]]:
+    """The high and the low 64 bits of 5^q, scaled so that the first of 128 is 1; below 1 rounded up."""
+    high, low = [], []
+    for q in range(-_MOST, _MOST + 1):
+        power = 5 ** abs(q)
+        if q < 0:
+            bits = (power - 1).bit_length()
+            c = (1 << (bits + 127)) // power + 1 if q >= -27 else (1 << (2 * bits + 128)) // power + 1
+            while c >= 1 << 128:
+                c >>= 1
+        else:
+            c = power << 128 >> power.bit_length()
+        high.append(c >> 64)
+        low.append(c & (1 << 64) - 1)
+    return high, low
+
+
+_HIGH, _LOW = (np.array(part, np.uint64) for part in _powers())
+_TENS = np.array([10.0**q for q in range(_EXACT + 1)])
+_LEAST = -400
+_TWOS = np.array([2.0**e for e in range(_LEAST, -_LEAST)])
+
+
+@compiled
+def nearest(m: np.uint64, q: int) -> Any:
+    """The double next to m·10^q, of two the even one; NaN where that is not sure."""
+    if m == 0:
+        return 0.0
+    if m <= _WHOLE and -_EXACT <= q <= _EXACT:
+        return float(m) / _TENS[-q] if q < 0 else float(m) * _TENS[q]
+    if not -_MOST <= q <= _MOST:
+        return math.nan
+    shift = leading_zeros(m)
+    w = m << np.uint64(shift)
+    power = _HIGH[q + _MOST]
+    high, low = upper_product(w, power), w * power
+    if high & _MASK == _MASK:  # the other half may change it
+        more = upper_product(w, _LOW[q + _MOST])
+        low += more
+        if low < more:
+            high += _ONE
+    if low == _ALL and not -27 <= q <= 55:
+        return math.nan
+    upper = high >> _TOP
+    rounded = high >> (upper + _LAST)
+    exponent = ((217706 * q) >> 16) + 63 + int(upper) - shift - 52
+    if low <= _ONE and -4 <= q <= 23 and rounded & _THREE == _ONE and rounded << (upper + _LAST) == high:
+        rounded -= _ONE  # just between two doubles: the even one
+    rounded = (rounded + (rounded & _ONE)) >> _ONE
+    return float(rounded) * _TWOS[exponent - _LEAST]

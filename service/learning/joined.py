@@ -1,0 +1,45 @@
+"""Values of records in one buffer, as they stand in a record batch: what a compiled loop can read."""
+
+from collections.abc import Iterator, Sequence
+from typing import Self, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Joined(Sequence[bytes | None]):
+    """Value i is `data[begins[i]:ends[i]]`, and None where `begins[i]` is below 0.
+
+    >>> values = Joined.of([b"{}", None, b"[1]"])
+    >>> list(values), list(values[1:])
+    ([b'{}', None, b'[1]'], [None, b'[1]'])
+    """
+
+    def __init__(self, data: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        self.data, self.begins, self.ends = data, begins, ends
+
+    @classmethod
+    def of(cls, values: Sequence[bytes | None]) -> Self:
+        """These values, joined with a zero behind each."""
+        given = [value or b"" for value in values]
+        ends = np.cumsum([*map(len, given)], dtype=np.int64) + np.arange(len(given))
+        begins = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
+        if None in values:
+            begins[[value is None for value in values]] = -1
+        return cls(np.frombuffer(b"\0".join([*given, bytes(8)]), np.uint8), begins, ends)
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    @overload
+    def __getitem__(self, i: int) -> bytes | None: ...
+    @overload
+    def __getitem__(self, i: slice) -> Self: ...
+    def __getitem__(self, i: int | slice) -> bytes | Self | None:
+        if isinstance(i, slice):
+            return type(self)(self.data, self.begins[i], self.ends[i])
+        begin = self.begins[i]
+        return None if begin < 0 else self.data[begin : self.ends[i]].tobytes()
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        return (self[i] for i in range(len(self)))

@@ -1,0 +1,358 @@
+"""Usual events from joined bytes to rows in one compiled pass; whatever is unusual is left to `events`, in order.
+
+Usual is JSON without surprises: names and used strings without escapes, each name of an object that matters once,
+numbers that are surely rounded right, no list among named features. What is accepted here is what `events` would
+accept, with the same values; nothing is rejected here.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.learning import tokens
+from service.learning.compiled import compiled
+from service.learning.identity import MAX_VALUE, MAX_WEIGHT
+from service.learning.machine import byte_at
+from service.learning.names import BEHIND, MOST_PROBES, find, hash_of, same
+from service.learning.tokens import FALSE, NULL, TRUE
+
+MAX_DEPTH = 16
+"""Of objects and lists."""
+MOST_MEMBERS = 1024
+"""Of the objects that matter, together; a table of names seen has four times as many slots."""
+MOST_EXACT = 1 << 53
+
+_FEATURES, _LABEL, _WEIGHT, _ID, _WHERE = range(5)
+"""What stands at a place; behind them one for each pointer of `where`."""
+_ABSENT = -math.inf
+USUAL, UNUSUAL, UNKNOWN_KEY = range(3)
+"""How a call of `read` ended: all was read; the next record is unusual; whether a name of it is meant is unknown."""
+_VALUE, _NAME, _AFTER = range(3)
+_NODE, _IS_LIST, _OF_FEATURES, _PREFIX, _PREFIX_SIZE = range(5)
+_CATEGORY, _IGNORED, _REJECTED = range(3)
+NEXT, EVENTS, VALUES, SCRATCH, SKIPPED, STATUS, KEY, KEY_SIZE, GENERATION = range(9)
+"""Of `read`'s state: the next record, how many there are of events, features, bytes in `scratch`, records passed over;
+how it ended, where the unknown name stands, as a feature's; and one more for each record, in all calls."""
+
+_QUOTE, _COLON, _COMMA, _DOT, _EQUALS, _MINUS, _ZERO, _NINE, _SPACE = b'":,.=-09 '
+_BRACKET, _BRACKET_END, _BRACE, _BRACE_END = b"[]{}"
+
+
+class UnsuitedError(Exception):
+    """The identity is one whose events only `events` reads."""
+
+
+def wanted(places: Sequence[dict[tuple[bool, Any], float]]) -> tuple[Any, ...]:
+    """What may stand at each place, and the code of each, as `read` takes it; raises UnsuitedError.
+
+    By (is it a boolean, value), as `events.label_signs` has them.
+    """
+    numbers, strings = list[tuple[float, float]](), list[tuple[bytes, float]]()
+    firsts, literals = [(0, 0)], np.full((len(places), 3), math.nan)
+    for place, codes in enumerate(places):
+        own = list[tuple[float, float]]()
+        for (is_bool, value), code in codes.items():
+            if is_bool:
+                literals[place, TRUE if value else FALSE] = code
+            elif isinstance(value, str):
+                strings.append((value.encode(errors="surrogatepass"), code))
+            elif abs(value) > MOST_EXACT:
+                raise UnsuitedError
+            else:
+                own.append((float(value), code))
+        numbers += sorted(own)
+        firsts.append((len(numbers), len(strings)))
+    ends, text = _text([string for string, _ in strings])
+    return (
+        np.array(firsts, np.int64).T.copy(), np.array(numbers, float).reshape(-1, 2), ends,
+        np.array([code for _, code in strings], float), text, literals,
+    )  # fmt: skip
+
+
+def ways(places: Sequence[tuple[str, ...] | None]) -> tuple[Any, Any]:
+    """The names on the way to each place, as `read` takes them: a tree of nodes, of which the first is the record.
+
+    A node has its place or -1, its first child and the node behind the last, and where its name ends. Raises
+    UnsuitedError where a way goes through another place than features.
+    """
+    paths, rows = list[tuple[str, ...]]([()]), list[tuple[int, int, int]]()
+    for path in paths:
+        at = [place for place, one in enumerate(places) if one == path]
+        beyond = dict.fromkeys(
+            one[: len(path) + 1]
+            for one in places
+            if one is not None and len(one) > len(path) and one[: len(path)] == path
+        )
+        if len(at) > 1 or (at and at[0] != _FEATURES and beyond):
+            raise UnsuitedError
+        rows.append((at[0] if at else -1, len(paths), len(paths) + len(beyond)))
+        paths += beyond
+    ends, text = _text([path[-1].encode(errors="surrogatepass") if path else b"" for path in paths])
+    return np.column_stack([np.array(rows, np.int64), ends[1:]]), text
+
+
+def _text(parts: Sequence[bytes]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Where each ends, from 0 on, and all of them joined, with room behind."""
+    ends = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    return ends, np.frombuffer(b"".join(parts) + bytes(BEHIND), np.uint8)
+
+
+@compiled
+def _child(node: int, data: int, begin: int, size: int, nodes: Any, names: int) -> int:
+    """The node that a member of this name leads to, or -1."""
+    for child in range(nodes[node, 1], nodes[node, 2]):
+        start = nodes[child - 1, 3]
+        if nodes[child, 3] - start == size and same(data, begin, names, start, size):
+            return child
+    return -1
+
+
+@compiled
+def _code_of_number(place: int, value: float, first: Any, numbers: Any) -> Any:
+    low, high = first[place], first[place + 1]
+    while low < high:
+        middle = (low + high) // 2
+        if numbers[middle, 0] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return numbers[low, 1] if low < first[place + 1] and numbers[low, 0] == value else math.nan
+
+
+@compiled
+def _code_of_string(
+    place: int, data: int, begin: int, size: int, first: Any, ends: Any, strings: int, codes: Any
+) -> Any:
+    for k in range(first[place], first[place + 1]):
+        if ends[k + 1] - ends[k] == size and same(data, begin, strings, ends[k], size):
+            return codes[k]
+    return math.nan
+
+
+@compiled
+def _is_new(table: Any, h: np.uint64, generation: np.uint64) -> bool:
+    """Whether nothing of this hash was seen in this generation; now it was."""
+    mask = len(table) - 1
+    at = np.int64(h & np.uint64(mask))
+    for _ in range(MOST_PROBES):
+        if table[at, 1] != generation:
+            table[at, 0], table[at, 1] = h, generation
+            return True
+        if table[at, 0] == h:
+            return False
+        at = (at + 1) & mask
+    return False
+
+
+@compiled
+def _copy(data: int, begin: int, size: int, scratch: Any, at: int) -> int:
+    """Bytes to the end of what is used of `scratch`; returns the new end."""
+    for j in range(size):
+        scratch[at + j] = byte_at(data, begin + j)
+    return at + size
+
+
+@compiled
+def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments of its parts
+    data: int, begins: Any, ends: Any, most_bytes: int, most_values: int, most_name: int, dimension: int, text: int,
+    patterns: bool, seed: np.uint64, ways: Any, wanted: Any, keys: Any, meant: Any, table: Any, state: Any,
+    scratch: Any, features: Any, events: Any,
+) -> None:  # fmt: skip
+    """Read records on from `state[NEXT]`, until all are read or one is unusual, which changed nothing.
+
+    `data` is an address. A control character stands behind each record, and BEHIND bytes more are there.
+    """
+    nodes, way_names = ways
+    firsts, numbers, string_ends, string_codes, strings, literals = wanted
+    names, hashes, values, is_number = features
+    figures, places_of = events
+    scratched = scratch.ctypes.data
+    # Of each object or list that is open: its node, and of features where in `scratch` names within begin, and how.
+    opened = np.empty((MAX_DEPTH + 1, 5), np.int64)
+    codes = np.empty(len(literals))
+    while state[NEXT] < len(begins):
+        record = state[NEXT]
+        i, end = begins[record], ends[record]
+        count, used = state[VALUES], state[SCRATCH]
+        state[GENERATION] += 1
+        generation = np.uint64(state[GENERATION])
+        state[STATUS] = UNUSUAL
+        if i < 0 or end - i > most_bytes or byte_at(data, end) >= _SPACE:
+            return
+        codes[:] = _ABSENT
+        found, members, inside, depth, mode, whole = False, 0, 0, 0, _VALUE, False
+        # Of the value that comes next: the node it stands at, whether it is a feature's, where its name is.
+        node, is_feature, where, name, size, h = 0, False, data, i, 0, seed
+        while True:
+            i = tokens.skip(data, i)
+            if i >= end:
+                whole = mode == _AFTER and depth == 0
+                break
+            c = byte_at(data, i)
+            if mode == _AFTER:
+                if depth == 0:
+                    break
+                if c == _COMMA:
+                    mode = _VALUE if opened[depth, _IS_LIST] else _NAME
+                    node, is_feature = -1, False
+                elif c == (_BRACKET_END if opened[depth, _IS_LIST] else _BRACE_END):
+                    depth -= 1
+                else:
+                    break
+                i += 1
+                continue
+            if mode == _NAME:
+                if c != _QUOTE:
+                    break
+                node, is_feature = opened[depth, _NODE], opened[depth, _OF_FEATURES] != 0
+                matters = is_feature or node >= 0
+                where, name = data, i + 1
+                i = tokens.string(data, name, matters)
+                if i < 0:
+                    break
+                size = i - 1 - name
+                i = tokens.skip(data, i)
+                if byte_at(data, i) != _COLON:
+                    break
+                i, mode = i + 1, _VALUE
+                if matters:
+                    if node >= 0:
+                        node = _child(node, data, name, size, nodes, way_names)
+                    members += 1
+                    inside += is_feature
+                    if is_feature and opened[depth, _PREFIX_SIZE] > 0:
+                        prefix, more = opened[depth, _PREFIX], opened[depth, _PREFIX_SIZE]
+                        if used + more + size + BEHIND > len(scratch):
+                            break
+                        _copy(data, name, size, scratch, _copy(scratched, prefix, more, scratch, used))
+                        where, name, size = scratched, used, more + size
+                    # Names of other objects are others, though they are spelled alike.
+                    h = hash_of(where, name, name + size, seed if is_feature else seed + np.uint64(depth))
+                    if (
+                        members > MOST_MEMBERS
+                        or (is_feature and (inside > most_values or size > most_name))
+                        or not _is_new(table, h, generation)
+                    ):
+                        break
+                continue
+            mode = _AFTER
+            place = nodes[node, 0] if node >= 0 else -1
+            if _FEATURES < place < _WHERE:
+                is_feature = False  # it is the label, the weight or the id
+            if c in (_BRACE, _BRACKET):
+                is_list = c == _BRACKET
+                if place > _FEATURES or depth == MAX_DEPTH or (is_list and (depth == 0 or is_feature)):
+                    break
+                if place == _FEATURES:
+                    if is_list != (dimension >= 0):
+                        break
+                    found = True
+                    if is_list:
+                        if count + dimension > len(values):
+                            break
+                        i = tokens.positions(data, i + 1, values[count : count + dimension], MAX_VALUE)
+                        if i < 0:
+                            break
+                        count += dimension
+                        continue
+                depth += 1
+                opened[depth, _NODE], opened[depth, _IS_LIST] = -1 if is_list else node, is_list
+                opened[depth, _OF_FEATURES] = is_feature or place == _FEATURES
+                opened[depth, _PREFIX], opened[depth, _PREFIX_SIZE] = used, 0
+                if is_feature:
+                    if used + size + BEHIND > len(scratch):
+                        break
+                    used = used + size if where == scratched else _copy(data, name, size, scratch, used)
+                    scratch[used] = _DOT
+                    used += 1
+                    opened[depth, _PREFIX_SIZE] = size + 1
+                i = tokens.skip(data, i + 1)
+                if byte_at(data, i) == (_BRACKET_END if is_list else _BRACE_END):
+                    depth, i = depth - 1, i + 1
+                else:
+                    mode = _VALUE if is_list else _NAME
+                    if is_list:
+                        node, is_feature = -1, False
+                continue
+            if depth == 0 or place == _FEATURES:
+                break
+            if is_feature and patterns:
+                key = find(keys[0], keys[1], keys[2], where, name, size, h)
+                if key == 0:
+                    state[STATUS], state[KEY], state[KEY_SIZE] = UNKNOWN_KEY, name if where == data else -1 - name, size
+                    return
+                is_feature = meant[key]
+            if c == _QUOTE:
+                start = i + 1
+                i = tokens.string(data, start, is_feature or place >= 0)
+                if i < 0 or place == _WEIGHT or (is_feature and text == _REJECTED):
+                    break
+                if place == _LABEL or place >= _WHERE:
+                    codes[place] = _code_of_string(
+                        place, data, start, i - 1 - start, firsts[1], string_ends, strings, string_codes
+                    )
+                if is_feature and text == _CATEGORY:
+                    both = size + i - start  # with the equals sign
+                    if both > most_name or used + both + BEHIND > len(scratch) or count == len(values):
+                        break
+                    names[count, 0], names[count, 1] = -1 - used, both
+                    at = used + size if where == scratched else _copy(data, name, size, scratch, used)
+                    scratch[at] = _EQUALS
+                    at = _copy(data, start, i - 1 - start, scratch, at + 1)
+                    h = hash_of(scratched, used, at, seed)
+                    if not _is_new(table, h, generation):
+                        break
+                    hashes[count], values[count], is_number[count] = h, 1.0, False
+                    count, used = count + 1, at
+                continue
+            literal, value = -1, math.nan
+            if c == _MINUS or _ZERO <= c <= _NINE:
+                value, i = tokens.number(data, i)
+                if i < 0:
+                    break
+            else:
+                literal = tokens.literal(data, i)
+                if literal < 0:
+                    break
+                i += 5 if literal == FALSE else 4
+                value = 1.0 if literal == TRUE else 0.0
+            if place == _LABEL or place >= _WHERE:
+                if literal >= 0:
+                    codes[place] = literals[place, literal]
+                elif abs(value) <= MOST_EXACT:
+                    codes[place] = _code_of_number(place, value, firsts[0], numbers)
+                else:
+                    break
+            elif place > _FEATURES:
+                if literal >= 0 or (place == _WEIGHT and not 0.0 < value <= MAX_WEIGHT):
+                    break
+                codes[place] = value
+            if is_feature and literal != NULL:
+                if not abs(value) <= MAX_VALUE or count == len(values):
+                    break
+                names[count, 0], names[count, 1] = name, size
+                if where == scratched:
+                    names[count, 0] = -1 - name
+                    used += size
+                hashes[count], values[count], is_number[count] = h, value, literal < 0
+                count += 1
+        if not whole:
+            return
+        passed_over = False
+        for place in range(_WHERE, len(codes)):
+            passed_over |= codes[place] != 1.0
+        if passed_over:
+            places_of[2, state[SKIPPED]] = record
+            state[SKIPPED] += 1
+        elif found and abs(codes[_LABEL]) < math.inf:
+            n = state[EVENTS]
+            places_of[0, n + 1], places_of[1, n] = count, record
+            figures[0, n], figures[1, n] = codes[_LABEL], 1.0 if codes[_WEIGHT] == _ABSENT else codes[_WEIGHT]
+            state[EVENTS], state[VALUES], state[SCRATCH] = n + 1, count, used
+        else:
+            return
+        state[NEXT] += 1
+    state[STATUS] = USUAL

@@ -1,0 +1,186 @@
+"""Events as rows of features whose names have no columns yet: the compiled pass of `reader`, driven.
+
+Where it stops at a record, whoever reads all of the format is asked, and the pass goes on behind it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.learning import reader
+from service.learning.features import Features, Flattener
+from service.learning.identity import Identity
+from service.learning.joined import Joined
+from service.learning.names import BEHIND, SEED, Names, hash_each
+from service.learning.places import way
+from service.learning.reader import UnsuitedError, wanted, ways
+
+MOST_KEYS = 1 << 16
+"""So many names are remembered as meant by the patterns, or not."""
+
+Read = tuple[Features, float, float]
+"""An event as `events` reads it: features, the label's sign, weight."""
+
+
+class Rows(NamedTuple):
+    """Event i has the features `starts[i]` to before `starts[i + 1]`.
+
+    `names` say where the name of a feature begins, and its size: in `data`, or where that is below 0 at -1 - begin of
+    `scratch`; `hashes` are of these. Positional features have `values` alone.
+    """
+
+    data: NDArray[np.uint8]
+    scratch: NDArray[np.uint8]
+    names: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+    values: NDArray[np.float64]
+    is_number: NDArray[np.bool_]
+    starts: NDArray[np.uint64]
+    signs: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    records: NDArray[np.int64]
+    """The place of each event among the values."""
+    skipped: NDArray[np.int64]
+    """Those that `where` passes over."""
+
+    def name(self, feature: int) -> str:
+        """The name of a feature."""
+        return name_at(self.data, self.scratch, *self.names[feature].tolist())
+
+
+def name_at(data: NDArray[np.uint8], scratch: NDArray[np.uint8], begin: int, size: int) -> str:
+    """A name that is in `data`, or where it begins below 0 in `scratch`."""
+    text = data[begin : begin + size] if begin >= 0 else scratch[-1 - begin : size - 1 - begin]
+    return text.tobytes().decode(errors="surrogatepass")
+
+
+class Reader:
+    """Reads the events of one model; raises UnsuitedError where they are for `events` alone."""
+
+    def __init__(self, identity: Identity, signs: dict[tuple[bool, Any], float]) -> None:
+        event = identity.event
+        if (identity.dimension or 0) > identity.max_features:
+            raise UnsuitedError
+        places = [event.features, event.label, event.weight, event.id, *event.where]
+        allowed = [{(value.__class__ is bool, value): 1.0 for value in values} for values in event.where.values()]
+        nodes, way_names = ways([None if one is None else way(one) for one in places])
+        firsts, numbers, ends, codes, strings, literals = wanted([{}, signs, {}, {}, *allowed])
+        self._ways = nodes, way_names.ctypes.data
+        self._wanted = firsts, numbers, ends, codes, strings.ctypes.data, literals
+        self._kept = way_names, strings
+        """What is known to the compiled loop by its address."""
+        self._patterns = Flattener(identity).patterns
+        self._keys, self._meant = Names(), np.zeros(64, np.bool_)
+        self._limits = (
+            identity.max_record_bytes, identity.max_features, identity.max_name_bytes,
+            (identity.dimension or 0) if identity.features == "positional" else -1,
+            ("category", "ignore", "reject").index(identity.text), self._patterns is not None,
+        )  # fmt: skip
+        self._table = np.zeros((4 * reader.MOST_MEMBERS, 2), np.uint64)
+        self._state = np.zeros(9, np.int64)
+        self._scratch = np.empty(0, np.uint8)
+        self._features: tuple[NDArray[Any], ...] = (
+            np.empty((0, 2), np.int64), np.empty(0, np.uint64), np.empty(0), np.empty(0, np.bool_)
+        )  # fmt: skip
+        """Where names are, hashes, values, whether these are numbers."""
+
+    def read(
+        self, values: Joined, otherwise: Callable[[int], Read | None], enough: Callable[[], bool] | None = None
+    ) -> Rows:
+        """The events among these values. Of a record that is not usual `otherwise` is asked, which returns what is read
+        there, or None where that is no event; and then `enough`, whether the rest is to be left.
+        """
+        count, size = len(values), int(np.maximum(values.ends - values.begins, 0).sum())
+        state = self._state
+        state[: reader.GENERATION] = 0
+        self._make_room(size // 4 + 64, 2 * size + 4096)
+        data, begins, ends = _with_room(values)
+        events = np.empty((2, count)), np.zeros((3, count + 1), np.int64)
+        asked = 0
+        while state[reader.NEXT] < count:
+            keys = self._keys.slots, self._keys.ends, self._keys.text.ctypes.data
+            reader.read(
+                data.ctypes.data, begins, ends, *self._limits, SEED, self._ways, self._wanted, keys, self._meant,
+                self._table, state, self._scratch, self._features, events,
+            )  # fmt: skip
+            if enough is not None:
+                while asked < state[reader.NEXT]:
+                    asked += 1
+                    if enough():
+                        return self._rows(data, events, asked)
+            if state[reader.STATUS] == reader.USUAL:
+                break
+            if state[reader.STATUS] == reader.UNKNOWN_KEY and len(self._keys) < MOST_KEYS:
+                key = state[[reader.KEY, reader.KEY_SIZE]].tolist()
+                self._remember(name_at(data, self._scratch, *key))
+                continue
+            record = int(state[reader.NEXT])
+            state[reader.NEXT] += 1
+            if (read := otherwise(record)) is not None:
+                self._append(read, record, events)
+        return self._rows(data, events, count)
+
+    def _rows(
+        self, data: NDArray[np.uint8], events: tuple[NDArray[np.float64], NDArray[np.int64]], before: int
+    ) -> Rows:
+        """The events among the records before this one."""
+        (signs, weights), (starts, records, passed_over) = events
+        n = int(np.searchsorted(records[: self._state[reader.EVENTS]], before))
+        skipped = int(np.searchsorted(passed_over[: self._state[reader.SKIPPED]], before))
+        features = int(starts[n])
+        names, hashes, values, is_number = (part[:features] for part in self._features)
+        return Rows(
+            data, self._scratch, names, hashes, values, is_number, starts[: n + 1].astype(np.uint64), signs[:n],
+            weights[:n], records[:n], passed_over[:skipped],
+        )  # fmt: skip
+
+    def _remember(self, key: str) -> None:
+        """Whether a name is meant."""
+        assert self._patterns is not None  # noqa: S101 - else nobody asks
+        self._keys.add([key])
+        if len(self._meant) <= len(self._keys):
+            self._meant = np.concatenate([self._meant, np.zeros_like(self._meant)])
+        self._meant[len(self._keys)] = self._patterns.take(key)
+
+    def _append(self, read: Read, record: int, events: tuple[NDArray[np.float64], NDArray[np.int64]]) -> None:
+        state, (found, sign, weight) = self._state, read
+        n, at, used = (int(state[i]) for i in (reader.EVENTS, reader.VALUES, reader.SCRATCH))
+        end = at + len(found)
+        encoded = [name.encode(errors="surrogatepass") for name in found] if isinstance(found, dict) else []
+        text = np.frombuffer(b"".join(encoded), np.uint8)
+        self._make_room(end, used + len(text))
+        names, hashes, values, is_number = self._features
+        if isinstance(found, dict):
+            self._scratch[used : used + len(text)] = text
+            sizes = np.array([len(name) for name in encoded], np.int64)
+            names[at:end, 0], names[at:end, 1] = -1 - used - np.cumsum(sizes) + sizes, sizes
+            hash_each(self._scratch.ctypes.data, names[at:end], hashes[at:end], SEED)
+            values[at:end] = [*found.values()]
+            is_number[at:end] = [value.__class__ is float for value in found.values()]
+        else:
+            values[at:end] = found
+        (figures, places) = events
+        figures[:, n], places[0, n + 1], places[1, n] = (sign, weight), end, record
+        state[reader.EVENTS], state[reader.VALUES], state[reader.SCRATCH] = n + 1, end, used + len(text)
+
+    def _make_room(self, features: int, scratch: int) -> None:
+        if features > len(self._features[0]):
+            self._features = tuple(_longer(part, 2 * features) for part in self._features)
+        if scratch + BEHIND > len(self._scratch):
+            self._scratch = _longer(self._scratch, 2 * (scratch + BEHIND))
+
+
+def _longer(array: NDArray[Any], count: int) -> NDArray[Any]:
+    return np.concatenate([array, np.empty((count - len(array), *array.shape[1:]), array.dtype)])
+
+
+def _with_room(values: Joined) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """These values' buffer, where they begin and end there, with BEHIND bytes at least behind the last of them."""
+    end = int(values.ends.max(initial=0))
+    if end + BEHIND <= len(values.data):
+        return values.data, values.begins, values.ends
+    first = max(int(values.begins.min(initial=end)), 0)
+    data = np.concatenate([values.data[first:], np.zeros(BEHIND, np.uint8)])
+    return data, np.where(values.begins < 0, -1, values.begins - first), values.ends - first

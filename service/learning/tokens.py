@@ -1,0 +1,185 @@
+"""Tokens of JSON at an address, compiled: white space, strings, numbers and literals, as strict as JSON is.
+
+Behind what is read stands a control character, which is part of none, so that no end is looked for; a few bytes more
+are there and may be read. What is no such token, or not surely one, is left to a parser of all of JSON.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from service.learning.compiled import compiled
+from service.learning.decimals import MOST_DIGITS, nearest
+from service.learning.machine import byte_at, trailing_zeros, word_at
+
+NULL, FALSE, TRUE = range(3)
+
+_QUOTE, _BACKSLASH, _COMMA, _DOT, _MINUS, _PLUS, _ZERO = b'"\\,.-+0'
+_BRACKET_END, _SPACE, _TAB, _NEWLINE, _RETURN = b"] \t\n\r"
+_E, _U = b"eu"
+_ESCAPES = np.array([c in b'"\\/bfnrt' for c in range(256)])
+_HEX = np.array([int(chr(c), 16) if chr(c) in "0123456789abcdefABCDEF" else -1 for c in range(256)])
+_TEN, _EIGHT, _SIXTEEN, _HALF, _NOTHING = (np.uint64(n) for n in (10, 8, 16, 32, 0))
+_TENS = np.array([10**n for n in range(9)], np.uint64)
+_DIGITS, _BEYOND, _HIGH_BITS = (np.uint64(int(byte * 8, 16)) for byte in ("30", "76", "80"))
+_PAIRS = np.uint64(0x000000FF000000FF)
+_FOURTH, _SECOND = np.uint64(100 + (1_000_000 << 32)), np.uint64(1 + (10_000 << 32))
+_FOUR, _FIVE = np.uint64((1 << 32) - 1), np.uint64((1 << 40) - 1)
+_NULL_WORD, _TRUE_WORD, _FALSE_WORD = (
+    np.uint64(int.from_bytes(text, "little")) for text in (b"null", b"true", b"false")
+)
+
+
+@compiled
+def string(data: int, i: int, plain: bool) -> int:
+    """Behind the closing quote of the string whose first character is at i; -1 where that is unusual."""
+    while True:
+        c = byte_at(data, i)
+        if c == _QUOTE:
+            return i + 1
+        if c < _SPACE:
+            return -1
+        if c < 0x80 and c != _BACKSLASH:
+            i += 1
+        elif c >= 0x80:
+            size = _utf8(data, i)
+            if size == 0:
+                return -1
+            i += size
+        elif plain:
+            return -1
+        elif byte_at(data, i + 1) == _U:
+            code = 0
+            for j in range(i + 2, i + 6):
+                digit = _HEX[byte_at(data, j)]
+                if digit < 0:
+                    return -1
+                code = 16 * code + digit
+            if 0xD800 <= code < 0xE000:  # half of a pair, which needs the other
+                return -1
+            i += 6
+        elif _ESCAPES[byte_at(data, i + 1)]:
+            i += 2
+        else:
+            return -1
+
+
+@compiled
+def _utf8(data: int, i: int) -> int:
+    """The length of the character that begins at i; 0 where it is none."""
+    c = byte_at(data, i)
+    size = 2 if 0xC2 <= c < 0xE0 else 3 if 0xE0 <= c < 0xF0 else 4 if 0xF0 <= c < 0xF5 else 0
+    for j in range(i + 1, i + size):
+        if byte_at(data, j) & 0xC0 != 0x80:  # also behind the end, where a control character stands
+            return 0
+    second = byte_at(data, i + 1)
+    if (c == 0xE0 and second < 0xA0) or (c == 0xED and second >= 0xA0):
+        return 0
+    if (c == 0xF0 and second < 0x90) or (c == 0xF4 and second >= 0x90):
+        return 0
+    return size
+
+
+@compiled
+def _digits(data: int, i: int) -> tuple[np.uint64, int]:
+    """The number that up to eight digits are, from the one at i on, and how many there are."""
+    word = word_at(data, i) ^ _DIGITS
+    others = ((word + _BEYOND) | word) & _HIGH_BITS  # of the first that is no digit, at least
+    if others == 0:
+        some = 8
+    else:
+        some = trailing_zeros(others) >> 3
+        if some == 0:
+            return others & _NOTHING, 0
+        word <<= np.uint64(64 - 8 * some)
+    # Two digits to a number, then all four of these.
+    word = word * _TEN + (word >> _EIGHT)
+    return ((word & _PAIRS) * _FOURTH + ((word >> _SIXTEEN) & _PAIRS) * _SECOND) >> _HALF, some
+
+
+@compiled
+def number(data: int, i: int) -> tuple[float, int]:
+    """The number that begins at i and what is behind it, or -1 there; NaN where the value is not sure."""
+    negative = byte_at(data, i) == _MINUS
+    if negative:
+        i += 1
+    start, m, q, whole = i, np.uint64(0), 0, True
+    d = byte_at(data, i) - _ZERO
+    while 0 <= d <= 9:
+        m = m * _TEN + np.uint64(d)
+        i += 1
+        d = byte_at(data, i) - _ZERO
+    digits = i - start
+    if digits == 0 or (digits > 1 and byte_at(data, start) == _ZERO):
+        return 0.0, -1
+    if byte_at(data, i) == _DOT:
+        i, whole = i + 1, False
+        fraction, some = i, 8
+        while some == 8:
+            more, some = _digits(data, i)
+            m, i = m * _TENS[some] + more, i + some
+        if i == fraction:
+            return 0.0, -1
+        q = fraction - i
+        digits -= q
+        if digits > MOST_DIGITS and byte_at(data, start) == _ZERO:
+            digits -= 1  # zeros that lead are none
+            while byte_at(data, fraction) == _ZERO:
+                fraction, digits = fraction + 1, digits - 1
+    if byte_at(data, i) | 0x20 == _E:
+        i, whole = i + 1, False
+        minus = byte_at(data, i) == _MINUS
+        if minus or byte_at(data, i) == _PLUS:
+            i += 1
+        first, exponent = i, 0
+        d = byte_at(data, i) - _ZERO
+        while 0 <= d <= 9:
+            exponent = min(10 * exponent + d, 100_000)
+            i += 1
+            d = byte_at(data, i) - _ZERO
+        if i == first:
+            return 0.0, -1
+        q += -exponent if minus else exponent
+    if digits > MOST_DIGITS or (whole and negative and m == 0):
+        return math.nan, i
+    value = nearest(m, q)
+    return (-value if negative else value), i
+
+
+@compiled
+def skip(data: int, i: int) -> int:
+    """Behind white space."""
+    c = byte_at(data, i)
+    while c in (_SPACE, _NEWLINE, _TAB, _RETURN):
+        i += 1
+        c = byte_at(data, i)
+    return i
+
+
+@compiled
+def literal(data: int, i: int) -> int:
+    """Which of null, false and true begins at i, or -1."""
+    word = word_at(data, i)
+    return (
+        NULL
+        if word & _FOUR == _NULL_WORD
+        else TRUE
+        if word & _FOUR == _TRUE_WORD
+        else (FALSE if word & _FIVE == _FALSE_WORD else -1)
+    )
+
+
+@compiled
+def positions(data: int, i: int, into: Any, most: float) -> int:
+    """Read a list's numbers, from behind its bracket; returns what is behind it, -1 unless there are just as many."""
+    for n in range(len(into)):
+        value, i = number(data, skip(data, i))
+        if i < 0 or not abs(value) <= most:
+            return -1
+        into[n] = value
+        i = skip(data, i)
+        if byte_at(data, i) != (_COMMA if n + 1 < len(into) else _BRACKET_END):
+            return -1
+        i += 1
+    return i

@@ -1,0 +1,186 @@
+"""Events read by compiled code: what it accepts the decoder accepts too, bit for bit; it leaves the rest to that."""
+
+import json
+import random
+import struct
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from service.learning.columns import columns_for
+from service.learning.compiled import compiled
+from service.learning.decimals import nearest
+from service.learning.events import Batch, Decoder, Reject
+from service.learning.identity import Identity, Places
+from service.learning.joined import Joined
+from service.learning.names import MOST_PROBES, SEED, Names, find, hash_of
+from service.learning.tokens import number
+from tests.kinds import BAD_NAMED
+
+IDENTITIES = {
+    "named": Identity(),
+    "hashed": Identity(features="hashed", bits=3),
+    "scaled": Identity(scale="standard"),
+    "hashed, scaled": Identity(features="hashed", bits=3, scale="standard"),
+    "positional": Identity(features="positional", dimension=3),
+    "few columns": Identity(max_columns=3, max_features=4, max_name_bytes=6, max_record_bytes=150),
+    "whole": Identity(event=Places(features="", label="/y", where={"/op": ("c", "u", True, 2)}, id=None)),
+    "within": Identity(
+        labels=("no", "yes", 2),
+        event=Places(features="/after/x", label="/after/y", weight=None, without=("ts*", "*.id")),
+    ),
+    "texts ignored": Identity(text="ignore", labels=(False, True)),
+    "texts refused": Identity(text="reject", event=Places(only=("a*",))),
+}
+
+
+def both(identity: Identity, records: Sequence[bytes | None]) -> tuple[list[Reject], Batch]:
+    """What both make of these, in slices, with columns that grow: the same, or the test fails."""
+    ways = [(Decoder(identity, columns), columns) for columns in (columns_for(identity), columns_for(identity))]
+    (typed, a), (compiled_, b) = ways
+    found, batch = list[Reject](), Batch(*(np.zeros(0),) * 5)  # type: ignore[arg-type]
+    for start in range(0, len(records), 7):
+        some = records[start : start + 7]
+        batch, rejects = typed.decode(some)
+        other, others = compiled_.decode_rows(some)
+        assert rejects == others
+        for one, two in zip(batch, other, strict=True):
+            assert plain(one) == plain(two)
+        for columns in (a, b):
+            columns.extend(batch.names)
+        found += rejects
+    return found, batch
+
+
+def plain(part: Any) -> Any:
+    return (part.dtype.kind, part.tobytes()) if isinstance(part, np.ndarray) else list(part)
+
+
+NAMES = st.sampled_from(["a", "b", "ab", "a.b", "a=b", "ts", "id", "é", "x" * 7, "features", "label", ""])
+SCALARS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False), st.integers(-(10**20), 10**20), st.booleans(), st.none(),
+    st.sampled_from(["b", "é", "yes", 'quo"te', ""]),
+)  # fmt: skip
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.dictionaries(NAMES, inner, max_size=4) | st.lists(inner, max_size=4), max_leaves=8
+)
+LABELS = st.sampled_from([1, 0, -1, True, False, 2, 1.0, "yes", "no", None])
+EVENTS = st.fixed_dictionaries(
+    {}, optional={
+        "features": VALUES, "label": LABELS, "weight": st.sampled_from([1, 0.5, 0, 1e7, "1"]), "id": SCALARS,
+        "y": LABELS, "op": st.sampled_from(["c", "d", True, 2, 2.0, None]), "more": VALUES,
+        "after": st.fixed_dictionaries({}, optional={"x": VALUES, "y": LABELS, "z": VALUES}),
+    },
+)  # fmt: skip
+
+
+def texts(event: Any, rng: random.Random) -> bytes:
+    """JSON of it, spelled in some way, and broken now and then."""
+    spaced = rng.choice([(",", ":"), (", ", ": "), (" ,\n", " :\t")])
+    text = json.dumps(event, separators=spaced, ensure_ascii=rng.random() < 0.5).encode()
+    if rng.random() < 0.2:
+        at = rng.randrange(len(text))
+        text = (
+            text[:at] + rng.choice([b"", b'"', b",", b"}", b"0", b"\x00", b"\xff", b"-", b"e", text]) + text[at + 1 :]
+        )
+    return text
+
+
+@pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDENTITIES)
+@given(events=st.lists(EVENTS, min_size=1, max_size=12), seed=st.integers(0, 2**32))
+def test_what_is_read_either_way_is_the_same(identity: Identity, events: list[Any], seed: int) -> None:
+    rng = random.Random(seed)
+    both(identity, [texts(event, rng) for event in events])
+
+
+@pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDENTITIES)
+def test_bad_events_among_good_ones(identity: Identity) -> None:
+    good = [b'{"features":{"a":1},"label":1}', b'{"features":[1,2,3],"label":0}', b'{"y":1,"op":"c","a":{"b":true}}']
+    rejects, _ = both(identity, [raw for bad, _ in BAD_NAMED for raw in (bad, *good)])
+    assert rejects
+
+
+def test_usual_events_are_not_left_to_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or all of this would hold, and nothing be faster."""
+    raws = {
+        "named": b'{"features": {"a": 1.5, "b.c": -2e-3, "d": {"e": "f", "g": true, "h": null}}, "label": 1, "": [{}]}',
+        "hashed": b'{"features": {"a": 0.1234567890123456, "\xc3\xa9": "x"}, "label": 0, "weight": 2, "m": "\\n"}',
+        "positional": b'{"features":[1, 2.5 ,-3E2],"label":true}',
+        "whole": b'{"op":"c","a":{"b":"c"},"y":-1}',
+        "within": b'{"after":{"x":{"a":1,"ts":5,"u":{"id":"q"}},"y":"yes"},"before":null}',
+    }
+    for name, raw in raws.items():
+        decoder = Decoder(IDENTITIES[name], columns_for(IDENTITIES[name]))
+        monkeypatch.setattr(decoder, "_read", None)
+        batch, rejects = decoder.decode_rows([raw])
+        assert (len(batch.labels), rejects) == (1, []), name
+
+
+@compiled
+def _parsed(address: int) -> Any:
+    return number(address, 0)
+
+
+@given(
+    st.one_of(
+        st.floats(allow_nan=False, allow_infinity=False).map(repr),
+        st.from_regex(r"-?(0|[1-9][0-9]{0,20})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?", fullmatch=True),
+    )
+)
+@example("9007199254740993")
+@example("0.000000000000000000000000000000000000000000000000000000000001")
+@example("-0")
+@example("-0.0")
+def test_a_number_is_the_nearest_double_or_none(text: str) -> None:
+    raw = np.frombuffer(text.encode() + bytes(16), np.uint8)
+    value, end = _parsed(raw.ctypes.data)
+    assert end == len(text)
+    assert np.isnan(value) or struct.pack("d", value) == struct.pack("d", float(text))
+
+
+def test_halfway_between_two_doubles() -> None:
+    rng, sure = random.Random(3), 0
+    for _ in range(3000):
+        q = rng.randint(-27, 23)
+        m = rng.getrandbits(53) | 1 << 53
+        exact = Fraction(2 * m + 1) / (Fraction(10) ** q)
+        near = int(exact) + rng.randint(-1, 1)
+        if 0 < near < 1 << 64:
+            value = nearest(np.uint64(near), q)
+            sure += not np.isnan(value)
+            assert np.isnan(value) or value == float(f"{near}e{q}")
+    assert sure > 500
+
+
+def test_names_that_collide_are_told_apart_or_not_found() -> None:
+    names = Names()
+    names.add([f"n{i}" for i in range(5000)])
+    # As if all hashes were alike: each name is behind those before it.
+    crowded = Names()
+    crowded.slots = np.zeros(1 << 14, np.uint64)
+    h = np.uint64(7 << 32)
+    text = np.frombuffer(b"".join(f"n{i:04}".encode() for i in range(5000)) + bytes(8), np.uint8)
+    crowded.add([f"n{i:04}" for i in range(5000)])
+    crowded.slots[:] = 0
+    for i in range(2 * MOST_PROBES):
+        crowded.slots[i] = (h >> np.uint64(32) << np.uint64(32)) | np.uint64(i + 1)
+    for i in (0, 5, MOST_PROBES - 1, MOST_PROBES, 2 * MOST_PROBES):
+        got = find(crowded.slots, crowded.ends, crowded.text.ctypes.data, text.ctypes.data, 5 * i, 5, h)
+        assert got == (i + 1 if i < MOST_PROBES else 0)
+    source = np.frombuffer(b"n4999" + bytes(8), np.uint8)
+    found = np.uint64(hash_of(source.ctypes.data, 0, 5, SEED))
+    assert find(names.slots, names.ends, names.text.ctypes.data, source.ctypes.data, 0, 5, found) == 5000
+
+
+def test_where_no_control_character_stands_behind_a_record_it_is_left_alone() -> None:
+    raw = b'{"features":{"a":1},"label":1}'
+    data = np.frombuffer(raw * 2 + bytes(8), np.uint8)
+    ends = np.array([len(raw), 2 * len(raw)])
+    values = Joined(data, ends - len(raw), ends)
+    batch, rejects = Decoder(Identity(), columns_for(Identity())).decode_rows(values)
+    assert (batch.labels.tolist(), rejects) == ([1.0, 1.0], [])
