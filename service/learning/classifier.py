@@ -141,6 +141,10 @@ class Classifier:
         average = self.average if self.averaged else None
         return self.weights if average is None else average
 
+    def served_at(self, columns: NDArray[np.intp]) -> NDArray[np.float64]:
+        """The weights that answer, of these columns; a copy."""
+        return self._w[columns] - self._late[columns] * self._part if self.averaged else self._w[columns]
+
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """What is to be stored, by name: w, and where the average is kept what makes it of w (see the kernel)."""

@@ -55,16 +55,20 @@ def create_app(
     metrics_tokens: Tokens | None = None,
 ) -> FastAPI:
     """The application over these models. With `tokens` who asks needs one of them, but for probes."""
+    # Its own telemetry would look for somebody to tell at each request. An older release knows of none.
+    telemetry = {"tracing": False, "metrics": False, "logs": False}
     app = FastAPIOffline(
-        title="Perceptron Service", version=version, docs_url=None, redoc_url=None, redirect_slashes=False
-    )
+        title="Perceptron Service", version=version, docs_url=None, redoc_url=None, redirect_slashes=False,
+        telemetry=telemetry,
+    )  # fmt: skip
     problems.install(app)
     pages.install(app)
     in_flight = InFlight(limits.in_flight, limits.body_bytes, limits.body_seconds)
+    v1.install(app, models, Predictor(models, metrics, limits.instances), store, in_flight)
+    # What is added later is around it.
     if tokens or metrics_tokens:
         app.add_middleware(Access, tokens=tokens, metrics_tokens=metrics_tokens)
     app.add_middleware(Edge, metrics=metrics, stopping=stopping, in_flight=in_flight)
-    v1.install(app, models, Predictor(models, metrics, limits.instances), store, in_flight)
 
     @app.get("/livez", responses=responses([Live]))
     async def live() -> Response:

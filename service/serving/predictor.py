@@ -4,11 +4,12 @@ import asyncio
 import math
 from array import array
 from collections import Counter
-from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
+import prometheus_client
 from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 
@@ -21,7 +22,7 @@ from service.learning.learner import Learner
 from service.learning.passes import scored
 from service.learning.scale import Scaler
 from service.monitoring.metrics import MAX_LABELS, Metrics
-from service.serving import requests
+from service.serving import alike, requests
 from service.serving.models import Answering, Models
 from service.serving.requests import LARGE, MANY
 
@@ -31,6 +32,10 @@ MAX_SCORES = 100_000
 """Scores of labels in one answer."""
 IN_A_TURN = 20_000
 """Scores of labels that are made in one turn of the loop: of more a thread makes them."""
+EXPLAINED_IN_A_TURN = 500
+"""Features that are explained in one turn of the loop, likewise."""
+ENCODED = 20
+"""Predictions or contributions that become JSON at a time."""
 TOP = 10
 """Labels in `scores`, where it is not said how many."""
 
@@ -74,7 +79,7 @@ RunnerUp = Annotated[
 ]
 
 
-class Prediction(msgspec.Struct, forbid_unknown_fields=True):
+class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The predicted label, the score w·x that it comes from, and how many features the model has never seen.
 
     With three labels and more each has a score, and the largest predicts, the first of equals.
@@ -115,6 +120,17 @@ class Many(_Answered):
     candidate: Candidate | UnsetType = UNSET
 
 
+class Answers(NamedTuple):
+    """Of one request, by one state."""
+
+    predictions: Any
+    """A list of them, or its JSON where it was made beside the loop."""
+    form: str
+    """The request's own: where the instances stood."""
+    labels: Mapping[Any, int]
+    """How many predictions have each label."""
+
+
 class Predictor:
     """Answers for the models of this process."""
 
@@ -122,6 +138,9 @@ class Predictor:
         self._models, self._metrics, self._max_instances = models, metrics, max_instances
         # More threads at a time would only take the interpreter from the loop, and memory.
         self._beside = asyncio.Semaphore(1)
+        self._counted: dict[
+            tuple[str, type, Any], prometheus_client.Counter
+        ] = {}  # to look one up in the metrics takes longer
 
     def answering(self, name: str) -> Answering:
         """What answers for a model; raises UnknownModel, and Unanswerable also where it diverged."""
@@ -143,32 +162,53 @@ class Predictor:
         if not large:
             instances, form = requests.read(body, a.learner.flattener, self._max_instances)
             large = a.learner.identity.multiclass and len(instances) * a.learner.identity.classes > IN_A_TURN
+            large = large or (explain and sum(map(len, instances)) > EXPLAINED_IN_A_TURN)
         if large:
             async with self._beside:
-                a = self.answering(name)
-                who, by = a.by(candidate)
-                reading = moment(a.learner, by), body, self._max_instances, explain, top
-                answers, form, labels = await asyncio.to_thread(answer_large, *reading)
+                a, who, ahead, made = await self._answer_large(name, candidate, body, explain, top)
         else:
             # One state answers, as there is no turn of the loop.
-            _check_scores(a.learner, len(instances), top)
+            _check_scores(by, len(instances), top)
             if explain:
                 _check_explained(instances)
-            answers = [answer(a.learner, by, features, explain, top) for features in instances]
+            answers, ahead = [answer(a.learner, by, features, explain, top) for features in instances], a.ahead
             _check_finite(answers, form)
-            labels = Counter(answer.label for answer in answers)
+            made = Answers(answers, form, Counter([answer.label for answer in answers]))
         # Of many labels there would be as many series.
-        shown = as_text if a.learner.identity.classes <= MAX_LABELS else lambda _: ""
-        for label, n in labels.items():
-            self._metrics.predictions.labels(name, shown(label)).inc(n)
+        few = a.learner.identity.classes <= MAX_LABELS
+        for label, n in made.labels.items():
+            self._count(name, label if few else "", n)
         answered_by = UNSET if who is None else who
-        if form in MANY:
-            return Many(name, a.head.version, a.ahead, answers, answered_by)
-        one = answers[0]
+        if made.form in MANY:
+            return Many(name, a.head.version, ahead, made.predictions, answered_by)
+        (one,) = made.predictions
         return One(
-            name, a.head.version, a.ahead, one.label, one.score, one.unknown_features, one.probability,
+            name, a.head.version, ahead, one.label, one.score, one.unknown_features, one.probability,
             one.scores, one.runner_up, one.contributions, answered_by,
         )  # fmt: skip
+
+    async def _answer_large(
+        self, name: str, candidate: str | None, body: bytes, explain: bool, top: int, simple: bool = True
+    ) -> tuple[Answering, str | None, int, Answers]:
+        """What answers as it is now, which candidate that is, how far it is ahead, and what it says."""
+        a = self.answering(name)
+        (who, by), ahead = a.by(candidate), a.ahead
+        first = alike.look(body, a.learner.flattener) if simple and not explain else None
+        if first is None:
+            now = moment(a.learner, by)
+            made = await asyncio.to_thread(answer_large, now, body, self._max_instances, explain, top)
+            return a, who, ahead, made
+        found = gather(a.learner, by, first.features)
+        alone = await asyncio.to_thread(answer_alike, found, first, body, self._max_instances, top)
+        if alone is None:
+            return await self._answer_large(name, candidate, body, explain, top, False)
+        return a, who, ahead, alone
+
+    def _count(self, name: str, label: Any, n: int) -> None:
+        key = name, label.__class__, label  # Python takes 1 and True for equal
+        if key not in self._counted:
+            self._counted[key] = self._metrics.predictions.labels(name, as_text(label))
+        self._counted[key].inc(n)
 
 
 class Moment(NamedTuple):
@@ -223,10 +263,8 @@ def _explain(one: Prediction, now: Moment, features: Features, score: Scores) ->
     one.contributions = _contributions(now, features, now.weights[:, first], now.weights[:, second])
 
 
-def answer_large(
-    now: Moment, body: bytes, max_instances: int, explain: bool, top: int = TOP
-) -> tuple[list[Prediction], str, Counter[Any]]:
-    """The answers, the form that the request had, and how many have each label; raises Rejected.
+def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, top: int = TOP) -> Answers:
+    """The answers to a request of any form; raises Rejected.
 
     For a thread: it reads of the learner only what does not change, and columns that are there for good.
     """
@@ -234,7 +272,7 @@ def answer_large(
     answers: list[Prediction] = []
     form, explained = "", 0
     for found, form in requests.pieces(body, learner.flattener, max_instances):
-        _check_scores(learner, len(answers) + len(found), top)
+        _check_scores(by, len(answers) + len(found), top)
         starts, columns, values = array("Q", [0]), array("Q"), array("d")
         unknown = []
         for features in found:
@@ -245,18 +283,114 @@ def answer_large(
             columns.fromlist([column for column, _ in known])
             values.fromlist([value for _, value in known])
             starts.append(len(columns))
-        none = np.zeros(len(found))
         rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint64), np.frombuffer(values)
-        scores = scored(Batch(*rows, none, none), w)[0]
-        each: list[Any] = list(scores) if w.ndim == 2 else scores.tolist()
-        piece = [_prediction(by, s, strange, top) for s, strange in zip(each, unknown, strict=True)]
+        scores = _scores(*rows, w)
+        piece = _predictions(by, scores, unknown, top)
         _check_finite(piece, form, len(answers))
         if explain:
             explained += _check_explained(found, explained)
-            for one, features, s in zip(piece, found, each, strict=True):
+            for one, features, s in zip(piece, found, scores if w.ndim == 2 else scores.tolist(), strict=True):
                 _explain(one, now, features, s)
         answers += piece
-    return answers, form, Counter(one.label for one in answers)
+    return _made(answers, form)
+
+
+class Gathered(NamedTuple):
+    """What instances with these very features need of a model, as it is in this turn of the loop."""
+
+    by: Classifier
+    weights: NDArray[np.float64]
+    """The bias's, then those of the known features, a row for each column."""
+    known: NDArray[np.intp]
+    """Places of the known features among all."""
+    signs: NDArray[np.float64]
+    scaler: Scaler | None
+    """Of the known features, each a column."""
+    firsts: NDArray[np.intp]
+    """Places of the known features that are the first of their columns, among the known ones."""
+    more: list[tuple[int, int]]
+    """Of the others to which first one they are to be added, and their places."""
+    unknown: int
+
+    def meet(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Values of rows with these features, as the weights meet them."""
+        x = values[:, self.known] * self.signs
+        if self.scaler:
+            x = self.scaler.rows(x)
+        if not self.more:
+            return x
+        merged = x[:, self.firsts]
+        for to, other in self.more:
+            merged[:, to] += x[:, other]
+        return merged
+
+
+def gather(learner: Learner, by: Classifier, features: Features) -> Gathered:
+    """What the model is for instances with these features."""
+    names = list(features) if isinstance(features, Mapping) else list(map(str, range(len(features))))
+    place = {name: i for i, name in enumerate(names)}
+    ones: Features = dict.fromkeys(names, 1.0) if isinstance(features, Mapping) else [1.0] * len(names)
+    known, columns, signs = [], [], []
+    for name, column, sign in learner.columns.explain(ones):
+        known.append(place[name])
+        columns.append(column)
+        signs.append(sign)
+    order: dict[int, int] = {}
+    firsts: list[int] = []
+    more = []
+    for i, column in enumerate(columns):
+        if column in order:
+            more.append((order[column], i))
+        else:
+            order[column] = len(firsts)
+            firsts.append(i)
+    return Gathered(
+        by, by.served_at(np.array([0, *order], np.intp)), np.array(known, np.intp), np.array(signs),
+        learner.scaler and learner.scaler.at(np.array(columns, np.intp)), np.array(firsts, np.intp), more,
+        len(names) - len(known),
+    )  # fmt: skip
+
+
+def answer_alike(now: Gathered, first: alike.Alike, body: bytes, max_instances: int, top: int = TOP) -> Answers | None:
+    """What `answer_large` gives where the instances are written alike, else None. For a thread."""
+    answers: list[Prediction] = []
+    for values in alike.values(body, first, max_instances):
+        if values is None:
+            return None
+        x = now.meet(values)
+        n, width = x.shape
+        starts, columns = np.arange(n + 1) * width, np.tile(np.arange(1, width + 1), n)
+        scores = _scores(starts.astype(np.uint64), columns.astype(np.uint64), x.ravel(), now.weights)
+        if not np.isfinite(scores).all() or _scores_of(now.by, len(answers) + n, top) > MAX_SCORES:
+            return None
+        answers += _predictions(now.by, scores, [now.unknown] * n, top)
+    return _made(answers, "instances")
+
+
+def _made(answers: list[Prediction], form: str) -> Answers:
+    return Answers(_encoded(answers) if form in MANY else answers, form, Counter([one.label for one in answers]))
+
+
+def _scores(
+    starts: NDArray[np.uint64], columns: NDArray[np.uint64], values: NDArray[np.float64], w: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Of rows of columns and values, as `Classifier.score_of` scores each."""
+    none = np.zeros(len(starts) - 1)
+    return scored(Batch(starts, columns, values, none, none), w)[0]
+
+
+def _predictions(by: Classifier, scores: NDArray[np.float64], unknown: Sequence[int], top: int) -> list[Prediction]:
+    if by.identity.multiclass:
+        return [_prediction(by, s, strange, top) for s, strange in zip(scores, unknown, strict=True)]
+    labels, of = by.identity.labels or (-1, 1), by.probability
+    each = zip(by.identity.decide(scores).tolist(), scores.tolist(), unknown, strict=True)
+    return [Prediction(labels[place], s, strange, UNSET if of is None else of(s)) for place, s, strange in each]
+
+
+def _encoded(rows: Sequence[msgspec.Struct]) -> Any:
+    """The JSON of a list, some at a time, so that a thread that makes it does not hold the interpreter for long."""
+    parts = [msgspec.json.encode(rows[i : i + ENCODED])[1:-1] for i in range(0, len(rows), ENCODED)]
+    return msgspec.Raw(b"[%b]" % b",".join(parts))
 
 
 def _contributions(
@@ -264,13 +398,14 @@ def _contributions(
 ) -> list[Contribution]:
     """The terms of a score under the weights w, or those less others, largest first."""
     learner, _, _, scaler = now
-    known = [term for term in learner.columns.explain(features) if term[1] < len(w)]
     rows = []
-    for name, column, value in (("bias", 0, 1), *known):
-        weight = float(w[column]) if less is None else float(w[column] - less[column])
-        x = float(scaler.value(column, value) if scaler else value)
-        rows.append(Contribution(name, float(value), weight, weight * x, x if scaler else UNSET))
-    return sorted(rows, key=lambda row: -abs(row.product))
+    for name, column, value in (("bias", 0, 1), *learner.columns.explain(features)):
+        if column < len(w):
+            weight = float(w[column]) if less is None else float(w[column] - less[column])
+            x = float(scaler.value(column, value) if scaler else value)
+            rows.append(Contribution(name, float(value), weight, weight * x, x if scaler else UNSET))
+    rows.sort(key=lambda row: -abs(row.product))
+    return cast(list[Contribution], _encoded(rows))
 
 
 def _check_explained(instances: Sequence[Features], before: int = 0) -> int:
@@ -282,9 +417,14 @@ def _check_explained(instances: Sequence[Features], before: int = 0) -> int:
     return count
 
 
-def _check_scores(learner: Learner, instances: int, top: int) -> None:
+def _scores_of(by: Classifier, instances: int, top: int) -> int:
+    """How many scores of labels so many instances show."""
+    return instances * min(top, by.identity.classes) if by.identity.multiclass else 0
+
+
+def _check_scores(by: Classifier, instances: int, top: int) -> None:
     """Raise Rejected where the scores of so many instances are too many for one answer."""
-    if learner.identity.multiclass and instances * min(top, learner.identity.classes) > MAX_SCORES:
+    if _scores_of(by, instances, top) > MAX_SCORES:
         what = f"at most {MAX_SCORES:,} scores can be asked for in one request: ?top= says how many of each instance"
         raise Rejected("too-large", what, "/instances")
 

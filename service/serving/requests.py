@@ -51,13 +51,18 @@ def _reader(mode: Mode) -> Callable[[bytes], Any]:
 _READERS = {mode: _reader(mode) for mode in get_args(Mode)}
 
 
+def typed(body: bytes, mode: Mode) -> Any:
+    """A request of plain numbers, as msgspec reads it; raises its errors."""
+    return _READERS[mode](body)
+
+
 def read(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], str]:
     """The instances of a request body, and its form, of ONE or MANY; raises Rejected."""
     identity = flattener.identity
     if not flattener.plain:
         return _look(body, flattener, max_instances)
     try:
-        request = _READERS[identity.features](body)
+        request = typed(body, identity.features)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _look(body, flattener, max_instances)
     many = request.instances is not _UNSET
