@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
 from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.types import ASGIApp
 
 from service.monitoring.metrics import Metrics
 from service.serving import openapi, pages, problems, v1
@@ -17,6 +18,7 @@ from service.serving.models import Models
 from service.serving.openapi import responses
 from service.serving.predictor import Predictor
 from service.serving.problems import Refusal
+from service.serving.short import Short
 from service.serving.tokens import Tokens
 from service.snapshots.store import RedisStore
 
@@ -64,11 +66,7 @@ def create_app(
     problems.install(app)
     pages.install(app)
     in_flight = InFlight(limits.in_flight, limits.body_bytes, limits.body_seconds)
-    v1.install(app, models, Predictor(models, metrics, limits.instances), store, in_flight)
-    # What is added later is around it.
-    if tokens or metrics_tokens:
-        app.add_middleware(Access, tokens=tokens, metrics_tokens=metrics_tokens)
-    app.add_middleware(Edge, metrics=metrics, stopping=stopping, in_flight=in_flight)
+    short = v1.install(app, models, Predictor(models, metrics, limits.instances), store, in_flight)
 
     @app.get("/livez", responses=responses([Live]))
     async def live() -> Response:
@@ -89,4 +87,9 @@ def create_app(
 
     document = openapi.described(app.openapi(), [*v1.ANSWERS, Live, Ready])
     app.openapi = openapi.following(document, models, limits.instances)  # type: ignore[method-assign]
+    # Not as FastAPI's own middleware: a prediction would go through all of it.
+    within: ASGIApp = Short(app.build_middleware_stack(), *short)
+    if tokens or metrics_tokens:
+        within = Access(within, tokens, metrics_tokens)
+    app.middleware_stack = Edge(within, metrics, stopping, in_flight)
     return app

@@ -30,6 +30,9 @@ MAX_PIPELINED = 32
 """Requests of one connection that came before their turn."""
 MAX_UNREAD_BYTES = 64 << 20
 """Of answers that nobody has read yet."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+MAX_JOINED_BYTES = 64 << 10
+"""Of a body's first bytes that are copied behind the head."""
 LINGER_SECONDS = 1.0
 """For a client to read why it is refused, while what it still sends is thrown away."""
 HEADERS = [
@@ -108,6 +111,35 @@ class Connections:
         """End those whose time is over."""
         for connection in list(self._all):
             connection.check()
+
+
+class _Joined:
+    """A request's way to its client: the head of the answer goes with what follows it, as one write is half of two."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """The head waits for the body, which uvicorn writes next, if only as no bytes."""
+        if self._head is None and data != CONTINUE:
+            self._head = data
+            return
+        if len(data) > MAX_JOINED_BYTES:
+            self._flush()
+        self._transport.write(self._head + data if self._head else data)
+        self._head = self._head and b""
+
+    def close(self) -> None:
+        """When all is sent."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
 
 
 class _Refused(Exception):
@@ -242,6 +274,8 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if cycle.scope["method"] != "HEAD":  # whose answer is a head alone
+            cycle.transport = cast(Any, _Joined(self.transport))
         if self._unread:
             self._next = cycle, app
         else:
@@ -276,6 +310,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 server_header=False,
+                proxy_headers=False,  # of who asks and by which scheme nothing is made
                 timeout_graceful_shutdown=stop_seconds,
             )
         )

@@ -4,7 +4,7 @@ import asyncio
 import math
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
@@ -138,9 +138,8 @@ class Predictor:
         self._models, self._metrics, self._max_instances = models, metrics, max_instances
         # More threads at a time would only take the interpreter from the loop, and memory.
         self._beside = asyncio.Semaphore(1)
-        self._counted: dict[
-            tuple[str, type, Any], prometheus_client.Counter
-        ] = {}  # to look one up in the metrics takes longer
+        # To look one up in the metrics takes longer.
+        self._counted: dict[tuple[str, type, Any], prometheus_client.Counter] = {}
 
     def answering(self, name: str) -> Answering:
         """What answers for a model; raises UnknownModel, and Unanswerable also where it diverged."""
@@ -156,13 +155,12 @@ class Predictor:
 
         Raises Rejected, and as `answering` and `Answering.by`.
         """
-        a, instances, form = self.answering(name), list[Features](), ""
+        a = self.answering(name)
         who, by = a.by(candidate)
-        large = len(body) > LARGE
+        learner, large = a.learner, len(body) > LARGE
         if not large:
-            instances, form = requests.read(body, a.learner.flattener, self._max_instances)
-            large = a.learner.identity.multiclass and len(instances) * a.learner.identity.classes > IN_A_TURN
-            large = large or (explain and sum(map(len, instances)) > EXPLAINED_IN_A_TURN)
+            instances, form = requests.read(body, learner.flattener, self._max_instances)
+            large = (explain or len(instances) > 1) and _is_large(learner, instances, explain)
         if large:
             async with self._beside:
                 a, who, ahead, made = await self._answer_large(name, candidate, body, explain, top)
@@ -171,9 +169,9 @@ class Predictor:
             _check_scores(by, len(instances), top)
             if explain:
                 _check_explained(instances)
-            answers, ahead = [answer(a.learner, by, features, explain, top) for features in instances], a.ahead
+            answers = [answer(learner, by, features, explain, top) for features in instances]
             _check_finite(answers, form)
-            made = Answers(answers, form, Counter([answer.label for answer in answers]))
+            made, ahead = Answers(answers, form, _counted(answers)), a.ahead
         # Of many labels there would be as many series.
         few = a.learner.identity.classes <= MAX_LABELS
         for label, n in made.labels.items():
@@ -212,19 +210,22 @@ class Predictor:
 
 
 class Moment(NamedTuple):
-    """A model as it is now: its weights are a copy, and columns that come later are not among them."""
+    """A model at one time: columns that come later are not among its own."""
 
     learner: Learner
     by: Classifier
     """It, or the candidate that answers."""
-    weights: NDArray[np.float64]
+    columns: int
+    served_at: Callable[[Any], NDArray[np.float64]]
+    """The weights of these columns."""
     scaler: Scaler | None
 
 
 def moment(learner: Learner, by: Classifier | None = None) -> Moment:
-    """The model as it is in this turn of the loop."""
+    """The model as it is in this turn of the loop, for later: its weights are a copy."""
     by = by or learner
-    return Moment(learner, by, np.array(by.served), learner.scaler and learner.scaler.copy())
+    w = by.served if by.averaged else by.served.copy()
+    return Moment(learner, by, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())
 
 
 def answer(learner: Learner, by: Classifier, features: Features, explain: bool = False, top: int = TOP) -> Prediction:
@@ -232,7 +233,7 @@ def answer(learner: Learner, by: Classifier, features: Features, explain: bool =
     score, unknown = learner.score(features, by)
     one = _prediction(by, score, unknown, top)
     if explain:
-        _explain(one, Moment(learner, by, by.served, learner.scaler), features, score)
+        _explain(one, Moment(learner, by, len(learner.columns), by.served_at, learner.scaler), features, score)
     return one
 
 
@@ -256,11 +257,11 @@ def _ranked(scores: NDArray[np.float64]) -> NDArray[np.intp]:
 def _explain(one: Prediction, now: Moment, features: Features, score: Scores) -> None:
     """Add each known feature's share: of the score, or of classes what the label is ahead of the runner-up."""
     if isinstance(score, float):
-        one.contributions = _contributions(now, features, now.weights)
+        one.contributions = _contributions(now, features)
         return
     first, second = _ranked(score)[:2].tolist()
     one.runner_up = (now.learner.identity.labels or ())[second]
-    one.contributions = _contributions(now, features, now.weights[:, first], now.weights[:, second])
+    one.contributions = _contributions(now, features, (first, second))
 
 
 def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, top: int = TOP) -> Answers:
@@ -268,7 +269,8 @@ def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, to
 
     For a thread: it reads of the learner only what does not change, and columns that are there for good.
     """
-    learner, by, w, scaler = now
+    learner, by, count, served_at, scaler = now
+    w = served_at(slice(None))
     answers: list[Prediction] = []
     form, explained = "", 0
     for found, form in requests.pieces(body, learner.flattener, max_instances):
@@ -277,7 +279,7 @@ def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, to
         unknown = []
         for features in found:
             pairs, strange = learner.columns.find(features)
-            known = [pair for pair in pairs if pair[0] < len(w)]
+            known = [pair for pair in pairs if pair[0] < count]
             unknown.append(strange + len(pairs) - len(known))
             known = scaler.merged(known) if scaler else known
             columns.fromlist([column for column, _ in known])
@@ -368,7 +370,19 @@ def answer_alike(now: Gathered, first: alike.Alike, body: bytes, max_instances: 
 
 
 def _made(answers: list[Prediction], form: str) -> Answers:
-    return Answers(_encoded(answers) if form in MANY else answers, form, Counter([one.label for one in answers]))
+    return Answers(_encoded(answers) if form in MANY else answers, form, _counted(answers))
+
+
+def _counted(answers: Sequence[Prediction]) -> Mapping[Any, int]:
+    labels = [one.label for one in answers]
+    return {labels[0]: 1} if len(labels) == 1 else Counter(labels)
+
+
+def _is_large(learner: Learner, instances: Sequence[Features], explain: bool) -> bool:
+    """Whether to answer takes too long for a turn of the loop."""
+    identity = learner.identity
+    scores = len(instances) * identity.classes if identity.multiclass else 0
+    return scores > IN_A_TURN or (explain and sum(map(len, instances)) > EXPLAINED_IN_A_TURN)
 
 
 def _scores(
@@ -393,17 +407,17 @@ def _encoded(rows: Sequence[msgspec.Struct]) -> Any:
     return msgspec.Raw(b"[%b]" % b",".join(parts))
 
 
-def _contributions(
-    now: Moment, features: Features, w: NDArray[np.float64], less: NDArray[np.float64] | None = None
-) -> list[Contribution]:
-    """The terms of a score under the weights w, or those less others, largest first."""
-    learner, _, _, scaler = now
+def _contributions(now: Moment, features: Features, classes: tuple[int, int] | None = None) -> list[Contribution]:
+    """The terms of a score, of classes of the one's less the other's, largest first."""
+    learner, _, count, served_at, scaler = now
+    known = [term for term in learner.columns.explain(features) if term[1] < count]
+    w = served_at(np.array([0, *(column for _, column, _ in known)], np.intp))
+    if classes is not None:
+        w = w[:, classes[0]] - w[:, classes[1]]
     rows = []
-    for name, column, value in (("bias", 0, 1), *learner.columns.explain(features)):
-        if column < len(w):
-            weight = float(w[column]) if less is None else float(w[column] - less[column])
-            x = float(scaler.value(column, value) if scaler else value)
-            rows.append(Contribution(name, float(value), weight, weight * x, x if scaler else UNSET))
+    for (name, column, value), weight in zip((("bias", 0, 1), *known), w.tolist(), strict=True):
+        x = float(scaler.value(column, value) if scaler else value)
+        rows.append(Contribution(name, float(value), weight, weight * x, x if scaler else UNSET))
     rows.sort(key=lambda row: -abs(row.product))
     return cast(list[Contribution], _encoded(rows))
 

@@ -58,6 +58,11 @@ def answer_to(error: Exception) -> Response:
     return response(getattr(error, "status", 404 if unknown else 503), str(error))
 
 
+def defect() -> Response:
+    """The problem document of an error that is ours, and goes on to the log."""
+    return response(500, "the service failed on this request; its log says why")
+
+
 def install(app: FastAPI) -> None:
     """Answer every error of `app` with a problem document."""
 
@@ -81,4 +86,4 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def _defect(_request: Request, _error: Exception) -> Response:
-        return response(500, "the service failed on this request; its log says why")
+        return defect()

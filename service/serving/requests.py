@@ -69,13 +69,12 @@ def read(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Fe
     one = [request.features] if request.features is not _UNSET else []
     found = [instance.features for instance in request.instances] if many else one
     # As many colons as members: nothing is given twice or unknown. See events.Decoder.
-    members = 1 + (len(found) if many else 0) + sum(map(names_in, found))
-    if not (
-        many == (not one)
-        and body.count(b":") == members
-        and len(found) <= max_instances
-        and all(certain(features, identity) for features in found)
-    ):
+    members = 1 + (len(found) if many else 0)
+    sure = many == (not one) and len(found) <= max_instances
+    for features in found if sure else ():
+        members += names_in(features)
+        sure = sure and certain(features, identity)
+    if not sure or body.count(b":") != members:
         return _look(body, flattener, max_instances)
     return found, "instances" if many else "features"
 

@@ -19,6 +19,10 @@ LONGEST_KNOWN = 200
 """So many query strings of so many bytes are remembered at most."""
 
 
+AnswersOne = Callable[..., Awaitable[Response]]
+"""Of a name, a request and the parameters."""
+
+
 class Known:
     """What query strings mean, once FastAPI has said it."""
 
@@ -38,8 +42,7 @@ class Known:
 class Short:
     """Calls the function of one route, whose path has one name in it, with the parameters of a known query string."""
 
-    def __init__(self, app: ASGIApp, route: APIRoute, answer: Callable[..., Awaitable[Response]], known: Known) -> None:
-        """`answer` takes the name, the request and the parameters."""
+    def __init__(self, app: ASGIApp, route: APIRoute, answer: AnswersOne, known: Known) -> None:
         self._app, self._route, self._answer, self._known = app, route, answer, known.get
         self._before, self._behind = route.path.split("{name}")
 
@@ -55,5 +58,8 @@ class Short:
                     response = await self._answer(name, Request(scope, receive), *parameters)
                 except problems.ANSWERED as error:
                     response = problems.answer_to(error)
+                except Exception:
+                    await problems.defect()(scope, receive, send)
+                    raise
                 return await response(scope, receive, send)
         await self._app(scope, receive, send)

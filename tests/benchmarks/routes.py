@@ -1,6 +1,8 @@
 """What predictions are measured beside, as a server each: `python tests/benchmarks/routes.py constant|river PORT`."""
 
 import sys
+from collections.abc import Hashable
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -39,7 +41,7 @@ def river() -> FastAPI:
 
     @app.post(PATH)
     async def predict(name: str, body: Body) -> dict[str, object]:  # noqa: ARG001
-        return {"model": "m", "label": model.predict_one({**body.features})}
+        return {"model": "m", "label": model.predict_one(cast(dict[Hashable, Any], body.features))}
 
     return app
 
