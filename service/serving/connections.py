@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.serving import problems
+from service.serving.edge import WHOLE
 from service.serving.encrypted import Encrypted
 
 MAX_HEAD_BYTES = 64 << 10
@@ -61,6 +62,14 @@ class Connections:
         self._needed = needed
         self._all: dict[Connection, None] = {}
         self._unread: dict[Connection, None] = {}
+        self._every: list[tuple[bytes, bytes]] = []
+        self._text = b""
+
+    def headers(self, every: list[tuple[bytes, bytes]]) -> bytes:
+        """The text of these, which are the same for a second."""
+        if every is not self._every:
+            self._every, self._text = every, b"".join(b"%b: %b\r\n" % header for header in every)
+        return self._text
 
     def add(self, new: "Connection") -> None:
         """Take it in; beyond the bound another one ends: an idle one if there is any, or one that keeps us waiting."""
@@ -116,15 +125,16 @@ class Connections:
 class _Joined:
     """A request's way to its client: the head of the answer goes with what follows it, as one write is half of two."""
 
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
+    def __init__(self, transport: Any, headers: bytes) -> None:
+        """`headers` are those of every answer."""
+        self._transport, self._headers = transport, headers
         self._head: bytes | None = None
         self.is_closing = transport.is_closing
 
     def write(self, data: bytes) -> None:
         """The head waits for the body, which uvicorn writes next, if only as no bytes."""
         if self._head is None and data != CONTINUE:
-            self._head = data
+            self._head = b"%b%b\r\n" % (data[:-2], self._headers)
             return
         if len(data) > MAX_JOINED_BYTES:
             self._flush()
@@ -263,6 +273,10 @@ class Connection(HttpToolsProtocol):
         self._went_on = True
         super().on_body(body)
 
+    def on_message_complete(self) -> None:  # noqa: D102
+        super().on_message_complete()
+        cast(Any, self.cycle.scope)[WHOLE] = True
+
     def _stop(self, *why: Any) -> NoReturn:
         self._why = why
         raise _Refused
@@ -275,7 +289,8 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if cycle.scope["method"] != "HEAD":  # whose answer is a head alone
-            cycle.transport = cast(Any, _Joined(self.transport))
+            cycle.transport = cast(Any, _Joined(self.transport, self._others.headers(cycle.default_headers)))
+            cycle.default_headers = []
         if self._unread:
             self._next = cycle, app
         else:

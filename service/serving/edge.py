@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from fastapi import Request
 from prometheus_client import Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,21 +15,28 @@ BODIES = 8
 """So many of the largest may be held at a time, arriving or being answered."""
 SMALL_BODY = 64 << 10
 """Up to here a body is never refused for what others hold: there are no more of them than connections."""
+WHOLE = "perceptron.whole"
+"""In the scope of a request whose body is there: nothing is to be waited for."""
 _TAKEN = "perceptron.in_flight"
 
 
 class _Body:
     """One that arrives, and the end of the time that it has. (`asyncio.timeout` costs a tenth of a prediction.)"""
 
-    def __init__(self, seconds: float) -> None:
+    timer: asyncio.TimerHandle | None = None
+
+    def __init__(self) -> None:
+        self.size, self.late = 0, False
+
+    def begin(self, seconds: float) -> None:
+        """Wait for it so long: then what waits, the task that calls this, is cancelled."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - requests are answered in tasks
-        self.size, self.late = 0, False
         self._task, self._cancelling = task, task.cancelling()
         self.timer = asyncio.get_running_loop().call_later(seconds, self.end)
 
     def end(self) -> None:
-        """Wait for it no more: what waits is cancelled."""
+        """Wait for it no more."""
         if not self.late:
             self.late = True
             self._task.cancel()
@@ -50,17 +56,19 @@ class InFlight:
         self._arriving: dict[_Body, None] = {}
         self._held = 0  # bytes of all bodies, arriving or being answered
 
-    async def read(self, request: Request) -> bytes:
-        """The request's body, counted as it streams in, and a place for the request; raises Refusal."""
-        media = _media(request.scope)
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """A request's body, counted as it streams in, and a place for the request; raises Refusal."""
+        media = _media(scope)
         if media != "application/json" and not media.endswith("+json"):
             raise Refusal(415, "send the body as JSON, with the header content-type: application/json")
         parts: list[bytes] = []
-        body, more = _Body(self._body_seconds), True
+        body, more = _Body(), True
+        if WHOLE not in scope:
+            body.begin(self._body_seconds)
         self._arriving[body] = None
         try:
             while more:
-                message = await request.receive()
+                message = await receive()
                 if message["type"] == "http.disconnect":
                     # Nobody reads this answer, but it is counted, and no defect of ours.
                     raise Refusal(400, "the connection ended before the body did")
@@ -68,14 +76,15 @@ class InFlight:
                 if part := message.get("body"):
                     self._arrived(body, len(part))
                     parts.append(part)
-            self.take(request, body.size)
+            self.take(scope, body.size)
         except asyncio.CancelledError:
             if not body.ended:
                 raise
             self._not_given_way(body)
             raise Refusal(408, f"the body did not arrive within {self._body_seconds:g} seconds") from None
         finally:
-            body.timer.cancel()
+            if body.timer is not None:
+                body.timer.cancel()
             if body in self._arriving:
                 self._given_way(body)
         return b"".join(parts)
@@ -102,13 +111,13 @@ class InFlight:
         if body not in self._arriving:
             raise Refusal(503, "too many bytes of request bodies at a time")
 
-    def take(self, request: Request, body_bytes: int = 0) -> None:
-        """A place, until the request is `done`; raises Refusal where all are taken."""
+    def take(self, scope: Scope, body_bytes: int = 0) -> None:
+        """A place for a request, until the request is `done`; raises Refusal where all are taken."""
         if not self._places:
             raise Refusal(503, "too many requests at a time")
         self._places -= 1
         self._held += body_bytes
-        request.scope[_TAKEN] = body_bytes
+        scope[_TAKEN] = body_bytes
 
     def done(self, scope: Scope) -> None:
         """The request of this scope is answered."""

@@ -7,7 +7,6 @@ a request with the same one then has the same parameters. So whatever is odd tak
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import Request
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,7 +19,7 @@ LONGEST_KNOWN = 200
 
 
 AnswersOne = Callable[..., Awaitable[Response]]
-"""Of a name, a request and the parameters."""
+"""Of a name, a request's scope and what receives its body, and the parameters."""
 
 
 class Known:
@@ -55,7 +54,7 @@ class Short:
             if fits and parameters is not None:
                 scope["route"] = self._route
                 try:
-                    response = await self._answer(name, Request(scope, receive), *parameters)
+                    response = await self._answer(name, scope, receive, *parameters)
                 except problems.ANSWERED as error:
                     response = problems.answer_to(error)
                 except Exception:

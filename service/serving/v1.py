@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
+from starlette.types import Receive, Scope
 
 from service.errors import DependencyError, Rejected, SnapshotDamaged
 from service.learning.classifier import Classifier
@@ -102,11 +103,13 @@ def install(
         `?candidate=NAME` has that one answer.
         """
         known.add(request.scope, (explain, top, candidate))
-        return await predict(name, request, explain, top, candidate)
+        return await predict(name, request.scope, request.receive, explain, top, candidate)
 
-    async def predict(name: str, request: Request, explain: bool, top: int, candidate: str | None) -> Response:
+    async def predict(
+        name: str, scope: Scope, receive: Receive, explain: bool, top: int, candidate: str | None
+    ) -> Response:
         predictor.answering(name).by(candidate)  # before a body is waited for
-        return encoded(await predictor.predict(name, await in_flight.read(request), explain, top, candidate))
+        return encoded(await predictor.predict(name, await in_flight.read(scope, receive), explain, top, candidate))
 
     @app.get("/v1/models", responses=responses([ModelList]))
     async def list_models() -> Response:
@@ -155,7 +158,7 @@ def install(
     async def versions(name: str, request: Request) -> Response:
         """The versions kept for rollback, oldest first."""
         a = models.answering(name)[1]
-        in_flight.take(request)
+        in_flight.take(request.scope)
         try:
             found = await store.kept(name, [v.version for v in a.head.kept])
             kept = codec.kept(a.head, a.digest, found)
