@@ -6,7 +6,6 @@ compares everything but the numbers byte by byte, and msgspec reads these as one
 """
 
 import re
-from array import array
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -21,8 +20,8 @@ from service.serving.requests import LARGE, typed
 
 NUMBERS = 10_000
 """Read at a time, so that nothing holds the interpreter for long."""
-LONGEST = 32
-"""Bytes of such a number and its comma, on average: the longest that a program writes has 24."""
+MOST_DIGITS = 15
+"""Of a number that is read here; fewer than 2^53."""
 _SPACE = rb"[ \t\n\r]*"
 _FIRST = {
     bracket: re.compile(rb'%b\{%b"instances"%b:%b\[%b(\{%b"features"%b:%b%b%b\})' % (*[_SPACE] * 8, features, _SPACE))
@@ -34,6 +33,8 @@ _NUMBER = re.compile(rb'("(?:[^"\\]|\\.)*")|[-+.0-9eE]+')
 _HERE = b"\0"
 """Stands for a number in a template: JSON has no such byte."""
 _ZERO, _NINE, _DOT, _MINUS, _PLUS, _SMALL_E, _LARGE_E, _COMMA = b"09.-+eE,"
+_POWERS = 10.0 ** np.arange(MOST_DIGITS + 1)
+_WHITE = b" ", b"\t", b"\n", b"\r"
 _floats = msgspec.json.Decoder(list[float]).decode
 
 
@@ -70,19 +71,22 @@ def values(body: bytes, alike: Alike, max_instances: int) -> Iterator[NDArray[np
     For a thread.
     """
     template = _NUMBER.sub(lambda part: part[1] or _HERE, body[alike.begin : alike.end])
-    after = _BETWEEN.match(body, alike.end)
-    width, at, count, more = len(alike.features), alike.begin, 0, True
-    text = np.empty(min(len(body), LONGEST * NUMBERS) + 1, np.uint8)
+    after, width = _BETWEEN.match(body, alike.end), len(alike.features)
+    at, count, more = alike.begin, 0, body[-1:] in (b"}", *_WHITE)
+    text = np.empty(len(body), np.uint8)  # numbers and commas in place of what stands between them: no more
     while more:
-        asked = template, after[0] if after else b",", text, max(1, NUMBERS // width)
-        at, rows, used, more = _read(body, at, *asked)
+        found = np.empty((max(1, NUMBERS // width), width))
+        odd = np.empty(found.size, np.intp)
+        at, rows, strange, used, more = _read(
+            body, at, template, after[0] if after else b",", found.ravel(), text, odd, len(found)
+        )
         count += rows
+        found = found[:rows]
         try:
-            numbers = array("d", _floats(b"[%b]" % text[: max(used - 1, 0)].tobytes()))
+            if strange:
+                found.ravel()[odd[:strange]] = _floats(b"[%b]" % text[: used - 1].tobytes())
         except msgspec.MsgspecError:
-            yield None
-            return
-        found = np.frombuffer(numbers).reshape(rows, width)
+            rows = 0
         if not rows or count > max_instances or not np.abs(found).max() <= MAX_VALUE:
             yield None
             return
@@ -92,36 +96,71 @@ def values(body: bytes, alike: Alike, max_instances: int) -> Iterator[NDArray[np
 
 
 @compiled
-def _read(body: bytes, at: int, template: bytes, between: bytes, text: Any, most: int) -> tuple[int, int, int, bool]:
-    """Copy the numbers of at most so many instances, a comma behind each.
+def _read(
+    body: bytes, at: int, template: bytes, between: bytes, values: Any, text: Any, odd: Any, most: int
+) -> tuple[int, int, int, int, bool]:
+    """Read the numbers of at most so many instances of a body that does not end with a number.
 
-    Returns where it stopped, behind how many instances, how much text they have, and whether another one follows.
+    Of those that are not simple the text is copied, a comma behind each, and which ones they are. Returns where it
+    stopped, behind how many instances, how many such numbers and how much text there is, and whether more may follow.
     """
-    rows = used = 0
-    end, size, room = at, len(body), len(text)
+    rows = strange = used = number = 0
+    end, size = at, len(body)
     while rows < most:
-        i, begun = at, used
+        i, strange_before, used_before = at, strange, used
         for c in template:
-            if c == 0:
-                first = i
-                while i < size and used < room - 1 and _of_number(body[i]):
+            if c != 0:
+                if i >= size or body[i] != c:
+                    return end, rows, strange_before, used_before, False
+                i += 1
+                continue
+            if i >= size:
+                return end, rows, strange_before, used_before, False
+            first = i
+            values[number], i = _simple(body, i)
+            if i < 0:
+                i, odd[strange] = first, number
+                while _of_number(body[i]):
                     text[used] = body[i]
                     i, used = i + 1, used + 1
                 if i == first:
-                    return end, rows, begun, False
+                    return end, rows, strange_before, used_before, False
                 text[used] = _COMMA
-                used += 1
-            else:
-                if i >= size or body[i] != c or used >= room - 1:
-                    return end, rows, begun, False
-                i += 1
+                strange, used = strange + 1, used + 1
+            number += 1
         end, rows = i, rows + 1
         for c in between:
             if i >= size or body[i] != c:
-                return end, rows, used, False
+                return end, rows, strange, used, False
             i += 1
         at = i
-    return at, rows, used, True
+    return at, rows, strange, used, True
+
+
+@compiled
+def _simple(body: bytes, i: int) -> tuple[float, int]:
+    """A number of few digits and no exponent, and where it ends, or -1 where it is none.
+
+    Its digits as an integer and the power of ten are floats exactly, so that their quotient is rounded rightly.
+    """
+    negative = body[i] == _MINUS
+    i += negative
+    first, whole, digits = i, 0, 0
+    while _ZERO <= body[i] <= _NINE and i - first <= MOST_DIGITS:
+        digits = 10 * digits + (body[i] - _ZERO)
+        i += 1
+    whole, decimals = i - first, 0
+    if body[i] == _DOT:
+        i += 1
+        while _ZERO <= body[i] <= _NINE and whole + decimals <= MOST_DIGITS:
+            digits = 10 * digits + (body[i] - _ZERO)
+            i, decimals = i + 1, decimals + 1
+        if decimals == 0:
+            return 0.0, -1
+    if whole == 0 or (whole > 1 and body[first] == _ZERO) or whole + decimals > MOST_DIGITS or _of_number(body[i]):
+        return 0.0, -1
+    value = digits / _POWERS[decimals]
+    return -value if negative else value, i
 
 
 @compiled

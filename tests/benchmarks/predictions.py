@@ -98,7 +98,7 @@ def figures() -> list[Figure]:
 
 def names() -> list[str]:
     """Of the features."""
-    return [f"feature_{i}" for i in range(FEATURES)]
+    return [f"n{i}" for i in range(FEATURES)]
 
 
 def _script(file: Path, instances: int) -> Path:

@@ -37,7 +37,7 @@ def river() -> FastAPI:
 
     app, model = FastAPI(), Perceptron()
     for i in range(100):
-        model.learn_one({f"feature_{j}": (i * j % 7) - 3.0 for j in range(20)}, bool(i % 2))
+        model.learn_one({f"n{j}": (i * j % 7) - 3.0 for j in range(20)}, bool(i % 2))
 
     @app.post(PATH)
     async def predict(name: str, body: Body) -> dict[str, object]:  # noqa: ARG001
