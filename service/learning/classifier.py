@@ -6,6 +6,7 @@ A model is one, which also reads the log: `learner.Learner`.
 import math
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -142,9 +143,11 @@ class Classifier:
         average = self.average if self.averaged else None
         return self.weights if average is None else average
 
-    def served_at(self, columns: NDArray[np.intp]) -> NDArray[np.float64]:
-        """The weights that answer, of these columns; a copy."""
-        return self._w[columns] - self._late[columns] * self._part if self.averaged else self._w[columns]
+    def served_at(self, columns: NDArray[np.intp] | slice, label: int | None = None) -> NDArray[np.float64]:
+        """The weights that answer, of these columns, of classes perhaps of this label alone; a slice may be a view."""
+        at: Any = columns if label is None else (columns, label)
+        w: NDArray[np.float64] = self._w[at]
+        return w - self._late[at] * self._part if self.averaged else w
 
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
@@ -261,13 +264,17 @@ class Classifier:
 
     def largest(self, count: int, label: int = 0) -> list[int]:
         """The columns of the largest weights by size, the bias aside, largest first; of classes those of this label."""
-        weights = self.served[1:]
-        sizes = np.abs(weights[:, label] if self.identity.multiclass else weights)
-        least = np.partition(sizes, -count)[-count] if count < len(sizes) else 0.0
-        above, equal = np.flatnonzero(sizes > least), np.flatnonzero(sizes == least)
-        chosen = np.concatenate([above, equal[: count - len(above)]])
-        order = np.lexsort((chosen, -sizes[chosen]))[:count]
-        return [int(i) + 1 for i in chosen[order]]
+        return largest(self.served[:, label] if self.identity.multiclass else self.served, count)
+
+
+def largest(weights: NDArray[np.float64], count: int) -> list[int]:
+    """The columns of the largest weights by size, the bias aside, largest first."""
+    sizes = np.abs(weights[1:])
+    least = np.partition(sizes, -count)[-count] if count < len(sizes) else 0.0
+    above, equal = np.flatnonzero(sizes > least), np.flatnonzero(sizes == least)
+    chosen = np.concatenate([above, equal[: count - len(above)]])
+    order = np.lexsort((chosen, -sizes[chosen]))[:count]
+    return [int(i) + 1 for i in chosen[order]]
 
 
 @compiled

@@ -10,6 +10,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Literal, TypeVar
@@ -53,6 +54,8 @@ ANSWER_SECONDS = 2
 """For the last saves, then for requests in flight. With leaving the group it all stays within ten seconds."""
 LONGEST_PAUSE = 5.0
 """Between two tries of a dependency: soon enough once it answers, and no flood while it does not."""
+SWITCH_SECONDS = 0.001
+"""For so long the event loop waits for a thread that holds the interpreter."""
 FIND_SECONDS = 2.0
 """Between two looks of a replica for models that it does not know."""
 
@@ -116,7 +119,7 @@ class Service:
         Raises PerceptronError when the process cannot go on.
         """
         settings = self._settings
-        listening = http.bind(settings.http.host, settings.http.port)
+        listening = http.bind(settings.http.host, settings.http.port, settings.http.reuse_port)
         for warning in settings.warnings:
             self._log.warning(warning)
         loop = asyncio.get_running_loop()
@@ -317,5 +320,6 @@ def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
 def run(settings: Settings) -> int:
     """Run one process to its end; returns the exit code."""
     settings.check_work()
+    sys.setswitchinterval(SWITCH_SECONDS)
     number = uvloop.run(Service(settings).run())
     return 130 if number == signal.SIGINT else 0

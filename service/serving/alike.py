@@ -145,7 +145,7 @@ def _simple(body: bytes, i: int) -> tuple[float, int]:
     """
     negative = body[i] == _MINUS
     i += negative
-    first, whole, digits = i, 0, 0
+    first, digits = i, 0
     while _ZERO <= body[i] <= _NINE and i - first <= MOST_DIGITS:
         digits = 10 * digits + (body[i] - _ZERO)
         i += 1
@@ -160,7 +160,8 @@ def _simple(body: bytes, i: int) -> tuple[float, int]:
     if whole == 0 or (whole > 1 and body[first] == _ZERO) or whole + decimals > MOST_DIGITS or _of_number(body[i]):
         return 0.0, -1
     value = digits / _POWERS[decimals]
-    return -value if negative else value, i
+    # As it is read elsewhere, where an integer has no negative zero.
+    return -value if negative and (digits > 0 or decimals > 0) else value, i
 
 
 @compiled

@@ -3,8 +3,9 @@
 Handlers are `async def` only: a plain one would run in a thread and see half an update.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from starlette.types import Receive, Scope
 
 from service.errors import DependencyError, Rejected, SnapshotDamaged
-from service.learning.classifier import Classifier
+from service.learning.classifier import Classifier, largest
 from service.learning.identity import MAX_CLASSES, Identity, listed
 from service.serving.edge import InFlight
 from service.serving.models import Models
@@ -29,7 +30,11 @@ from service.snapshots import codec
 from service.snapshots.store import RedisStore
 
 MAX_PAGE = 10_000
-"""Weights in one answer, which is made in one turn of the loop."""
+"""Weights in one answer."""
+IN_A_TURN = 500
+"""Of them in one turn of the loop."""
+BIAS = np.zeros(1, np.intp)
+"""Its column."""
 
 
 class ModelList(msgspec.Struct, forbid_unknown_fields=True):
@@ -130,6 +135,7 @@ def install(
     @app.get("/v1/models/{name}/weights", responses=responses([Weights], 404, 422, 503))
     async def weights(
         name: str,
+        request: Request,
         one: Annotated[
             list[str],
             Query(alias="name", default_factory=list, description="this one, commas and all; may be given again"),
@@ -146,13 +152,21 @@ def install(
         """Some weights by name (`names`, `name`), the largest of these or of all (`top`), or all in pages (`limit`)."""
         a = models.answering(name)[1]
         learner, (who, by) = a.learner, a.by(candidate)
-        place = _place(learner.identity, label)
+        place, names_of = _place(learner.identity, label), learner.columns.name_of
         wanted = one if names is None else [*one, *names.split(",")]
-        w = by.served if place is None else by.served[:, place]
-        chosen, after = _choose(by, wanted, top, limit, cursor, w, place or 0)
-        rows = [Weight(learner.columns.name_of(c), c, float(w[c])) for c in chosen]
-        whose = UNSET if place is None else (learner.identity.labels or ())[place]
-        return encoded(Weights(float(w[0]), rows, after, whose, UNSET if who is None else who))
+        in_flight.take(request.scope)
+        bias, whose = (
+            by.served_at(BIAS, place).item(),
+            UNSET if place is None else (learner.identity.labels or ())[place],
+        )
+        columns, w, after = await _choose(by, wanted, top, limit, cursor, place)
+        parts = []
+        for i in range(0, len(columns), IN_A_TURN):
+            rows = zip(columns[i : i + IN_A_TURN], w[i : i + IN_A_TURN].tolist(), strict=True)
+            parts.append(msgspec.json.encode([Weight(names_of(c), c, weight) for c, weight in rows])[1:-1])
+            await asyncio.sleep(0)
+        every: Any = msgspec.Raw(b"[%b]" % b",".join(parts))
+        return encoded(Weights(bias, every, after, whose, UNSET if who is None else who))
 
     @app.get("/v1/models/{name}/versions", responses=responses([Versions], 404, 503))
     async def versions(name: str, request: Request) -> Response:
@@ -203,23 +217,22 @@ def _place(identity: Identity, label: str | None) -> int | None:
     return place
 
 
-def _choose(
-    learner: Classifier,
-    wanted: Sequence[str],
-    top: int | None,
-    limit: int,
-    cursor: int,
-    w: NDArray[np.float64],
-    label: int,
-) -> tuple[Sequence[int], str | None]:
-    """Columns to show, and the cursor of the page after them."""
-    if wanted:
-        columns = [c for n in wanted if (c := learner.columns.column_of(n)) is not None]
-        if top is None:
-            return columns, None
-        return sorted(columns, key=lambda c: (-abs(w[c]), c))[:top], None
-    if top is not None:
-        return learner.largest(top, label), None
-    count = len(learner.columns)
+async def _choose(
+    by: Classifier, wanted: Sequence[str], top: int | None, limit: int, cursor: int, label: int | None
+) -> tuple[Sequence[int], NDArray[np.float64], str | None]:
+    """Columns to show, their weights in this turn of the loop, and the cursor of the page after them."""
+    count = len(by.columns)
+    if not wanted and top is not None:
+        w = by.served_at(slice(count), label)
+        copy = w if by.averaged else w.copy()
+        columns = await asyncio.to_thread(largest, copy, top)
+        return columns, copy[columns], None
     end = min(cursor + limit, count)
-    return range(cursor, end), str(end) if end < count else None
+    page: Sequence[int] = range(cursor, end)
+    if wanted:
+        page = [c for n in wanted if (c := by.columns.column_of(n)) is not None]
+    w = by.served_at(np.array(page, np.intp), label)
+    if wanted and top is not None:
+        order = np.lexsort((np.array(page), -np.abs(w)))[:top]
+        page, w = [page[i] for i in order.tolist()], w[order]
+    return page, w, str(end) if not wanted and end < count else None
