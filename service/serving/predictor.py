@@ -196,7 +196,7 @@ class Predictor:
             now = moment(a.learner, by)
             made = await asyncio.to_thread(answer_large, now, body, self._max_instances, explain, top)
             return a, who, ahead, made
-        found = gather(a.learner, by, first.features)
+        found = alike.gather(a.learner, by, first.features)
         alone = await asyncio.to_thread(answer_alike, found, first, body, self._max_instances, top)
         if alone is None:
             return await self._answer_large(name, candidate, body, explain, top, False)
@@ -297,63 +297,9 @@ def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, to
     return _made(answers, form)
 
 
-class Gathered(NamedTuple):
-    """What instances with these very features need of a model, as it is in this turn of the loop."""
-
-    by: Classifier
-    weights: NDArray[np.float64]
-    """The bias's, then those of the known features, a row for each column."""
-    known: NDArray[np.intp]
-    """Places of the known features among all."""
-    signs: NDArray[np.float64]
-    scaler: Scaler | None
-    """Of the known features, each a column."""
-    firsts: NDArray[np.intp]
-    """Places of the known features that are the first of their columns, among the known ones."""
-    more: list[tuple[int, int]]
-    """Of the others to which first one they are to be added, and their places."""
-    unknown: int
-
-    def meet(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values of rows with these features, as the weights meet them."""
-        x = values[:, self.known] * self.signs
-        if self.scaler:
-            x = self.scaler.rows(x)
-        if not self.more:
-            return x
-        merged = x[:, self.firsts]
-        for to, other in self.more:
-            merged[:, to] += x[:, other]
-        return merged
-
-
-def gather(learner: Learner, by: Classifier, features: Features) -> Gathered:
-    """What the model is for instances with these features."""
-    names = list(features) if isinstance(features, Mapping) else list(map(str, range(len(features))))
-    place = {name: i for i, name in enumerate(names)}
-    ones: Features = dict.fromkeys(names, 1.0) if isinstance(features, Mapping) else [1.0] * len(names)
-    known, columns, signs = [], [], []
-    for name, column, sign in learner.columns.explain(ones):
-        known.append(place[name])
-        columns.append(column)
-        signs.append(sign)
-    order: dict[int, int] = {}
-    firsts: list[int] = []
-    more = []
-    for i, column in enumerate(columns):
-        if column in order:
-            more.append((order[column], i))
-        else:
-            order[column] = len(firsts)
-            firsts.append(i)
-    return Gathered(
-        by, by.served_at(np.array([0, *order], np.intp)), np.array(known, np.intp), np.array(signs),
-        learner.scaler and learner.scaler.at(np.array(columns, np.intp)), np.array(firsts, np.intp), more,
-        len(names) - len(known),
-    )  # fmt: skip
-
-
-def answer_alike(now: Gathered, first: alike.Alike, body: bytes, max_instances: int, top: int = TOP) -> Answers | None:
+def answer_alike(
+    now: alike.Gathered, first: alike.Alike, body: bytes, max_instances: int, top: int = TOP
+) -> Answers | None:
     """What `answer_large` gives where the instances are written alike, else None. For a thread."""
     answers: list[Prediction] = []
     for values in alike.values(body, first, max_instances):

@@ -97,8 +97,9 @@ async def test_other_paths_and_methods_go_the_long_way() -> None:
     served = serve()
     await served.predict()
     for path, code in (
-        ("/v1/models/m", 405), ("/v1/models/predict", 405), ("/v1/models//predict", 404), ("/predict", 404),
-        ("/v1/models/a/b/predict", 404), ("/v1/models/m/predict/", 404), ("/v1/models/a%2Fb/predict", 404),
+        ("/v1/models/m", 405), ("/v1/models/m/weights", 405), ("/v1/modelsX/m/predict", 404),
+        ("/v1/models/predict", 405), ("/v1/models//predict", 404), ("/predict", 404), ("/v1/models/m/predict/", 404),
+        ("/v1/models/a/b/predict", 404), ("/v1/models/a%2Fb/predict", 404),
     ):  # fmt: skip
         assert (await served.predict(path=path)).status == code, path
     assert (await served.predict(method="GET")).status == 405
