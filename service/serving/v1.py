@@ -92,6 +92,7 @@ def install(
 ) -> tuple[APIRoute, AnswersOne, Known]:
     """Give `app` the routes of this protocol; returns what the short way to the one that predicts needs."""
     known = Known()
+    shown_at_a_time = asyncio.Semaphore(2)  # pages of weights, which others that wait need not hold
 
     @app.post(PREDICT, responses=responses([One, Many], 404, 408, 413, 415, 422, 503))
     async def predict_one_or_many(
@@ -135,7 +136,6 @@ def install(
     @app.get("/v1/models/{name}/weights", responses=responses([Weights], 404, 422, 503))
     async def weights(
         name: str,
-        request: Request,
         one: Annotated[
             list[str],
             Query(alias="name", default_factory=list, description="this one, commas and all; may be given again"),
@@ -153,18 +153,16 @@ def install(
         a = models.answering(name)[1]
         learner, (who, by) = a.learner, a.by(candidate)
         place, names_of = _place(learner.identity, label), learner.columns.name_of
+        labels = learner.identity.labels or ()
         wanted = one if names is None else [*one, *names.split(",")]
-        in_flight.take(request.scope)
-        bias, whose = (
-            by.served_at(BIAS, place).item(),
-            UNSET if place is None else (learner.identity.labels or ())[place],
-        )
-        columns, w, after = await _choose(by, wanted, top, limit, cursor, place)
-        parts = []
-        for i in range(0, len(columns), IN_A_TURN):
-            rows = zip(columns[i : i + IN_A_TURN], w[i : i + IN_A_TURN].tolist(), strict=True)
-            parts.append(msgspec.json.encode([Weight(names_of(c), c, weight) for c, weight in rows])[1:-1])
-            await asyncio.sleep(0)
+        async with shown_at_a_time:
+            bias, whose = by.served_at(BIAS, place).item(), UNSET if place is None else labels[place]
+            columns, w, after = await _choose(by, wanted, top, limit, cursor, place)
+            parts = []
+            for i in range(0, len(columns), IN_A_TURN):
+                rows = zip(columns[i : i + IN_A_TURN], w[i : i + IN_A_TURN].tolist(), strict=True)
+                parts.append(msgspec.json.encode([Weight(names_of(c), c, weight) for c, weight in rows])[1:-1])
+                await asyncio.sleep(0)
         every: Any = msgspec.Raw(b"[%b]" % b",".join(parts))
         return encoded(Weights(bias, every, after, whose, UNSET if who is None else who))
 
