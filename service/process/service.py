@@ -32,7 +32,7 @@ from service.monitoring.metrics import Metrics
 from service.process import http
 from service.process.figures import figures
 from service.process.observer import ModelObserver
-from service.serving import predictor
+from service.serving import alike, predictor
 from service.serving.models import Model, Models, given
 from service.settings.load import Settings, is_topic, parse_start_at
 from service.snapshots.codec import readable
@@ -307,6 +307,8 @@ def warm_up(kinds: Iterable[tuple[int, Literal["none", "standard"]]] = ((2, "non
         learner.begin_stretch()
         learner.apply(0, 1, [event])
         predictor.answer_large(predictor.moment(learner), large, 2, explain=False)
+        if first := alike.look(large, learner.flattener):
+            predictor.answer_alike(alike.gather(learner, learner, first.features), first, large, 2)
 
 
 def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
