@@ -32,7 +32,7 @@ from service.monitoring.metrics import Metrics
 from service.process import http
 from service.process.figures import figures
 from service.process.observer import ModelObserver
-from service.serving import alike, predictor
+from service.serving import predictor
 from service.serving.models import Model, Models, given
 from service.settings.load import Settings, is_topic, parse_start_at
 from service.snapshots.codec import readable
@@ -299,16 +299,13 @@ def warm_up(kinds: Iterable[tuple[int, Literal["none", "standard"]]] = ((2, "non
     for unpacked in (b"\0", bytearray(1)):  # as codecs give them, which are two types
         most_headers(unpacked, 0)
     event = b'{"features":[1],"label":1,"more":1}'
-    large = b'{"instances":[{"features":[1]},{"features":[1]}]}'
     for labels, scale in kinds:
         learner = Learner(Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale))
         learner.begin({0: 0})
         learner.apply(0, 0, [event])
         learner.begin_stretch()
         learner.apply(0, 1, [event])
-        predictor.answer_large(predictor.moment(learner), large, 2, explain=False)
-        if first := alike.look(large, learner.flattener):
-            predictor.answer_alike(alike.gather(learner, learner, first.features), first, large, 2)
+        predictor.warm_up(learner)
 
 
 def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:

@@ -193,9 +193,8 @@ class Predictor:
         (who, by), ahead = a.by(candidate), a.ahead
         first = alike.look(body, a.learner.flattener) if simple and not explain else None
         if first is None:
-            now = moment(a.learner, by)
-            made = await asyncio.to_thread(answer_large, now, body, self._max_instances, explain, top)
-            return a, who, ahead, made
+            reading = moment(a.learner, by), body, self._max_instances, explain, top
+            return a, who, ahead, await asyncio.to_thread(answer_large, *reading)
         found = alike.gather(a.learner, by, first.features)
         alone = await asyncio.to_thread(answer_alike, found, first, body, self._max_instances, top)
         if alone is None:
@@ -297,12 +296,10 @@ def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, to
     return _made(answers, form)
 
 
-def answer_alike(
-    now: alike.Gathered, first: alike.Alike, body: bytes, max_instances: int, top: int = TOP
-) -> Answers | None:
+def answer_alike(now: alike.Gathered, first: alike.Alike, body: bytes, most: int, top: int = TOP) -> Answers | None:
     """What `answer_large` gives where the instances are written alike, else None. For a thread."""
     answers: list[Prediction] = []
-    for values in alike.values(body, first, max_instances):
+    for values in alike.values(body, first, most):
         if values is None:
             return None
         x = now.meet(values)
@@ -313,6 +310,14 @@ def answer_alike(
             return None
         answers += _predictions(now.by, scores, [now.unknown] * n, top)
     return _made(answers, "instances")
+
+
+def warm_up(learner: Learner) -> None:
+    """Compile what large requests need, by a model of one position."""
+    body = b'{"instances":[{"features":[1]},{"features":[1]}]}'
+    answer_large(moment(learner), body, 2, explain=False)
+    if first := alike.look(body, learner.flattener):
+        answer_alike(alike.gather(learner, learner, first.features), first, body, 2)
 
 
 def _made(answers: list[Prediction], form: str) -> Answers:
@@ -331,9 +336,7 @@ def _is_large(learner: Learner, instances: Sequence[Features], explain: bool) ->
     return scores > IN_A_TURN or (explain and sum(map(len, instances)) > EXPLAINED_IN_A_TURN)
 
 
-def _scores(
-    starts: NDArray[np.uint64], columns: NDArray[np.uint64], values: NDArray[np.float64], w: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _scores(starts: Any, columns: Any, values: NDArray[np.float64], w: NDArray[np.float64]) -> NDArray[np.float64]:
     """Of rows of columns and values, as `Classifier.score_of` scores each."""
     none = np.zeros(len(starts) - 1)
     return scored(Batch(starts, columns, values, none, none), w)[0]
