@@ -6,6 +6,7 @@ A model is one, which also reads the log: `learner.Learner`.
 import math
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -128,7 +129,8 @@ class Classifier:
         """The average of the weights after each event so far that the identity keeps, if any: see `average`."""
         if not self.identity.average:
             return None
-        return self.weights - self._late[: len(self.columns)] * self._part
+        away = self._late[: len(self.columns)] * self._part
+        return np.subtract(self.weights, away, out=away)  # in place: of a million columns memory is what takes the time
 
     @property
     def averaged(self) -> bool:
@@ -140,6 +142,12 @@ class Classifier:
         """The weights that answer."""
         average = self.average if self.averaged else None
         return self.weights if average is None else average
+
+    def served_at(self, columns: NDArray[np.intp] | slice, label: int | None = None) -> NDArray[np.float64]:
+        """The weights that answer, of these columns, of classes perhaps of this label alone; a slice may be a view."""
+        at: Any = columns if label is None else (columns, label)
+        w: NDArray[np.float64] = self._w[at]
+        return w - self._late[at] * self._part if self.averaged else w
 
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
@@ -256,13 +264,17 @@ class Classifier:
 
     def largest(self, count: int, label: int = 0) -> list[int]:
         """The columns of the largest weights by size, the bias aside, largest first; of classes those of this label."""
-        weights = self.served[1:]
-        sizes = np.abs(weights[:, label] if self.identity.multiclass else weights)
-        least = np.partition(sizes, -count)[-count] if count < len(sizes) else 0.0
-        above, equal = np.flatnonzero(sizes > least), np.flatnonzero(sizes == least)
-        chosen = np.concatenate([above, equal[: count - len(above)]])
-        order = np.lexsort((chosen, -sizes[chosen]))[:count]
-        return [int(i) + 1 for i in chosen[order]]
+        return largest(self.served[:, label] if self.identity.multiclass else self.served, count)
+
+
+def largest(weights: NDArray[np.float64], count: int) -> list[int]:
+    """The columns of the largest weights by size, the bias aside, largest first."""
+    sizes = np.abs(weights[1:])
+    least = np.partition(sizes, -count)[-count] if count < len(sizes) else 0.0
+    above, equal = np.flatnonzero(sizes > least), np.flatnonzero(sizes == least)
+    chosen = np.concatenate([above, equal[: count - len(above)]])
+    order = np.lexsort((chosen, -sizes[chosen]))[:count]
+    return [int(i) + 1 for i in chosen[order]]
 
 
 @compiled

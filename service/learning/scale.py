@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 from numba.extending import register_jitable
+from numpy.typing import NDArray
 
 from service.learning.columns import Pairs
 from service.learning.compiled import compiled
@@ -93,6 +94,17 @@ class Scaler:
             return value
         n, mean, m2 = self._sums
         return standard(value, float(n[column]), float(mean[column]), float(m2[column]))
+
+    def at(self, columns: NDArray[np.intp]) -> "Scaler":
+        """The sums of these columns as they are now, which are columns 0, 1, … of it."""
+        return self.of([sums[columns] for sums in self._sums])
+
+    def rows(self, values: Vector) -> Vector:
+        """Rows of numbers, one of each column, as weights meet them: what `value` gives, bit for bit."""
+        n, mean, m2 = self._sums
+        variance = np.divide(m2, n, out=np.zeros(len(n)), where=n > 0.0)
+        spread = variance > 0.0
+        return np.where(spread, (values - mean) / np.sqrt(np.where(spread, variance, 1.0)), 0.0)
 
     def merged(self, pairs: Pairs) -> Pairs:
         """Features as weights meet them, equal columns merged."""

@@ -17,14 +17,21 @@ DESCRIPTORS, MODEL_DESCRIPTORS = 64, 8
 """Not for HTTP connections: the process needs them itself, and each model for Kafka and Redis. A request may too."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that is bound to this address; raises ConfigurationError."""
+def bind(host: str, port: int, reuse_port: bool = False) -> socket.socket:
+    """A socket that is bound to this address, perhaps beside others; raises ConfigurationError."""
+    if reuse_port and not hasattr(socket, "SO_REUSEPORT"):
+        raise ConfigurationError("http.reuse_port: this system has no ports that processes share")
+    listening = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listening.bind(address)
     except OSError as error:
+        if listening is not None:
+            listening.close()
         raise ConfigurationError(f"http: cannot listen on {host}:{port}: {os_cause(error)}") from None
     return listening
 

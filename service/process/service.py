@@ -10,6 +10,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Literal, TypeVar
@@ -55,6 +56,8 @@ ANSWER_SECONDS = 2
 """For the last saves, then for requests in flight. With leaving the group it all stays within ten seconds."""
 LONGEST_PAUSE = 5.0
 """Between two tries of a dependency: soon enough once it answers, and no flood while it does not."""
+SWITCH_SECONDS = 0.001
+"""For so long the event loop waits for a thread that holds the interpreter."""
 FIND_SECONDS = 2.0
 """Between two looks of a replica for models that it does not know."""
 
@@ -118,7 +121,7 @@ class Service:
         Raises PerceptronError when the process cannot go on.
         """
         settings = self._settings
-        listening = http.bind(settings.http.host, settings.http.port)
+        listening = http.bind(settings.http.host, settings.http.port, settings.http.reuse_port)
         for warning in settings.warnings:
             self._log.warning(warning)
         loop = asyncio.get_running_loop()
@@ -301,14 +304,13 @@ def warm_up(kinds: Iterable[tuple[int, Literal["none", "standard"]]] = ((2, "non
         most_headers(unpacked, 0)
     columns_for(Identity()).extend(["name"])
     event = b'{"features":[1],"label":1,"more":1}'
-    large = b'{"instances":[{"features":[1]},{"features":[1]}]}'
     for labels, scale in kinds:
         learner = Learner(Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale))
         learner.begin({0: 0})
         learner.apply(0, 0, [event])
         learner.begin_stretch()
         learner.apply(0, 1, [event])
-        predictor.answer_large(predictor.moment(learner), large, 2, explain=False)
+        predictor.warm_up(learner)
 
 
 def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
@@ -322,5 +324,6 @@ def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
 def run(settings: Settings) -> int:
     """Run one process to its end; returns the exit code."""
     settings.check_work()
+    sys.setswitchinterval(SWITCH_SECONDS)
     number = uvloop.run(Service(settings).run())
     return 130 if number == signal.SIGINT else 0

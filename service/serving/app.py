@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
 from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.types import ASGIApp
 
 from service.monitoring.metrics import Metrics
 from service.serving import openapi, pages, problems, v1
@@ -17,6 +18,7 @@ from service.serving.models import Models
 from service.serving.openapi import responses
 from service.serving.predictor import Predictor
 from service.serving.problems import Refusal
+from service.serving.short import Short
 from service.serving.tokens import Tokens
 from service.snapshots.store import RedisStore
 
@@ -55,16 +57,16 @@ def create_app(
     metrics_tokens: Tokens | None = None,
 ) -> FastAPI:
     """The application over these models. With `tokens` who asks needs one of them, but for probes."""
+    # Its own telemetry would look for somebody to tell at each request. An older release knows of none.
+    telemetry = {"tracing": False, "metrics": False, "logs": False}
     app = FastAPIOffline(
-        title="Perceptron Service", version=version, docs_url=None, redoc_url=None, redirect_slashes=False
-    )
+        title="Perceptron Service", version=version, docs_url=None, redoc_url=None, redirect_slashes=False,
+        telemetry=telemetry,
+    )  # fmt: skip
     problems.install(app)
     pages.install(app)
     in_flight = InFlight(limits.in_flight, limits.body_bytes, limits.body_seconds)
-    if tokens or metrics_tokens:
-        app.add_middleware(Access, tokens=tokens, metrics_tokens=metrics_tokens)
-    app.add_middleware(Edge, metrics=metrics, stopping=stopping, in_flight=in_flight)
-    v1.install(app, models, Predictor(models, metrics, limits.instances), store, in_flight)
+    short = v1.install(app, models, Predictor(models, metrics, limits.instances), store, in_flight)
 
     @app.get("/livez", responses=responses([Live]))
     async def live() -> Response:
@@ -85,4 +87,9 @@ def create_app(
 
     document = openapi.described(app.openapi(), [*v1.ANSWERS, Live, Ready])
     app.openapi = openapi.following(document, models, limits.instances)  # type: ignore[method-assign]
+    # Not as FastAPI's own middleware: a prediction would go through all of it.
+    within: ASGIApp = Short(app.build_middleware_stack(), *short)
+    if tokens or metrics_tokens:
+        within = Access(within, tokens, metrics_tokens)
+    app.middleware_stack = Edge(within, metrics, stopping, in_flight)
     return app

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.serving import problems
+from service.serving.edge import WHOLE
 from service.serving.encrypted import Encrypted
 
 MAX_HEAD_BYTES = 64 << 10
@@ -30,6 +31,9 @@ MAX_PIPELINED = 32
 """Requests of one connection that came before their turn."""
 MAX_UNREAD_BYTES = 64 << 20
 """Of answers that nobody has read yet."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+MAX_JOINED_BYTES = 64 << 10
+"""Of a body's first bytes that are copied behind the head."""
 LINGER_SECONDS = 1.0
 """For a client to read why it is refused, while what it still sends is thrown away."""
 HEADERS = [
@@ -58,6 +62,14 @@ class Connections:
         self._needed = needed
         self._all: dict[Connection, None] = {}
         self._unread: dict[Connection, None] = {}
+        self._every: list[tuple[bytes, bytes]] = []
+        self._text = b""
+
+    def headers(self, every: list[tuple[bytes, bytes]]) -> bytes:
+        """The text of these, which are the same for a second."""
+        if every is not self._every:
+            self._every, self._text = every, b"".join(b"%b: %b\r\n" % header for header in every)
+        return self._text
 
     def add(self, new: "Connection") -> None:
         """Take it in; beyond the bound another one ends: an idle one if there is any, or one that keeps us waiting."""
@@ -108,6 +120,36 @@ class Connections:
         """End those whose time is over."""
         for connection in list(self._all):
             connection.check()
+
+
+class _Joined:
+    """A request's way to its client: the head of the answer goes with what follows it, as one write is half of two."""
+
+    def __init__(self, transport: Any, headers: bytes) -> None:
+        """`headers` are those of every answer."""
+        self._transport, self._headers = transport, headers
+        self._head: bytes | None = None
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """The head waits for the body, which uvicorn writes next, if only as no bytes."""
+        if self._head is None and data != CONTINUE:
+            self._head = b"%b%b\r\n" % (data[:-2], self._headers)
+            return
+        if len(data) > MAX_JOINED_BYTES:
+            self._flush()
+        self._transport.write(self._head + data if self._head else data)
+        self._head = self._head and b""
+
+    def close(self) -> None:
+        """When all is sent."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
 
 
 class _Refused(Exception):
@@ -231,6 +273,10 @@ class Connection(HttpToolsProtocol):
         self._went_on = True
         super().on_body(body)
 
+    def on_message_complete(self) -> None:  # noqa: D102
+        super().on_message_complete()
+        cast(Any, self.cycle.scope)[WHOLE] = True
+
     def _stop(self, *why: Any) -> NoReturn:
         self._why = why
         raise _Refused
@@ -242,6 +288,9 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if cycle.scope["method"] != "HEAD":  # whose answer is a head alone
+            cycle.transport = cast(Any, _Joined(self.transport, self._others.headers(cycle.default_headers)))
+            cycle.default_headers = []
         if self._unread:
             self._next = cycle, app
         else:
@@ -276,6 +325,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 server_header=False,
+                proxy_headers=False,  # of who asks and by which scheme nothing is made
                 timeout_graceful_shutdown=stop_seconds,
             )
         )

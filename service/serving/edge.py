@@ -4,8 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from fastapi import Request
-from starlette.requests import ClientDisconnect
+from prometheus_client import Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.monitoring.metrics import Metrics
@@ -16,7 +15,36 @@ BODIES = 8
 """So many of the largest may be held at a time, arriving or being answered."""
 SMALL_BODY = 64 << 10
 """Up to here a body is never refused for what others hold: there are no more of them than connections."""
+WHOLE = "perceptron.whole"
+"""In the scope of a request whose body is there: nothing is to be waited for."""
 _TAKEN = "perceptron.in_flight"
+
+
+class _Body:
+    """One that arrives, and the end of the time that it has. (`asyncio.timeout` costs a tenth of a prediction.)"""
+
+    timer: asyncio.TimerHandle | None = None
+
+    def __init__(self) -> None:
+        self.size, self.late = 0, False
+
+    def begin(self, seconds: float) -> None:
+        """Wait for it so long: then what waits, the task that calls this, is cancelled."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - requests are answered in tasks
+        self._task, self._cancelling = task, task.cancelling()
+        self.timer = asyncio.get_running_loop().call_later(seconds, self.end)
+
+    def end(self) -> None:
+        """Wait for it no more."""
+        if not self.late:
+            self.late = True
+            self._task.cancel()
+
+    @property
+    def ended(self) -> bool:
+        """Of a wait that was cancelled, once: whether that was the end of its time, and nothing else."""
+        return self.late and self._task.uncancel() <= self._cancelling
 
 
 class InFlight:
@@ -25,60 +53,71 @@ class InFlight:
     def __init__(self, places: int, body_bytes: int, body_seconds: float) -> None:
         self._places = places
         self._body_bytes, self._body_seconds = body_bytes, body_seconds
-        self._arriving: dict[asyncio.Timeout, int] = {}
+        self._arriving: dict[_Body, None] = {}
         self._held = 0  # bytes of all bodies, arriving or being answered
 
-    async def read(self, request: Request) -> bytes:
-        """The request's body, counted as it streams in, and a place for the request; raises Refusal."""
-        media = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """A request's body, counted as it streams in, and a place for the request; raises Refusal."""
+        media = _media(scope)
         if media != "application/json" and not media.endswith("+json"):
             raise Refusal(415, "send the body as JSON, with the header content-type: application/json")
         parts: list[bytes] = []
-        deadline = asyncio.timeout(self._body_seconds)
-        self._arriving[deadline] = 0
+        body, more = _Body(), True
+        if WHOLE not in scope:
+            body.begin(self._body_seconds)
+        self._arriving[body] = None
         try:
-            async with deadline:
-                async for part in request.stream():
-                    if part:
-                        self._arrived(deadline, len(part))
-                        parts.append(part)
-            self.take(request, self._arriving[deadline])
-        except ClientDisconnect:
-            # Nobody reads this answer, but it is counted, and no defect of ours.
-            raise Refusal(400, "the connection ended before the body did") from None
-        except TimeoutError:
-            self._not_given_way(deadline)
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    # Nobody reads this answer, but it is counted, and no defect of ours.
+                    raise Refusal(400, "the connection ended before the body did")
+                more = message.get("more_body", False)
+                if part := message.get("body"):
+                    self._arrived(body, len(part))
+                    parts.append(part)
+            self.take(scope, body.size)
+        except asyncio.CancelledError:
+            if not body.ended:
+                raise
+            self._not_given_way(body)
             raise Refusal(408, f"the body did not arrive within {self._body_seconds:g} seconds") from None
         finally:
-            self._held -= self._arriving.pop(deadline, 0)
+            if body.timer is not None:
+                body.timer.cancel()
+            if body in self._arriving:
+                self._given_way(body)
         return b"".join(parts)
 
-    def _arrived(self, deadline: asyncio.Timeout, more: int) -> None:
+    def _arrived(self, body: _Body, more: int) -> None:
         """Count a part. Where all bodies together are too large, the largest of those that arrive gives way."""
-        self._not_given_way(deadline)
-        self._arriving[deadline] += more
+        self._not_given_way(body)
+        body.size += more
         self._held += more
-        if self._arriving[deadline] > self._body_bytes:
+        if body.size > self._body_bytes:
             raise Refusal(413, f"the body is larger than {self._body_bytes} bytes")
         if self._held > BODIES * self._body_bytes:
-            largest = max(self._arriving, key=self._arriving.__getitem__)
-            if self._arriving[largest] > SMALL_BODY:
-                self._held -= self._arriving.pop(largest)
-                self._not_given_way(deadline)
-                if not largest.expired():
-                    largest.reschedule(0)
+            largest = max(self._arriving, key=lambda one: one.size)
+            if largest.size > SMALL_BODY:
+                self._given_way(largest)
+                self._not_given_way(body)
+                largest.end()
 
-    def _not_given_way(self, deadline: asyncio.Timeout) -> None:
-        if deadline not in self._arriving:
+    def _given_way(self, body: _Body) -> None:
+        del self._arriving[body]
+        self._held -= body.size
+
+    def _not_given_way(self, body: _Body) -> None:
+        if body not in self._arriving:
             raise Refusal(503, "too many bytes of request bodies at a time")
 
-    def take(self, request: Request, body_bytes: int = 0) -> None:
-        """A place, until the request is `done`; raises Refusal where all are taken."""
+    def take(self, scope: Scope, body_bytes: int = 0) -> None:
+        """A place for a request, until the request is `done`; raises Refusal where all are taken."""
         if not self._places:
             raise Refusal(503, "too many requests at a time")
         self._places -= 1
         self._held += body_bytes
-        request.scope[_TAKEN] = body_bytes
+        scope[_TAKEN] = body_bytes
 
     def done(self, scope: Scope) -> None:
         """The request of this scope is answered."""
@@ -92,6 +131,7 @@ class Edge:
 
     def __init__(self, app: ASGIApp, metrics: Metrics, stopping: Callable[[], bool], in_flight: InFlight) -> None:
         self._app, self._metrics, self._stopping, self._in_flight = app, metrics, stopping, in_flight
+        self._timed: dict[tuple[str, str, str], Histogram] = {}  # to look one up there takes longer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: D102
         if scope["type"] != "http":
@@ -118,6 +158,16 @@ class Edge:
             self._in_flight.done(scope)
             route = scope.get("route")
             template = getattr(route, "path", "unknown")
-            method = scope["method"] if template != "unknown" else "any"
-            seconds = time.perf_counter() - started
-            self._metrics.requests.labels(template, method, code).observe(seconds)
+            key = template, scope["method"] if template != "unknown" else "any", code
+            if key not in self._timed:
+                self._timed[key] = self._metrics.requests.labels(*key)
+            self._timed[key].observe(time.perf_counter() - started)
+
+
+def _media(scope: Scope) -> str:
+    """The media type of a body: JSON, where it is not said."""
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            media: str = value.decode("latin-1")
+            return media.partition(";")[0].strip().lower()
+    return "application/json"

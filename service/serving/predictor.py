@@ -4,11 +4,12 @@ import asyncio
 import math
 from array import array
 from collections import Counter
-from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
+import prometheus_client
 from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
 
@@ -21,7 +22,7 @@ from service.learning.learner import Learner
 from service.learning.passes import scored
 from service.learning.scale import Scaler
 from service.monitoring.metrics import MAX_LABELS, Metrics
-from service.serving import requests
+from service.serving import alike, requests
 from service.serving.models import Answering, Models
 from service.serving.requests import LARGE, MANY
 
@@ -31,6 +32,10 @@ MAX_SCORES = 100_000
 """Scores of labels in one answer."""
 IN_A_TURN = 20_000
 """Scores of labels that are made in one turn of the loop: of more a thread makes them."""
+EXPLAINED_IN_A_TURN = 500
+"""Features that are explained in one turn of the loop, likewise."""
+ENCODED = 20
+"""Predictions or contributions that become JSON at a time."""
 TOP = 10
 """Labels in `scores`, where it is not said how many."""
 
@@ -74,7 +79,7 @@ RunnerUp = Annotated[
 ]
 
 
-class Prediction(msgspec.Struct, forbid_unknown_fields=True):
+class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The predicted label, the score w·x that it comes from, and how many features the model has never seen.
 
     With three labels and more each has a score, and the largest predicts, the first of equals.
@@ -115,6 +120,17 @@ class Many(_Answered):
     candidate: Candidate | UnsetType = UNSET
 
 
+class Answers(NamedTuple):
+    """Of one request, by one state."""
+
+    predictions: Any
+    """A list of them, or its JSON where it was made beside the loop."""
+    form: str
+    """The request's own: where the instances stood."""
+    labels: Mapping[Any, int]
+    """How many predictions have each label."""
+
+
 class Predictor:
     """Answers for the models of this process."""
 
@@ -122,6 +138,8 @@ class Predictor:
         self._models, self._metrics, self._max_instances = models, metrics, max_instances
         # More threads at a time would only take the interpreter from the loop, and memory.
         self._beside = asyncio.Semaphore(1)
+        # To look one up in the metrics takes longer.
+        self._counted: dict[tuple[str, type, Any], prometheus_client.Counter] = {}
 
     def answering(self, name: str) -> Answering:
         """What answers for a model; raises UnknownModel, and Unanswerable also where it diverged."""
@@ -137,54 +155,76 @@ class Predictor:
 
         Raises Rejected, and as `answering` and `Answering.by`.
         """
-        a, instances, form = self.answering(name), list[Features](), ""
+        a = self.answering(name)
         who, by = a.by(candidate)
-        large = len(body) > LARGE
+        learner, large = a.learner, len(body) > LARGE
         if not large:
-            instances, form = requests.read(body, a.learner.flattener, self._max_instances)
-            large = a.learner.identity.multiclass and len(instances) * a.learner.identity.classes > IN_A_TURN
+            instances, form = requests.read(body, learner.flattener, self._max_instances)
+            large = (explain or len(instances) > 1) and _is_large(learner, instances, explain)
         if large:
             async with self._beside:
-                a = self.answering(name)
-                who, by = a.by(candidate)
-                reading = moment(a.learner, by), body, self._max_instances, explain, top
-                answers, form, labels = await asyncio.to_thread(answer_large, *reading)
+                a, who, ahead, made = await self._answer_large(name, candidate, body, explain, top)
         else:
             # One state answers, as there is no turn of the loop.
-            _check_scores(a.learner, len(instances), top)
+            _check_scores(by, len(instances), top)
             if explain:
                 _check_explained(instances)
-            answers = [answer(a.learner, by, features, explain, top) for features in instances]
+            answers = [answer(learner, by, features, explain, top) for features in instances]
             _check_finite(answers, form)
-            labels = Counter(answer.label for answer in answers)
+            made, ahead = Answers(answers, form, _counted(answers)), a.ahead
         # Of many labels there would be as many series.
-        shown = as_text if a.learner.identity.classes <= MAX_LABELS else lambda _: ""
-        for label, n in labels.items():
-            self._metrics.predictions.labels(name, shown(label)).inc(n)
+        few = a.learner.identity.classes <= MAX_LABELS
+        for label, n in made.labels.items():
+            self._count(name, label if few else "", n)
         answered_by = UNSET if who is None else who
-        if form in MANY:
-            return Many(name, a.head.version, a.ahead, answers, answered_by)
-        one = answers[0]
+        if made.form in MANY:
+            return Many(name, a.head.version, ahead, made.predictions, answered_by)
+        (one,) = made.predictions
         return One(
-            name, a.head.version, a.ahead, one.label, one.score, one.unknown_features, one.probability,
+            name, a.head.version, ahead, one.label, one.score, one.unknown_features, one.probability,
             one.scores, one.runner_up, one.contributions, answered_by,
         )  # fmt: skip
 
+    async def _answer_large(
+        self, name: str, candidate: str | None, body: bytes, explain: bool, top: int, simple: bool = True
+    ) -> tuple[Answering, str | None, int, Answers]:
+        """What answers as it is now, which candidate that is, how far it is ahead, and what it says."""
+        a = self.answering(name)
+        (who, by), ahead = a.by(candidate), a.ahead
+        first = alike.look(body, a.learner.flattener) if simple and not explain else None
+        if first is None:
+            reading = moment(a.learner, by), body, self._max_instances, explain, top
+            return a, who, ahead, await asyncio.to_thread(answer_large, *reading)
+        found = alike.gather(a.learner, by, first.features)
+        alone = await asyncio.to_thread(answer_alike, found, first, body, self._max_instances, top)
+        if alone is None:
+            return await self._answer_large(name, candidate, body, explain, top, False)
+        return a, who, ahead, alone
+
+    def _count(self, name: str, label: Any, n: int) -> None:
+        key = name, label.__class__, label  # Python takes 1 and True for equal
+        if key not in self._counted:
+            self._counted[key] = self._metrics.predictions.labels(name, as_text(label))
+        self._counted[key].inc(n)
+
 
 class Moment(NamedTuple):
-    """A model as it is now: its weights are a copy, and columns that come later are not among them."""
+    """A model at one time: columns that come later are not among its own."""
 
     learner: Learner
     by: Classifier
     """It, or the candidate that answers."""
-    weights: NDArray[np.float64]
+    columns: int
+    served_at: Callable[[Any], NDArray[np.float64]]
+    """The weights of these columns."""
     scaler: Scaler | None
 
 
 def moment(learner: Learner, by: Classifier | None = None) -> Moment:
-    """The model as it is in this turn of the loop."""
+    """The model as it is in this turn of the loop, for later: its weights are a copy."""
     by = by or learner
-    return Moment(learner, by, np.array(by.served), learner.scaler and learner.scaler.copy())
+    w = by.served if by.averaged else by.served.copy()
+    return Moment(learner, by, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())
 
 
 def answer(learner: Learner, by: Classifier, features: Features, explain: bool = False, top: int = TOP) -> Prediction:
@@ -192,7 +232,7 @@ def answer(learner: Learner, by: Classifier, features: Features, explain: bool =
     score, unknown = learner.score(features, by)
     one = _prediction(by, score, unknown, top)
     if explain:
-        _explain(one, Moment(learner, by, by.served, learner.scaler), features, score)
+        _explain(one, Moment(learner, by, len(learner.columns), by.served_at, learner.scaler), features, score)
     return one
 
 
@@ -216,61 +256,119 @@ def _ranked(scores: NDArray[np.float64]) -> NDArray[np.intp]:
 def _explain(one: Prediction, now: Moment, features: Features, score: Scores) -> None:
     """Add each known feature's share: of the score, or of classes what the label is ahead of the runner-up."""
     if isinstance(score, float):
-        one.contributions = _contributions(now, features, now.weights)
+        one.contributions = _contributions(now, features)
         return
     first, second = _ranked(score)[:2].tolist()
     one.runner_up = (now.learner.identity.labels or ())[second]
-    one.contributions = _contributions(now, features, now.weights[:, first], now.weights[:, second])
+    one.contributions = _contributions(now, features, (first, second))
 
 
-def answer_large(
-    now: Moment, body: bytes, max_instances: int, explain: bool, top: int = TOP
-) -> tuple[list[Prediction], str, Counter[Any]]:
-    """The answers, the form that the request had, and how many have each label; raises Rejected.
+def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, top: int = TOP) -> Answers:
+    """The answers to a request of any form; raises Rejected.
 
     For a thread: it reads of the learner only what does not change, and columns that are there for good.
     """
-    learner, by, w, scaler = now
+    learner, by, count, served_at, scaler = now
+    w = served_at(slice(None))
     answers: list[Prediction] = []
     form, explained = "", 0
     for found, form in requests.pieces(body, learner.flattener, max_instances):
-        _check_scores(learner, len(answers) + len(found), top)
+        _check_scores(by, len(answers) + len(found), top)
         starts, columns, values = array("Q", [0]), array("Q"), array("d")
         unknown = []
         for features in found:
             pairs, strange = learner.columns.find(features)
-            known = [pair for pair in pairs if pair[0] < len(w)]
+            known = [pair for pair in pairs if pair[0] < count]
             unknown.append(strange + len(pairs) - len(known))
             known = scaler.merged(known) if scaler else known
             columns.fromlist([column for column, _ in known])
             values.fromlist([value for _, value in known])
             starts.append(len(columns))
-        none = np.zeros(len(found))
         rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint64), np.frombuffer(values)
-        scores = scored(Batch(*rows, none, none), w)[0]
-        each: list[Any] = list(scores) if w.ndim == 2 else scores.tolist()
-        piece = [_prediction(by, s, strange, top) for s, strange in zip(each, unknown, strict=True)]
+        scores = _scores(*rows, w)
+        piece = _predictions(by, scores, unknown, top)
         _check_finite(piece, form, len(answers))
         if explain:
             explained += _check_explained(found, explained)
-            for one, features, s in zip(piece, found, each, strict=True):
+            for one, features, s in zip(piece, found, scores if w.ndim == 2 else scores.tolist(), strict=True):
                 _explain(one, now, features, s)
         answers += piece
-    return answers, form, Counter(one.label for one in answers)
+    return _made(answers, form)
 
 
-def _contributions(
-    now: Moment, features: Features, w: NDArray[np.float64], less: NDArray[np.float64] | None = None
-) -> list[Contribution]:
-    """The terms of a score under the weights w, or those less others, largest first."""
-    learner, _, _, scaler = now
-    known = [term for term in learner.columns.explain(features) if term[1] < len(w)]
+def answer_alike(now: alike.Gathered, first: alike.Alike, body: bytes, most: int, top: int = TOP) -> Answers | None:
+    """What `answer_large` gives where the instances are written alike, else None. For a thread."""
+    answers: list[Prediction] = []
+    for values in alike.values(body, first, most):
+        if values is None:
+            return None
+        x = now.meet(values)
+        n, width = x.shape
+        starts, columns = np.arange(n + 1) * width, np.tile(np.arange(1, width + 1), n)
+        scores = _scores(starts.astype(np.uint64), columns.astype(np.uint64), x.ravel(), now.weights)
+        if not np.isfinite(scores).all() or _scores_of(now.by, len(answers) + n, top) > MAX_SCORES:
+            return None
+        answers += _predictions(now.by, scores, [now.unknown] * n, top)
+    return _made(answers, "instances")
+
+
+def warm_up(learner: Learner) -> None:
+    """Compile what large requests need, by a model of one position."""
+    body = b'{"instances":[{"features":[1]},{"features":[1]}]}'
+    answer_large(moment(learner), body, 2, explain=False)
+    if first := alike.look(body, learner.flattener):
+        answer_alike(alike.gather(learner, learner, first.features), first, body, 2)
+
+
+def _made(answers: list[Prediction], form: str) -> Answers:
+    return Answers(_encoded(answers) if form in MANY else answers, form, _counted(answers))
+
+
+def _counted(answers: Sequence[Prediction]) -> Mapping[Any, int]:
+    labels = [one.label for one in answers]
+    return {labels[0]: 1} if len(labels) == 1 else Counter(labels)
+
+
+def _is_large(learner: Learner, instances: Sequence[Features], explain: bool) -> bool:
+    """Whether to answer takes too long for a turn of the loop."""
+    identity = learner.identity
+    scores = len(instances) * identity.classes if identity.multiclass else 0
+    return scores > IN_A_TURN or (explain and sum(map(len, instances)) > EXPLAINED_IN_A_TURN)
+
+
+def _scores(starts: Any, columns: Any, values: NDArray[np.float64], w: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of rows of columns and values, as `Classifier.score_of` scores each."""
+    none = np.zeros(len(starts) - 1)
+    return scored(Batch(starts, columns, values, none, none), w)[0]
+
+
+def _predictions(by: Classifier, scores: NDArray[np.float64], unknown: Sequence[int], top: int) -> list[Prediction]:
+    if by.identity.multiclass:
+        return [_prediction(by, s, strange, top) for s, strange in zip(scores, unknown, strict=True)]
+    labels, of = by.identity.labels or (-1, 1), by.probability
+    each = zip(by.identity.decide(scores).tolist(), scores.tolist(), unknown, strict=True)
+    return [Prediction(labels[place], s, strange, UNSET if of is None else of(s)) for place, s, strange in each]
+
+
+def _encoded(rows: Sequence[msgspec.Struct]) -> Any:
+    """The JSON of a list, some at a time, so that a thread that makes it does not hold the interpreter for long."""
+    parts = [msgspec.json.encode(rows[i : i + ENCODED])[1:-1] for i in range(0, len(rows), ENCODED)]
+    return msgspec.Raw(b"[%b]" % b",".join(parts))
+
+
+def _contributions(now: Moment, features: Features, classes: tuple[int, int] | None = None) -> list[Contribution]:
+    """The terms of a score, of classes of the one's less the other's, largest first."""
+    learner, _, count, served_at, scaler = now
+    known = [term for term in learner.columns.explain(features) if term[1] < count]
+    w = served_at(np.array([0, *(column for _, column, _ in known)], np.intp))
+    if classes is not None:
+        w = w[:, classes[0]] - w[:, classes[1]]
     rows = []
-    for name, column, value in (("bias", 0, 1), *known):
-        weight = float(w[column]) if less is None else float(w[column] - less[column])
+    for (name, column, value), weight in zip((("bias", 0, 1), *known), w.tolist(), strict=True):
         x = float(scaler.value(column, value) if scaler else value)
         rows.append(Contribution(name, float(value), weight, weight * x, x if scaler else UNSET))
-    return sorted(rows, key=lambda row: -abs(row.product))
+    rows.sort(key=lambda row: -abs(row.product))
+    return cast(list[Contribution], _encoded(rows))
 
 
 def _check_explained(instances: Sequence[Features], before: int = 0) -> int:
@@ -282,9 +380,14 @@ def _check_explained(instances: Sequence[Features], before: int = 0) -> int:
     return count
 
 
-def _check_scores(learner: Learner, instances: int, top: int) -> None:
+def _scores_of(by: Classifier, instances: int, top: int) -> int:
+    """How many scores of labels so many instances show."""
+    return instances * min(top, by.identity.classes) if by.identity.multiclass else 0
+
+
+def _check_scores(by: Classifier, instances: int, top: int) -> None:
     """Raise Rejected where the scores of so many instances are too many for one answer."""
-    if learner.identity.multiclass and instances * min(top, learner.identity.classes) > MAX_SCORES:
+    if _scores_of(by, instances, top) > MAX_SCORES:
         what = f"at most {MAX_SCORES:,} scores can be asked for in one request: ?top= says how many of each instance"
         raise Rejected("too-large", what, "/instances")
 

@@ -46,20 +46,31 @@ def response(status: int, detail: str, *faults: Fault, headers: Any = None) -> R
     return Response(msgspec.json.encode(problem), status, headers, media_type="application/problem+json")
 
 
+ANSWERED = Refusal, UnknownModel, UnknownCandidate, Unanswerable, Rejected
+"""What is raised for a request that is not answered as it asks: the problem is said by `answer_to`."""
+
+
+def answer_to(error: Exception) -> Response:
+    """The problem document of an error of these."""
+    if isinstance(error, Rejected):
+        return response(422, str(error), Fault(error.pointer, error.reason))
+    unknown = isinstance(error, UnknownModel | UnknownCandidate)
+    return response(getattr(error, "status", 404 if unknown else 503), str(error))
+
+
+def defect() -> Response:
+    """The problem document of an error that is ours, and goes on to the log."""
+    return response(500, "the service failed on this request; its log says why")
+
+
 def install(app: FastAPI) -> None:
     """Answer every error of `app` with a problem document."""
 
-    @app.exception_handler(Refusal)
-    @app.exception_handler(UnknownModel)
-    @app.exception_handler(UnknownCandidate)
-    @app.exception_handler(Unanswerable)
-    async def _refusal(_request: Request, error: PerceptronError) -> Response:
-        unknown = isinstance(error, UnknownModel | UnknownCandidate)
-        return response(getattr(error, "status", 404 if unknown else 503), str(error))
+    async def _answered(_request: Request, error: Exception) -> Response:
+        return answer_to(error)
 
-    @app.exception_handler(Rejected)
-    async def _rejected(_request: Request, rejected: Rejected) -> Response:
-        return response(422, str(rejected), Fault(rejected.pointer, rejected.reason))
+    for kind in ANSWERED:
+        app.add_exception_handler(kind, _answered)
 
     @app.exception_handler(RequestValidationError)
     async def _parameter(_request: Request, invalid: RequestValidationError) -> Response:
@@ -75,4 +86,4 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def _defect(_request: Request, _error: Exception) -> Response:
-        return response(500, "the service failed on this request; its log says why")
+        return defect()

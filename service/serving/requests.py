@@ -51,26 +51,30 @@ def _reader(mode: Mode) -> Callable[[bytes], Any]:
 _READERS = {mode: _reader(mode) for mode in get_args(Mode)}
 
 
+def typed(body: bytes, mode: Mode) -> Any:
+    """A request of plain numbers, as msgspec reads it; raises its errors."""
+    return _READERS[mode](body)
+
+
 def read(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], str]:
     """The instances of a request body, and its form, of ONE or MANY; raises Rejected."""
     identity = flattener.identity
     if not flattener.plain:
         return _look(body, flattener, max_instances)
     try:
-        request = _READERS[identity.features](body)
+        request = typed(body, identity.features)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _look(body, flattener, max_instances)
     many = request.instances is not _UNSET
     one = [request.features] if request.features is not _UNSET else []
     found = [instance.features for instance in request.instances] if many else one
     # As many colons as members: nothing is given twice or unknown. See events.Decoder.
-    members = 1 + (len(found) if many else 0) + sum(map(names_in, found))
-    if not (
-        many == (not one)
-        and body.count(b":") == members
-        and len(found) <= max_instances
-        and all(certain(features, identity) for features in found)
-    ):
+    members = 1 + (len(found) if many else 0)
+    sure = many == (not one) and len(found) <= max_instances
+    for features in found if sure else ():
+        members += names_in(features)
+        sure = sure and certain(features, identity)
+    if not sure or body.count(b":") != members:
         return _look(body, flattener, max_instances)
     return found, "instances" if many else "features"
 

@@ -15,6 +15,7 @@ class HttpSettings(Section):
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
+    reuse_port: bool = Field(False, description="other processes that say so too may listen there, and share requests")
     token_file: str | None = Field(None, description="bearer tokens, one a line; who asks needs one, but for probes")
     metrics_token_file: str | None = Field(None, description="others for /metrics; none: those of token_file")
     ssl_certfile: str | None = Field(None, description="the service's certificate and its chain, in PEM; none: no TLS")

@@ -131,9 +131,9 @@ def test_readers_that_never_read(trial: Trial, door: Door) -> None:
     with Clients(service, door.ca) as clients:
 
         def readers_are_stuck() -> None:
-            before = requests(service, "weights", 200)
+            before, of = requests(service, "weights", 200), "&label=1" if trial.kind == "classes" else ""
             for _ in range(readers):
-                request = f"GET /v1/models/{trial.topic}/weights?limit=10000 HTTP/1.1\r\nhost: x\r\n\r\n"
+                request = f"GET /v1/models/{trial.topic}/weights?limit=10000{of} HTTP/1.1\r\nhost: x\r\n\r\n"
                 clients.connect(request.encode() * 8, 4096)
             wait(lambda: requests(service, "weights", 200) >= before + readers, "their first answers are under way")
 

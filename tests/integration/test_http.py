@@ -13,6 +13,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
+from service.errors import ConfigurationError
+from service.process.http import bind
 from tests.conftest import Run, Running, create_topic, event, wait
 
 SETTINGS = '[http]\nmax_body_bytes = 5000\nmax_instances = 3\n[model]\nlabels = ["stay", "leave"]\nmax_features = 5\n'
@@ -300,3 +302,28 @@ async def test_a_name_with_a_comma_can_be_asked_for(run: Run, producer: AIOKafka
     assert weights(("name", "a,b"), ("names", "b,a")) == {"a,b": -3.0, "b": 2.0, "a": 1.0}
     assert list(weights(("names", "b,a"), ("name", "a,b"), ("top", "2"))) == ["a,b", "b"], "the largest of these"
     assert weights(("name", "")) == weights(("names", "")) == {"": 4.0}
+
+
+async def test_processes_share_a_port(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
+    """One learns, one follows: connections come to both, and both answer as one."""
+    learner = await asyncio.to_thread(run("http.reuse_port = true").up)
+    run("http.reuse_port = true", "--no-learn", "-p", str(learner.port))
+    for raw in EVENTS[:2]:
+        await producer.send_and_wait(topic, raw.replace(b'"leave"', b"1").replace(b'"stay"', b"0"))
+    with contextlib.ExitStack() as stack:
+        clients: dict[bool, httpx.Client] = {}
+
+        def both() -> bool:
+            http = stack.enter_context(httpx.Client(base_url=str(learner.http.base_url)))
+            about = http.get(f"/v1/models/{topic}")
+            if about.status_code == 200 and about.json()["events"] == 2 and about.json()["ahead"] == 0:
+                clients[about.json()["learning_here"]] = http
+            return len(clients) == 2
+
+        await asyncio.to_thread(wait, both, "each process has a connection")
+        url, body = f"/v1/models/{topic}/predict", {"features": {"clicks": 2, "unseen": 1}}
+        one, other = (client.post(url, json=body) for client in clients.values())
+        assert one.json() == other.json()
+        assert one.json()["score"] == 4.0
+    with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{learner.port}"):
+        bind("127.0.0.1", learner.port)  # without saying that it shares

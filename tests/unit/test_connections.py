@@ -8,10 +8,11 @@ import socket
 import ssl
 from typing import Any
 
+import pytest
 from uvicorn.protocols.http import flow_control, httptools_impl
 
 from service.credentials.tls import Tls
-from service.serving.connections import ConnectionLimits, Connections, Server
+from service.serving.connections import MAX_JOINED_BYTES, ConnectionLimits, Connections, Server, _Joined
 from tests.certificates import Certificates
 
 
@@ -59,6 +60,81 @@ async def test_one_more_ends_an_idle_one_then_one_that_is_waited_for_and_is_refu
         gate.set()
         for asked in (first, second):
             assert (await asked.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204 ")
+        server.should_exit = True
+        await serving
+
+
+class _Written:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.write = self.writes.append
+        self.is_closing = bool
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+HEAD = b"HTTP/1.1 200 OK\r\na: b\r\n\r\n"
+WITH_OURS = b"HTTP/1.1 200 OK\r\na: b\r\nours: 1\r\n\r\n"
+LARGE = b"x" * (MAX_JOINED_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ([HEAD, b"body"], [WITH_OURS + b"body"]),
+        ([HEAD, b""], [WITH_OURS]),
+        ([HEAD, b"first", b"second"], [WITH_OURS + b"first", b"second"]),
+        ([HEAD, LARGE, b"more"], [WITH_OURS, LARGE, b"more"]),
+        ([b"HTTP/1.1 100 Continue\r\n\r\n", HEAD, b"x"], [b"HTTP/1.1 100 Continue\r\n\r\n", WITH_OURS + b"x"]),
+        ([HEAD], [WITH_OURS]),
+    ],
+    ids=["one", "none", "several", "large", "continue", "cut off"],
+)
+def test_the_head_of_an_answer_goes_with_the_first_of_its_body(given: list[bytes], written: list[bytes]) -> None:
+    transport = _Written()
+    joined = _Joined(transport, b"ours: 1\r\n")
+    for data in given:
+        joined.write(data)
+    joined.close()
+    assert transport.writes == written
+    assert transport.closed
+
+
+async def test_every_answer_has_its_headers_once_and_whole() -> None:
+    """Also those without a body, those of a request that waits to be let go on, and those behind one another."""
+
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    server = Server(app, Connections(ConnectionLimits(), lambda _: None, lambda: 0), 2)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        writer.write(b"HEAD / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n")
+        writer.write(b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\n")
+        for end in (b"\r\n\r\n", b"\r\n\r\nok", b"Continue\r\n\r\n", b"\r\n\r\nok"):
+            said = await asyncio.wait_for(reader.readuntil(end), 10)
+            if b"Continue" in end:
+                writer.write(b"x")
+                continue
+            lines = said.split(b"\r\n\r\n")[0].split(b"\r\n")
+            names = sorted(line.partition(b":")[0] for line in lines[1:])
+            assert lines[0] == b"HTTP/1.1 200 OK"
+            assert names == [
+                b"cache-control",
+                b"content-length",
+                b"date",
+                b"referrer-policy",
+                b"x-content-type-options",
+            ]
+        writer.close()
         server.should_exit = True
         await serving
 

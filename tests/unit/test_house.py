@@ -114,7 +114,7 @@ from numba.core.registry import CPUDispatcher
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.process import service
-from service.serving import predictor
+from service.serving import alike, predictor
 from tests.checks import restored
 service.warm_up()
 found = [kernel for kernel in gc.get_objects() if isinstance(kernel, CPUDispatcher)]
@@ -139,6 +139,8 @@ for identity, features in (
         learner = restored(learner) if i == 2 else learner
     body = f'{{"instances":[{",".join(["{" + chr(34) + "features" + chr(34) + ":" + features + "}"] * 9)}]}}'
     predictor.answer_large(predictor.moment(learner), body.encode(), 9, explain=True)
+    first = alike.look(body.encode(), learner.flattener)
+    assert predictor.answer_alike(alike.gather(learner, learner, first.features), first, body.encode(), 9)
 assert sum(warm) >= 6, (kernels, warm)
 print([k for k, n in zip(kernels, warm) if len(k.signatures) != n])
 """

@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import pytest
 from fastapi import FastAPI
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.options import Options
 from service.monitoring.metrics import Metrics
 from service.serving import predictor
 from service.serving.app import Limits, create_app
@@ -119,6 +121,46 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(served: 
     assert all(other == first for other in others)
     assert first["unknown_features"] == 1, "the state is from when the request came"
     assert first["score"] == 1.0 + 100 * 0.5
+
+
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("query", ["limit=10000", "top=10000"])
+async def test_weights_of_a_million_columns_do_not_hold_the_loop(average: bool, query: str) -> None:
+    """They are of one state, though it learns meanwhile."""
+    identity = Identity(features="positional", dimension=1_000_000, average=average)
+    learner = Learner(identity, options=Options(serve="average" if average else "last"))
+    learner.weights[:] = np.random.default_rng(1).normal(size=1_000_001)
+    before = learner.served.copy()
+    metrics = Metrics("0", list, lambda: True, dict)
+    app = create_app(
+        Models([given("m", learner, 0.0)]), metrics, lambda: True, lambda: False, cast(RedisStore, None), Limits(),
+        version="0",
+    )  # fmt: skip
+    asked = Asked("GET", "/v1/models/m/weights", query, None, b"")
+    async with turning() as turns:
+        task, turned = asyncio.create_task(ask(app, asked)), 0
+        while not task.done():
+            await asyncio.sleep(0)
+            learner.weights[:2] += 1.0
+            turned += 1
+    assert turned >= 20
+    answered = json.loads((await task).body)
+    assert turns.longest < LONGEST / 5
+    expected = np.argsort(-np.abs(before[1:]), kind="stable")[:10_000] if "top" in query else np.arange(10_000)
+    assert [row["column"] for row in answered["weights"]] == (expected + 1).tolist()
+    assert [row["weight"] for row in answered["weights"]] == before[expected + 1].tolist()
+    assert answered["bias"] == before[0]
+
+
+async def test_an_explanation_of_ten_thousand_features_does_not_hold_the_loop(served: Served) -> None:
+    names = [f"wide{i}" for i in range(10_000)]
+    served.learner.apply(0, 1, [json.dumps({"features": dict.fromkeys(names, 1.0), "label": -1}).encode()])
+    body = json.dumps({"features": {name: i + 0.5 for i, name in enumerate(names)}}).encode()
+    async with turning() as turns:
+        answered = await served.predict(body, "explain=true")
+    assert turns.longest < LONGEST / 5
+    terms = json.loads(answered.body)["contributions"]
+    assert [term["name"] for term in terms] == [*reversed(names), "bias"]
 
 
 M = 1 << 20

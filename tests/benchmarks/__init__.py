@@ -1,0 +1,1 @@
+"""What is measured, beside its baseline in the same run."""

@@ -1,0 +1,175 @@
+"""P4: what a prediction over HTTP costs, beside a FastAPI route with the same path that reads its body and returns a
+constant: `python -m tests.benchmarks.predictions`.
+
+Each server is a process with one worker: `perceptron run` with a given model of 20 named features, and FastAPI under
+uvicorn with uvloop, httptools and no access log. wrk asks them in turns, 16 connections, and the figure of a round is
+the ratio of what they answered in it. Seconds of the processor say the same where other programs share the machine.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from service.embedded.servers import free_port
+from tests.benchmarks.figure import Figure
+
+ROUNDS, SECONDS = 5, 2
+FEATURES, CONNECTIONS, INSTANCES = 20, 16, 1000
+FEW_CONNECTIONS = 4
+"""For large requests: more of them only wait in memory."""
+PATH = "/v1/models/m/predict"
+TICKS = os.sysconf("SC_CLK_TCK")
+ROUTES = Path(__file__).with_name("routes.py")
+
+
+class Asked(NamedTuple):
+    """What a server did while wrk asked it."""
+
+    a_second: float
+    """Answers by the clock."""
+    of_processor: float
+    """Answers in a second of the server's own time."""
+
+
+class Serving(NamedTuple):
+    """A server that listens."""
+
+    port: int
+    pid: int
+
+    def ask(self, script: Path, connections: int, seconds: int) -> Asked:
+        """Have wrk ask; raises RuntimeError where an answer is none."""
+        url, before = f"http://127.0.0.1:{self.port}{PATH}", _processor(self.pid)
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url]
+        said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+        if said["bad"] or not said["answers"]:
+            raise RuntimeError(f"{url}: {said['bad']} of {said['answers']} answers were none")
+        return Asked(said["answers"] / said["seconds"], said["answers"] / (_processor(self.pid) - before))
+
+
+def figures() -> list[Figure]:
+    """P4; raises RuntimeError where wrk is not installed, or a server does not answer."""
+    if shutil.which("wrk") is None:
+        raise RuntimeError("P4 needs wrk, which is not installed: apt-get install wrk")
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        one, many = (_script(Path(folder) / f"{n}.lua", n) for n in (1, INSTANCES))
+        ours = stack.enter_context(_perceptron(Path(folder)))
+        others = {name: stack.enter_context(_routes(name)) for name in ("constant", "river")}
+        rates: dict[str, list[Asked]] = {"ours": [], **{name: [] for name in others}, "many": []}
+        for _ in range(ROUNDS + 1):
+            rates["ours"].append(ours.ask(one, CONNECTIONS, SECONDS))
+            for name, server in others.items():
+                rates[name].append(server.ask(one, CONNECTIONS, SECONDS))
+            rates["many"].append(ours.ask(many, FEW_CONNECTIONS, SECONDS))
+    warm = {name: asked[1:] for name, asked in rates.items()}  # the first round is theirs
+
+    def ratios(of: str, member: int) -> list[float]:
+        return [a[member] / b[member] for a, b in zip(warm["ours"], warm[of], strict=True)]
+
+    route, many_of = "of a FastAPI route that returns a constant", f"{INSTANCES:,} a request of {FEATURES} named"
+    river = "of River in FastAPI"
+    return [
+        Figure("P4", f"one prediction, {CONNECTIONS} connections, {route}", ratios("constant", 0), 1.5, True, "x"),
+        Figure("P4 processor", f"the same, by time of the processor, {route}", ratios("constant", 1), 1.5, True, "x"),
+        Figure("P4 River", f"the same, {river}", ratios("river", 0), 3.0, True, "x"),
+        Figure("P4 River processor", f"by time of the processor, {river}", ratios("river", 1), 3.0, True, "x"),
+        Figure("P4 rate", "the same, by the clock", [a.a_second for a in warm["ours"]], 0.0, True, "a second"),
+        Figure(
+            "P4 many", f"predictions, {many_of}", [INSTANCES * a.a_second for a in warm["many"]], 400_000.0, True,
+            "a second",
+        ),
+        Figure(
+            "P4 many processor", f"predictions in a second of the processor, {many_of}",
+            [INSTANCES * a.of_processor for a in warm["many"]], 400_000.0, True, "a second",
+        ),
+    ]  # fmt: skip
+
+
+def names() -> list[str]:
+    """Of the features."""
+    return [f"n{i}" for i in range(FEATURES)]
+
+
+def _script(file: Path, instances: int) -> Path:
+    """What wrk sends: so many instances, or one by itself."""
+    rng = random.Random(instances)
+    rows = [{"features": {name: round(rng.gauss(0, 1), 4) for name in names()}} for _ in range(instances)]
+    body: Any = rows[0] if instances == 1 else {"instances": rows}
+    file.with_suffix(".json").write_text(json.dumps(body, separators=(",", ":")))
+    file.write_text(f"""
+wrk.method = "POST"
+wrk.headers["content-type"] = "application/json"
+wrk.body = io.open("{file.with_suffix(".json")}"):read("a")
+done = function(summary, latency)
+  local e = summary.errors
+  print(string.format('{{"answers": %d, "seconds": %f, "bad": %d}}', summary.requests, summary.duration / 1e6,
+    e.connect + e.read + e.write + e.status + e.timeout))
+end
+""")
+    return file
+
+
+@contextlib.contextmanager
+def _perceptron(folder: Path) -> Iterator[Serving]:
+    rng, port = random.Random(0), free_port()
+    weights = ", ".join(f"{name} = {rng.gauss(0, 1)}" for name in names())
+    settings = folder / "settings.toml"
+    settings.write_text(f'[models.m]\nrule = "threshold-unit"\nweights = {{ {weights} }}\nthreshold = 1\n')
+    with _process([sys.executable, "-m", "service", "-c", str(settings), "run", "-p", str(port)], port) as serving:
+        yield serving
+
+
+@contextlib.contextmanager
+def _routes(name: str) -> Iterator[Serving]:
+    port = free_port()
+    with _process([sys.executable, str(ROUTES), name, str(port)], port) as serving:
+        yield serving
+
+
+@contextlib.contextmanager
+def _process(command: list[str], port: int) -> Iterator[Serving]:
+    """A server, once it answers a prediction."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            body = json.dumps({"features": dict.fromkeys(names(), 1.0)}).encode()
+            asked = urllib.request.Request(f"http://127.0.0.1:{port}{PATH}", body, {"content-type": "application/json"})
+            deadline = time.monotonic() + 60.0
+            while True:
+                try:
+                    urllib.request.urlopen(asked, timeout=5).close()  # noqa: S310
+                    break
+                except OSError:
+                    if process.poll() is not None or time.monotonic() > deadline:
+                        raise RuntimeError(f"no answer from {' '.join(command)}") from None
+                    time.sleep(0.1)
+            yield Serving(port, process.pid)
+        finally:
+            process.kill()
+
+
+def _processor(pid: int) -> float:
+    """Seconds of the processor that a process has used, in user mode and the kernel."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / TICKS
+
+
+if __name__ == "__main__":
+    try:
+        for figure in figures():
+            middle, unit = statistics.median(figure.values), figure.unit
+            fine = (middle >= figure.goal) == figure.at_least
+            found = f"{middle:,.2f} {unit} ({min(figure.values):,.2f} to {max(figure.values):,.2f})"
+            print(f"{figure.name:<20}{found:<52}{'reached' if fine else f'missed: {figure.goal:,g}'}  {figure.what}")
+    except RuntimeError as error:
+        sys.exit(str(error))
