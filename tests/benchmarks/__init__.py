@@ -1,0 +1,1 @@
+"""The figures of docs/performance.md, each beside its baseline: `make bench`."""
