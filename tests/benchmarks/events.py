@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 DISTINCT = 20_000
-"""Events that a stream repeats."""
+"""Events that a stream repeats, of the widest ZIPF_EVENTS."""
 FLIPPED = 0.1
 """The share of labels that are noise: the others are a separating vector's."""
 
@@ -91,12 +91,12 @@ def _event(features: Any, label: int) -> bytes:
     return json.dumps({"features": features, "label": label}, separators=(",", ":")).encode()
 
 
-ZIPF_EVENTS = 40_000
+ZIPF_EVENTS = 30_000
 POSITIONAL = '[model]\nfeatures = "positional"\ndimension = 20\n'
 CLICKS = '[model.event]\nfeatures = ""\nlabel = "/clicked"\nwithout = ["ts"]\n'
 DENSE = Stream("20 dense features", POSITIONAL, 1_000_000, _lists)
 NAMED = Stream("20 named features", "", 500_000, _objects)
-WORDS = Stream("about 100 of 10⁶ names by Zipf's law", "", ZIPF_EVENTS, _words)
+WORDS = Stream("about 100 of 10⁶ names by Zipf's law", "", 100_000, _words)
 HASHED = WORDS._replace(settings='[model]\nfeatures = "hashed"\nbits = 20\n')
-NESTED = Stream("nested click records of 10 members with strings", CLICKS, 200_000, _clicks)
+NESTED = Stream("nested click records of 10 members with strings", CLICKS, 300_000, _clicks)
 COMPACT = Stream("20 dense features as f8", POSITIONAL, 1_000_000, _packed, "application/x-perceptron-f8")

@@ -11,7 +11,7 @@ from tests.benchmarks import world
 from tests.benchmarks.events import DENSE, NAMED, WORDS
 from tests.benchmarks.figure import BROKER, PARTS, REDIS, WHOLE, Figure
 
-ROUNDS = 3
+ROUNDS = 2
 STEPS = {
     "decode": "decoding",
     "place": "finding columns",

@@ -31,6 +31,7 @@ def figures() -> list[Figure]:
         helped.append(time.monotonic() - began)
         with world.service(topic, "", "--create-topics", until="/livez") as running:
             lived.append(running.took)
+            running.kill()  # a stop is not what is measured
     topic, values, named = world.new_topic(), wide(), NAMED.values()
     world.fill(topic, values, len(values))
     events = len(values) + REPLAYED

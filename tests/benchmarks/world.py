@@ -26,7 +26,7 @@ from redis import Redis
 from service.embedded import servers
 from service.embedded.servers import Server
 from tests.benchmarks.events import Stream
-from tests.conftest import Running, clean_environment, create_topic, wait
+from tests.conftest import DEADLINE, Running, clean_environment, create_topic, wait
 
 PROPERTIES = servers.PROPERTIES + "log.retention.check.interval.ms=10000\n"
 """What a topic need not keep, of a long run, goes soon."""
@@ -133,6 +133,7 @@ class Service(Running):
     def answer(self, path: str) -> None:
         """Wait until it says 200 there, and remember how long that took."""
         while not self._alive() or not self._answers(path):
+            assert time.monotonic() < self.began + DEADLINE, self.log.read_text()[-2000:]
             time.sleep(0.005)
         self.took = time.monotonic() - self.began
 
@@ -186,14 +187,13 @@ def service(
     fresh: bool = True,
     until: str = "/readyz",
     program: Sequence[str] = ("service",),
-    **more: Any,
 ) -> Iterator[Service]:
     """The service on a topic, once it says 200 at `until`, ended afterwards; `fresh` forgets what is in the store."""
     if fresh:
         store().flushall()
     running = Service(
         topic, kafka().address, redis().address, folder(), settings, *flags,
-        session_timeout=SESSION_SECONDS, program=program, **more,
+        session_timeout=SESSION_SECONDS, program=program,
     )  # fmt: skip
     try:
         running.answer(until)
@@ -223,13 +223,13 @@ class Learned(NamedTuple):
 
 def follow(running: Service, records: int, first: int = 0) -> Learned:
     """Look at a service until it has learned so many records; WARM of them after the `first` are not measured."""
-    servers_ = [server.process.pid for server in (kafka(), redis()) if server.process]
+    others = [server.process.pid for server in (kafka(), redis()) if server.process]
     begun: tuple[float, int, list[float]] | None = None
     deadline = time.monotonic() + 300.0
     while time.monotonic() < deadline:
         running._alive()
         events, now = running.events(), time.monotonic()
-        used = [running.cpu(), *map(cpu_of, servers_)]
+        used = [running.cpu(), *map(cpu_of, others)]
         if begun is None and events >= first + WARM * (records - first):
             begun = now, events, used
         if events >= records and begun is not None:
