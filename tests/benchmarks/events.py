@@ -31,7 +31,7 @@ def dense(columns: int = 20, seed: int = 1) -> tuple[Any, Any]:
     return x, y.astype(int)
 
 
-def zipf(events: int, columns: int = 10**6, draws: int = 160, seed: int = 2) -> list[Any]:
+def zipf(events: int, columns: int = 10**6, draws: int = 120, seed: int = 2) -> list[Any]:
     """About 100 different columns of each event, by Zipf's law over all of them."""
     rng = np.random.default_rng(seed)
     shares = np.cumsum(1.0 / np.arange(1, columns + 1))

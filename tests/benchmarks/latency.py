@@ -103,6 +103,8 @@ async def _probe(topic: str, service: world.Service, name: str, pause: float) ->
         tasks = [asyncio.create_task(load()), asyncio.create_task(probes())]
         try:
             while len(found) < PROBES:
+                if failed := [task for task in tasks if task.done() and task.exception()]:
+                    await failed[0]
                 if waiting := list(sent):
                     body = {"instances": [{"features": {probe: 1.0}} for probe in waiting]}
                     answer = (await http.post(f"/v1/models/{topic}/predict", json=body)).raise_for_status().json()
