@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test faults scale bounds accuracy bench simulate mutants fuzz fuzz-events fuzz-requests check lock lowest \
+.PHONY: demo test faults scale bounds accuracy bench soak simulate mutants fuzz fuzz-events fuzz-requests check lock lowest \
 	image-steps sbom clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
@@ -28,8 +28,12 @@ bounds: $(VENV)/.dev ## The live mistake bound and the confidence sequences on 1
 accuracy: $(VENV)/.dev ## Prequential accuracy on real streams beside River's: the table of docs/model.md
 	$(BIN)/python -m tests.accuracy $(ARGS)
 
-bench: $(VENV)/.dev ## What an event costs by kinds of values; BESIDE=COMMIT measures that tree in turns with this one
-	$(BIN)/python -m tests.bench $(BESIDE)
+bench: $(VENV)/.dev $(VENV)/.bench ## The figures of docs/performance.md: under 20 minutes; ONLY=P1 those rows. BESIDE=COMMIT: an event's cost beside that tree's
+	ONLY="$(ONLY)" $(BIN)/python -m tests.benchmarks$(if $(BESIDE),.event $(BESIDE))
+
+MINUTES ?= 60
+soak: $(VENV)/.dev ## Full speed with predictions, saves, new names and bad events: memory, latency and the fold at the end
+	$(BIN)/python -m tests.benchmarks.soak $(MINUTES)
 
 SECONDS ?= 120
 fuzz: $(VENV)/.dev $(VENV)/.fuzz ## Coverage-guided bytes through the decoder, against the same judge
@@ -63,6 +67,7 @@ lock: $(VENV)/.build ## The newest versions that pyproject.toml allows, with has
 	$(LOCK) pyproject.toml -c requirements/dev.txt --extra embedded -o requirements/embedded.txt
 	$(LOCK) $(UPGRADE) --group build -o requirements/build.txt
 	$(LOCK) $(UPGRADE) --group fuzz -o requirements/fuzz.txt
+	$(LOCK) $(UPGRADE) --group bench -c requirements/dev.txt -o requirements/bench.txt
 
 LOWEST := tests/unit tests/contract $(addprefix tests/integration/test_,main_job.py command.py http.py produce.py export.py fit.py)
 lowest: $(VENV)/.build ## A choice of the tests with the oldest versions that pyproject.toml allows
@@ -84,7 +89,7 @@ clean: ## Remove the environment and caches
 # From the locks, by uv, which is quick; by pip where uv does not reach what pip is set up to.
 LOCKED := --require-hashes --no-deps
 UV := $(BIN)/python -m uv
-$(VENV)/.embedded $(VENV)/.dev $(VENV)/.fuzz: $(VENV)/.%: requirements/%.txt $(VENV)/.build pyproject.toml
+$(VENV)/.embedded $(VENV)/.dev $(VENV)/.fuzz $(VENV)/.bench: $(VENV)/.%: requirements/%.txt $(VENV)/.build pyproject.toml
 	@echo "installing the service and its $* packages into $(VENV)"
 	@$(UV) pip install --python $(BIN)/python $(LOCKED) -r $< || $(PIP) install $(LOCKED) -r $<
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .

@@ -1,1 +1,1 @@
-"""What is measured, beside its baseline in the same run."""
+"""The figures of docs/performance.md, each beside its baseline: `make bench`."""

@@ -1,14 +1,30 @@
-"""One figure of a benchmark, and its goal."""
+"""What a benchmark gives, and which were asked for."""
 
+import os
+import re
 from typing import NamedTuple
+
+PARTS = "parts"
+"""The row of what an event costs by part, which has no goal."""
+WHOLE, BROKER, REDIS = "the whole, of a service as it is", "beside it, the broker", "beside it, Redis"
+"""Of its figures those that a plan is made by."""
 
 
 class Figure(NamedTuple):
-    """What was measured in each round, and whether it is to be at least or at most the goal."""
+    """One figure: a value of each round, and what its median is to be; without values it could not be measured."""
 
     name: str
+    """Its row in docs/performance.md, such as P1b."""
     what: str
+    """What was measured and how it was set up, in a sentence."""
     values: list[float]
     goal: float
     at_least: bool
+    """Whether the goal is the least that it is to be, rather than the most."""
     unit: str
+
+
+def chosen(name: str) -> bool:
+    """Whether ONLY asks for this row: P1 is P1 and its letters, P1b that one, nothing is all of them."""
+    only = os.environ.get("ONLY", "").replace(",", " ").split()
+    return not only or any(re.fullmatch(rf"{re.escape(one)}[a-z]?", name) for one in only)

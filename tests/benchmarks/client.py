@@ -1,0 +1,105 @@
+"""Who asks for predictions all the time: a process of its own, so that nobody else's work is in what it measures.
+
+`python -m tests.benchmarks.client PORT PATH BODY PAUSE` asks, waits PAUSE seconds after each answer, until its input
+ends; then it prints the milliseconds of each answer, in order.
+"""
+
+import contextlib
+import gc
+import json
+import math
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+
+class Connection:
+    """One that is kept, for one question that is asked over and over."""
+
+    def __init__(self, port: int, path: str, body: bytes) -> None:
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: "
+        self._question = f"{head}{len(body)}\r\n\r\n".encode() + body
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self) -> float:
+        """Seconds until the whole answer is there; raises ValueError where it is none."""
+        began = time.perf_counter()
+        self._socket.sendall(self._question)
+        answer = b""
+        while not _whole(answer):
+            if not (part := self._socket.recv(1 << 16)):
+                raise ConnectionError("the service has closed the connection")
+            answer += part
+        took = time.perf_counter() - began
+        if b" 200 " not in answer[:16]:
+            raise ValueError(answer.decode())
+        return took
+
+
+def _whole(answer: bytes) -> bool:
+    head, end, body = answer.partition(b"\r\n\r\n")
+    length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
+    return bool(end) and len(body) >= int(length)
+
+
+class Asked:
+    """The answers of a client that has ended, in milliseconds."""
+
+    milliseconds: Sequence[float] = ()
+
+
+@contextmanager
+def asking(port: int, model: str, features: object, pause: float = 0.002) -> Iterator[Asked]:
+    """A client that asks for predictions meanwhile; what is yielded has the answers afterwards."""
+    body, asked = json.dumps({"features": features}), Asked()
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.client",
+        str(port),
+        f"/v1/models/{model}/predict",
+        body,
+        str(pause),
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+        assert client.stdout
+        client.stdout.readline()  # it has its first answer
+        try:
+            yield asked
+        finally:
+            out, _ = client.communicate()
+            with contextlib.suppress(ValueError):  # it failed, and said so
+                asked.milliseconds = json.loads(out)
+    assert asked.milliseconds, "no answers"
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The least of the values that this share of them does not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def _main(port: str, path: str, body: str, pause: str) -> None:
+    done = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.read()
+        done.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    connection = Connection(int(port), path, body.encode())
+    connection.ask()
+    gc.disable()
+    print("begun", flush=True)
+    answers = []
+    while not done.wait(float(pause)):
+        answers.append(round(connection.ask() * 1000, 3))
+    print(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

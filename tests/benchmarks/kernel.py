@@ -1,0 +1,163 @@
+"""P3: the kernel alone, on batches that are columns already, beside a loop in C over the same batch.
+
+In one process and in turns, by seconds of the processor; each value is the least of some runs, as other programs cost
+time and never save any.
+"""
+
+import ctypes
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from service.learning import kernel
+from service.learning.events import Batch
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.learning.options import Options
+from tests.benchmarks.events import FLIPPED, zipf
+from tests.benchmarks.figure import Figure
+
+ROUNDS, RUNS = 5, 5
+EVENTS = 10_000
+PRESENT = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
+NONZEROS = 2_000_000
+ALL = 10**6
+
+
+def figures() -> list[Figure]:
+    """The kernel's cost, that of what goes along with it, and the C loop's."""
+    c = _compiled()
+    with_x, dense, words = _dense(20, EVENTS), _dense(1000, 1000), _sparse()
+    cases = {"20 features": with_x, "1,000 dense": dense, "about 100 of 10⁶ columns by Zipf's law": words}
+    found = []
+    costs: dict[str, list[float]] = {name: [] for name in cases}
+    beside: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(ROUNDS):
+        for name, batch in cases.items():
+            own, theirs = _least(lambda b=batch: _kernel(b)), _least(lambda b=batch: _loop(c, b))  # type: ignore[misc]
+            costs[name].append(own)
+            beside[name].append(own / theirs)
+    units = {"20 features": (EVENTS, "ns an event", 25.0), "1,000 dense": (len(dense.values), "ns a nonzero", 1.0)}
+    for name, batch in cases.items():
+        count, unit, goal = units.get(name, (len(batch.values), "ns a nonzero", 3.0))
+        what = f"kernel, {name}, {len(batch.labels):,} events a batch, a label in ten noise"
+        found.append(Figure("P3", what, [cost / count * 1e9 for cost in costs[name]], goal, False, unit))
+    for name in cases:
+        what = f"kernel against cc -O3 of the same loop, {name}"
+        found.append(Figure("P3", what, beside[name], 1.3, False, "×"))
+    for kind, batch, averaged, bounded in (("20 dense", with_x, 1.1, 1.6), ("sparse, Zipf", words, 1.7, 2.0)):
+        mean, bound, scaled = zip(*(_beside(batch) for _ in range(ROUNDS)), strict=True)
+        found.append(Figure("P3", f"with averaging against without, {kind}", list(mean), averaged, False, "×"))
+        found.append(Figure("P3", f"with the live bound against without, {kind}", list(bound), bounded, False, "×"))
+        found.append(Figure("P3", f"scaling, {kind}", list(scaled), 6.0, False, "ns a value"))
+    return [*found, _flat(c)]
+
+
+def _flat(c: Any) -> Figure:
+    batches = [_dense(n, max(NONZEROS // n, 2)) for n in PRESENT]
+    values = []
+    for _ in range(ROUNDS):
+        own = [_least(lambda b=b: _kernel(b)) / len(b.values) for b in batches]  # type: ignore[misc]
+        theirs = [_least(lambda b=b: _loop(c, b)) / len(b.values) for b in batches]  # type: ignore[misc]
+        values.append(own[-1] / own[0] / (theirs[-1] / theirs[0]))
+    shown = ", ".join(f"{cost * 1e9:.2f}" for cost in own)
+    what = (
+        f"cost of a nonzero with 10⁶ columns present against 10, as a share of that growth in C "
+        f"(10 to 10⁶ columns in the last round: {shown} ns)"
+    )
+    return Figure("P3", what, values, 1.3, False, "×")
+
+
+def _least(run: Callable[[], float]) -> float:
+    return min(run() for _ in range(RUNS))
+
+
+def _zeros(batch: Batch) -> kernel.Vector:
+    return np.full(int(batch.columns.max()) + 1, 0.0)  # by `zeros` their pages would be given while it is measured
+
+
+def _kernel(batch: Batch, average: bool = False) -> float:
+    w = _zeros(batch)
+    late, identity = np.full(len(w) if average else 0, 0.0), Identity(average=average)
+    began = time.process_time()
+    kernel.learn(identity, w, late, batch, reach=0.0)
+    return time.process_time() - began
+
+
+def _loop(c: Any, batch: Batch, w: kernel.Vector | None = None) -> float:
+    """Seconds of the loop in C, which changes `w` as the kernel does."""
+    w, events = _zeros(batch) if w is None else w, len(batch.labels)
+    out = [np.empty(events) for _ in range(3)] + [np.empty(events, np.int64)]
+    arrays = [w, batch.starts, batch.columns, batch.values, batch.labels, batch.weights, *out]
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in arrays]
+    began = time.process_time()
+    c(ctypes.c_double(1.0), *pointers, ctypes.c_int64(events))
+    return time.process_time() - began
+
+
+def _beside(batch: Batch) -> tuple[float, float, float]:
+    """Averaging and the bound as multiples of the kernel, and nanoseconds of a scaled value."""
+    plain, mean = _least(lambda: _kernel(batch)), _least(lambda: _kernel(batch, average=True))
+    with_bound, without = (_least(lambda o=o: _watched(batch, o)) for o in (True, False))  # type: ignore[misc]
+    scaled = _least(lambda: _scaled(batch)) / len(batch.values) * 1e9
+    return mean / plain, (plain + with_bound - without) / plain, scaled
+
+
+def _learner(batch: Batch, bound: bool = False, **identity: Any) -> Learner:
+    columns = int(batch.columns.max())
+    learner = Learner(Identity(features="positional", dimension=columns, **identity), options=Options(bound=bound))
+    learner.begin({0: 0})
+    return learner
+
+
+def _watched(batch: Batch, bound: bool) -> float:
+    learner = _learner(batch, bound)
+    learner.count(batch, learner.learn(batch), len(learner.columns))
+    learner.begin_stretch()
+    learned = learner.learn(batch)
+    began = time.process_time()
+    learner.count(batch, learned, len(learner.columns))
+    return time.process_time() - began
+
+
+def _scaled(batch: Batch) -> float:
+    scaler = _learner(batch, scale="standard").scaler
+    assert scaler
+    scaler.make_room(int(batch.columns.max()) + 1)
+    scaler.learn(batch)
+    began = time.process_time()
+    scaler.learn(batch)
+    return time.process_time() - began
+
+
+def _dense(columns: int, events: int) -> Batch:
+    rng = np.random.default_rng(5)
+    starts = np.arange(events + 1, dtype=np.uint64) * np.uint64(columns)
+    return _batch(rng, starts, np.tile(np.arange(1, columns + 1, dtype=np.uint64), events))
+
+
+def _sparse() -> Batch:
+    rows = zipf(EVENTS)
+    starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.uint64)
+    return _batch(np.random.default_rng(6), starts, np.concatenate(rows).astype(np.uint64) + np.uint64(1))
+
+
+def _batch(rng: Any, starts: Any, columns: Any) -> Batch:
+    values, u = rng.normal(size=len(columns)), rng.normal(size=int(columns.max()) + 1)
+    labels = np.sign(np.add.reduceat(values * u[columns], starts[:-1].astype(np.int64)))
+    labels[rng.random(len(labels)) < FLIPPED] *= -1.0
+    events = len(labels)
+    return Batch(starts, columns, values, labels, np.ones(events), range(events), numbers=np.ones(len(values), bool))
+
+
+def _compiled() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "loop.so"
+        source = Path(__file__).with_name("loop.c")
+        subprocess.run(["cc", "-O3", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+        return ctypes.CDLL(str(library)).learn

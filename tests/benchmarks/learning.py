@@ -1,0 +1,84 @@
+"""P1 and P2: learning from Kafka, beside programs that only read, and programs that learn.
+
+In turns; by seconds of the processor, all threads of a process together, since other programs on the machine cost
+those of the clock. The first tenth of a stream is not measured: it starts, connects and compiles.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from statistics import median
+
+from tests.benchmarks import world
+from tests.benchmarks.events import COMPACT, DENSE, HASHED, NAMED, NESTED, WORDS, Stream
+from tests.benchmarks.figure import Figure, chosen
+
+ROUNDS = 3
+PROBE = 200
+DRAINED = "rate against a bare aiokafka getmany(500) drain of the same topic"
+ROWS = (
+    ("P1", DENSE, 1.2, "first 0.65"),
+    ("P1b", NAMED, 0.9, "first 0.55"),
+    ("P1c", WORDS, 0.25, ""),
+    ("P1c", HASHED, 0.35, "hashed"),
+    ("P1c", NESTED, 0.4, ""),
+    ("P2", COMPACT, 1.8, "first 0.8"),
+)
+PROGRAMS = (
+    ("river", "aiokafka + orjson + River's Perceptron", 20_000, 5.0),
+    ("vw", "aiokafka + orjson + Vowpal Wabbit's Python learner", 20_000, 4.0),
+    ("sklearn", "aiokafka + orjson + scikit-learn's partial_fit of each event", 2_000, 200.0),
+    ("confluent", "a confluent-kafka consume() loop that counts", DENSE.events, 1.0),
+)
+"""Each with how many events of the topic it is given."""
+
+
+def figures() -> list[Figure]:
+    """Learning against a drain of the same topic, and against programs that learn."""
+    found, topics = list[Figure](), dict[Callable[..., object], str]()
+    for name, stream, goal, note in ROWS:
+        if not chosen(name):
+            continue
+        what = f"JSON, {stream.what}{note and f' ({note})'}: {DRAINED}; {stream.events:,} events"
+        if stream is COMPACT:
+            what = what.removeprefix("JSON, ")
+        if stream.content_type and not _known(stream):
+            found.append(Figure(name, f"{what} (not built)", [], goal, True, "×"))
+            continue
+        if stream.values not in topics:
+            topics[stream.values] = world.topic_of(stream)
+        topic = topics[stream.values]
+        drains, ours = list[float](), list[world.Learned]()
+        for _ in range(ROUNDS):
+            drains.append(world.other("drain", topic, stream.events))
+            ours.append(world.learn(topic, stream))
+        ratios = [theirs / own.microseconds for theirs, own in zip(drains, ours, strict=True)]
+        us, rate = median(own.microseconds for own in ours), median(own.rate for own in ours)
+        what += f"; {us:.2f} µs an event beside {median(drains):.2f}, {rate:,.0f} a second by the clock"
+        found.append(Figure(name, what, ratios, goal, True, "×"))
+    return found + (_programs(topics.get(DENSE.values)) if chosen("P1d") else [])
+
+
+def _known(stream: Stream) -> bool:
+    """Whether the service reads records of this content type at all."""
+    topic = world.new_topic()
+    world.fill(topic, stream.values()[:PROBE], PROBE, stream.content_type)
+    with world.service(topic, stream.settings, "--create-topics") as running:
+        running.wait_for(PROBE)
+        return running.events() == PROBE
+
+
+def _programs(topic: str | None) -> list[Figure]:
+    topic = topic or world.topic_of(DENSE)
+    ratios: dict[str, list[float]] = {program: [] for program, _, _, _ in PROGRAMS}
+    for _ in range(ROUNDS):
+        own = world.learn(topic, DENSE).microseconds
+        for program, _, events, _ in PROGRAMS:
+            try:
+                ratios[program].append(world.other(program, topic, events) / own)
+            except subprocess.CalledProcessError as error:  # as where it has no wheel for this Python
+                print(error.stderr, file=sys.stderr)
+    return [
+        Figure("P1d", f"JSON, {DENSE.what}: learn rate against {what}", ratios[program], goal, True, "×")
+        for program, what, _, goal in PROGRAMS
+    ]

@@ -1,0 +1,149 @@
+"""P7: what saves cost a learner of 10⁶ named columns, what they write, and how soon they go on after Redis hung."""
+
+import asyncio
+import itertools
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+
+import numpy as np
+
+from service.snapshots.store import key
+from tests.benchmarks import world
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.start import COLUMNS, wide
+from tests.conftest import event
+
+ROUNDS = 3
+EVENTS = 400_000
+PER_EVENT = 20
+HOT = 3_000
+"""Columns that change over and over: 35 kB, at 12 bytes a column in a snapshot."""
+DISTINCT = 5_000
+UNSAVED = ("tests.benchmarks.altered", "unsaved")
+SILENCE_SECONDS = 1.0
+RATE = 200
+GAPS = 15
+USUAL = 1.5
+"""A save comes at its usual pace that is within so many usual gaps of the one before."""
+
+
+def figures() -> list[Figure]:
+    """In turns with a service that never saves, by seconds of the processor, saving threads included."""
+    found = []
+    prefix = wide()
+    for what, columns, goal in (
+        (f"{HOT:,} of them, 35 kB, change over and over", HOT, 2.0),
+        ("all of them change", COLUMNS, 10.0),
+    ):
+        topic, values, at = world.new_topic(), _events(columns), len(prefix)
+        costs, waited, written = list[float](), list[float](), list[float]()
+        world.fill(topic, prefix, at)
+        with world.service(topic, "", "--create-topics") as running:
+            running.wait_for(at)
+        for _ in range(ROUNDS):
+            cost = list[float]()
+            for program in (UNSAVED, ("service",)):
+                world.fill(topic, values, EVENTS)
+                with world.service(topic, "", "--create-topics", program=program, fresh=False) as running:
+                    before, began = _saved(running), time.monotonic()
+                    cost.append(world.follow(running, at + EVENTS, at).microseconds)
+                    after, seconds = _saved(running), time.monotonic() - began
+                    at += EVENTS
+            costs.append(100.0 * (1.0 - cost[0] / cost[1]))
+            bytes_, saves, lasted = (b - a for a, b in zip(before, after, strict=True))
+            waited.append(100.0 * lasted / seconds)
+            if saves:
+                written.append(bytes_ / saves / (12 * columns))
+        head = f"saving with {COLUMNS:,} named columns, of which {what}, {PER_EVENT} features an event:"
+        found.append(Figure("P7", f"{head} its share of learning's cost", costs, goal, False, "%"))
+        found.append(
+            Figure("P7", f"{head} the share of the clock that learning waits for it", waited, goal, False, "%")
+        )
+        if columns == HOT:
+            found.append(Figure("P7", f"{head} bytes a save, against 12 for each", written, 2.0, False, "×"))
+    return [*found, _after_silence()]
+
+
+def _saved(running: world.Service) -> tuple[float, ...]:
+    """Bytes, number and seconds of accepted saves so far."""
+    metrics, of = running.metrics(), f'model="{running.topic}"'
+    names = (
+        f"snapshot_bytes_total{{{of}}}",
+        f'snapshots_total{{{of},result="accepted"}}',
+        f"snapshot_duration_seconds_sum{{{of}}}",
+    )
+    return tuple(metrics.get(f"perceptron_{name}", 0.0) for name in names)  # none yet, where none was saved
+
+
+def _events(columns: int) -> list[bytes]:
+    rng = np.random.default_rng(7)
+    chosen = [rng.choice(columns, PER_EVENT, replace=False) for _ in range(DISTINCT)]
+    return [event({f"name-{n}": 1.0 for n in row.tolist()}, int(rng.integers(2))) for row in chosen]
+
+
+def _written(running: world.Service) -> tuple[float, float]:
+    """Bytes and number of accepted saves so far."""
+    metrics = running.metrics()
+    of = f'model="{running.topic}"'
+    saves = metrics[f'perceptron_snapshots_total{{{of},result="accepted"}}']
+    return metrics[f"perceptron_snapshot_bytes_total{{{of}}}"], saves
+
+
+def _after_silence() -> Figure:
+    """Redis is stopped for a second while a few events come; when its saves are as often as before."""
+    topic, took, usual = world.new_topic(), list[float](), 0.0
+    process = world.redis().process
+    assert process
+    done = threading.Event()
+    with (
+        world.service(topic, "", "--create-topics") as running,
+        ThreadPoolExecutor(1) as sender,
+    ):
+        sending = sender.submit(asyncio.run, _trickle(topic, done))
+        try:
+            running.until(RATE)
+            saved = _Saves(topic)
+            for _ in range(ROUNDS):
+                gaps = [saved.gap() for _ in range(GAPS + 1)][1:]
+                usual = median(gaps)
+                process.send_signal(signal.SIGSTOP)
+                time.sleep(SILENCE_SECONDS)
+                process.send_signal(signal.SIGCONT)
+                again = time.monotonic()
+                while saved.gap() > USUAL * usual:
+                    pass
+                took.append(saved.at - again)
+        finally:
+            process.send_signal(signal.SIGCONT)
+            done.set()
+            sending.result()
+    what = f"Redis stopped for a second while {RATE} events a second come: until a save follows the one before as usual"
+    return Figure("P7", f"{what} (after {usual:.2f} s)", took, 2.0, False, "s")
+
+
+async def _trickle(topic: str, done: threading.Event) -> None:
+    """Few events, until it is done."""
+    async with world.producer() as client:
+        for i in itertools.count():
+            if done.is_set():
+                return
+            await client.send(topic, event({f"name-{i % HOT}": 1.0}, i % 2))
+            await asyncio.sleep(1.0 / RATE)
+
+
+class _Saves:
+    """Sees each save of a model."""
+
+    def __init__(self, topic: str) -> None:
+        self.at = time.monotonic()
+        self._client, self._key, self._digest = world.store(), key(topic), b""
+
+    def gap(self) -> float:
+        """Wait for the next save; seconds since the one before."""
+        while (digest := self._client.hget(self._key, "digest")) == self._digest:
+            time.sleep(0.005)
+        before, self.at, self._digest = self.at, time.monotonic(), digest
+        return self.at - before

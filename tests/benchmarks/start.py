@@ -1,0 +1,56 @@
+"""P8: how soon a process is there: `--help`, `/livez`, and a large model after a restart."""
+
+import subprocess
+import sys
+import time
+
+from tests.benchmarks import world
+from tests.benchmarks.events import NAMED
+from tests.benchmarks.figure import Figure
+from tests.conftest import event
+
+ROUNDS, REPLAYS = 5, 3
+COLUMNS, WIDTH = 10**6, 1000
+REPLAYED = 300_000
+
+
+def wide() -> list[bytes]:
+    """Events that together have COLUMNS names."""
+    return [
+        event({f"name-{n}": 1.0 for n in range(i * WIDTH, (i + 1) * WIDTH)}, i % 2) for i in range(COLUMNS // WIDTH)
+    ]
+
+
+def figures() -> list[Figure]:
+    """By the clock; what is compiled was compiled, and what is read was read, once before."""
+    helped, lived, ready, replayed = list[float](), list[float](), list[float](), list[float]()
+    topic = world.new_topic()
+    for _ in range(ROUNDS + 1):
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-m", "service", "--help"], check=True, capture_output=True)
+        helped.append(time.monotonic() - began)
+        with world.service(topic, "", "--create-topics", until="/livez") as running:
+            lived.append(running.took)
+            running.kill()  # a stop is not what is measured
+    topic, values, named = world.new_topic(), wide(), NAMED.values()
+    world.fill(topic, values, len(values))
+    events = len(values) + REPLAYED
+    with world.service(topic, "", "--create-topics") as running:
+        running.wait_for(len(values))
+        with running.paused():
+            world.fill(topic, named, REPLAYED)
+        without = world.follow(running, events, len(values)).microseconds
+    for i in range(ROUNDS):
+        if i < REPLAYS:
+            world.fill(topic, named, REPLAYED)
+        with world.service(topic, "", "--create-topics", fresh=False) as running:
+            ready.append(running.took)
+            if i < REPLAYS:
+                replayed.append(without / world.follow(running, events + REPLAYED, events).microseconds)
+                events += REPLAYED
+    return [
+        Figure("P8", f"restart to /readyz with {COLUMNS:,} named columns", ready, 2.0, False, "s"),
+        Figure("P8", "rate of the replay after it against that before the restart", replayed, 0.9, True, "×"),
+        Figure("P8", "process start to /livez, warm caches", lived[1:], 1.5, False, "s"),
+        Figure("P8", "perceptron --help", helped[1:], 0.3, False, "s"),
+    ]

@@ -1,0 +1,254 @@
+"""A real Kafka and Redis for all benchmarks of a run, topics with streams, and `perceptron run` as a user starts it."""
+
+import asyncio
+import atexit
+import contextlib
+import functools
+import itertools
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import psutil
+from aiokafka import AIOKafkaProducer
+from redis import Redis
+
+from service.embedded import servers
+from service.embedded.servers import Server
+from tests.benchmarks.events import Stream
+from tests.conftest import DEADLINE, Running, clean_environment, create_topic, wait
+
+PROPERTIES = servers.PROPERTIES + "log.retention.check.interval.ms=10000\n"
+"""What a topic need not keep, of a long run, goes soon."""
+BATCH_BYTES = 64 << 10
+"""Of a record batch, as of a producer that is set to carry much."""
+UNDER_WAY = 32
+WARM = 0.1
+"""The share of a stream before what is measured."""
+LOOK_SECONDS = 0.1
+SESSION_SECONDS = 30.0
+"""Of the group: longer than any start of four processes at once."""
+
+_stack = contextlib.ExitStack()
+atexit.register(_stack.close)
+
+
+@functools.cache
+def folder() -> Path:
+    """Of this run, removed with it."""
+    return Path(_stack.enter_context(tempfile.TemporaryDirectory(prefix="perceptron-bench-")))
+
+
+@functools.cache
+def kafka() -> Server:
+    """The broker of this run."""
+    return _stack.enter_context(servers.kafka(folder(), properties=PROPERTIES))
+
+
+@functools.cache
+def redis() -> Server:
+    """The Redis of this run: Redis itself where it is installed, else Valkey."""
+    return _stack.enter_context(servers.redis(folder(), shutil.which("redis-server")))
+
+
+def store() -> Any:
+    """A client of its first database."""
+    return Redis.from_url(f"redis://{redis().address}/0")
+
+
+def new_topic(name: str = "bench", partitions: int = 1, **configs: str) -> str:
+    """A topic of this name and some letters."""
+    topic = f"{name}-{uuid.uuid4().hex[:6]}"
+    asyncio.run(create_topic(kafka(), topic, partitions, **configs))
+    return topic
+
+
+@asynccontextmanager
+async def producer(**options: Any) -> AsyncIterator[AIOKafkaProducer]:
+    """A producer of this run's broker."""
+    client = AIOKafkaProducer(bootstrap_servers=kafka().address, **options)
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.stop()
+
+
+async def send(
+    client: AIOKafkaProducer, topic: str, values: Iterator[bytes], content_type: str = "", partition: int = 0
+) -> None:
+    """Send these, whole batches at a time, and wait until all are acknowledged."""
+    headers = [("content-type", content_type.encode())] if content_type else []
+    sent: list[Any] = []
+    value = next(values, None)
+    while value is not None:
+        batch = client.create_batch()
+        while value is not None and batch.append(key=None, value=value, timestamp=None, headers=headers):
+            value = next(values, None)
+        batch.close()
+        sent.append(await client.send_batch(batch, topic, partition=partition))
+        if len(sent) == UNDER_WAY:
+            await asyncio.gather(*sent)
+            sent.clear()
+    await asyncio.gather(*sent)
+
+
+def fill(topic: str, values: Sequence[bytes], events: int, content_type: str = "", **options: Any) -> None:
+    """Have `events` more records in a topic, these over and over."""
+
+    async def filled() -> None:
+        async with producer(**{"max_batch_size": BATCH_BYTES, **options}) as client:
+            await send(client, topic, itertools.islice(itertools.cycle(values), events), content_type)
+
+    asyncio.run(filled())
+
+
+def topic_of(stream: Stream) -> str:
+    """A new topic with a stream in it."""
+    topic = new_topic()
+    fill(topic, stream.values(), stream.events, stream.content_type)
+    return topic
+
+
+class Service(Running):
+    """`perceptron run` as a process of its own, from its first instruction on, with a store of its own."""
+
+    def start(self, command: list[str]) -> Running:
+        """Start the process; a test's would be a copy of one that has imported all of it."""
+        self.began, self.took = time.monotonic(), 0.0
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=clean_environment())
+        return self
+
+    def answer(self, path: str) -> None:
+        """Wait until it says 200 there, and remember how long that took."""
+        while not self._alive() or not self._answers(path):
+            assert time.monotonic() < self.began + DEADLINE, self.log.read_text()[-2000:]
+            time.sleep(0.005)
+        self.took = time.monotonic() - self.began
+
+    def _answers(self, path: str) -> bool:
+        try:
+            return self.http.get(path).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """It stands still meanwhile."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+    def resident(self) -> int:
+        """Bytes of its memory."""
+        return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    def cpu(self) -> float:
+        """Seconds of the processor that it has used so far, all threads together."""
+        return cpu_of(self.process.pid)
+
+    def events(self) -> int:
+        """How many it has learned so far, of all topics; the list has no sum over a model's columns."""
+        return sum(model["events"] for model in self.http.get("/v1/models").json()["models"])
+
+    def until(self, events: int, seconds: float = 300.0) -> None:
+        """Wait until this many events are learned."""
+        wait(lambda: self._alive() and self.events() >= events, f"{events} events learned", seconds)
+
+    def _alive(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()[-2000:]
+        return True
+
+
+def cpu_of(pid: int) -> float:
+    """Seconds of the processor that a process has used so far."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+@contextmanager
+def service(
+    topic: str,
+    settings: str = "",
+    *flags: str,
+    fresh: bool = True,
+    until: str = "/readyz",
+    program: Sequence[str] = ("service",),
+) -> Iterator[Service]:
+    """The service on a topic, once it says 200 at `until`, ended afterwards; `fresh` forgets what is in the store."""
+    if fresh:
+        store().flushall()
+    running = Service(
+        topic, kafka().address, redis().address, folder(), settings, *flags,
+        session_timeout=SESSION_SECONDS, program=program,
+    )  # fmt: skip
+    try:
+        running.answer(until)
+        yield running
+    finally:
+        try:
+            running.stop()
+        finally:
+            if running.process.poll() is None:
+                print(running.log.read_text()[-2000:], file=sys.stderr)
+                running.kill()
+            running.http.close()
+
+
+class Learned(NamedTuple):
+    """What learning a stream took after its first part."""
+
+    microseconds: float
+    """Of the processor, an event."""
+    rate: float
+    """Events a second by the clock."""
+    broker: float
+    """Microseconds of the broker's processor, an event."""
+    redis: float
+    """The same of Redis."""
+
+
+def follow(running: Service, records: int, first: int = 0) -> Learned:
+    """Look at a service until it has learned so many records; WARM of them after the `first` are not measured."""
+    others = [server.process.pid for server in (kafka(), redis()) if server.process]
+    begun: tuple[float, int, list[float]] | None = None
+    deadline = time.monotonic() + 300.0
+    while time.monotonic() < deadline:
+        running._alive()
+        events, now = running.events(), time.monotonic()
+        used = [running.cpu(), *map(cpu_of, others)]
+        if begun is None and events >= first + WARM * (records - first):
+            begun = now, events, used
+        if events >= records and begun is not None:
+            learned = events - begun[1]
+            assert learned, "it was over before it was looked at: have more events"
+            ours, *theirs = (1e6 * (b - a) / learned for a, b in zip(begun[2], used, strict=True))
+            return Learned(ours, learned / (now - begun[0]), *theirs)
+        time.sleep(LOOK_SECONDS)
+    raise TimeoutError(f"{running.events()} of {records} records learned: {running.log.read_text()[-2000:]}")
+
+
+def learn(topic: str, stream: Stream, *, program: Sequence[str] = ("service",)) -> Learned:
+    """What it takes a new service to learn a stream from its topic."""
+    with service(topic, stream.settings, "--create-topics", program=program) as running:
+        return follow(running, stream.events)
+
+
+def other(kind: str, topic: str, events: int) -> float:
+    """Microseconds of the processor an event takes a program of `others`."""
+    command = [sys.executable, "-m", "tests.benchmarks.others", kind, kafka().address, topic, str(events)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(json.loads(done.stdout))
