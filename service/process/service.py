@@ -146,9 +146,11 @@ class Service:
                     if late:
                         self._log.warning("the last save is late; its records are learned again at the next start")
                     background += late
-                for task in background:
-                    task.cancel()
                 server.should_exit = True
+                while background := [task for task in background if not task.done()]:
+                    for task in background:
+                        task.cancel()  # again: a client that was just closing may have taken it for its own
+                    await asyncio.wait(background, timeout=1.0)
         except* PerceptronError as errors:
             failed = _first(errors)  # raised here it would come out as a group, before Python 3.11.4
         finally:
