@@ -10,7 +10,6 @@ twice, and a slice of which only a part is learned needs no undoing. The accepta
 the identity alone, never on the records around it.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, NamedTuple, Self, TypeVar
@@ -103,7 +102,10 @@ class _Event(msgspec.Struct, Generic[_F]):
     id: str | msgspec.UnsetType = _UNSET
 
 
-_compiled = threading.Event()
+class _Way:
+    """How usual events are read in this process."""
+
+    compiled = False
 
 
 def read_by(*, compiled: bool) -> None:
@@ -116,9 +118,7 @@ def read_by(*, compiled: bool) -> None:
             columns = columns_for(identity)
             columns.extend(["a"])
             Decoder(identity, columns).decode_rows([b'{"features":{"\\u0061":1},"label":1}', b"[1]", None])
-        _compiled.set()
-    else:
-        _compiled.clear()
+    _Way.compiled = compiled and ENABLED
 
 
 class Decoder:
@@ -161,7 +161,7 @@ class Decoder:
         Each that was read is in one of the two, or among those that are skipped. After each `enough` is asked whether
         the rest is left for later.
         """
-        if self._reader is not None and _compiled.is_set():
+        if self._reader is not None and _Way.compiled:
             if not self._unusual:
                 return self.decode_rows(records, enough)
             self._unusual -= 1

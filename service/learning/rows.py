@@ -92,10 +92,12 @@ class Reader:
         """The events among these values. Of a record that is not usual `otherwise` is asked, which returns what is read
         there, or None where that is no event; and then `enough`, whether the rest is to be left.
         """
-        count, size = len(values), int(np.maximum(values.ends - values.begins, 0).sum())
+        most, _, _, dimension, *_ = self._limits
+        count, size = len(values), int(np.clip(values.ends - values.begins, 0, most).sum())
         state = self._state
         state[: reader.GENERATION] = 0
-        self._make_room(size // 4 + 64, 2 * size + 4096)
+        # A member takes four bytes at least, and makes two features at most.
+        self._make_room(min(size // 4 + 64, count * max(dimension, 2 * reader.MOST_MEMBERS)), 2 * size + 4096)
         data, begins, ends = _with_room(values)
         events = np.empty((2, count)), np.zeros((3, count + 1), np.int64)
         asked = 0
@@ -166,14 +168,18 @@ class Reader:
         state[reader.EVENTS], state[reader.VALUES], state[reader.SCRATCH] = n + 1, end, used + len(text)
 
     def _make_room(self, features: int, scratch: int) -> None:
+        used = self._state[reader.VALUES], self._state[reader.SCRATCH]
         if features > len(self._features[0]):
-            self._features = tuple(_longer(part, 2 * features) for part in self._features)
+            self._features = tuple(_longer(part, 2 * features, used[0]) for part in self._features)
         if scratch + BEHIND > len(self._scratch):
-            self._scratch = _longer(self._scratch, 2 * (scratch + BEHIND))
+            self._scratch = _longer(self._scratch, 2 * (scratch + BEHIND), used[1])
 
 
-def _longer(array: NDArray[Any], count: int) -> NDArray[Any]:
-    return np.concatenate([array, np.empty((count - len(array), *array.shape[1:]), array.dtype)])
+def _longer(array: NDArray[Any], count: int, used: int) -> NDArray[Any]:
+    """With the values that are used; memory behind them is not touched, and so not taken."""
+    longer = np.empty((count, *array.shape[1:]), array.dtype)
+    longer[:used] = array[:used]
+    return longer
 
 
 def _with_room(values: Joined) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:

@@ -21,8 +21,6 @@ from tests.conftest import event
 from tests.releases import Fields
 from tests.saving import FakeClock, keeper, learn, save
 
-pytestmark = pytest.mark.usefixtures("reading")
-
 MODEL = Identity(eta=0.5, average=True)
 
 
