@@ -152,8 +152,6 @@ def _serve(kind: str) -> None:
         del sys.modules["tests"]
     else:
         sys.modules["service.process.service"].warm_up()
-        for compiled in (True, False):  # each copy decides for itself
-            sys.modules["service.learning.events"].read_by(compiled=compiled)
     # A collection in a copy would otherwise look at all of this, and so copy it.
     gc.collect()
     gc.freeze()

@@ -296,12 +296,20 @@ class Service:
         return {**kafka, "redis": self._store.missing_since}
 
 
-def warm_up(kinds: Iterable[tuple[int, Literal["none", "standard"]]] = ((2, "none"), (3, "standard"))) -> None:
+Kinds = Iterable[tuple[int, Literal["none", "standard"]]]
+"""Of models: how many labels (3 for any more), and the scale."""
+ALL_KINDS: Kinds = ((2, "none"), (3, "standard"))
+
+
+def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     """Compile what is compiled before the first event and the first scrape wait for it.
 
-    By kinds of models, as labels (3 for any more) and scale: all there is, as an image wants it, or what a process
-    needs, since without a kept result each takes seconds.
+    All there is, as an image wants it, or what a process cannot begin without for models of some kinds: where no result
+    is kept, each takes seconds.
     """
+    if kinds is ALL_KINDS:
+        for compiled in (True, False):
+            read_by(compiled=compiled)
     for unpacked in (b"\0", bytearray(1)):  # as codecs give them, which are two types
         most_headers(unpacked, 0)
     columns_for(Identity()).extend(["name"])
