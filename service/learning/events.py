@@ -102,7 +102,7 @@ class _Event(msgspec.Struct, Generic[_F]):
     id: str | msgspec.UnsetType = _UNSET
 
 
-class _Way:
+class _Reading:
     """How usual events are read in this process."""
 
     compiled = False
@@ -118,7 +118,7 @@ def read_by(*, compiled: bool) -> None:
             columns = columns_for(identity)
             columns.extend(["a"])
             Decoder(identity, columns).decode_rows([b'{"features":{"\\u0061":1},"label":1}', b"[1]", None])
-    _Way.compiled = compiled and ENABLED
+    _Reading.compiled = compiled and ENABLED
 
 
 class Decoder:
@@ -161,7 +161,7 @@ class Decoder:
         Each that was read is in one of the two, or among those that are skipped. After each `enough` is asked whether
         the rest is left for later.
         """
-        if self._reader is not None and _Way.compiled:
+        if self._reader is not None and _Reading.compiled:
             if not self._unusual:
                 return self.decode_rows(records, enough)
             self._unusual -= 1
