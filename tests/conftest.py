@@ -412,6 +412,7 @@ def _here(arguments: Sequence[str], cwd: Path, environment: dict[str, str]) -> D
     code: Any = 0
     with (
         _ALONE,
+        mock.patch("asyncio.events.new_event_loop", Loop),  # a process that ends leaves no connection, a thread may
         mock.patch.dict(os.environ, environment, clear=True),
         mock.patch.object(sys, "argv", ["perceptron", *arguments]),
         contextlib.chdir(cwd),
