@@ -42,4 +42,6 @@ class Joined(Sequence[bytes | None]):
         return None if begin < 0 else self.data[begin : self.ends[i]].tobytes()
 
     def __iter__(self) -> Iterator[bytes | None]:
-        return (self[i] for i in range(len(self)))
+        data = self.data.data
+        places = zip(self.begins.tolist(), self.ends.tolist(), strict=True)
+        return (None if begin < 0 else bytes(data[begin:end]) for begin, end in places)

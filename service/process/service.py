@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Literal, TypeVar
 
+import numpy as np
 import uvloop
 from aiokafka.errors import KafkaError
 
@@ -41,8 +42,8 @@ from service.snapshots.codec import readable
 from service.snapshots.head import Source, Writer
 from service.snapshots.keeper import Keeper
 from service.snapshots.store import MODELS
+from service.streaming.framing import ROWS, frame, most_headers
 from service.streaming.group import Kafka
-from service.streaming.headers import most_headers
 from service.streaming.learn import Learning
 from service.streaming.recognise import identity_changed
 from service.streaming.topic_id import too_old
@@ -312,6 +313,7 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
             read_by(compiled=compiled)
     for unpacked in (b"\0", bytearray(1)):  # as codecs give them, which are two types
         most_headers(unpacked, 0)
+    frame(np.zeros(1, np.uint8), 0, 0, 0, (0, 0, False), np.empty((ROWS, 1), np.int64))
     columns_for(Identity()).extend(["name"])
     event = b'{"features":[1],"label":1,"more":1}'
     for labels, scale in kinds:

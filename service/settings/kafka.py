@@ -33,6 +33,7 @@ class KafkaSettings(TlsSection):
     )
     watchdog: float = Field(60.0, ge=1.0, description="seconds without a record, though there are more, until we end")
     max_batch_bytes: int = Field(16 << 20, ge=1 << 16, description="a batch that is unpacked to more stops its topic")
+    whole_batches: bool = Field(True, description="records are learned from batches as they come, not one by one")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] = "PLAIN"
     sasl_username: str | None = None
@@ -110,7 +111,7 @@ class KafkaSettings(TlsSection):
         tls = self.tls if self.security_protocol.endswith("SSL") else None
         known = self.sasl_username, self.secret("sasl_password"), self._tokens
         security = Security(self.security_protocol, tls, self.sasl_mechanism, *known)
-        return Cluster(self.bootstrap_servers, self.max_batch_bytes, security)
+        return Cluster(self.bootstrap_servers, self.max_batch_bytes, security, self.whole_batches)
 
     @property
     def _tokens(self) -> "TokenSource | None":

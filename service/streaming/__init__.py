@@ -1,6 +1,6 @@
 """Records out of Kafka, in order, once: the consumer group, the learning loop, dead letters."""
 
 __all__ = [
-    "cluster", "coordinator", "cut", "dead_letters", "group", "headers", "learn", "oauth", "outbox", "recognise",
+    "cluster", "coordinator", "cut", "dead_letters", "framing", "group", "learn", "oauth", "outbox", "recognise",
     "records", "security", "topic_id",
 ]  # fmt: skip

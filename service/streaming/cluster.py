@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, __version__
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
@@ -29,6 +29,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DataError, DependencyError, LogGap, PerceptronError, Unauthorised
+from service.streaming import whole
 from service.streaming.batches import Hole, Seen, check_offsets
 from service.streaming.connection import install
 from service.streaming.internals import MAX_BATCH_BYTES, BatchTooLarge, fence
@@ -55,6 +56,13 @@ class Cluster:
     bootstrap: str
     max_batch_bytes: int = MAX_BATCH_BYTES
     security: Security = field(default_factory=Security)
+    whole_batches: bool = True
+    """Whether what is learned is polled in whole batches, where the client is as we know it."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is."""
+        return self.whole_batches and __version__ == whole.HELD_TO
 
     def __str__(self) -> str:
         return f"Kafka at {self.bootstrap}"

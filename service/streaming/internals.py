@@ -5,7 +5,8 @@ hundred kilobytes of the log can be gigabytes in memory. `fence` is called befor
 - unpacking stops at a limit, by the bytes that come out, not by the size that a codec's header declares;
 - a record with very many headers is refused before it is parsed: an empty one is two bytes, and `HEADER` when parsed;
 - a turn of the event loop unpacks `TURN` and what one batch has beyond it, whichever polls share that turn;
-- what cannot be unpacked at all is a damaged batch, as one whose checksum is wrong.
+- what cannot be unpacked at all is a damaged batch, as one whose checksum is wrong;
+- a consumer whose `value_deserializer` is `whole` polls Records of whole batches, and makes no object of each record.
 """
 
 import asyncio
@@ -13,14 +14,17 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import cramjam
 from aiokafka import TopicPartition, __version__, codec
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException
-from aiokafka.record import default_records, legacy_records
+from aiokafka.record import default_records, legacy_records, memory_records
+
+from service.streaming.records import Records
+from service.streaming.whole import Batches, Part, Taken, whole
 
 MAX_BATCH_BYTES = 16 << 20
 """Measured: 2 to 25 ms to unpack, gzip up to 90."""
@@ -123,13 +127,21 @@ def _fenced(name: str, unpack: Callable[[bytes, int], bytes | bytearray]) -> Cal
             raise CorruptRecordException(f"its {name} data is damaged: {error}") from error
         _unpacked.spent += len(unpacked)
         if len(unpacked) > 2 * MOST_HEADERS:
-            from service.streaming.headers import most_headers
+            from service.streaming.framing import most_headers
 
             if most_headers(unpacked, 2 * MOST_HEADERS) > MOST_HEADERS:
                 raise _TooLargeError(f"has a record of more than {MOST_HEADERS:,} headers")
         return unpacked
 
     return decode
+
+
+class _MemoryRecords(memory_records.MemoryRecords):
+    """Its bytes are known."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.data = data
 
 
 class _Batches:
@@ -152,8 +164,21 @@ class _PartitionRecords(fetcher.PartitionRecords):
     _records_iterator: Iterator[Any] | None
     next_fetch_offset: int
 
-    def __init__(self, tp: TopicPartition, records: Any, *rest: Any) -> None:
-        super().__init__(tp, _Batches(records), *rest)
+    def __init__(
+        self, tp: TopicPartition, records: Any, aborted: Any, at: int, keys: Any, values: Any, *rest: Any
+    ) -> None:
+        self.whole = values is whole
+        if self.whole:
+            records, values, self.taken = Batches(records.data, self), None, Taken(0)
+        super().__init__(tp, _Batches(records), aborted, at, keys, values, *rest)
+
+    def _consumer_record(self, tp: TopicPartition, record: Any) -> Any:
+        if not self.whole:
+            return super()._consumer_record(tp, record)
+        if not isinstance(record, Part):
+            self.taken.one(record)
+            _unpacked.spent += HEADER * len(record.headers)
+        return record
 
     def __next__(self) -> Any:
         try:
@@ -173,11 +198,13 @@ class _FetchResult(fetcher.FetchResult):
 
     _partition_records: Any
 
-    def getall(self, max_records: int | None = None) -> list[Any]:
+    def getall(self, max_records: int | None = None) -> Sequence[Any] | Records:
         found: list[Any] = []
         asyncio.get_running_loop().call_soon(_unpacked.clear)
         if _unpacked.spent > TURN or not self.check_assignment(self._topic_partition) or not self.has_more():
             return found
+        if self._partition_records.whole:
+            return self._whole(max_records or sys.maxsize)
         for record in self._partition_records:
             found.append(record)
             if record.headers:
@@ -188,6 +215,16 @@ class _FetchResult(fetcher.FetchResult):
         self._update_position()
         self._partition_records = None
         return found
+
+    def _whole(self, most: int) -> Records:
+        taken = self._partition_records.taken = Taken(most)
+        for _ in self._partition_records:
+            if not taken.left or _unpacked.spent > TURN:
+                self._update_position()
+                return taken.records()
+        self._update_position()
+        self._partition_records = None
+        return taken.records()
 
 
 DECODERS: dict[str, Callable[[bytes], bytes | bytearray]] = {
@@ -205,7 +242,7 @@ PLACES: list[tuple[Any, str]] = [
     for module in dict.fromkeys([*_PARSERS, *_COMPILED])
     for name in DECODERS
     if name != "zstd" or "legacy" not in module.__name__
-] + [(fetcher, "PartitionRecords"), (fetcher, "FetchResult")]
+] + [(fetcher, name) for name in ("MemoryRecords", "PartitionRecords", "FetchResult")]
 """Where the client looks for what the fence replaces."""
 
 
@@ -215,7 +252,9 @@ def fence(max_batch_bytes: int) -> None:
     Raises ImportError where the client has others than we know.
     """
     _unpacked.most = max_batch_bytes
-    own: dict[str, Any] = {"PartitionRecords": _PartitionRecords, "FetchResult": _FetchResult}
+    own: dict[str, Any] = {
+        "MemoryRecords": _MemoryRecords, "PartitionRecords": _PartitionRecords, "FetchResult": _FetchResult
+    }  # fmt: skip
     own |= {f"{name}_decode": decode for name, decode in DECODERS.items()}
     for module, name in PLACES:
         ours = own[name]

@@ -20,7 +20,6 @@ What moves the loop from one state to another, and why, is in `states.TRANSITION
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from service.errors import (
     ConfigurationError,
@@ -33,13 +32,13 @@ from service.errors import (
 )
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.snapshots.head import Source
+from service.snapshots.head import Fingerprint, Source
 from service.snapshots.keeper import Keeper, Refused
 from service.snapshots.ports import Clock
 from service.streaming.dead_letters import dead_letter
 from service.streaming.ports import Log, Observer
 from service.streaming.recognise import fingerprint, may_go_on
-from service.streaming.records import Record, Records
+from service.streaming.records import Records
 from service.streaming.states import State
 
 SLICE = 200
@@ -66,8 +65,8 @@ class _Model:
     learner: Learner
     source: Source
     """Which topic it is learned from."""
-    last: dict[int, Record] = field(default_factory=dict)
-    """The last record learned of each partition, so that it is recognised later."""
+    last: dict[int, Fingerprint] = field(default_factory=dict)
+    """Of the last record learned of each partition, so that it is recognised later."""
     refetched: dict[int, int] = field(default_factory=dict)
     """Offsets that did not come, and were fetched again since the last seek."""
 
@@ -336,10 +335,7 @@ class Learning:
     async def _apply(self, model: _Model, partition: int, records: Records) -> int:
         """Learn the first of these records, as many as make a slice, and say how many."""
         now, started = self._clock.now, self._clock.now()
-        values = records.values
-        if sum(len(value or b"") for value in values) > SLICE_BYTES:
-            sizes = accumulate(len(value or b"") for value in values)
-            values = values[: max(1, sum(size <= SLICE_BYTES for size in sizes))]
+        values = records[: records.within(SLICE_BYTES)].values
         outcome = model.learner.apply(
             partition, records.record(0).offset, values, lambda: now() - started >= SLICE_SECONDS
         )
@@ -351,7 +347,7 @@ class Learning:
             await self._log.publish(letter)
             self._tell.set_aside(letter)
         if outcome.consumed:
-            model.last[partition] = records.record(outcome.consumed - 1)
+            model.last[partition] = fingerprint(records.record(outcome.consumed - 1))
         delay = self._clock.time() - records.record(max(outcome.consumed, 1) - 1).timestamp / 1000
         self._tell.learned(outcome.consumed, self._clock.now() - started, delay)
         if outcome.diverged:
@@ -369,7 +365,6 @@ class Learning:
                 f"model {self._log.topic} is corrupt: {broken}; its last good version answers. A restart goes on from "
                 f"that one, and `perceptron verify -t {self._log.topic}` compares it with the log"
             )
-        fingerprints = {partition: fingerprint(record) for partition, record in model.last.items()}
         try:
             await self._log.flush()
             if await self._log.source() != model.source:
@@ -377,7 +372,7 @@ class Learning:
                 self._model = None
                 self._tell.rewound("recreated")
                 return
-            saved = await self._keeper.save(learner, fingerprints, model.source)
+            saved = await self._keeper.save(learner, dict(model.last), model.source)
         except DependencyError as error:
             self._keeper.postpone()
             self._tell.save_failed(error)

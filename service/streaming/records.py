@@ -6,6 +6,7 @@ recognised later. So what stands behind may be the client's objects, as here, or
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Protocol, Self
 
 
@@ -65,9 +66,14 @@ class Records:
         return [record.offset for record in self._records]
 
     @property
-    def values(self) -> list[bytes | None]:
+    def values(self) -> Sequence[bytes | None]:
         """The value of each of them."""
         return [record.value for record in self._records]
+
+    def within(self, size: int) -> int:
+        """How many of them have values of so many bytes together at most; one at least."""
+        sizes = accumulate(len(value or b"") for value in self.values)
+        return max(1, sum(so_far <= size for so_far in sizes))
 
     def find(self, offset: int) -> int:
         """How many of them stand before this offset."""
@@ -84,3 +90,8 @@ class Records:
             if i == len(offsets) or offsets[i] != offsets[i - 1] + 1:
                 yield self[start:i]
                 start = i
+
+
+def records_of(polled: "Records | Sequence[Record]") -> Records:
+    """What a consumer polled of one partition, whichever way it unpacks."""
+    return polled if isinstance(polled, Records) else Records(polled)

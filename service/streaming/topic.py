@@ -18,11 +18,12 @@ from service.streaming.cluster import ANSWER_SECONDS, bounds, cause_of, unreadab
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.outbox import Outbox
 from service.streaming.progress import Progress
-from service.streaming.records import Record, Records
+from service.streaming.records import Record, Records, records_of
 from service.streaming.shared import Shared
 from service.streaming.topic_id import topic_id
 
-POLL_RECORDS = 500  # measured: larger polls cost more a record, in garbage collection
+POLL_RECORDS, POLL_WHOLE = 500, 2000
+"""Measured: larger polls cost more a record, in garbage collection where each is an object, else in memory."""
 POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
 """A poll that brings nothing: while there is something to save, and while there is nothing to do."""
 
@@ -123,8 +124,9 @@ class TopicLog:
                             raise unreadable(self.topic, partition, offset, error) from error
                         again = True
                         continue
-                    if records := found.get(tp):
-                        return records[0] if records[0].offset == offset else None
+                    if part := found.get(tp):
+                        record = records_of(part).record(0)
+                        return record if record.offset == offset else None
                     if await self._consumer.position(tp) > offset:  # only markers follow it
                         return None
         return None
@@ -141,7 +143,7 @@ class TopicLog:
         if not self.held:
             return {}
         self._ask()
-        partitions, most = self._partitions, POLL_RECORDS
+        partitions, most = self._partitions, POLL_WHOLE if self._shared.cluster.whole else POLL_RECORDS
         seconds = min(IDLE_SECONDS, self._shared.watchdog / 4) if idle else POLL_SECONDS
         if self._unreadable:  # somewhere among what comes next: record by record, a partition at a time
             partitions, most, seconds = [self._partitions[self._turn % len(self._partitions)]], 1, POLL_SECONDS
@@ -149,7 +151,7 @@ class TopicLog:
         try:
             async with asyncio.timeout(seconds + 4 * POLL_SECONDS) as self._polling:
                 self._idle = idle
-                records = await self._consumer.getmany(*partitions, timeout_ms=int(seconds * 1000), max_records=most)
+                polled = await self._consumer.getmany(*partitions, timeout_ms=int(seconds * 1000), max_records=most)
         except (TimeoutError, NoOffsetForPartitionError):
             return {}
         except (CorruptRecordException, UnicodeDecodeError) as error:
@@ -166,8 +168,9 @@ class TopicLog:
             if not self.held:
                 return {}
             raise DependencyError(f"{self._shared.cluster}: {cause_of(error)}", "kafka") from error
-        self._progress.note({tp.partition: part[-1].offset + 1 for tp, part in records.items()})
-        return {tp.partition: Records(part) for tp, part in records.items()}
+        found = {tp.partition: records_of(part) for tp, part in polled.items()}
+        self._progress.note({partition: records.record(-1).offset + 1 for partition, records in found.items()})
+        return found
 
     def _ask(self) -> None:
         """Say that records are asked for; raises DataError where none can come."""

@@ -344,12 +344,12 @@ class OfKafka:
 
 
 @contextlib.asynccontextmanager
-async def of_kafka(server: Server, topic: str) -> AsyncIterator[OfKafka]:
+async def of_kafka(
+    server: Server, topic: str, say: Callable[..., None] = lambda *_, **__: None
+) -> AsyncIterator[OfKafka]:
     """A topic on this broker, and a member of a group of its own that holds it."""
     await create_topic(server, topic, PARTITIONS)
-    kafka = Kafka(
-        Cluster(server.address), f"g-{topic}", [topic], lambda *_, **__: None, session_timeout=SESSION_SECONDS
-    )
+    kafka = Kafka(Cluster(server.address), f"g-{topic}", [topic], say, session_timeout=SESSION_SECONDS)
     producer = AIOKafkaProducer(bootstrap_servers=server.address, acks="all", linger_ms=2)
     await producer.start()
     await kafka.connect()

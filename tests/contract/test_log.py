@@ -6,11 +6,13 @@ import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import aiokafka
 import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
 from service.errors import DependencyError, LogGap
+from service.streaming import whole
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.ports import Log
 from service.streaming.records import Records
@@ -379,6 +381,12 @@ STATEMENTS = (
     a_topic_created_again_is_read_on_and_told_by_its_id,
     a_topic_created_again_that_is_shorter_raises,
 )
+OF_RECORDS = (
+    what_was_produced_comes_as_it_was_in_order,
+    positions_are_behind_offsets_that_hold_no_record,
+    a_record_is_read_where_it_stands_and_none_where_none_is,
+    a_batch_that_is_not_in_its_place_is_an_error_after_what_is_before_it,
+)
 Statement = Callable[[Side], Awaitable[None]]
 
 
@@ -396,6 +404,20 @@ async def test_of_the_broker(request: pytest.FixtureRequest, statement: Statemen
     async with of_kafka(request.getfixturevalue("own_kafka" if stops else "kafka"), topic) as side:
         await statement(side)
     gc.collect()  # or it is another test that hears of it
+
+
+@pytest.mark.parametrize("statement", OF_RECORDS, ids=lambda s: s.__name__)
+async def test_of_the_broker_one_by_one(
+    kafka: Server, statement: Statement, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a client that whole batches were not held to, which is said."""
+    monkeypatch.setattr(whole, "HELD_TO", "0.0.1")
+    said = list[str]()
+    async with of_kafka(kafka, topic, lambda text, **_: said.append(text)) as side:
+        await statement(side)
+    assert [text for text in said if "whole_batches" in text] == [
+        f"kafka.whole_batches needs aiokafka 0.0.1, not {aiokafka.__version__}: records come one by one"
+    ]
 
 
 async def test_an_open_transaction_is_not_there_yet(kafka: Server, topic: str) -> None:

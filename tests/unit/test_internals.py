@@ -19,17 +19,19 @@ from aiokafka.record.memory_records import MemoryRecords
 from service.settings.kafka import KafkaSettings
 from service.settings.load import Settings
 from service.streaming import internals
-from service.streaming.headers import most_headers
+from service.streaming.framing import most_headers
 from service.streaming.internals import DECODERS, MAX_BATCH_BYTES, MOST_HEADERS, TURN, BatchTooLarge
+from service.streaming.whole import FEW, whole
 from tests.batches import CODECS, Headers, packed
 
 MIB = 1 << 20
 codecs = pytest.mark.parametrize("codec", list(CODECS))
 
 
-@pytest.fixture(autouse=True)
-def _turn_over() -> Iterator[None]:
-    """Each test begins a turn of the loop."""
+@pytest.fixture(autouse=True, params=["whole batches", "one by one"])
+def _turn_over(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test begins a turn of the loop, of a consumer of each way to poll."""
+    monkeypatch.setattr(Partition, "way", staticmethod(whole) if request.param == "whole batches" else None)
     internals.fence(MAX_BATCH_BYTES)
     internals._unpacked.clear()
     yield
@@ -39,10 +41,13 @@ def _turn_over() -> Iterator[None]:
 class Partition:
     """What a consumer holds of one partition's fetch."""
 
+    way: Any = None
+
     def __init__(self, raw: bytes, at: int = 0) -> None:
         self.position = at
         tp = TopicPartition("t", 0)
-        part = fetcher.PartitionRecords(tp, MemoryRecords(raw), [], at, None, None, True, fetcher.READ_COMMITTED)
+        records = fetcher.MemoryRecords(raw)
+        part = fetcher.PartitionRecords(tp, records, [], at, None, self.way, True, fetcher.READ_COMMITTED)
         assignment = SimpleNamespace(active=True, state_value=lambda _: self)
         self.result: Any = fetcher.FetchResult(tp, assignment=assignment, partition_records=part, backoff=0)
 
@@ -166,7 +171,7 @@ async def test_a_turn_of_the_loop_unpacks_so_much_and_no_more() -> None:
         await asyncio.sleep(0)
     assert seen == [list(range(40))] * 2
     assert 40 * MIB / (TURN + MIB) <= polls <= 40
-    crowded = packed("zstd", [(b"v", [("", b"")] * 30_000)] * 20)
+    crowded = packed("zstd", [(b"v", [("", b"")] * 30_000)] * FEW)
     few = Partition(crowded)
     for _ in range(3):
         assert len(few.poll()) == 2

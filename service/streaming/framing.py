@@ -1,0 +1,133 @@
+"""How records stand in an unpacked batch of format 2, by compiled loops: where their parts are, how many headers.
+
+A record: length, attributes, timestamp and offset beyond the batch's own, key, value, headers; integers are zigzag
+varints, and what has a length below 0 is null. What is refused here the client refuses too.
+"""
+
+import numpy as np
+from aiokafka.record.util import decode_varint
+from numpy.typing import NDArray
+
+from service.learning.compiled import compiled
+
+OFFSET, TIMESTAMP, KEY, KEY_END, VALUE, VALUE_END, HEADERS, COUNT = range(8)
+"""Rows of what is known of records. A key or a value that is null begins at -1; COUNT headers begin at HEADERS."""
+ROWS = 8
+LEAST_BYTES = 7
+"""Of a record."""
+MOST = (1 << 63) - 1
+
+
+def most_headers(records: bytes | bytearray, least_bytes: int) -> int:
+    """The largest number of headers that a record (of format 2, of at least so many bytes) says it has."""
+    return int(_most_headers(np.frombuffer(records, np.uint8), least_bytes))
+
+
+@compiled
+def _varint(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
+    """Kafka's zigzag integer at this place, and the place behind it."""
+    value = shift = 0
+    while at < len(data) and shift < 70:
+        byte = int(data[at])
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    return ((value >> 1) & MOST) ^ -(value & 1), at
+
+
+@compiled
+def _most_headers(data: NDArray[np.uint8], least: int) -> int:
+    at = most = 0
+    while 0 <= at < len(data):
+        length, begin = _varint(data, at)
+        if length < 0:  # damaged: who parses it says so
+            break
+        at = begin + length
+        if length < least:
+            continue
+        begin += 1  # attributes
+        for _ in range(2):  # timestamp, offset
+            _, begin = _varint(data, begin)
+        for _ in range(2):  # key, value
+            size, begin = _varint(data, begin)
+            begin += max(0, size)
+        if not 0 <= begin < len(data):
+            break
+        most = max(most, _varint(data, begin)[0])
+    return most
+
+
+@compiled
+def frame(
+    data: NDArray[np.uint8], at: int, shift: int, following: int, base: tuple[int, int, bool], rows: NDArray[np.int64]
+) -> tuple[int, int, bool]:
+    """Find as many records as `rows` has columns, from `at` on: the place behind them, how many, and if names are odd.
+
+    `base` is the batch's first offset, and its first timestamp or, where the last is true, the one of all of its
+    records. What stands before the offset `following` is passed over, as is what goes back. Places are given `shift`
+    further on. Behind each value a control character stands afterwards. Odd is a header's name that may be no UTF-8.
+    The place is -1 where what is there is no record.
+    """
+    base_offset, base_timestamp, appended = base
+    size, found, odd = len(data), 0, False
+    for _ in range(rows.shape[1]):
+        length, begin = _varint(data, at)
+        _, at = _varint(data, begin)  # attributes
+        timestamp, at = _varint(data, at)
+        offset, at = _varint(data, at)
+        key_size, key = _varint(data, at)
+        if key_size > size - key:
+            return -1, found, odd
+        value_size, value = _varint(data, key + max(key_size, 0))
+        if value_size > size - value:
+            return -1, found, odd
+        value_end = value + max(value_size, 0)
+        if value_end >= size:
+            return -1, found, odd
+        headers, at = _varint(data, value_end)
+        if headers < 0:
+            return -1, found, odd
+        null, first = value_size < 0, at
+        for _ in range(headers):
+            name_size, name = _varint(data, at)
+            if not 0 <= name_size < size - name:
+                return -1, found, odd
+            for i in range(name, name + name_size):
+                if data[i] > 127:
+                    odd = True
+            value_size, at = _varint(data, name + name_size)
+            if value_size > size - at:
+                return -1, found, odd
+            at += max(value_size, 0)
+        if at - begin != length:
+            return -1, found, odd
+        offset += base_offset
+        if offset < following:
+            continue
+        following = offset + 1
+        if data[value_end] >= 32:  # of very many headers, whose number is kept
+            data[value_end] = 0
+        rows[OFFSET, found] = offset
+        rows[TIMESTAMP, found] = base_timestamp if appended else base_timestamp + timestamp
+        rows[KEY, found] = -1 if key_size < 0 else key + shift
+        rows[KEY_END, found] = key + max(key_size, 0) + shift
+        rows[VALUE, found] = -1 if null else value + shift
+        rows[VALUE_END, found] = value_end + shift
+        rows[HEADERS, found] = first + shift
+        rows[COUNT, found] = headers
+        found += 1
+    return at, found, odd
+
+
+def headers_at(data: memoryview, at: int, count: int) -> tuple[tuple[str, bytes | None], ...]:
+    """So many headers that begin there; raises UnicodeDecodeError."""
+    found = list[tuple[str, bytes | None]]()
+    for _ in range(count):
+        size, at = decode_varint(data, at)
+        name = bytes(data[at : at + size]).decode()
+        size, at = decode_varint(data, at + size)
+        found.append((name, None if size < 0 else bytes(data[at : at + size])))
+        at += max(size, 0)
+    return tuple(found)
