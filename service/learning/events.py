@@ -158,8 +158,8 @@ class Decoder:
     ) -> tuple[Batch, list[Reject]]:
         """A slice of record values as a batch, and the records that are set aside.
 
-        Each that was read is in one of the two, or among those that are skipped. After each `enough` is asked whether
-        the rest is left for later.
+        Each that was read is in one of the two, or among those that are skipped. After each that takes time `enough` is
+        asked whether the rest is left for later.
         """
         if self._reader is not None and _Reading.compiled:
             if not self._unusual:

@@ -160,7 +160,7 @@ class Learner(Classifier):
 
         Raises OutOfOrder when `first` is not the partition's next offset. `Outcome.consumed` is smaller than the number
         of records when the model diverges, which stops it before that record, or when it was `enough`, which is asked
-        after each.
+        after each that takes time.
         """
         if first != self.next.get(partition):
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")

@@ -90,7 +90,7 @@ class Reader:
         self, values: Joined, otherwise: Callable[[int], Read | None], enough: Callable[[], bool] | None = None
     ) -> Rows:
         """The events among these values. Of a record that is not usual `otherwise` is asked, which returns what is read
-        there, or None where that is no event; and then `enough`, whether the rest is to be left.
+        there, or None where that is no event; and then `enough`, whether the rest is to be left. Others take no time.
         """
         most, _, _, dimension, *_ = self._limits
         count, size = len(values), int(np.clip(values.ends - values.begins, 0, most).sum())
@@ -100,18 +100,12 @@ class Reader:
         self._make_room(min(size // 4 + 64, count * max(dimension, 2 * reader.MOST_MEMBERS)), 2 * size + 4096)
         data, begins, ends = _with_room(values)
         events = np.empty((2, count)), np.zeros((3, count + 1), np.int64)
-        asked = 0
         while state[reader.NEXT] < count:
             keys = self._keys.slots, self._keys.ends, self._keys.text.ctypes.data
             reader.read(
                 data.ctypes.data, begins, ends, *self._limits, SEED, self._ways, self._wanted, keys, self._meant,
                 self._table, state, self._scratch, self._features, events,
             )  # fmt: skip
-            if enough is not None:
-                while asked < state[reader.NEXT]:
-                    asked += 1
-                    if enough():
-                        return self._rows(data, events, asked)
             if state[reader.STATUS] == reader.USUAL:
                 break
             if state[reader.STATUS] == reader.UNKNOWN_KEY and len(self._keys) < MOST_KEYS:
@@ -122,6 +116,8 @@ class Reader:
             state[reader.NEXT] += 1
             if (read := otherwise(record)) is not None:
                 self._append(read, record, events)
+            if enough is not None and enough():
+                return self._rows(data, events, record + 1)
         return self._rows(data, events, count)
 
     def _rows(

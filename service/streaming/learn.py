@@ -41,7 +41,7 @@ from service.streaming.recognise import fingerprint, may_go_on
 from service.streaming.records import Records
 from service.streaming.states import State
 
-SLICE = 200
+SLICE = 500
 SLICE_BYTES = 1 << 20
 SLICE_SECONDS = 0.005
 """The records, their bytes and the time after which the event loop turns: predictions wait for at most one slice. A

@@ -20,7 +20,7 @@ from service.snapshots.keeper import Keeper
 
 PARTS: tuple[tuple[type, str, str], ...] = (
     (Decoder, "decode", "decode"),
-    *((columns, "place", "place") for columns in (Named, Hashed, Positional)),
+    *((columns, name, "place") for columns in (Named, Hashed, Positional) for name in ("place", "place_rows")),
     (Learner, "learn", "kernel"),
     (Learner, "count", "watch"),
 )
@@ -63,8 +63,8 @@ class _Timed:
         async def save(*arguments: Any) -> Any:
             return await _Steps(saves(*arguments), lambda step: self._measured(step, "saving"))
 
-        async def to_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-            return await in_thread(self._alone, function, *arguments)
+        async def to_thread(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+            return await in_thread(self._alone, function, *arguments, **named)
 
         Keeper.save, asyncio.to_thread = save, to_thread  # type: ignore[method-assign,assignment]
         Learner.apply = self._followed(self._measured(Learner.apply, "fold"))  # type: ignore[method-assign]
@@ -83,11 +83,11 @@ class _Timed:
 
         return measured
 
-    def _alone(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _alone(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """In a thread, where nothing else of ours runs: what a save hands to one."""
         began = time.thread_time()
         try:
-            return function(*arguments)
+            return function(*arguments, **named)
         finally:
             self._seconds["thread"] = self._seconds.get("thread", 0.0) + time.thread_time() - began
 
