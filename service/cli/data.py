@@ -1,7 +1,7 @@
 """The commands on events: send them, fit them, ask for predictions, and what was set aside of them."""
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,6 +29,10 @@ def produce(
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     form: Format = None,
+    written: Annotated[
+        Literal["json", "msgpack", "f8"],
+        typer.Option("--as", help="The records' form, said in their content-type; f8 is of positional features."),
+    ] = "json",
     label: LabelColumn = None,
     key: Annotated[
         str | None,
@@ -57,7 +61,8 @@ def produce(
         raise ConfigurationError("--dry-run checks the events: it does not go with --no-check")
     identity = settings.of(to).identity()
     how = formats.format_of(file, identity, name=form, label=label, key=key, zero_based=zero_based)
-    events = formats.Events(file, how, identity, keyed=key is not None, check=check)
+    record = formats.writer(identity, written)
+    events = formats.Events(file, how, identity, keyed=key is not None, check=check, written=record)
     from service.tools.produce import dry_run as try_out
     from service.tools.produce import number, send
 

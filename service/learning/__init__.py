@@ -2,6 +2,6 @@
 
 __all__ = [
     "advice", "bounds", "candidates", "classifier", "columns", "compiled", "confidence", "confusion", "events",
-    "features", "identity", "joined", "kernel", "learner", "options", "passes", "places", "recent", "rules", "scale",
-    "scanner", "separable", "start", "values", "weights",
+    "features", "forms", "identity", "joined", "kernel", "learner", "options", "passes", "places", "recent", "rules",
+    "scale", "scanner", "separable", "start", "values", "weights",
 ]  # fmt: skip

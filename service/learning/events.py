@@ -22,6 +22,7 @@ from service.errors import Rejected
 from service.learning.columns import Columns, Placed, columns_for
 from service.learning.compiled import ENABLED
 from service.learning.features import Features, Flattener, certain, name_fits, names_in, numbers_of
+from service.learning.forms import FORMS, Vector, vector
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity, Places, listed
 from service.learning.joined import Joined
 from service.learning.places import Way, shown, values_at, way
@@ -29,10 +30,12 @@ from service.learning.reader import UnsuitedError
 from service.learning.rows import Read, Reader
 from service.learning.scanner import MAX_DEPTH, refuse_constants, scan
 from service.learning.values import kind
+from service.learning.vectors import Vectors
 
 REASONS = (
-    "empty", "not-json", "trailing-bytes", "missing-field", "wrong-type", "duplicate-feature", "unknown-label",
-    "not-finite", "out-of-range", "bad-weight", "wrong-length", "too-many-features", "name-too-long", "too-large",
+    "empty", "not-json", "not-msgpack", "trailing-bytes", "missing-field", "wrong-type", "duplicate-feature",
+    "unknown-label", "not-finite", "out-of-range", "bad-weight", "wrong-length", "too-many-features", "name-too-long",
+    "too-large",
 )  # fmt: skip
 
 MANY = 1000
@@ -117,7 +120,8 @@ def read_by(*, compiled: bool) -> None:
         for identity in (Identity(), Identity(features="hashed", bits=2), Identity(features="positional", dimension=1)):
             columns = columns_for(identity)
             columns.extend(["a"])
-            Decoder(identity, columns).decode_rows([b'{"features":{"\\u0061":1},"label":1}', b"[1]", None])
+            for values in ([b'{"features":{"\\u0061":1},"label":1}', b"[1]", None], [vector([1.0], 1.0)]):
+                Decoder(identity, columns).decode_rows(Joined.of(values))
     _Reading.compiled = compiled and ENABLED
 
 
@@ -145,6 +149,7 @@ class Decoder:
         self._plain = True
         """Whether the records of this slice have had numbers alone so far: to look for them in vain takes time."""
         self._signs = label_signs(identity)
+        self._vectors = Vectors(identity, self._signs)
         self.flattener = Flattener(identity)
         self._ways = _ways(self._places)
         self._reader: Reader | None = None
@@ -162,9 +167,11 @@ class Decoder:
         asked whether the rest is left for later.
         """
         if self._reader is not None and _Reading.compiled:
-            if not self._unusual:
-                return self.decode_rows(records, enough)
-            self._unusual -= 1
+            values = records if isinstance(records, Joined) else Joined.of(records)
+            if values.forms is None or (self._listed and (values.forms == FORMS.index(Vector)).all()):
+                if not self._unusual:
+                    return self.decode_rows(values, enough)
+                self._unusual -= 1
         read: list[tuple[int, Features, float, float]] = []
         rejects: list[Reject] = []
         skipped: list[int] = []
@@ -207,12 +214,9 @@ class Decoder:
         )
         return batch, rejects
 
-    def decode_rows(
-        self, records: Sequence[bytes | None], enough: Callable[[], bool] | None = None
-    ) -> tuple[Batch, list[Reject]]:
-        """The same by a compiled loop, which leaves to us what it is not sure of."""
+    def decode_rows(self, values: Joined, enough: Callable[[], bool] | None = None) -> tuple[Batch, list[Reject]]:
+        """The same by a compiled loop, which leaves to us what it is not sure of; all are JSON, or all vectors."""
         assert self._reader is not None  # noqa: S101 - else nobody asks
-        values = records if isinstance(records, Joined) else Joined.of(records)
         rejects, skipped = list[Reject](), list[int]()
         self._plain, left = True, 0
 
@@ -231,7 +235,13 @@ class Decoder:
                 rejects.append(Reject(i, rejected.reason, str(rejected)))
             return None
 
-        rows = self._reader.read(values, otherwise, enough)
+        if values.forms is None:
+            rows = self._reader.read(values, otherwise, enough)
+        else:
+            rows = self._vectors.rows(values)
+            for i in {*range(len(values))}.difference(rows.records.tolist()):
+                otherwise(i)
+            rejects.sort()
         self._unusual = UNUSUAL_SLICES if left > len(values) / 2 else 0
         placed = self._columns.place_rows(rows)
         batch = Batch(
@@ -263,7 +273,7 @@ class Decoder:
             raise Rejected("empty", "the record has no value")
         if len(raw) > self._identity.max_record_bytes:
             raise Rejected("too-large", f"{len(raw)} bytes; the limit is {self._identity.max_record_bytes}")
-        if self._numbers is None or not self._plain:
+        if self._numbers is None or not self._plain or raw.__class__ is not bytes:
             return self._look(raw)
         colons = raw.count(b":")
         if colons > self._identity.max_features + len(MEMBERS):  # perhaps of far too many features
@@ -309,10 +319,14 @@ class Decoder:
     def _look(self, raw: bytes) -> tuple[Features, float, float] | None:
         """What `_read` gives, by every rule, in their order; raises Rejected with the first that is broken."""
         places = self._places
-        found = dict(zip(self._ways, values_at(raw, [*self._ways.values()], self._identity.max_features), strict=True))
+        if raw.__class__ is Vector:
+            found = dict.fromkeys(self._ways, _UNSET) | self._vectors.parts(raw)
+        else:
+            there = values_at(raw, [*self._ways.values()], self._identity.max_features)
+            found = dict(zip(self._ways, there, strict=True))
         for pointer, values in places.where.items():
             if not any(same(found[pointer], value) for value in values):
-                refuse_constants(raw)
+                _refuse_constants(raw)
                 return None
         for part, pointer in (("features", places.features), ("label", places.label)):
             if found[part] is _UNSET:
@@ -335,8 +349,13 @@ class Decoder:
                 raise Rejected("bad-weight", detail, places.weight)
         if id_ is not _UNSET and places.id and (isinstance(id_, bool) or not isinstance(id_, str | int | float)):
             raise Rejected("wrong-type", f"{shown(places.id)} must be a string or a number, got {kind(id_)}", places.id)
-        refuse_constants(raw)  # where nobody looked
+        _refuse_constants(raw)  # where nobody looked
         return features, self._signs[isinstance(label, bool), label], 1.0 if weight is _UNSET else float(weight)
+
+
+def _refuse_constants(raw: bytes) -> None:
+    if raw.__class__ is bytes:  # other forms have them
+        refuse_constants(raw)
 
 
 def _ways(places: Places) -> dict[str, Way]:

@@ -147,8 +147,10 @@ class Flattener:
                     raise _too_long(self.identity, prefix + own, pointer)
             elif one is None:
                 continue
-            else:
+            elif form is bool:
                 feature = int(one)
+            else:  # what no JSON has
+                raise _no_number(one, name, pointer, own)
             if name in found:
                 raise _duplicate(name, pointer + pointer_to([own]))
             found[name] = feature

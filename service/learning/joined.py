@@ -6,17 +6,25 @@ from typing import Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from service.learning.forms import FORMS
+
 
 class Joined(Sequence[bytes | None]):
-    """Value i is `data[begins[i]:ends[i]]`, and None where `begins[i]` is below 0.
+    """Value i is `data[begins[i]:ends[i]]`, and None where `begins[i]` is below 0; in the form `forms[i]`, else JSON.
 
     >>> values = Joined.of([b"{}", None, b"[1]"])
     >>> list(values), list(values[1:])
     ([b'{}', None, b'[1]'], [None, b'[1]'])
     """
 
-    def __init__(self, data: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        self.data, self.begins, self.ends = data, begins, ends
+    def __init__(
+        self,
+        data: NDArray[np.uint8],
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        forms: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.data, self.begins, self.ends, self.forms = data, begins, ends, forms
 
     @classmethod
     def of(cls, values: Sequence[bytes | None]) -> Self:
@@ -26,7 +34,9 @@ class Joined(Sequence[bytes | None]):
         begins = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
         if None in values:
             begins[[value is None for value in values]] = -1
-        return cls(np.frombuffer(b"\0".join([*given, bytes(8)]), np.uint8), begins, ends)
+        kinds = [value.__class__ for value in given]
+        forms = None if kinds.count(bytes) == len(kinds) else np.array([*map(FORMS.index, kinds)])
+        return cls(np.frombuffer(b"\0".join([*given, bytes(8)]), np.uint8), begins, ends, forms)
 
     def __len__(self) -> int:
         return len(self.begins)
@@ -37,11 +47,15 @@ class Joined(Sequence[bytes | None]):
     def __getitem__(self, i: slice) -> Self: ...
     def __getitem__(self, i: int | slice) -> bytes | Self | None:
         if isinstance(i, slice):
-            return type(self)(self.data, self.begins[i], self.ends[i])
+            forms = None if self.forms is None else self.forms[i]
+            return type(self)(self.data, self.begins[i], self.ends[i], forms)
+        form = bytes if self.forms is None else FORMS[self.forms[i]]
         begin = self.begins[i]
-        return None if begin < 0 else self.data[begin : self.ends[i]].tobytes()
+        return None if begin < 0 else form(self.data[begin : self.ends[i]].data)
 
     def __iter__(self) -> Iterator[bytes | None]:
+        if self.forms is not None:
+            return (self[i] for i in range(len(self)))
         data = self.data.data
         places = zip(self.begins.tolist(), self.ends.tolist(), strict=True)
         return (None if begin < 0 else bytes(data[begin:end]) for begin, end in places)

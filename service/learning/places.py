@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import UNSET
 
 from service.errors import Rejected
+from service.learning.forms import Packed, unpacked
 from service.learning.scanner import WHITE, scan
 from service.learning.values import UNSURE, Members, given, kind, members, outermost, parse, quick
 
@@ -33,13 +34,14 @@ def shown(pointer: str) -> str:
 
 
 def values_at(raw: bytes, ways: Sequence[Way], most: int, pointer: str = "") -> list[Any]:
-    """What stands at each way in an object's text, UNSET where nothing does; `pointer` is where the object stands.
+    """What stands at each way in an object's JSON or MessagePack, UNSET where nothing does.
 
     The first is read whole: of more than `most` values the fault is there in their place. Of the others it may be known
-    only that they are a list or an object. Raises Rejected.
+    only that they are a list or an object. `pointer` is where the object stands. Raises Rejected.
     """
-    if (value := quick(raw)) is not UNSURE:
-        if value.__class__ is not dict:
+    packed = raw.__class__ is Packed
+    if (value := unpacked(raw) if packed else quick(raw)) is not UNSURE:
+        if value.__class__ is not (Members if packed else dict):
             raise Rejected("wrong-type", f"expected an object, got {kind(value)}", pointer)
         found = [_within(value, one, pointer) for one in ways]
     else:

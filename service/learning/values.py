@@ -66,7 +66,7 @@ def parse(raw: bytes) -> Any:
 
 
 def kind(value: Any) -> str:
-    """The JSON name of a parsed value's type."""
+    """The JSON name of a parsed value's type, or MessagePack's where JSON has none."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -75,7 +75,9 @@ def kind(value: Any) -> str:
         return "a number"
     if isinstance(value, str):
         return "a string"
-    return "an object" if isinstance(value, Members | dict) else "a list"
+    if isinstance(value, Members | dict):
+        return "an object"
+    return "a list" if isinstance(value, list) else "bytes" if isinstance(value, bytes) else "an extension"
 
 
 def members(value: Any) -> Iterable[tuple[str, Any]] | None:

@@ -9,13 +9,17 @@ from aiokafka.record.util import decode_varint
 from numpy.typing import NDArray
 
 from service.learning.compiled import compiled
+from service.learning.forms import HEADER, TYPES
 
-OFFSET, TIMESTAMP, KEY, KEY_END, VALUE, VALUE_END, HEADERS, COUNT = range(8)
-"""Rows of what is known of records. A key or a value that is null begins at -1; COUNT headers begin at HEADERS."""
-ROWS = 8
-LEAST_BYTES = 7
-"""Of a record."""
+OFFSET, TIMESTAMP, KEY, KEY_END, VALUE, VALUE_END, HEADERS, COUNT, FORM = range(9)
+"""Rows of what is known of records. A key or a value that is null begins at -1; COUNT headers begin at HEADERS. FORM is
+the value's, by its number."""
+ROWS = 9
+LEAST_BYTES, SEMICOLON = 7, 59
+"""Of a record, and what parameters are behind."""
 MOST = (1 << 63) - 1
+_HEADER = np.frombuffer(HEADER.encode(), np.uint8)
+_VECTOR, _PACKED = (np.frombuffer(name.encode(), np.uint8) for name in TYPES)
 
 
 def most_headers(records: bytes | bytearray, least_bytes: int) -> int:
@@ -60,6 +64,22 @@ def _most_headers(data: NDArray[np.uint8], least: int) -> int:
 
 
 @compiled
+def _is(data: NDArray[np.uint8], at: int, size: int, text: NDArray[np.uint8]) -> bool:
+    """Whether so many bytes begin with this text, with nothing but parameters behind it."""
+    if size < len(text) or (size > len(text) and data[at + len(text)] != SEMICOLON):
+        return False
+    same = True
+    for i in range(len(text)):
+        same &= data[at + i] == text[i]
+    return same
+
+
+@compiled
+def _form(data: NDArray[np.uint8], at: int, size: int) -> int:
+    return 1 if _is(data, at, size, _VECTOR) else 2 if _is(data, at, size, _PACKED) else 0
+
+
+@compiled
 def frame(
     data: NDArray[np.uint8], at: int, shift: int, following: int, base: tuple[int, int, bool], rows: NDArray[np.int64]
 ) -> tuple[int, int, bool]:
@@ -89,7 +109,7 @@ def frame(
         headers, at = _varint(data, value_end)
         if headers < 0:
             return -1, found, odd
-        null, first = value_size < 0, at
+        null, first, form = value_size < 0, at, 0
         for _ in range(headers):
             name_size, name = _varint(data, at)
             if not 0 <= name_size < size - name:
@@ -100,6 +120,8 @@ def frame(
             value_size, at = _varint(data, name + name_size)
             if value_size > size - at:
                 return -1, found, odd
+            if name_size == len(_HEADER) and _is(data, name, name_size, _HEADER):
+                form = _form(data, at, max(value_size, 0))
             at += max(value_size, 0)
         if at - begin != length:
             return -1, found, odd
@@ -117,6 +139,7 @@ def frame(
         rows[VALUE_END, found] = value_end + shift
         rows[HEADERS, found] = first + shift
         rows[COUNT, found] = headers
+        rows[FORM, found] = form
         found += 1
     return at, found, odd
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Protocol, Self
 
+from service.learning.forms import form_of
+
 
 class Record(Protocol):
     """A Kafka record, as far as learning needs it."""
@@ -32,6 +34,12 @@ class Record(Protocol):
     @property
     def headers(self) -> Sequence[tuple[str, bytes]]:
         """In the order in which they were given."""
+
+
+def value_of(record: Record) -> bytes | None:
+    """Its value, in the form that its headers say."""
+    value, headers = record.value, record.headers
+    return form_of(headers)(value) if headers and value is not None else value
 
 
 class Records:
@@ -67,8 +75,8 @@ class Records:
 
     @property
     def values(self) -> Sequence[bytes | None]:
-        """The value of each of them."""
-        return [record.value for record in self._records]
+        """The value of each of them, in its form."""
+        return [value_of(record) for record in self._records]
 
     def within(self, size: int) -> int:
         """How many of them have values of so many bytes together at most; one at least."""

@@ -12,8 +12,10 @@ from aiokafka.record.default_records import DefaultRecordBatch, _DefaultRecordBa
 from aiokafka.record.legacy_records import LegacyRecordBatch, _LegacyRecordBatchPy
 from numpy.typing import NDArray
 
+from service.learning.forms import FORMS, form_of
 from service.learning.joined import Joined
 from service.streaming.framing import (
+    FORM,
     LEAST_BYTES,
     OFFSET,
     ROWS,
@@ -73,7 +75,8 @@ class WholeRecords(Records):
     @property
     def values(self) -> Joined:
         """The value of each of them, as they came."""
-        return Joined(self._data, self._rows[VALUE], self._rows[VALUE_END])
+        forms = self._rows[FORM]
+        return Joined(self._data, self._rows[VALUE], self._rows[VALUE_END], forms if forms.any() else None)
 
     def find(self, offset: int) -> int:
         """How many of them stand before this offset."""
@@ -89,7 +92,7 @@ class _Record:
     """One of them, of which headers may be very many, and seldom asked for."""
 
     def __init__(self, data: memoryview, row: list[int], headers: dict[int, Headers]) -> None:
-        self.offset, self.timestamp, key, key_end, value, value_end, *self._place = row
+        self.offset, self.timestamp, key, key_end, value, value_end, *self._place, _ = row
         self.key = None if key < 0 else bytes(data[key:key_end])
         self.value = None if value < 0 else bytes(data[value:value_end])
         self._data, self._headers = data, headers
@@ -112,7 +115,9 @@ class Taken:
         self._gather()
         self._data += BEHIND
         rows = np.concatenate(self._rows, 1) if self._rows else np.empty((ROWS, 0), np.int64)
-        return WholeRecords(np.frombuffer(self._data, np.uint8), rows, self._headers)
+        data = np.frombuffer(self._data, np.uint8)
+        data.flags.writeable = False  # of one type with others, for what is compiled
+        return WholeRecords(data, rows, self._headers)
 
     def of(self, batch: "Batch", following: int) -> int | None:
         """Take the next records of a batch, from this offset on: that of the last one, None where none was there.
@@ -143,9 +148,10 @@ class Taken:
         self._data += b"%b%b\0" % (key or b"", value or b"")
         if record.headers:
             self._headers[record.offset] = tuple(record.headers)
+        form = FORMS.index(form_of(record.headers)) if record.headers else 0
         timestamp = -1 if record.timestamp is None else record.timestamp
         begins = -1 if key is None else at, -1 if value is None else middle
-        self._ones.append((record.offset, timestamp, begins[0], middle, begins[1], end, end, 0))
+        self._ones.append((record.offset, timestamp, begins[0], middle, begins[1], end, end, 0, form))
         self.left -= 1
 
     def _gather(self) -> None:

@@ -14,6 +14,7 @@ from service.settings.load import Settings
 from service.streaming.cluster import Cluster, refused
 from service.streaming.coordinator import coordinator
 from service.streaming.dead_letters import topic_of
+from service.streaming.records import value_of
 from service.streaming.topic_id import too_old
 from service.tools.in_vain import in_vain
 from service.tools.sample import newest_of
@@ -127,8 +128,8 @@ async def _judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tup
     reasons, example = Counter[str](), dict[str, str]()
     async for partition, newest in newest_of(cluster, topic, DataError(f"topic {topic} does not exist"), RECORDS):
         for record in newest:
-            values.append(record.value)
-            batch, rejects = decoder.decode([record.value])
+            values.append(value_of(record))
+            batch, rejects = decoder.decode(values[-1:])
             skipped += len(batch.skipped)
             for _, reason, detail in rejects:
                 reasons[reason] += 1

@@ -26,6 +26,7 @@ from service.learning.separable import Evidence, separate
 from service.settings.load import Settings, model_settings
 from service.settings.model import ModelSettings
 from service.streaming.cluster import Cluster
+from service.streaming.records import value_of
 from service.tools import files
 from service.tools.formats import Events, format_of
 from service.tools.profile import plain, shown
@@ -103,7 +104,8 @@ def _stop(message: str) -> None:
 
 async def _read_topic(cluster: Cluster, topic: str) -> list[tuple[str, bytes | None]]:
     missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
-    return [(f"{p}-{r.offset}", r.value) async for p, records in cluster.read_whole(topic, missing) for r in records]
+    found = [(p, r) async for p, records in cluster.read_whole(topic, missing) for r in records]
+    return [(f"{p}-{r.offset}", value_of(r)) for p, r in found]
 
 
 def fit(source: Source, own: ModelSettings, wanted: Wanted, output: str | None, as_json: bool) -> int:

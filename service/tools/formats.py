@@ -2,25 +2,34 @@
 
 import csv
 import gzip
+import struct
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from service.errors import ConfigurationError, DataError
+import msgspec
+from msgspec import UNSET
+
+from service.errors import ConfigurationError, DataError, Rejected
 from service.learning.columns import columns_for
 from service.learning.events import Decoder
+from service.learning.forms import Packed, vector
 from service.learning.identity import Identity
+from service.learning.places import values_at, way
+from service.learning.values import kind
 from service.tools.readers import BadLine, Csv, Format, JsonLines, Svmlight
 
 Name = Literal["jsonl", "csv", "svmlight"]
+Written = Literal["json", "msgpack", "f8"]
 SUFFIXES: dict[str, Name] = {".csv": "csv", ".svm": "svmlight", ".svmlight": "svmlight", ".libsvm": "svmlight"}
 
 
 class Line(NamedTuple):
-    """One good event: its JSON, the record's key, and where it was read."""
+    """One good event: the record's value and key, and where it was read."""
 
     value: bytes
+    """In the form that it is to have."""
     key: bytes | None
     number: int
     position: int
@@ -30,8 +39,18 @@ class Line(NamedTuple):
 class Events:
     """The events of `file` ('-' is standard input), in its order, read once."""
 
-    def __init__(self, file: str, form: Format, identity: Identity, *, keyed: bool, check: bool) -> None:
-        self._form, self._keyed = form, keyed
+    def __init__(
+        self,
+        file: str,
+        form: Format,
+        identity: Identity,
+        *,
+        keyed: bool,
+        check: bool,
+        written: Callable[[bytes], bytes] = bytes,
+    ) -> None:
+        """`written` makes of an event's JSON what is to be sent; see `writer`."""
+        self._form, self._keyed, self._written = form, keyed, written
         self._decoder = Decoder(identity, columns_for(identity)) if check else None
         if file == "-":
             # Not sys.stdin: the interpreter cannot end in order while a thread waits in that.
@@ -60,7 +79,7 @@ class Events:
                 plain = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
                 for number, row in self._form.rows(plain):
                     try:
-                        value = self._checked(self._form.event(row))
+                        value = self._written(self._checked(self._form.event(row)))
                         key = self._form.key(row) if self._keyed else None
                     except BadLine as error:
                         bad(f"{self.name}, line {number}: {error}")
@@ -77,6 +96,43 @@ class Events:
             hint = "" if value.startswith(b"{") else "; the lines are read as JSON, see --format for others"
             raise BadLine(f"{rejects[0].reason}: {rejects[0].detail}{hint}")
         return value
+
+
+def writer(identity: Identity, name: Written) -> Callable[[bytes], bytes]:
+    """What makes a record of an event's JSON, which raises BadLine where it has no such form."""
+    if name == "json":
+        return bytes
+    if name == "msgpack":
+        return _packed
+    if identity.features != "positional":
+        raise ConfigurationError(
+            f"--as f8: a vector has no names, and the model's features are {identity.features}: take --as msgpack"
+        )
+    places = identity.event
+    parts = [way(one) for one in (places.features, places.label, places.weight) if one is not None]
+
+    def as_vector(value: bytes) -> bytes:
+        try:
+            features, label, *weight = values_at(value, parts, identity.max_features)
+        except Rejected as rejected:
+            raise BadLine(f"--as f8: {rejected}") from None
+        if isinstance(label, bool) or not isinstance(label, int | float):
+            raise BadLine(f"--as f8: the label must be a number, got {label if label is UNSET else kind(label)}")
+        if weight and weight[0] is not UNSET and weight[0] != 1:
+            raise BadLine("--as f8: a vector has no weight: take --as msgpack")
+        try:
+            return vector(features, label)
+        except (TypeError, struct.error, OverflowError):
+            raise BadLine("--as f8: the features must be a list of numbers") from None
+
+    return as_vector
+
+
+def _packed(value: bytes) -> bytes:
+    try:
+        return Packed(msgspec.msgpack.encode(msgspec.json.decode(value)))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise BadLine(f"--as msgpack: {error}") from None
 
 
 def format_of(

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 
 from service.errors import ConfigurationError, DataError
+from service.learning.forms import headers_of
 from service.streaming.cluster import Cluster
 from service.tools.formats import Events, Line
 
@@ -90,7 +91,8 @@ async def _send(
                     for line in batch:
                         await pace.turn()
                         try:
-                            under_way.append(await producer.send(topic, line.value, line.key))
+                            headers = headers_of(line.value)
+                            under_way.append(await producer.send(topic, line.value, line.key, headers=headers))
                         except MessageSizeTooLargeError:
                             await _acknowledged(under_way)
                             raise DataError(

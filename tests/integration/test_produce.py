@@ -5,8 +5,10 @@ import gzip
 import json
 import os
 import pty
+import re
 import signal
 import statistics
+import struct
 import subprocess
 import sys
 import time
@@ -21,7 +23,7 @@ from sklearn.datasets import load_svmlight_file
 
 from service.embedded.servers import Server
 from service.streaming.cluster import Cluster
-from tests.conftest import clean_environment, create_topic, event, one_line, perceptron, read_all, wait
+from tests.conftest import Run, clean_environment, create_topic, event, one_line, perceptron, read_all, wait
 
 NOWHERE = "127.0.0.1:1"
 
@@ -312,3 +314,70 @@ def test_wrong_input_is_one_line(
     (tmp_path / "x.csv").write_text("a,y\n1,1\n")
     done = perceptron("produce", *arguments, "-t", topic, "-b", kafka.address, cwd=tmp_path)
     assert (done.returncode, done.stderr.removeprefix("perceptron: ")) == (code, said.replace("TOPIC", topic) + "\n")
+
+
+def test_other_forms_are_sent_and_learned_as_the_same_json(run: Run, kafka: Server, topic: str, tmp_path: Path) -> None:
+    """Of a model of names and one of positions, whose records come in every form; verified on the slow path."""
+    config = tmp_path / "perceptron.toml"
+    points = f"{topic}-points"
+    config.write_text(
+        f"[models.{points}]\nfeatures = 'positional'\ndimension = 2\nlabels = [0, 1]\n[model]\nlabels = [0, 1]\n"
+    )
+    service = run(config.read_text(), "-t", points).up()
+    named, listed = tmp_path / "named.jsonl", tmp_path / "listed.jsonl"
+    named.write_bytes(b"\n".join(event({"a": i, "c": "NL" if i % 3 else "BE", "t": [1, i]}, i % 2) for i in range(300)))
+    listed.write_bytes(b"\n".join(event([i / 7, -i], i % 2) for i in range(300)))
+    command = ["-c", str(config), "produce", "-b", kafka.address]
+    for file, to, forms in ((named, topic, ("json", "msgpack")), (listed, points, ("json", "msgpack", "f8"))):
+        for form in forms:
+            done = perceptron(*command, str(file), "-t", to, "--as", form, cwd=tmp_path)
+            assert (done.returncode, done.stderr) == (0, f"300 events sent to {to}\n")
+    records = asyncio.run(read_all(kafka, points))
+    assert records[0].headers == ()
+    assert records[300].headers == (("content-type", b"application/msgpack"),)
+    assert records[600].headers == (("content-type", b"application/x-perceptron-f8"),)
+    assert [r.value for r in records[600:]] == [struct.pack("<3d", i / 7, -i, i % 2) for i in range(300)]
+    service.wait_for(600)
+    wait(lambda: service.http.get(f"/v1/models/{points}").json()["events"] == 900, "all are learned")
+    for to in (topic, points):
+        assert service.http.get(f"/v1/models/{to}").json()["rejected"] == {}
+    service.stop()
+    for to in (topic, points):
+        done = perceptron(
+            "-c", str(config), "verify", "-t", to, "-b", kafka.address, "--redis", service.redis_url, cwd=tmp_path
+        )
+        assert done.returncode == 0, done
+
+
+@pytest.mark.parametrize(
+    ("settings", "line", "form", "said"),
+    [
+        ("", event({"a": 1}, 1), "f8", "--as f8: a vector has no names, and the model's features are named"),
+        (CSV_SETTINGS, event([1, 2], True), "f8", "line 1: --as f8: the label must be a number, got a boolean"),
+        (CSV_SETTINGS, event([1, 2], 1, weight=2), "f8", "line 1: --as f8: a vector has no weight"),
+        (CSV_SETTINGS, event([1], 1), "f8", "line 1: wrong-length"),
+        (CSV_SETTINGS, event([1, 2], 1), "f4", "Invalid value for '--as'"),
+    ],
+)
+def test_a_form_that_an_event_cannot_have_is_said(
+    tmp_path: Path, settings: str, line: bytes, form: str, said: str
+) -> None:
+    (tmp_path / "perceptron.toml").write_text(settings)
+    (tmp_path / "e.jsonl").write_bytes(line)
+    done = perceptron("produce", "e.jsonl", "-t", "t", "--dry-run", "--as", form, cwd=tmp_path)
+    assert done.returncode == (1 if said.startswith("line 1") else 2)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_producers_of_the_page_do_what_it_says(run: Run, kafka: Server, topic: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
+    points = f"{topic}-points"
+    service = run(f"[models.{points}]\nfeatures = 'positional'\ndimension = 3\n", "-t", points).up()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        code = block.replace("localhost:9092", kafka.address).replace("churn", topic).replace('"points"', f'"{points}"')
+        subprocess.run([sys.executable, "-c", code], check=True)
+    service.wait_for(1)
+    wait(lambda: service.http.get(f"/v1/models/{points}").json()["events"] == 1, "the vector is learned")

@@ -55,7 +55,7 @@ def test_bad_positional_events_are_rejected_with_their_reason(raw: bytes | None,
 
 
 def test_every_reason_is_shown() -> None:
-    assert {reason for _, reason in [*BAD_NAMED, *BAD_POSITIONAL]} == set(REASONS)
+    assert {reason for _, reason in [*BAD_NAMED, *BAD_POSITIONAL]} == {*REASONS} - {"not-msgpack"}  # test_forms has it
 
 
 @pytest.mark.parametrize("raw", GOOD_NAMED)

@@ -18,6 +18,7 @@ import pytest
 from service.learning import features, identity, scanner
 from service.learning.columns import columns_for
 from service.learning.events import REASONS, Decoder
+from service.learning.forms import Packed
 from service.learning.identity import Identity, Text
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics
@@ -165,6 +166,8 @@ def test_what_is_shown_is_what_happens(title: str, tmp_path: Path) -> None:
     name, of = "model", Identity()
     learned, waiting, produced = list[str](), list[str](), list[Any]()
     for language, text in SECTIONS[title]:
+        if language == "python":
+            continue  # run by test_produce
         assert language in {"text", "http"} or not waiting, "records without what becomes of them"
         assert language == "json" or not produced, "a file without its events"
         if language == "toml":
@@ -193,7 +196,7 @@ def test_what_is_shown_is_what_happens(title: str, tmp_path: Path) -> None:
 
 def test_the_page_has_all_its_kinds_of_blocks() -> None:
     """And so no block of another name is passed by, nor is none found at all."""
-    count = dict.fromkeys(("toml", "json", "text", "http", *FILES), 0)
+    count = dict.fromkeys(("toml", "json", "text", "http", "python", *FILES), 0)
     for title, blocks in SECTIONS.items():
         for block in blocks if title.startswith("events.md") else []:
             count[block.language] += 1
@@ -237,6 +240,8 @@ def test_each_example_is_rejected_for_its_reason(tmp_path: Path) -> None:
     for reason, _, example in rows:
         record, of = [*_quoted(example), "small"][:2] if example else [None, "small"]
         raw = None if record is None else record.encode()
+        if example.endswith("in MessagePack"):
+            raw = Packed(bytes.fromhex(record or ""))
         assert _becomes(models[of or ""].identity(), raw)[0] == f"rejected: {_quoted(reason)[0]}", record
 
 

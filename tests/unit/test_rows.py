@@ -47,7 +47,7 @@ def both(identity: Identity, records: Sequence[bytes | None]) -> tuple[list[Reje
     for start in range(0, len(records), 7):
         some = records[start : start + 7]
         batch, rejects = typed.decode(some)
-        other, others = compiled_.decode_rows(some)
+        other, others = compiled_.decode_rows(Joined.of(some))
         assert rejects == others
         for one, two in zip(batch, other, strict=True):
             assert plain(one) == plain(two)
@@ -117,7 +117,7 @@ def test_usual_events_are_not_left_to_the_decoder(monkeypatch: pytest.MonkeyPatc
     for name, raw in raws.items():
         decoder = Decoder(IDENTITIES[name], columns_for(IDENTITIES[name]))
         monkeypatch.setattr(decoder, "_read", None)
-        batch, rejects = decoder.decode_rows([raw])
+        batch, rejects = decoder.decode_rows(Joined.of([raw]))
         assert (len(batch.labels), rejects) == (1, []), name
 
 

@@ -16,11 +16,15 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
 from service.streaming import internals
-from service.streaming.records import Records
+from service.streaming.records import Records, value_of
 from service.streaming.whole import FEW, whole
 from tests.batches import CODECS
 
 TP = TopicPartition("t", 0)
+FORMS = [
+    None, b"", b"application/json", b"application/msgpack", b"application/msgpack; a=b", b"application/msgpackx",
+    b"application/x-perceptron-f8", b"application/x-perceptron-f8;", b"application/x-perceptron-f4",
+]  # fmt: skip
 Seen = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
@@ -53,7 +57,8 @@ async def read(
         if isinstance(part, Records):
             assert part.offsets == [record.offset for record in part]
             values: Any = part.values
-            assert list(values) == [record.value for record in part]
+            expected = [value_of(record) for record in part]
+            assert [(one.__class__, one) for one in values] == [(one.__class__, one) for one in expected]
             assert (values.data[values.ends] < 32).all(), "a compiled loop ends there"
             assert len(part) == 0 or values.ends.max() + 8 <= len(values.data)
         found += [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in part]
@@ -87,7 +92,12 @@ def batch(
     for _ in range(count):
         at += random.choice((0, 0, 0, 1, 7))  # what compaction took
         headers = [
-            ("h" * random.randrange(3) + random.choice(("", "ü")), random.choice((None, b"", b"x" * 70)))
+            random.choice(
+                (
+                    ("h" * random.randrange(3) + random.choice(("", "ü")), random.choice((None, b"", b"x" * 70))),
+                    (random.choice(("content-type", "content-typ", "Content-Type")), random.choice(FORMS)),
+                )
+            )
             for _ in range(random.choice((1, 15, 16, 20, 24, 70)) if crowded else random.choice((0, 0, 0, 0, 2)))
         ]
         time = random.choice((-1, 0, 1_700_000_000_000, 9_000_000_000_000_000_000, random.randrange(1 << 62)))

@@ -1,0 +1,153 @@
+"""Records in other forms mean what the same JSON means: batch, rejections, and what is learned from them."""
+
+import json
+import math
+import random
+import struct
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+
+from service.learning.columns import columns_for
+from service.learning.events import Batch, Decoder
+from service.learning.forms import Packed, Vector, form_of, vector
+from service.learning.identity import Identity, Places
+from service.learning.joined import Joined
+from service.learning.learner import Learner
+
+pytestmark = pytest.mark.usefixtures("reading")
+
+VALUES: tuple[Any, ...] = (0, -0.0, 1, 2.5, -3, 1e300, 2**60, True, False, None, "", "NL", "ü", [], {}, [1, 2.5])
+NAMED, HASHED = Identity(), Identity(features="hashed", bits=4, labels=("no", "yes"), max_features=8)
+RAW = Identity(event=Places(features="", label="/to/label", weight=None, where={"/op": ("c", 1)}), max_name_bytes=9)
+SCALED = Identity(scale="standard", labels=(-5, 5))
+POINTS = Identity(features="positional", dimension=3, labels=(7, 0.5, 2**60 + 1))
+
+
+def same(one: tuple[Batch, Any], other: tuple[Batch, Any]) -> None:
+    for name in Batch._fields:
+        ours, theirs = (getattr(batch, name) for batch, _ in (one, other))
+        if isinstance(ours, np.ndarray):
+            assert ours.tobytes() == theirs.tobytes(), name
+        else:
+            assert list(ours) == list(theirs), name
+    assert [(r.record, r.reason) for r in one[1]] == [(r.record, r.reason) for r in other[1]]
+
+
+def decoded(identity: Identity, values: list[bytes | None]) -> tuple[Batch, Any]:
+    return Decoder(identity, columns_for(identity)).decode(values)
+
+
+def event(random: random.Random) -> dict[str, Any]:
+    """An event, or nearly one."""
+    features: Any = {random.choice("abcd") + "x" * random.randrange(9): random.choice(VALUES) for _ in range(4)}
+    if random.random() < 0.2:
+        features["in"] = {"deep": random.choice(VALUES), "er": {"b": random.choice(VALUES)}}
+    found = {"features": features, "label": random.choice((0, 1, -5, 5, "yes", "no", True, None, 2)), "op": "c"}
+    if random.random() < 0.3:
+        found["weight"] = random.choice((0.5, 0, 2, "1"))
+    found["to"] = {"label": random.choice((0, 1))}
+    for gone in random.sample(sorted(found), random.choice((0, 0, 0, 1))):
+        del found[gone]
+    return found
+
+
+@pytest.mark.parametrize("identity", [NAMED, HASHED, RAW, SCALED], ids=["named", "hashed", "raw", "scaled"])
+def test_messagepack_is_what_the_same_json_is(identity: Identity) -> None:
+    source = random.Random(1)
+    events = [event(source) for _ in range(2000)]
+    as_json: list[bytes | None] = [json.dumps(one).encode() for one in events]
+    packed: list[bytes | None] = [Packed(msgpack.packb(one)) for one in events]
+    expected = decoded(identity, as_json)
+    assert len(expected[0].records) > 100
+    assert len({reject.reason for reject in expected[1]}) > 1
+    same(decoded(identity, packed), expected)
+    mixed = [source.choice(pair) for pair in zip(as_json, packed, strict=True)]
+    same(decoded(identity, mixed), expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"", "empty"),
+        (b"\xc1", "not-msgpack"),
+        (b"\x82\xa5label\x01", "not-msgpack"),
+        (msgpack.packb({"features": {"a": 1}, "label": 1}) + b"\x01", "trailing-bytes"),
+        (msgpack.packb({"features": {1: 1}, "label": 1}), "not-msgpack"),
+        (b"\x82\xa8features\x81\xa1\xff\x01\xa5label\x01", "not-msgpack"),
+        (b"\x82\xa8features\x82\xa1a\x01\xa1a\x02\xa5label\x01", "duplicate-feature"),
+        (b"\x83\xa8features\x80\xa5label\x01\xa5label\x01", "duplicate-feature"),
+        (msgpack.packb([1, 2]), "wrong-type"),
+        (msgpack.packb({"features": {"a": b"bytes"}, "label": 1}), "wrong-type"),
+        (msgpack.packb({"features": {"a": msgpack.ExtType(5, b"x")}, "label": 1}), "wrong-type"),
+        (msgpack.packb({"features": {"a": math.nan}, "label": 1}), "not-finite"),
+        (msgpack.packb({"features": {"a": 1e31}, "label": 1}), "out-of-range"),
+        (msgpack.packb({"features": {"a": 1}, "label": math.nan}), "unknown-label"),
+        (b"\x82\xa5label\x01\xa8features" + b"\x81\xa1a" * 70 + b"\x01", "not-msgpack"),
+        (b"\x82\xa5label\x01\xa8features\x81\xa1a" + b"\x91" * 900 + b"\x01", "not-msgpack"),
+        (b"\xdf\xff\xff\xff\xff", "not-msgpack"),
+    ],
+)
+def test_what_is_no_event_in_messagepack_has_its_reason(value: bytes, reason: str) -> None:
+    good = Packed(msgpack.packb({"features": {"a": 1.5}, "label": 1, "other": b"\xff", "more": math.nan}))
+    batch, rejects = decoded(NAMED, [good, Packed(value), good])
+    assert [(reject.record, reject.reason) for reject in rejects] == [(1, reason)], rejects
+    assert batch.records == [0, 2]
+    assert batch.values.tolist() == [1.5, 1.5]
+
+
+def test_a_vector_is_what_the_same_list_is() -> None:
+    source = random.Random(2)
+    numbers = (0.0, -0.0, 1.5, -1e30, 1e30, 1.1e30, math.nan, math.inf)
+    good = [(source.choices(numbers[:5], k=3), source.choice((7, 0.5))) for _ in range(300)]
+    for share in (0.0, 0.1):
+        rows = [
+            (source.choices(numbers, k=3), source.choice((7, 2**60, math.nan, 1))) if source.random() < share else pair
+            for pair in good
+        ]
+        as_json: list[bytes | None] = [json.dumps({"features": x, "label": y}).encode() for x, y in rows]
+        vectors: list[bytes | None] = [vector(x, y) for x, y in rows]
+        if share:
+            for one in (as_json, vectors):
+                one[5:5] = [None]
+            as_json[9:9] = [b'{"features": [1, 2], "label": 7}', b'{"features": [1, 2, 3, 4], "label": 7}']
+            vectors[9:9] = [vector([1, 2], 7), vector([1, 2, 3, 4], 7)]
+        expected = decoded(POINTS, as_json)
+        same(decoded(POINTS, vectors), expected)
+        mixed = [source.choice(pair) for pair in zip(as_json, vectors, strict=True)]
+        same(decoded(POINTS, mixed), expected)
+        learners = [Learner(POINTS) for _ in range(2)]
+        for learner, values in zip(learners, (as_json, vectors), strict=True):
+            learner.begin({0: 0})
+            learner.apply(0, 0, values)
+        assert learners[0].weights.tobytes() == learners[1].weights.tobytes()
+    assert {reject.reason for reject in expected[1]} == {
+        "empty", "wrong-length", "not-finite", "out-of-range", "unknown-label"
+    }  # fmt: skip
+
+
+def test_a_vector_is_of_positional_features_alone() -> None:
+    [reject] = decoded(NAMED, [vector([1.0], 1.0)])[1]
+    assert (reject.reason, reject.detail) == (
+        "wrong-type",
+        "a vector has no names, and this model's features are named",
+    )
+    skipping = Identity(features="positional", dimension=1, event=Places(where={"/op": ("c",)}))
+    assert decoded(skipping, [vector([1.0], 1.0)] * 2)[0].skipped == [0, 1]
+    for raw in (b"", bytes(15), bytes(17), struct.pack("<2d", 1, 1) * 2):
+        [reject] = decoded(Identity(features="positional", dimension=1), [Vector(raw)])[1]
+        assert reject.reason == ("wrong-length" if raw else "empty")
+
+
+def test_a_form_goes_along_with_its_value() -> None:
+    values: list[bytes | None] = [b"{}", Packed(b"\x80"), None, vector([], 1.0)]
+    joined = Joined.of(values)
+    assert [one.__class__ for one in joined] == [one.__class__ for one in values]
+    assert list(joined[1:]) == values[1:]
+    assert Joined.of([b"1", None]).forms is None
+    assert form_of([("content-type", b"text/plain"), ("Content-Type", b"application/msgpack")]) is bytes
+    assert form_of([("content-type", b"application/x-perceptron-f8"), ("content-type", None)]) is bytes
+    for name, form in ((b"application/x-perceptron-f8;v=1", Vector), (b"application/msgpack", Packed)):
+        assert form_of([("content-type", name)]) is form
