@@ -168,7 +168,7 @@ class Decoder:
         """
         if self._reader is not None and _Reading.compiled:
             values = records if isinstance(records, Joined) else Joined.of(records)
-            if values.forms is None or (self._listed and (values.forms == FORMS.index(Vector)).all()):
+            if values.forms is None or (self._listed and _all_vectors(values.forms, values.begins)):
                 if not self._unusual:
                     return self.decode_rows(values, enough)
                 self._unusual -= 1
@@ -351,6 +351,10 @@ class Decoder:
             raise Rejected("wrong-type", f"{shown(places.id)} must be a string or a number, got {kind(id_)}", places.id)
         _refuse_constants(raw)  # where nobody looked
         return features, self._signs[isinstance(label, bool), label], 1.0 if weight is _UNSET else float(weight)
+
+
+def _all_vectors(forms: NDArray[np.int64], begins: NDArray[np.int64]) -> bool:
+    return bool(((forms == FORMS.index(Vector)) | (begins < 0)).all())
 
 
 def _refuse_constants(raw: bytes) -> None:
