@@ -41,11 +41,14 @@ from service.streaming.recognise import fingerprint, may_go_on
 from service.streaming.records import Records
 from service.streaming.states import State
 
-SLICE = 500
+SLICE = 2000
 SLICE_BYTES = 1 << 20
 SLICE_SECONDS = 0.005
 """The records, their bytes and the time after which the event loop turns: predictions wait for at most one slice. A
 single record may be more, and how long that takes is the decoder's concern."""
+LEAST, AIM_SECONDS = 200, 0.001
+"""Of records that take longer a slice has fewer, so that it takes about so long, but not less than so many: each slice
+costs a tenth of that by itself."""
 LONGEST_PAUSE = 5.0
 """Between two tries to restore."""
 CONFIRM_SECONDS = 1.0
@@ -99,6 +102,8 @@ class Learning:
         """Whether we ever learned it. A model that is then not there any more was lost, and is none that is new."""
         self._displaced = False
         """Whether somebody took our place since the last head was read."""
+        self._slice = LEAST
+        """Of records like the last ones."""
         self._confirmed: tuple[float, str | None] = 0.0, None
         """When our head was last looked at, and what the process's look had found then."""
 
@@ -298,7 +303,7 @@ class Learning:
             while at < len(run):
                 if not self._log.held or self._model is None:
                     return
-                at += await self._apply(model, partition, run[at : at + SLICE])
+                at += await self._apply(model, partition, run[at : at + min(self._slice, SLICE)])
                 await self._clock.sleep(0)
 
     async def _pass_markers(self, learner: Learner) -> None:
@@ -339,6 +344,8 @@ class Learning:
         outcome = model.learner.apply(
             partition, records.record(0).offset, values, lambda: now() - started >= SLICE_SECONDS
         )
+        took = now() - started
+        self._slice = max(LEAST, int(SLICE if took <= 0.0 else min(SLICE, outcome.consumed * AIM_SECONDS / took)))
         for reject in outcome.rejects:
             r = records.record(reject.record)
             letter = dead_letter(
