@@ -22,7 +22,7 @@ from service.streaming.records import Record, Records, records_of
 from service.streaming.shared import Shared
 from service.streaming.topic_id import topic_id
 
-POLL_RECORDS, POLL_WHOLE = 500, 4000
+POLL_RECORDS, POLL_WHOLE = 500, 2000
 """Measured: larger polls cost more a record, in garbage collection where each is an object, else in memory."""
 POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
 """A poll that brings nothing: while there is something to save, and while there is nothing to do."""

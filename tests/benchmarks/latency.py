@@ -31,11 +31,12 @@ def figures() -> list[Figure]:
 
 
 def _while_learning() -> list[Figure]:
-    stream, ratios, shown = DENSE, list[float](), list[str]()
+    stream, ratios, shown = DENSE._replace(events=3 * DENSE.events), list[float](), list[str]()
     topic = world.topic_of(stream)
     x = json.loads(stream.values()[0])["features"]
     for _ in range(ROUNDS):
         with world.service(topic, stream.settings, "--create-topics") as running:
+            running.until(int(world.WARM * stream.events))
             with asking(running.port, topic, x) as busy:
                 running.until(stream.events)
             with asking(running.port, topic, x) as idle:
