@@ -353,6 +353,8 @@ class Learning:
             )
             await self._log.publish(letter)
             self._tell.set_aside(letter)
+            if now() - started >= SLICE_SECONDS:  # the record's headers may have been very many
+                await self._clock.sleep(0)
         if outcome.consumed:
             model.last[partition] = fingerprint(records.record(outcome.consumed - 1))
         delay = self._clock.time() - records.record(max(outcome.consumed, 1) - 1).timestamp / 1000

@@ -115,6 +115,7 @@ class Taken:
         self._gather()
         self._data += BEHIND
         rows = np.concatenate(self._rows, 1) if self._rows else np.empty((ROWS, 0), np.int64)
+        rows = np.ascontiguousarray(rows)  # or what is compiled for such rows is compiled anew
         data = np.frombuffer(self._data, np.uint8)
         data.flags.writeable = False  # of one type with others, for what is compiled
         return WholeRecords(data, rows, self._headers)

@@ -1,6 +1,7 @@
 """A sample of records: the newest of a topic, or the first of a file."""
 
 import heapq
+import struct
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
@@ -10,10 +11,11 @@ import msgspec
 from aiokafka.errors import CorruptRecordException
 
 from service.errors import DataError, PerceptronError, Rejected
+from service.learning.forms import Packed, Vector
 from service.learning.identity import Identity
 from service.learning.values import kind, parse
 from service.streaming.cluster import Cluster, bounds, more, unreadable
-from service.streaming.records import Records
+from service.streaming.records import Records, value_of
 from service.tools.formats import SUFFIXES, Events, Name, format_of
 from service.tools.readers import Cells
 
@@ -97,13 +99,26 @@ async def of_topic(cluster: Cluster, topic: str, missing: PerceptronError, count
     async for partition, newest in newest_of(cluster, topic, missing, count, AT_ONCE):
         own = held.setdefault(partition, deque())
         for record in newest:
-            own.append((record.timestamp, record.value))
-            sizes[partition] = sizes.get(partition, 0) + len(record.value or b"")
+            own.append((record.timestamp, as_json(value_of(record))))
+            sizes[partition] = sizes.get(partition, 0) + len(own[-1][1] or b"")
             while sizes[partition] > MOST_BYTES // (len(held) or 1) and len(own) > 1:
                 sizes[partition] -= len(own.popleft()[1] or b"")
     merged = [value for _, value in heapq.merge(*held.values(), key=lambda record: record[0])]
     order = f", {len(held)} partitions by their records' times" if len(held) > 1 else ""
     return Sample(f"topic {topic}", f"the newest {records(len(merged))} of topic {topic}{order}", merged)
+
+
+def as_json(value: bytes | None) -> bytes | None:
+    """The JSON that a value in another form would be; what is damaged stays as it is."""
+    try:
+        if isinstance(value, Packed):
+            return msgspec.json.encode(msgspec.msgpack.decode(value))
+        if isinstance(value, Vector):
+            *features, label = struct.unpack(f"<{len(value) // 8}d", value)
+            return msgspec.json.encode({"features": features, "label": label})
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, ValueError, struct.error):
+        pass
+    return value
 
 
 async def newest_of(

@@ -16,7 +16,7 @@ def test_mutated_events_are_read_as_the_judge_reads_them() -> None:
     counted = fuzz(int(os.environ.get("EVENTS", "12000")))
     # Worth something only where both happen, in every way.
     assert 0.3 < counted["accepted"] / counted.total() < 0.8
-    assert set(counted) >= {*REASONS, "skipped"}
+    assert set(counted) >= {*REASONS, "skipped"} - {"not-msgpack"}  # what is mutated is JSON
 
 
 @pytest.mark.long

@@ -133,7 +133,7 @@ def test_kill_9_at_random_moments_loses_and_repeats_nothing(
             scraped.append(scrapes)
             least = (kills[-1] if kills else 0) + int(total * (0.1 + 0.05 * rng.random()))
             if produce is None:
-                command = ["produce", str(file), "-t", topic, "-b", kafka.address, "--no-check"]
+                command = ["produce", str(file), "-t", topic, "-b", kafka.address, "--no-check", "--rate", "15000"]
                 produce = subprocess.Popen([sys.executable, "-m", "service", *command], env=clean_environment())
 
             def progressed(service: Running = service, scrapes: list[float] = scrapes, least: int = least) -> bool:

@@ -16,6 +16,7 @@ from service.learning.forms import Packed, Vector, form_of, vector
 from service.learning.identity import Identity, Places
 from service.learning.joined import Joined
 from service.learning.learner import Learner
+from service.tools.sample import as_json
 
 pytestmark = pytest.mark.usefixtures("reading")
 
@@ -151,3 +152,11 @@ def test_a_form_goes_along_with_its_value() -> None:
     assert form_of([("content-type", b"application/x-perceptron-f8"), ("content-type", None)]) is bytes
     for name, form in ((b"application/x-perceptron-f8;v=1", Vector), (b"application/msgpack", Packed)):
         assert form_of([("content-type", name)]) is form
+
+
+def test_a_sample_has_the_json_that_other_forms_would_be() -> None:
+    one = {"features": {"a": 1.5, "b": ["x"]}, "label": True}
+    assert json.loads(as_json(Packed(msgpack.packb(one))) or b"") == one
+    assert json.loads(as_json(vector([0.5, -2.0], 1.0)) or b"") == {"features": [0.5, -2.0], "label": 1.0}
+    damaged: list[bytes | None] = [b"{", None, Packed(b"\x81"), Packed(b"\x81\x01\xff"), Vector(b"123"), Vector(b"")]
+    assert [as_json(value) for value in damaged] == damaged

@@ -59,6 +59,8 @@ async def read(
             values: Any = part.values
             expected = [value_of(record) for record in part]
             assert [(one.__class__, one) for one in values] == [(one.__class__, one) for one in expected]
+            assert values[:1].begins.flags.c_contiguous, "as they are for what is compiled"
+            assert values.begins.flags.c_contiguous
             assert (values.data[values.ends] < 32).all(), "a compiled loop ends there"
             assert len(part) == 0 or values.ends.max() + 8 <= len(values.data)
         found += [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in part]
