@@ -11,7 +11,7 @@ import msgspec
 from aiokafka.errors import CorruptRecordException
 
 from service.errors import DataError, PerceptronError, Rejected
-from service.learning.forms import Packed, Vector
+from service.learning.forms import Packed, Vector, unpacked
 from service.learning.identity import Identity
 from service.learning.values import kind, parse
 from service.streaming.cluster import Cluster, bounds, more, unreadable
@@ -112,11 +112,12 @@ def as_json(value: bytes | None) -> bytes | None:
     """The JSON that a value in another form would be; what is damaged stays as it is."""
     try:
         if isinstance(value, Packed):
+            unpacked(value)  # which is stricter
             return msgspec.json.encode(msgspec.msgpack.decode(value))
         if isinstance(value, Vector):
             *features, label = struct.unpack(f"<{len(value) // 8}d", value)
             return msgspec.json.encode({"features": features, "label": label})
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, ValueError, struct.error):
+    except (Rejected, msgspec.MsgspecError, RecursionError, TypeError, ValueError, struct.error):
         pass
     return value
 
