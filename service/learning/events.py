@@ -239,9 +239,8 @@ class Decoder:
             rows = self._reader.read(values, otherwise, enough)
         else:
             rows = self._vectors.rows(values)
-            for i in {*range(len(values))}.difference(rows.records.tolist()):
+            for i in np.setdiff1d(np.arange(len(values)), rows.records).tolist():
                 otherwise(i)
-            rejects.sort()
         self._unusual = UNUSUAL_SLICES if left > len(values) / 2 else 0
         placed = self._columns.place_rows(rows)
         batch = Batch(

@@ -25,9 +25,9 @@ class Packed(bytes):
     """`application/msgpack`."""
 
 
-FORMS: tuple[type[bytes], ...] = (bytes, Vector, Packed)
-"""By number, as `Joined` has them."""
 TYPES: dict[str, type[bytes]] = {"application/x-perceptron-f8": Vector, "application/msgpack": Packed}
+FORMS: tuple[type[bytes], ...] = (bytes, *TYPES.values())
+"""By number, as `Joined` and `framing` have them."""
 
 
 def form_of(headers: Sequence[tuple[str, bytes | None]]) -> type[bytes]:
@@ -51,6 +51,11 @@ def headers_of(value: bytes) -> list[tuple[str, bytes]]:
 def vector(values: Sequence[float], label: float) -> Vector:
     """Positional features and the label, as a record."""
     return Vector(struct.pack(f"<{len(values) + 1}d", *values, label))
+
+
+def doubles(raw: bytes) -> tuple[float, ...]:
+    """What a vector is made of; raises struct.error where that is no whole number of doubles."""
+    return struct.unpack(f"<{len(raw) // 8}d", raw)
 
 
 def unpacked(raw: bytes) -> Any:

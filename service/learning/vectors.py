@@ -1,7 +1,6 @@
 """Records that are vectors: positional features and a label, doubles as they stand in the bytes."""
 
 import math
-import struct
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 
 from service.errors import Rejected
 from service.learning.compiled import compiled
+from service.learning.forms import doubles
 from service.learning.identity import MAX_VALUE, Identity
 from service.learning.joined import Joined
 from service.learning.rows import Rows
@@ -33,7 +33,7 @@ class Vectors:
         if len(raw) != 8 * self._width:
             expected = f"{self._width - 1} values and a label, of 8 bytes each"
             raise Rejected("wrong-length", f"expected {expected}; got {len(raw)} bytes")
-        *features, label = struct.unpack(f"<{self._width}d", raw)
+        *features, label = doubles(raw)
         return {"features": features, "label": label}
 
     def rows(self, values: Joined) -> Rows:

@@ -57,11 +57,11 @@ class Cluster:
     max_batch_bytes: int = MAX_BATCH_BYTES
     security: Security = field(default_factory=Security)
     whole_batches: bool = True
-    """Whether what is learned is polled in whole batches, where the client is as we know it."""
+    """Whether what is learned is to be polled in whole batches."""
 
     @property
-    def whole(self) -> bool:
-        """Whether it is."""
+    def polls_whole_batches(self) -> bool:
+        """Whether it is: where the client is as we know it."""
         return self.whole_batches and __version__ == whole.HELD_TO
 
     def __str__(self) -> str:

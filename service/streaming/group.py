@@ -66,10 +66,10 @@ class Kafka(ConsumerRebalanceListener):
         shared, cluster = self.shared, self.shared.cluster
         shared.cluster_id = await cluster.id()
         session = int(self._session_timeout * 1000)
-        if cluster.whole_batches and not cluster.whole:
+        if cluster.whole_batches and not cluster.polls_whole_batches:
             self._say(f"kafka.whole_batches needs aiokafka {whole.HELD_TO}, not {__version__}: records come one by one")
         consumer = cluster.consumer(
-            value_deserializer=whole.whole if cluster.whole else None,
+            value_deserializer=whole.in_batches if cluster.polls_whole_batches else None,
             max_partition_fetch_bytes=PARTITION_BYTES,
             fetch_max_bytes=FETCH_BYTES,
             group_id=self._group,

@@ -6,7 +6,7 @@ hundred kilobytes of the log can be gigabytes in memory. `fence` is called befor
 - a record with very many headers is refused before it is parsed: an empty one is two bytes, and `HEADER` when parsed;
 - a turn of the event loop unpacks `TURN` and what one batch has beyond it, whichever polls share that turn;
 - what cannot be unpacked at all is a damaged batch, as one whose checksum is wrong;
-- a consumer whose `value_deserializer` is `whole` polls Records of whole batches, and makes no object of each record.
+- a consumer whose `value_deserializer` is `in_batches` polls Records of whole batches, and no object is made of each.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record import default_records, legacy_records, memory_records
 
 from service.streaming.records import Records
-from service.streaming.whole import Batches, Part, Taken, whole
+from service.streaming.whole import Batches, Part, Taken, in_batches
 
 MAX_BATCH_BYTES = 16 << 20
 """Measured: 2 to 25 ms to unpack, gzip up to 90."""
@@ -163,21 +163,25 @@ class _PartitionRecords(fetcher.PartitionRecords):
     _records: _Batches
     _records_iterator: Iterator[Any] | None
     next_fetch_offset: int
+    taken: Taken
+    """What a poll takes, where it is to be whole batches."""
 
     def __init__(
         self, tp: TopicPartition, records: Any, aborted: Any, at: int, keys: Any, values: Any, *rest: Any
     ) -> None:
-        self.whole = values is whole
+        self.whole = values is in_batches
         if self.whole:
-            records, values, self.taken = Batches(records.data, self), None, Taken(0)
+            records, values = Batches(records.data, self), None
         super().__init__(tp, _Batches(records), aborted, at, keys, values, *rest)
 
     def _consumer_record(self, tp: TopicPartition, record: Any) -> Any:
+        if isinstance(record, Part):
+            return record
+        if record.headers:
+            _unpacked.spent += HEADER * len(record.headers)
         if not self.whole:
             return super()._consumer_record(tp, record)
-        if not isinstance(record, Part):
-            self.taken.one(record)
-            _unpacked.spent += HEADER * len(record.headers)
+        self.taken.take_one(record)
         return record
 
     def __next__(self) -> Any:
@@ -203,28 +207,18 @@ class _FetchResult(fetcher.FetchResult):
         asyncio.get_running_loop().call_soon(_unpacked.clear)
         if _unpacked.spent > TURN or not self.check_assignment(self._topic_partition) or not self.has_more():
             return found
-        if self._partition_records.whole:
-            return self._whole(max_records or sys.maxsize)
-        for record in self._partition_records:
+        records = self._partition_records
+        taken = records.taken = Taken(max_records or sys.maxsize) if records.whole else None
+        for record in records:
             found.append(record)
-            if record.headers:
-                _unpacked.spent += HEADER * len(record.headers)
-            if len(found) == max_records or _unpacked.spent > TURN:
+            full = len(found) == max_records if taken is None else not taken.left
+            if full or _unpacked.spent > TURN:
                 self._update_position()
-                return found
-        self._update_position()
-        self._partition_records = None
-        return found
-
-    def _whole(self, most: int) -> Records:
-        taken = self._partition_records.taken = Taken(most)
-        for _ in self._partition_records:
-            if not taken.left or _unpacked.spent > TURN:
-                self._update_position()
-                return taken.records()
-        self._update_position()
-        self._partition_records = None
-        return taken.records()
+                break
+        else:
+            self._update_position()
+            self._partition_records = None
+        return found if taken is None else taken.records()
 
 
 DECODERS: dict[str, Callable[[bytes], bytes | bytearray]] = {

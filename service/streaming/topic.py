@@ -143,7 +143,7 @@ class TopicLog:
         if not self.held:
             return {}
         self._ask()
-        partitions, most = self._partitions, POLL_WHOLE if self._shared.cluster.whole else POLL_RECORDS
+        partitions, most = self._partitions, POLL_WHOLE if self._shared.cluster.polls_whole_batches else POLL_RECORDS
         seconds = min(IDLE_SECONDS, self._shared.watchdog / 4) if idle else POLL_SECONDS
         if self._unreadable:  # somewhere among what comes next: record by record, a partition at a time
             partitions, most, seconds = [self._partitions[self._turn % len(self._partitions)]], 1, POLL_SECONDS

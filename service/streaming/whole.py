@@ -31,7 +31,7 @@ Headers = tuple[tuple[str, Any], ...]
 FEW = 8
 """Records of a batch that the client makes as fast as we find them."""
 HELD_TO = "0.14.0"
-"""Versions of the client that this was held to, record by record."""
+"""The version of the client that this was held to, record by record."""
 BEHIND = bytes(8)
 """Behind the last value: a compiled loop reads eight bytes at a time."""
 LENGTH_END, MAGIC, COUNT_BEGIN, COUNT_END = 12, 16, 57, 61
@@ -39,7 +39,7 @@ LENGTH_END, MAGIC, COUNT_BEGIN, COUNT_END = 12, 16, 57, 61
 """
 
 
-def whole(value: bytes) -> bytes:  # pragma: no cover - it is only looked at
+def in_batches(value: bytes) -> bytes:  # pragma: no cover - it is only looked at
     """A consumer with this as `value_deserializer` polls Records instead of lists of the client's objects."""
     return value
 
@@ -120,7 +120,7 @@ class Taken:
         data.flags.writeable = False  # of one type with others, for what is compiled
         return WholeRecords(data, rows, self._headers)
 
-    def of(self, batch: "Batch", following: int) -> int | None:
+    def take(self, batch: "Batch", following: int) -> int | None:
         """Take the next records of a batch, from this offset on: that of the last one, None where none was there.
 
         Raises CorruptRecordException and UnicodeDecodeError, as the client does.
@@ -141,7 +141,7 @@ class Taken:
                 _ = record.headers  # raises
         return int(rows[OFFSET, -1]) if found else None
 
-    def one(self, record: Any) -> None:
+    def take_one(self, record: Any) -> None:
         """Take a record as the client makes it."""
         key, value, at = record.key, record.value, len(self._data)
         middle = at + len(key or b"")
@@ -188,7 +188,7 @@ class Batch(_DefaultRecordBatchPy):
         appended = self.timestamp_type == self.LOG_APPEND_TIME
         self.base = self.base_offset, self.max_timestamp if appended else self.first_timestamp, appended
         while self.left > 0:
-            if (offset := self._owner.taken.of(self, self._owner.next_fetch_offset)) is not None:
+            if (offset := self._owner.taken.take(self, self._owner.next_fetch_offset)) is not None:
                 yield Part(offset)
         if self.at != len(self.records):
             raise CorruptRecordException(f"{len(self.records) - self.at} unconsumed bytes after all records consumed")

@@ -11,7 +11,7 @@ import msgspec
 from aiokafka.errors import CorruptRecordException
 
 from service.errors import DataError, PerceptronError, Rejected
-from service.learning.forms import Packed, Vector, unpacked
+from service.learning.forms import Packed, Vector, doubles, unpacked
 from service.learning.identity import Identity
 from service.learning.values import kind, parse
 from service.streaming.cluster import Cluster, bounds, more, unreadable
@@ -115,7 +115,7 @@ def as_json(value: bytes | None) -> bytes | None:
             unpacked(value)  # which is stricter
             return msgspec.json.encode(msgspec.msgpack.decode(value))
         if isinstance(value, Vector):
-            *features, label = struct.unpack(f"<{len(value) // 8}d", value)
+            *features, label = doubles(value)
             return msgspec.json.encode({"features": features, "label": label})
     except (Rejected, msgspec.MsgspecError, RecursionError, TypeError, ValueError, struct.error):
         pass

@@ -21,7 +21,7 @@ from service.settings.load import Settings
 from service.streaming import internals
 from service.streaming.framing import most_headers
 from service.streaming.internals import DECODERS, MAX_BATCH_BYTES, MOST_HEADERS, TURN, BatchTooLarge
-from service.streaming.whole import FEW, whole
+from service.streaming.whole import FEW, in_batches
 from tests.batches import CODECS, Headers, packed
 
 MIB = 1 << 20
@@ -31,7 +31,7 @@ codecs = pytest.mark.parametrize("codec", list(CODECS))
 @pytest.fixture(autouse=True, params=["whole batches", "one by one"])
 def _turn_over(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test begins a turn of the loop, of a consumer of each way to poll."""
-    monkeypatch.setattr(Partition, "way", staticmethod(whole) if request.param == "whole batches" else None)
+    monkeypatch.setattr(Partition, "way", staticmethod(in_batches) if request.param == "whole batches" else None)
     internals.fence(MAX_BATCH_BYTES)
     internals._unpacked.clear()
     yield

@@ -17,7 +17,7 @@ from aiokafka.record.util import calc_crc32c
 
 from service.streaming import internals
 from service.streaming.records import Records, value_of
-from service.streaming.whole import FEW, whole
+from service.streaming.whole import FEW, in_batches
 from tests.batches import CODECS
 
 TP = TopicPartition("t", 0)
@@ -53,7 +53,7 @@ async def read(
         except (CorruptRecordException, UnicodeDecodeError, SystemError):  # the last where a size is below 0
             return found, True, state.position
         assert len(part) <= number
-        assert isinstance(part, Records) == (way is whole)
+        assert isinstance(part, Records) == (way is in_batches)
         if isinstance(part, Records):
             assert part.offsets == [record.offset for record in part]
             values: Any = part.values
@@ -159,7 +159,7 @@ async def same(raw: bytes, at: int, aborted: Sequence[tuple[int, int]], seed: in
         while True:
             yield polls.choice(sizes)
 
-    ours, theirs = [await read(raw, at, way, most(), aborted) for way in (whole, None)]
+    ours, theirs = [await read(raw, at, way, most(), aborted) for way in (in_batches, None)]
     if theirs[1]:  # a poll that ends with an error gives nothing of what it had: how much that is may differ
         assert ours[1] == theirs[1]
         shorter = min(len(ours[0]), len(theirs[0]))
@@ -203,5 +203,5 @@ async def test_a_header_whose_name_is_no_utf_8_is_refused_when_its_record_is_rea
             builder.append(i, 0, key=None, value=b"1", headers=[("ü", b"x")] if i == before else [])
         raw = signed(bytes(builder.build()).replace("ü".encode(), b"\xc3\x28"))
         assert await same(raw, 0, (), 0, 1)
-        assert [record[0] for record in (await read(raw, 0, whole, itertools.repeat(1)))[0]] == list(range(before))
-        assert await read(raw, 0, whole, itertools.repeat(2000)) == ([], True, 0)
+        assert [record[0] for record in (await read(raw, 0, in_batches, itertools.repeat(1)))[0]] == list(range(before))
+        assert await read(raw, 0, in_batches, itertools.repeat(2000)) == ([], True, 0)
