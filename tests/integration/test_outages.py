@@ -142,8 +142,8 @@ async def test_predictions_go_on_through_every_outage_and_learning_comes_back(to
                 await asyncio.to_thread(server.start)
             await asyncio.to_thread(wait, lambda: saved() > before + 100, "what is learned is saved again")
 
+        streaming, asking = asyncio.create_task(stream()), asyncio.create_task(ask())
         try:
-            streaming, asking = asyncio.create_task(stream()), asyncio.create_task(ask())
             await asyncio.to_thread(wait, lambda: saved() > 100, "it learns and saves")
             for server in (redis, kafka):
                 for hang in (False, True):
@@ -160,7 +160,9 @@ async def test_predictions_go_on_through_every_outage_and_learning_comes_back(to
             assert len(said.splitlines()) < 60, said
             print(f"\n{len(codes)} predictions, the slowest {slowest * 1000:.0f} ms; {len(events)} events")
         finally:
+            print(service.log.read_text())
             ended.set()
+            await asyncio.gather(streaming, asking, return_exceptions=True)
             service.kill()
             service.http.close()
 
