@@ -63,7 +63,7 @@ MUTANTS = (
         "the margin left out of R", BOUNDS,
         (("length * length * squared_norms[i] + slack)", "length * length * squared_norms[i])"),), "margins",
     ),
-    Mutant("the margin left out of S", BOUNDS, (("* squared_norms[i] + slack\n", "* squared_norms[i]\n"),), "margins"),
+    Mutant("the margin left out of S", BOUNDS, (("== 0.0 else slack)", "== 0.0 else 0.0)"),), "margins"),
     Mutant("the margin of the other label in R and S", BOUNDS, ((SLACK, SLACK.replace(" > ", " < ")),), "margins"),
     Mutant(
         "of classes, an update where the own score is the less alone", KERNEL,

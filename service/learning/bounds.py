@@ -147,6 +147,13 @@ class Sums(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @compiled
+def _fall_short(along: float, gammas: Vector, hinge: Vector) -> None:
+    """Add max(0, γ - u·z) of one event to each Ξ, also where that is 0: several at once, and none has to be guessed."""
+    for g in range(len(gammas)):
+        hinge[g] += 0.0 if gammas[g] <= along else gammas[g] - along
+
+
+@compiled
 def _follow(
     eta: float, parameter: float, negative: float, positive: float, starts: Any, columns: Any, values: Vector,
     labels: Vector, weights: Vector,
@@ -157,17 +164,14 @@ def _follow(
     for i in range(len(steps)):
         length = eta * weights[i] * parameter
         slack = 2.0 * length * (positive if labels[i] > 0.0 else negative)
-        if steps[i] != 0.0:
-            squares[1] += steps[i] * steps[i] * squared_norms[i] + slack
+        # No branch: a wrong guess of which events are updates would cost more than their sum.
+        squares[1] += steps[i] * steps[i] * squared_norms[i] + (0.0 if steps[i] == 0.0 else slack)
         squares[0] = max(squares[0], length * length * squared_norms[i] + slack)
         along = reference[0]
         for j in range(starts[i], starts[i + 1]):
             along += reference[columns[j]] * values[j]
         along *= scale * labels[i] * length
-        for g in range(len(gammas)):
-            if gammas[g] <= along:
-                break  # they fall
-            hinge[g] += gammas[g] - along
+        _fall_short(along, gammas, hinge)
 
 
 @compiled
@@ -188,10 +192,7 @@ def _follow_classes(
                 parts[k] += reference[columns[j], k] * values[j]
         mine, parts[own] = parts[own], -math.inf
         along = (mine - parts.max()) * scale * length
-        for g in range(len(gammas)):
-            if gammas[g] <= along:
-                break  # they fall
-            hinge[g] += gammas[g] - along
+        _fall_short(along, gammas, hinge)
 
 
 class Stretch:
