@@ -75,16 +75,20 @@ def _learn(
     late: Vector, ages: Vector, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector,
     scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any, averaged: Any, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
+    averaging = len(late) > 0
     for i in range(len(labels)):
-        s, squared = w[0], 1.0
-        for j in range(starts[i], starts[i + 1]):
-            s += w[columns[j]] * values[j]
-            squared += values[j] * values[j]
-        if len(late) > 0:
+        s, squared, a, part = w[0], 1.0, 0.0, 0.0
+        if averaging:
             part = 1.0 / max(ages[i], 1.0)
             a = w[0] - late[0] * part
-            for j in range(starts[i], starts[i + 1]):
-                a += (w[columns[j]] - late[columns[j]] * part) * values[j]
+        # All in one loop: each sum waits for its own last term, and meanwhile the others get theirs.
+        for j in range(starts[i], starts[i + 1]):
+            weight, value = w[columns[j]], values[j]
+            s += weight * value
+            squared += value * value
+            if averaging:
+                a += (weight - late[columns[j]] * part) * value
+        if averaging:
             averaged[i] = rules.decide(a, positive_tie)
         margin = positive if labels[i] > 0.0 else negative
         step = rules.step(rule, s, labels[i], eta * weights[i], positive_tie, parameter, margin)
@@ -102,14 +106,14 @@ def _learn(
                     return i, reach
                 reach = math.sqrt(total + len(w))
             w[0] += step
+            if averaging:
+                late[0] += ages[i] * step
             for j in range(starts[i], starts[i + 1]):
                 w[columns[j]] += step * values[j]
-            if len(late) > 0:
-                late[0] += ages[i] * step
-                for j in range(starts[i], starts[i + 1]):
+                if averaging:
                     late[columns[j]] += ages[i] * (step * values[j])
         # Last of all, so that an event that diverges leaves this to the next as well.
-        if len(late) > 0 and ages[i + 1] < ages[i]:
+        if averaging and ages[i + 1] < ages[i]:
             for j in range(len(late)):
                 late[j] *= SHRINK
     return len(labels), reach
