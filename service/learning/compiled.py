@@ -15,9 +15,13 @@ ENABLED: bool = not config.DISABLE_JIT  # type: ignore[attr-defined]
 """Whether anything is: else loops run in Python, but for those over bytes at an address."""
 
 
+# A division by zero gives what IEEE 754 says: a test before each would let no loop divide several numbers at once.
+_compile: Any = njit(nogil=True, error_model="numpy")
+
+
 def compiled(function: Callable[..., Any]) -> Any:
     """The function, to be compiled on first use; the result is kept for the next process where there is a place."""
-    made: Any = njit(nogil=True)(function)
+    made = _compile(function)
     try:
         if made is not function:  # as where compilation is switched off
             made._cache = cache = _Cache(function)  # type: ignore[no-untyped-call]
@@ -25,7 +29,7 @@ def compiled(function: Callable[..., Any]) -> Any:
             cache._cache_file._source_stamp = _digest(Path(inspect.getfile(function)).parent)
     except (RuntimeError, AttributeError):
         # No place at all; or a numba that keeps its cache in another way.
-        return njit(nogil=True)(function)
+        return _compile(function)
     return made
 
 

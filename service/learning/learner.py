@@ -65,7 +65,7 @@ class Learner(Classifier):
         """What learns side by side with it, by name."""
         self._decoder = Decoder(identity, self.columns)
         self.flattener = self._decoder.flattener
-        self.scaler = Scaler() if identity.scale == "standard" else None
+        self.scaler = Scaler(identity) if identity.scale == "standard" else None
         """What values are scaled by, if at all."""
         if start is not None:
             self.columns.extend(start.names or ())
@@ -138,7 +138,7 @@ class Learner(Classifier):
     def load(self, arrays: Mapping[str, NDArray[np.float64]], covered: Ranges) -> None:
         """Take over what of restored state is not every classifier's, before `restore` does the rest."""
         if self.scaler:
-            self.scaler = Scaler.of([arrays[name] for name in SUMS])
+            self.scaler = Scaler.of(self.identity, [arrays[name] for name in SUMS])
         self.covered = covered
 
     def pass_over(self, partition: int, offset: int) -> None:

@@ -69,7 +69,8 @@ def gather(identity: Identity, records: Sequence[bytes | None], start: Weights |
     batch, rejects = Decoder(identity, columns).decode(records)
     columns.extend(batch.names)
     if identity.scale == "standard":
-        batch = Scaler(len(columns)).learn(batch)  # once, as a stream would: each event by those before it and itself
+        # Once, as a stream would: each event by those before it and itself.
+        batch = Scaler(identity, len(columns)).learn(batch)
     given = start.vector if start else np.zeros(0)
     if identity.multiclass:
         return Data(batch, columns, rows(identity.start, 0, len(columns), identity.classes), rejects)

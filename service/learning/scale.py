@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from service.learning.columns import Pairs
 from service.learning.compiled import compiled
 from service.learning.events import Batch
-from service.learning.identity import SUMS
+from service.learning.identity import SUMS, Identity
 from service.learning.kernel import Vector
 
 
@@ -39,69 +39,78 @@ register_jitable(standard)
 
 
 class Scaler:
-    """The sums of a model's columns."""
+    """The sums of a model's columns, those of one beside each other: memory is what wide events wait for."""
 
-    def __init__(self, columns: int = 0) -> None:
-        self._sums: list[Vector] = [np.zeros(columns) for _ in SUMS]
+    def __init__(self, identity: Identity, columns: int = 0) -> None:
+        self._identity = identity
+        self._sums = np.zeros((columns, len(SUMS)))
         self._places = np.zeros(0, np.int64)
         self._batch: Batch | None = None
-        self._before = np.zeros((3, 0))
+        self._before = np.zeros((2, 0))
 
     @classmethod
-    def of(cls, sums: Sequence[Vector]) -> Self:
-        """With these sums, which are its own from now on."""
-        scaler = cls()
-        scaler._sums = list(sums)
+    def of(cls, identity: Identity, sums: Sequence[Vector]) -> Self:
+        """With these sums."""
+        scaler = cls(identity)
+        scaler._sums = np.stack(list(sums), axis=1)
         return scaler
 
     def arrays(self, columns: int) -> dict[str, Vector]:
         """What is to be stored of the first columns, by name."""
-        return {name: sums[:columns] for name, sums in zip(SUMS, self._sums, strict=True)}
+        return dict(zip(SUMS, np.ascontiguousarray(self._sums[:columns].T), strict=True))
 
     @property
     def used(self) -> int:
         """How many columns have had a number."""
-        return int(np.count_nonzero(self._sums[0]))
+        return int(np.count_nonzero(self._sums[:, 0]))
 
     def copy(self) -> "Scaler":
         """The sums as they are now."""
-        return self.of([sums.copy() for sums in self._sums])
+        return self.at(slice(None))
 
     def make_room(self, columns: int) -> None:
         """Let there be so many columns, at least."""
-        if (more := columns - len(self._sums[0])) > 0:
-            self._sums = [np.concatenate([sums, np.zeros(more)]) for sums in self._sums]
+        if (more := columns - len(self._sums)) > 0:
+            self._sums = np.concatenate([self._sums, np.zeros((more, len(SUMS)))])
 
     def learn(self, batch: Batch) -> Batch:
         """Take in the events of a batch, one after the other, and scale each; equal columns of one event are merged."""
-        self._batch, self._before = batch, np.empty((3, len(batch.values)))
+        self._batch = batch
+        if self._before.shape[1] < len(batch.values):
+            self._before = np.empty((2, 2 * len(batch.values)))
         scaled = np.empty(len(batch.values))
-        _learn(batch.starts, batch.columns, batch.values, batch.numbers, *self._sums, self._before, scaled)
+        rows = batch.starts, batch.columns, batch.values, batch.numbers, self._sums, self._before
+        if self._identity.features != "hashed":  # names alone that are hashed may give an event a column twice
+            _learn(*rows, np.empty((len(SUMS), int(np.diff(batch.starts).max(initial=0)))), scaled)
+            return batch._replace(values=scaled)
+        _learn_hashed(*rows, scaled)
         starts, columns = batch.starts.copy(), batch.columns.copy()
-        if len(self._places) < len(self._sums[0]):
-            self._places = np.zeros(len(self._sums[0]), np.int64)
+        if len(self._places) < len(self._sums):
+            self._places = np.zeros(len(self._sums), np.int64)
         count = _merge(starts, columns, scaled, self._places)
         return batch._replace(starts=starts, columns=columns[:count], values=scaled[:count])
 
     def undo(self, first: int) -> None:
         """Forget the events of the last batch from this one on."""
         if (batch := self._batch) is not None:
-            _undo(int(batch.starts[first]), batch.columns, batch.numbers, *self._sums, self._before)
+            _undo(int(batch.starts[first]), batch.columns, batch.numbers, self._sums, self._before)
 
     def value(self, column: int, value: float) -> float:
         """The value of a feature, of a number as a float, as weights meet it."""
         if value.__class__ is not float:
             return value
-        n, mean, m2 = self._sums
-        return standard(value, float(n[column]), float(mean[column]), float(m2[column]))
+        at = self._sums.item
+        return standard(value, at(column, 0), at(column, 1), at(column, 2))
 
-    def at(self, columns: NDArray[np.intp]) -> "Scaler":
+    def at(self, columns: NDArray[np.intp] | slice) -> "Scaler":
         """The sums of these columns as they are now, which are columns 0, 1, … of it."""
-        return self.of([sums[columns] for sums in self._sums])
+        scaler = Scaler(self._identity)
+        scaler._sums = np.array(self._sums[columns])
+        return scaler
 
     def rows(self, values: Vector) -> Vector:
         """Rows of numbers, one of each column, as weights meet them: what `value` gives, bit for bit."""
-        n, mean, m2 = self._sums
+        n, mean, m2 = self._sums.T
         variance = np.divide(m2, n, out=np.zeros(len(n)), where=n > 0.0)
         spread = variance > 0.0
         return np.where(spread, (values - mean) / np.sqrt(np.where(spread, variance, 1.0)), 0.0)
@@ -117,29 +126,56 @@ class Scaler:
 
 @compiled
 def _learn(
-    starts: Any, columns: Any, values: Vector, numbers: Any, n: Vector, mean: Vector, m2: Vector, before: Any,
-    scaled: Vector,
-) -> None:  # fmt: skip
+    starts: Any, columns: Any, values: Vector, numbers: Any, sums: Any, before: Any, after: Any, scaled: Vector
+) -> None:
+    """Of events that have no column twice: each step is a loop over one, so that several numbers are divided at once.
+
+    `before` keeps the mean and M2 of each value's column for `_undo`; `after` has room for the sums of one event.
+    """
+    mean_before, m2_before = before[0], before[1]
+    n, mean, m2 = after[0], after[1], after[2]
     for i in range(len(starts) - 1):
-        for j in range(starts[i], starts[i + 1]):
-            if numbers[j]:
-                c = columns[j]
-                before[0, j], before[1, j], before[2, j] = n[c], mean[c], m2[c]
-                n[c] += 1.0
-                distance = values[j] - mean[c]
-                mean[c] += distance / n[c]
-                m2[c] += distance * (values[j] - mean[c])
-        for j in range(starts[i], starts[i + 1]):
-            c = columns[j]
-            scaled[j] = standard(values[j], n[c], mean[c], m2[c]) if numbers[j] else values[j]
+        start, count = starts[i], starts[i + 1] - starts[i]
+        for k in range(count):
+            own = sums[columns[start + k]]
+            n[k], mean_before[start + k], m2_before[start + k] = own[0] + 1.0, own[1], own[2]
+        for k in range(count):
+            x, was = values[start + k], mean_before[start + k]
+            mean[k] = was + (x - was) / n[k]
+            m2[k] = m2_before[start + k] + (x - was) * (x - mean[k])
+            z = standard(x, n[k], mean[k], m2[k])
+            scaled[start + k] = z if numbers[start + k] else x
+        for k in range(count):
+            if numbers[start + k]:
+                own = sums[columns[start + k]]
+                own[0], own[1], own[2] = n[k], mean[k], m2[k]
 
 
 @compiled
-def _undo(start: int, columns: Any, numbers: Any, n: Vector, mean: Vector, m2: Vector, before: Any) -> None:
+def _learn_hashed(
+    starts: Any, columns: Any, values: Vector, numbers: Any, sums: Any, before: Any, scaled: Vector
+) -> None:
+    """The same of any events, by one number after the other."""
+    for i in range(len(starts) - 1):
+        for j in range(starts[i], starts[i + 1]):
+            if numbers[j]:
+                own = sums[columns[j]]
+                before[0, j], before[1, j] = own[1], own[2]
+                own[0] += 1.0
+                distance = values[j] - own[1]
+                own[1] += distance / own[0]
+                own[2] += distance * (values[j] - own[1])
+        for j in range(starts[i], starts[i + 1]):
+            own = sums[columns[j]]
+            scaled[j] = standard(values[j], own[0], own[1], own[2]) if numbers[j] else values[j]
+
+
+@compiled
+def _undo(start: int, columns: Any, numbers: Any, sums: Any, before: Any) -> None:
     for j in range(len(columns) - 1, start - 1, -1):
         if numbers[j]:
-            c = columns[j]
-            n[c], mean[c], m2[c] = before[0, j], before[1, j], before[2, j]
+            own = sums[columns[j]]
+            own[0], own[1], own[2] = own[0] - 1.0, before[0, j], before[1, j]
 
 
 @compiled

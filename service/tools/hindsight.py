@@ -38,7 +38,7 @@ async def best_bound(cluster: Cluster, topic: str, own: ModelSettings, learner: 
     if learner.scaler:
         if len(learner.covered) > 1:
             raise DataError("scaled values depend on the order of arrival, which is not known of several partitions")
-        batch = Scaler(len(learner.columns)).learn(batch)
+        batch = Scaler(learner.identity, len(learner.columns)).learn(batch)
     begun = _begun(own, learner)
     found = []
     for name, u in _references(learner, batch).items():
