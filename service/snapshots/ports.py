@@ -16,7 +16,7 @@ class Clock(Protocol):
         """Seconds since 1970."""
 
     async def sleep(self, seconds: float) -> None:
-        """Let others run for at least this long; 0 is one turn."""
+        """Let others run for at least this long; 0 is one turn, which nobody else has who sleeps for 0."""
 
 
 Offload = Callable[..., Awaitable[Any]]

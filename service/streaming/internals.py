@@ -6,6 +6,7 @@ hundred kilobytes of the log can be gigabytes in memory. `fence` is called befor
 - a record with very many headers is refused before it is parsed: an empty one is two bytes, and `HEADER` when parsed;
 - a turn of the event loop unpacks `TURN` and what one batch has beyond it, whichever polls share that turn;
 - what cannot be unpacked at all is a damaged batch, as one whose checksum is wrong;
+- topics share fetches as `fetches` says;
 - a consumer whose `value_deserializer` is `in_batches` polls Records of whole batches, and no object is made of each.
 """
 
@@ -19,10 +20,11 @@ from typing import Any
 
 import cramjam
 from aiokafka import TopicPartition, __version__, codec
-from aiokafka.consumer import fetcher
+from aiokafka.consumer import consumer, fetcher
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record import default_records, legacy_records, memory_records
 
+from service.streaming.fetches import Fetcher
 from service.streaming.records import Records
 from service.streaming.whole import Batches, Part, Taken, in_batches
 
@@ -232,11 +234,15 @@ DECODERS: dict[str, Callable[[bytes], bytes | bytearray]] = {
 _PARSERS = (default_records, legacy_records)
 _COMPILED = (sys.modules[c.__module__] for c in (default_records.DefaultRecordBatch, legacy_records.LegacyRecordBatch))
 PLACES: list[tuple[Any, str]] = [
-    (module, f"{name}_decode")
-    for module in dict.fromkeys([*_PARSERS, *_COMPILED])
-    for name in DECODERS
-    if name != "zstd" or "legacy" not in module.__name__
-] + [(fetcher, name) for name in ("MemoryRecords", "PartitionRecords", "FetchResult")]
+    (consumer, "Fetcher"),
+    *((fetcher, name) for name in ("MemoryRecords", "PartitionRecords", "FetchResult")),
+    *(
+        (module, f"{name}_decode")
+        for module in dict.fromkeys([*_PARSERS, *_COMPILED])
+        for name in DECODERS
+        if name != "zstd" or "legacy" not in module.__name__
+    ),
+]
 """Where the client looks for what the fence replaces."""
 
 
@@ -247,7 +253,8 @@ def fence(max_batch_bytes: int) -> None:
     """
     _unpacked.most = max_batch_bytes
     own: dict[str, Any] = {
-        "MemoryRecords": _MemoryRecords, "PartitionRecords": _PartitionRecords, "FetchResult": _FetchResult
+        "MemoryRecords": _MemoryRecords, "PartitionRecords": _PartitionRecords, "FetchResult": _FetchResult,
+        "Fetcher": Fetcher,
     }  # fmt: skip
     own |= {f"{name}_decode": decode for name, decode in DECODERS.items()}
     for module, name in PLACES:

@@ -1,0 +1,97 @@
+"""How topics share the fetches of one consumer, asked of the client as it reads from a real broker."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from service.embedded.servers import Server
+from service.streaming.fetches import Fetcher
+from service.streaming.internals import MAX_BATCH_BYTES, fence
+from tests.conftest import create_topic
+
+PARTITIONS, FETCH_BYTES = 16, 4 << 20
+
+
+@pytest.fixture
+async def polled(kafka: Server, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
+    fence(MAX_BATCH_BYTES)
+    await create_topic(kafka, topic, PARTITIONS)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=kafka.address, auto_offset_reset="earliest", fetch_max_bytes=FETCH_BYTES
+    )
+    await consumer.start()
+    consumer.assign([TopicPartition(topic, i) for i in range(PARTITIONS)])
+    for partition in consumer.assignment():
+        assert await consumer.position(partition) == 0
+    yield consumer
+    await consumer.stop()
+
+
+def rewind(consumer: AIOKafkaConsumer) -> None:
+    for partition in consumer.assignment():
+        consumer.seek(partition, 0)
+
+
+async def test_a_fetch_wakes_none_that_it_has_no_records_for(
+    polled: AIOKafkaConsumer, producer: AIOKafkaProducer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: dict[asyncio.Task[None] | None, int] = {}
+    wait = Fetcher._create_fetch_waiter
+
+    def count(self: Fetcher) -> asyncio.Future[None]:
+        waits[asyncio.current_task()] = waits.get(asyncio.current_task(), 0) + 1
+        return wait(self)
+
+    monkeypatch.setattr(Fetcher, "_create_fetch_waiter", count)
+    busy, quiet = [TopicPartition(topic, i) for i in range(2)]
+    waiting = asyncio.create_task(polled.getmany(quiet, timeout_ms=60_000))
+    for i in range(50):
+        await producer.send_and_wait(topic, b"%d" % i, partition=busy.partition)
+        read = await polled.getmany(busy, timeout_ms=60_000)
+        assert [record.value for record in read[busy]] == [b"%d" % i]
+    assert waits[waiting] == 1
+    await producer.send_and_wait(topic, b"at last", partition=quiet.partition)
+    assert [record.value for record in (await waiting)[quiet]] == [b"at last"]
+    assert waits[waiting] == 1
+
+
+async def test_a_turn_of_the_loop_wakes_one(polled: AIOKafkaConsumer, producer: AIOKafkaProducer, topic: str) -> None:
+    """All have records in the first fetch."""
+    for i in range(PARTITIONS):
+        await producer.send_and_wait(topic, b"%d" % i, partition=i)
+    rewind(polled)
+    turn, ended = 0, False
+
+    async def count() -> None:
+        nonlocal turn
+        while not ended:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def poll(partition: TopicPartition) -> int:
+        read = await polled.getmany(partition, timeout_ms=60_000)
+        assert [record.value for record in read[partition]] == [b"%d" % partition.partition]
+        return turn
+
+    counting = asyncio.create_task(count())
+    woken = await asyncio.gather(*(poll(partition) for partition in polled.assignment()))
+    ended = True
+    await counting
+    assert len(set(woken)) == PARTITIONS
+
+
+async def test_each_partition_is_asked_for_its_share(
+    polled: AIOKafkaConsumer, producer: AIOKafkaProducer, topic: str
+) -> None:
+    """Each has a megabyte, and the first fetch something of all: a fourth of them would fill it."""
+    for _ in range(16):
+        await asyncio.gather(*[await producer.send(topic, bytes(64 << 10), partition=i) for i in range(PARTITIONS)])
+    rewind(polled)
+    seen, read = set[TopicPartition](), 0
+    while len(seen) < PARTITIONS:
+        for partition, records in (await polled.getmany(timeout_ms=60_000)).items():
+            seen.add(partition)
+            read += sum(len(record.value) for record in records)
+    assert read <= FETCH_BYTES
