@@ -258,6 +258,7 @@ class Service:
             keep_every=settings.snapshots.keep_every,
             keep=settings.snapshots.keep,
             writer=Writer(settings.kafka.group_id, f"{socket.gethostname()}:{os.getpid()}"),
+            followed=lambda: model.hand_over(self._store, self._clock),
         )
         start_at = parse_start_at(settings.start_at)
         log, known = self._kafka.logs[model.name], lambda: model.answering is not None

@@ -119,6 +119,19 @@ class Model:
         finally:
             self._catching_up = False
 
+    async def hand_over(self, store: KeptStore, clock: Clock) -> Snapshot | None:
+        """The newest snapshot to whoever learns on from it, where that is what was followed: read once, not twice.
+
+        It goes on answering, and is not followed on: its learner is another's from now on.
+        """
+        digest = await store.digest(self.name)
+        while self._catching_up:
+            await clock.sleep(POLL_SECONDS)
+        if self._followed is None or self._followed.digest != digest:
+            return None
+        snapshot, self._followed = self._followed, None
+        return snapshot
+
     async def _refresh(self, store: KeptStore, offload: Offload, tell: Any, now: float) -> None:
         digest = await store.digest(self.name)
         if digest == self._failed and now < self._again:

@@ -9,7 +9,7 @@ Rules that hold whatever crashes:
 No asyncio and no clock of its own: `Clock` and `offload` are handed in, so that a test can step every await.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -115,6 +115,10 @@ def verified(
     return head.decode(current, parts, options, (before.learner, before.stored) if before else None)
 
 
+async def _nothing() -> Snapshot | None:
+    return None
+
+
 class Keeper:
     """Saves one model. Between `restore` and the first refusal it knows the head that its learner goes on from."""
 
@@ -130,10 +134,11 @@ class Keeper:
         keep_every: float = 300.0,
         keep: int = 12,
         writer: Writer = NOBODY,
+        followed: Callable[[], Awaitable[Snapshot | None]] = _nothing,
     ) -> None:
-        """`writer` is what heads say of us."""
+        """`writer` is what heads say of us. `followed` gives the current snapshot where it was read already."""
         self.model, self.options, self.start, self.writer = model, options, start, writer
-        self._store, self._clock, self._offload = store, clock, offload
+        self._store, self._clock, self._offload, self._followed = store, clock, offload, followed
         self._keep_every, self._keep = keep_every, keep
         self.head: Head | None = None
         self.digest = ""
@@ -147,7 +152,7 @@ class Keeper:
 
     async def restore(self) -> Learner | None:
         """The learner of the current head, which the next save goes on from; None where there is no head."""
-        snapshot = await fetch(self._store, self.model, self._offload, self.options)
+        snapshot = await self._followed() or await fetch(self._store, self.model, self._offload, self.options)
         self._doubtful = None
         if snapshot is None:
             self.head, self.digest, self._stored = None, "", head.NOTHING

@@ -1,11 +1,14 @@
 """Saving and restoring against real servers: who is refused, what is found out, what is swept."""
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from service.errors import ConfigurationError, SnapshotDamaged
 from service.learning.options import DEFAULT
+from service.serving.models import Model
 from service.snapshots import head as heads
 from service.snapshots.head import Fingerprint
 from service.snapshots.keeper import Refused, fetch
@@ -153,6 +156,33 @@ async def test_saves_are_paced_by_their_cost(store: RedisStore, topic: str) -> N
     await save(k, learner)
     clock.seconds += 100
     assert not k.due(learner), "nothing was learned since"
+
+
+async def test_what_was_followed_is_learned_on_where_it_is_the_newest(store: RedisStore, topic: str) -> None:
+    """It is read once, and by one alone; one that is being read is waited for, and an older one is not gone on with."""
+    first, learner, clock = keeper(store, topic), fresh(), FakeClock()
+    learn(learner, "a")
+    await save(first, learner)
+    model, tell = Model(topic), SimpleNamespace(followed=lambda _: None)
+    taking = keeper(store, topic, followed=lambda: model.hand_over(store, clock))
+    assert await model.hand_over(store, clock) is None, "nothing was followed yet"
+    reading = asyncio.create_task(model.catch_up(store, clock, here, tell))
+    await asyncio.sleep(0)
+    restored = await taking.restore()
+    assert reading.done()
+    assert model.answering
+    assert restored is model.answering.learner
+    assert taking.digest == first.digest
+    learn(restored, "b")
+    await save(taking, restored)
+    again = await taking.restore()
+    assert again is not restored, "it was given away"
+    await model.catch_up(store, clock, here, tell)
+    assert model.answering.learner not in (restored, again)
+    assert again
+    learn(again, "c")
+    await save(taking, again)
+    assert await model.hand_over(store, clock) is None, "it is not the newest"
 
 
 async def test_a_reader_follows_for_the_price_of_what_changed(store: RedisStore, topic: str) -> None:
