@@ -3,6 +3,7 @@
 Results go to stdout, everything else to stderr. Every error is one line that says what to do.
 """
 
+import inspect
 import sys
 from typing import Annotated
 
@@ -18,7 +19,8 @@ app = typer.Typer(
     help="A linear classifier that learns from a Kafka topic while it serves predictions.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,  # rich takes twice as long to import as all else that `--help` needs
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 
 
@@ -46,7 +48,9 @@ for command in (
     stored.inspect, stored.export, stored.rollback, stored.verify, stored.reset, run.demo,
 ):  # fmt: skip
     app.command()(command)
-app.add_typer(data.dead_letters, name="dead-letters")
+app.add_typer(data.dead_letters, name="dead-letters", short_help=data.dead_letters.info.help)
+for listed in (*app.registered_commands, *data.dead_letters.registered_commands):
+    listed.short_help = (inspect.getdoc(listed.callback) or "").partition("\n")[0]  # whole: else it would be cut
 
 
 def main() -> None:

@@ -52,6 +52,16 @@ def test_version_needs_no_command(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__}\n", "")
 
 
+def test_help_says_what_each_command_does(tmp_path: Path) -> None:
+    """Whole sentences, however narrow the terminal."""
+    said = " ".join(perceptron("--help", cwd=tmp_path, env={"COLUMNS": "60"}).stdout.split())
+    for whole in (
+        "and suggest settings with reasons: what it holds, the label, what learns it best.",
+        "send them again.",
+    ):
+        assert whole in said
+
+
 def test_what_is_set_in_vain_is_said(kafka: Server, redis: Server, tmp_path: Path) -> None:
     """By `check` and `run`: a table of no topic, a misspelt variable; not what Kubernetes gives a pod."""
     (tmp_path / "perceptron.toml").write_text('[models."^used-.*"]\neta = 2\n[models.unused]\neta = 3\n')
