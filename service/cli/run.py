@@ -1,5 +1,6 @@
 """The commands on a process: run it, look whether it can run and does, show what is set, and the demo."""
 
+import gc
 from typing import Annotated
 
 import typer
@@ -27,6 +28,7 @@ def run(
     ] = None,
 ) -> None:
     """Learn the topics and serve predictions, until SIGTERM."""
+    gc.disable()  # until all is imported and warm: nothing of it is garbage, and to look takes a tenth of a second
     settings = settings_of(ctx)
     from service.process.service import run as run_service
 

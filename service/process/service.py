@@ -182,6 +182,7 @@ class Service:
         # One collection of everything imported so far would take longer than any slice of learning.
         gc.collect()
         gc.freeze()
+        gc.enable()  # the command began without it
         if not settings.topics:
             return
         for warning in await self._insist(lambda: self._store.check(settings.learn)):
