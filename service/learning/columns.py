@@ -164,7 +164,7 @@ class Named:
         known = len(self.names)
         self.names += names
         more = self.names[known:]
-        self._column.update((name, i) for i, name in enumerate(more, known + 1))
+        self._column.update(zip(more, range(known + 1, len(self)), strict=True))
         if more and ENABLED:
             self._known.add(more)
 

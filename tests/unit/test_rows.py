@@ -1,5 +1,6 @@
 """Events read by compiled code: what it accepts the decoder accepts too, bit for bit; it leaves the rest to that."""
 
+import itertools
 import json
 import random
 import struct
@@ -155,6 +156,16 @@ def test_halfway_between_two_doubles() -> None:
             sure += not np.isnan(value)
             assert np.isnan(value) or value == float(f"{near}e{q}")
     assert sure > 500
+
+
+def test_names_of_any_letters_are_numbered_alike() -> None:
+    names, added = Names(), list[str]()
+    for more in (["a", "bc"], ["é", "", "\ud800", "\udc00x"], ["d"], ["€" * 400, "e"]):
+        names.add(more)
+        added += more
+        text, ends = names.text.tobytes(), names.ends.tolist()
+        parts = [text[begin:end] for begin, end in itertools.pairwise(ends[: len(names) + 1])]
+        assert [part.decode(errors="surrogatepass") for part in parts] == added
 
 
 def test_names_that_collide_are_told_apart_or_not_found() -> None:
