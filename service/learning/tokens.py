@@ -23,6 +23,7 @@ _HEX = np.array([int(chr(c), 16) if chr(c) in "0123456789abcdefABCDEF" else -1 f
 _TEN, _EIGHT, _SIXTEEN, _HALF, _NOTHING = (np.uint64(n) for n in (10, 8, 16, 32, 0))
 _TENS = np.array([10**n for n in range(9)], np.uint64)
 _DIGITS, _BEYOND, _HIGH_BITS = (np.uint64(int(byte * 8, 16)) for byte in ("30", "76", "80"))
+_ONES, _SPACES, _QUOTES, _BACKSLASHES = (np.uint64(int(byte * 8, 16)) for byte in ("01", "20", "22", "5c"))
 _PAIRS = np.uint64(0x000000FF000000FF)
 _FOURTH, _SECOND = np.uint64(100 + (1_000_000 << 32)), np.uint64(1 + (10_000 << 32))
 _FOUR, _FIVE = np.uint64((1 << 32) - 1), np.uint64((1 << 40) - 1)
@@ -35,14 +36,22 @@ _NULL_WORD, _TRUE_WORD, _FALSE_WORD = (
 def string(data: int, i: int, plain: bool) -> int:
     """Behind the closing quote of the string whose first character is at i; -1 where that is unusual."""
     while True:
+        word = word_at(data, i)
+        quoted, escaped = word ^ _QUOTES, word ^ _BACKSLASHES
+        # The lowest of these bits is right: a byte that is none gets one by a borrow from a lower byte alone.
+        special = (
+            (quoted - _ONES) & ~quoted | (escaped - _ONES) & ~escaped | (word - _SPACES) & ~word | word
+        ) & _HIGH_BITS
+        if special == 0:
+            i += 8
+            continue
+        i += trailing_zeros(special) >> 3
         c = byte_at(data, i)
         if c == _QUOTE:
             return i + 1
         if c < _SPACE:
             return -1
-        if c < 0x80 and c != _BACKSLASH:
-            i += 1
-        elif c >= 0x80:
+        if c >= 0x80:
             size = _utf8(data, i)
             if size == 0:
                 return -1
