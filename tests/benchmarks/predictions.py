@@ -81,16 +81,16 @@ def figures() -> list[Figure]:
     river = "of River in FastAPI"
     return [
         Figure("P4", f"one prediction, {CONNECTIONS} connections, {route}", ratios("constant", 0), 1.5, True, "x"),
-        Figure("P4 processor", f"the same, by time of the processor, {route}", ratios("constant", 1), 1.5, True, "x"),
-        Figure("P4 River", f"the same, {river}", ratios("river", 0), 3.0, True, "x"),
-        Figure("P4 River processor", f"by time of the processor, {river}", ratios("river", 1), 3.0, True, "x"),
-        Figure("P4 rate", "the same, by the clock", [a.a_second for a in warm["ours"]], 0.0, True, "a second"),
+        Figure("P4", f"the same, by time of the processor, {route}", ratios("constant", 1), 1.5, True, "x"),
+        Figure("P4", f"the same, {river}", ratios("river", 0), 3.0, True, "x"),
+        Figure("P4", f"by time of the processor, {river}", ratios("river", 1), 3.0, True, "x"),
+        Figure("P4", "the same, by the clock", [a.a_second for a in warm["ours"]], 0.0, True, "a second"),
         Figure(
-            "P4 many", f"predictions, {many_of}", [INSTANCES * a.a_second for a in warm["many"]], 400_000.0, True,
+            "P4", f"predictions, {many_of}", [INSTANCES * a.a_second for a in warm["many"]], 400_000.0, True,
             "a second",
         ),
         Figure(
-            "P4 many processor", f"predictions in a second of the processor, {many_of}",
+            "P4", f"predictions in a second of the processor, {many_of}",
             [INSTANCES * a.of_processor for a in warm["many"]], 400_000.0, True, "a second",
         ),
     ]  # fmt: skip
