@@ -52,7 +52,7 @@ class Progress:
             return False
         shared, wrong = self._shared, error.wrong
         async with shared.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
-            if wrong in ("unsure", "over"):
+            if wrong in ("unsure", "over", "beyond"):
                 wrong = await Clients(shared.consumer, shared.producer).misplaced(error)
             if wrong == "missing":
                 async with shared.cluster.admin() as client:
