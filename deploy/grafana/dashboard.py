@@ -53,12 +53,17 @@ class Row(NamedTuple):
 
 
 def rate(metric: str, by: str = "model", window: str = "$__rate_interval", of: str = MODEL) -> str:
-    """Increase a second, summed over processes.
-
-    Durable counters are the learner's alone and a takeover moves them to another instance. Rates are taken one series
-    at a time, before the sum: each counts from its own first value, so what was learned before is not counted again.
-    """
+    """Increase a second, summed over processes: of what each of them does."""
     return f"sum by ({by}) (rate({metric}{{{of}}}[{window}]))"
+
+
+def pace(metric: str, by: str = "model") -> str:
+    """Increase a second of a durable counter, which the learner alone has, and another one after a takeover.
+
+    Of the largest over processes: one that Kafka has replaced and that has not heard of it yet counts the same records
+    as its successor, so that a sum would have them twice.
+    """
+    return f"rate(max by ({by}) ({metric}{{{MODEL}}})[$__rate_interval:5s])"
 
 
 def newest(metric: str, by: str = "model") -> str:
@@ -74,7 +79,10 @@ def quantiles(histogram: str, by: str = "model", of: str = MODEL) -> dict[str, s
 
 
 def mistake_rate(window: str) -> str:
-    """Mistakes for each event; nothing rather than 0 / 0 where no event came."""
+    """Mistakes for each event; nothing rather than 0 / 0 where no event came.
+
+    Rates are taken one series at a time, before the sum: what was learned before a takeover is not counted again.
+    """
     events = rate("perceptron_events_total", window=window)
     return f"{rate('perceptron_mistakes_total', window=window)} / ({events} > 0)"
 
@@ -158,27 +166,27 @@ ROWS: dict[str, Row] = {
               "wrong side.", "short",
               {"{{model}} {{quantile}}": newest("perceptron_margin", by="model, quantile")}),
         Panel("Updates", "Events each second that changed the weights.", "eps",
-              {"{{model}}": rate("perceptron_updates_total")}),
+              {"{{model}}": pace("perceptron_updates_total")}),
         Panel("Columns", "Columns of the weight vector, the bias included, and those of them that have scaled numbers. "
               "Past the cap, new features are ignored.", "short",
               {"{{model}}": newest("perceptron_columns"), "{{model}} scaled": newest("perceptron_scaled_columns")}),
     )),
     "Stream": Row("What comes from Kafka, how fast it is learned, and what of it is no event.", (
         Panel("Events learned", "Events learned and saved each second.", "eps",
-              {"{{model}}": rate("perceptron_events_total")}),
+              {"{{model}}": pace("perceptron_events_total")}),
         Panel("Records behind, by partition", "Records in Kafka that are not learned yet.", "short",
               {"{{model}} partition {{partition}}": newest("perceptron_lag_records", by="model, partition")}),
         Panel("Time to catch up", "How long the records that wait would take at the present speed; those that arrive "
               "meanwhile come on top. A gap while records wait: nothing is being learned.", "s",
-              {"{{model}}": f"{LAG} / ({rate('perceptron_events_total')} > 0)"}),
+              {"{{model}}": f"{LAG} / ({pace('perceptron_events_total')} > 0)"}),
         Panel("Event delay", "From a record's timestamp to its learning: half of the records waited longer than p50, "
               "one in a hundred longer than p99.", "s", quantiles("perceptron_event_delay_seconds")),
         Panel("Rejected and skipped records", "Records each second that were no event, by reason: they are in the "
               "dead-letter topic. And those that `where` passed over.", "recps",
-              {"{{model}} {{reason}}": rate("perceptron_rejected_events_total", "model, reason"),
-               "{{model}} skipped": rate("perceptron_skipped_events_total")}),
+              {"{{model}} {{reason}}": pace("perceptron_rejected_events_total", "model, reason"),
+               "{{model}} skipped": pace("perceptron_skipped_events_total")}),
         Panel("Ignored features", "Features each second that were new when the cap on columns was reached.", "cps",
-              {"{{model}}": rate("perceptron_ignored_features_total")}),
+              {"{{model}}": pace("perceptron_ignored_features_total")}),
     )),
     "Serving": Row("Who asks, how soon they are answered, and with what.", (
         Panel("Predictions", "Predictions answered each second, by all processes.", "ops",
@@ -314,8 +322,8 @@ HEAD = """\
 `docker compose --profile monitoring up --build`, where it is on http://localhost:3000.
 
 Above the panels stand *Data source*, *Job* (the deployment), *Model* and *Process*. Figures that only the learner has
-are the largest over processes, and rates are taken of each series before they are added up: so a takeover by another
-process shows in none of them twice. What is wrong enough to tell somebody is in [alerts.md](alerts.md).
+are the largest over processes, and what is added up is what each process does by itself: so a takeover by another one
+shows in none of them twice. What is wrong enough to tell somebody is in [alerts.md](alerts.md).
 """
 
 

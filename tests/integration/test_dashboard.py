@@ -62,10 +62,9 @@ def _fill(query: str, variables: dict[str, str]) -> str:
 async def test_every_query_of_every_panel_finds_something(
     run: Run, producer: AIOKafkaProducer, topic: str, prometheus: Callable[[Running], Prometheus]
 ) -> None:
-    service = await asyncio.to_thread(
-        run("[model]\naverage = true\nscale = 'standard'\n[model.candidates.wide]\nmargin = 2\n").up
-    )
-    asked = await asyncio.to_thread(prometheus, service)
+    service = run("[model]\naverage = true\nscale = 'standard'\n[model.candidates.wide]\nmargin = 2\n")
+    asked = await asyncio.to_thread(prometheus, service)  # while that starts
+    await asyncio.to_thread(service.up)
     began = time.time()
     # In waves that Prometheus sees one by one: rates need counters that rise while they are watched.
     for wave in range(1, 4):
@@ -81,6 +80,9 @@ async def test_every_query_of_every_panel_finds_something(
             assert answer.status_code == 200
         for counter, count in ("events", 100 * wave), ("predictions", 20 * wave), ("rejected_events", 2 * wave):
             await asyncio.to_thread(_seen, asked, f"sum(perceptron_{counter}_total)", count)
+    # The dashboard looks at learners' counters every five seconds: by its last second there are to be two looks.
+    looks = "count_over_time(sum(perceptron_skipped_events_total)[1m:5s] offset 1s)"
+    await asyncio.to_thread(wait, lambda: (asked.value(looks) or 0) > 1, "Prometheus has two looks")
     variables = await asyncio.to_thread(_resolve, asked)
     assert variables["model"] == f"({topic})".replace("-", "\\\\-")
 
