@@ -13,4 +13,6 @@ def figures(models: Models, kafka: Kafka) -> Iterator[Figures]:
     for model in models:
         if a := model.answering:
             lag = kafka.logs[model.name].lag(a.learner.next) if model.learning_here else {}
-            yield Figures(Description.of(model, a), a.head.counts, a.head.saved_at, lag)
+            saved = {int(p): position.offset for p, position in a.head.next.items()}
+            unsaved = sum(offset - saved.get(p, offset) for p, offset in a.learner.next.items())
+            yield Figures(Description.of(model, a), a.head.counts, a.head.saved_at, lag, unsaved)
