@@ -20,7 +20,7 @@ export function duration(seconds) {
   const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([size]) => seconds >= 2 * size) ?? [1, "s"];
   return `${Math.max(0, Math.floor(seconds / size))} ${unit}`;
 }
-export const clipped = (text, most = 18) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+export const clipped = (text, most = 22) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 // --- Charts: lines with their names at their ends
 
@@ -124,30 +124,21 @@ export function facts(list, rows) {
     h("div", {}, h("dt", {}, name), h("dd", {}, value, more ? h("small", {}, more) : null))));
 }
 
-/* Between neighbours of a grid whose predictions differ: exact along each of its lines, for two labels and for more. */
+/* Where the prediction changes: where a score is 0, and of several labels where two scores are equal and the largest. */
 export function boundary(scores, x, y, at) {
-  const n = 60, of = ([bias, a, b], u, v) => bias + a * u + b * v;
-  const u = (i) => x[0] + ((x[1] - x[0]) * i) / n, v = (j) => y[0] + ((y[1] - y[0]) * j) / n;
-  if (scores.length === 1) {
-    const [bias, a, b] = scores[0], steep = Math.abs(a * (x[1] - x[0])) > Math.abs(b * (y[1] - y[0]));
+  const steps = 240, of = ([bias, a, b], [u, v]) => bias + a * u + b * v;
+  const line = ([bias, a, b], largest) => {
     if (!a && !b) return "";
-    const ends = steep ? y.map((v) => [-(bias + b * v) / a, v]) : x.map((u) => [u, -(bias + a * u) / b]);
-    // A line that leaves the picture is drawn as far as it is in it.
-    const [from, to] = ends, inside = [];
-    for (let i = 0; i <= n * 4; i++) {
-      const p = [0, 1].map((k) => from[k] + ((to[k] - from[k]) * i) / (n * 4));
-      if (p[0] >= x[0] && p[0] <= x[1] && p[1] >= y[0] && p[1] <= y[1]) inside.push(p);
-    }
-    return inside.length ? path([inside[0], inside.at(-1)], at) : "";
-  }
-  const best = (i, j) => scores.reduce((most, one, k) => (of(one, u(i), v(j)) > of(scores[most], u(i), v(j)) ? k : most), 0);
-  let d = "";
-  const cells = Array.from({ length: n }, (_, i) => Array.from({ length: n }, (_, j) => best(i + 0.5, j + 0.5)));
-  for (let i = 0; i < n; i++) {
-    for (let j = 0; j < n; j++) {
-      if (i + 1 < n && cells[i][j] !== cells[i + 1][j]) d += path([[u(i + 1), v(j)], [u(i + 1), v(j + 1)]], at);
-      if (j + 1 < n && cells[i][j] !== cells[i][j + 1]) d += path([[u(i), v(j + 1)], [u(i + 1), v(j + 1)]], at);
-    }
-  }
-  return d;
+    const steep = Math.abs(a * (x[1] - x[0])) > Math.abs(b * (y[1] - y[0]));
+    const points = Array.from({ length: steps + 1 }, (_, i) => {
+      const u = x[0] + ((x[1] - x[0]) * i) / steps, v = y[0] + ((y[1] - y[0]) * i) / steps;
+      const [p, q] = steep ? [-(bias + b * v) / a, v] : [u, -(bias + a * u) / b];
+      return [p, p >= x[0] && p <= x[1] && q >= y[0] && q <= y[1] && largest([p, q]) ? q : null];
+    });
+    return path(points, at);
+  };
+  if (scores.length === 1) return line(scores[0], () => true);
+  return scores.map((one, i) => scores.slice(i + 1).map((other) =>
+    line(one.map((part, k) => part - other[k]), (p) => scores.every((third) => third === one || third === other || of(third, p) <= of(one, p))),
+  ).join("")).join("");
 }

@@ -42,7 +42,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
 class Points:
     """Of one model.
 
-    >>> points = Points(most=4)
+    >>> points = Points(most=5)
     >>> for second, events in enumerate((1, 2, 3, 5, 8, 8, 8, 4)):
     ...     points.add(Point(second, events, 0, None, None, 0, 0, None, {}))
     >>> [(point.time, point.events) for point in points.all], points.step
@@ -69,7 +69,7 @@ class Points:
         else:
             known.append(point)
         if len(known) >= self._most:
-            self.all, self.step = known[::2], 2 * self.step
+            self.all, self.step = known[:-1:2] + known[-1:], 2 * self.step
 
     @property
     def rate(self) -> float | None:
