@@ -183,7 +183,7 @@ async def _is_read_by_all(page: Page, topic: str) -> None:
         for width in WIDTHS:
             await page.set_viewport_size({"width": width, "height": 900})
             for scheme in ("light", "dark"):
-                await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                await page.emulate_media(color_scheme=scheme)
                 found: Any = await Axe().run(page)
                 assert found.violations_count == 0, (model, width, scheme, found.generate_report())
                 assert await page.evaluate("document.documentElement.scrollWidth") <= width

@@ -67,7 +67,7 @@ function accuracy(now) {
   rows.sort((a, b) => (b[0] === now.answering) - (a[0] === now.answering));
   part("predictors", [rows, model.baseline, now.answering], () => $("predictors").replaceChildren(
     h("caption", { class: "unseen" }, "Accuracy of all that predict"),
-    h("thead", {}, h("tr", {}, ...["Predictor", "Recent", "All", "Interval (95 %)", ""].map((head) => h("th", { scope: "col" }, head)))),
+    h("thead", {}, h("tr", {}, ...["Predictor", "Recent", "All", "Interval (95 %)", "Beside the model"].map((head) => h("th", { scope: "col" }, head)))),
     h("tbody", {}, ...rows.filter(([, figures]) => figures).map(([one, figures, candidate]) => h("tr", {},
       h("th", { scope: "row" }, name(one)), h("td", {}, percent(figures.recent)), h("td", {}, percent(figures.all)),
       h("td", {}, figures.all_interval ? span(...figures.all_interval) : "–"),
@@ -77,8 +77,8 @@ function accuracy(now) {
 }
 function verdict(candidate) {
   const against = candidate.against_the_model;
-  if (!against || against.better === null) return "no difference from the model shown";
-  return against.better === candidate.name ? "better than the model" : "worse than the model";
+  if (!against || against.better === null) return "no difference shown";
+  return against.better === candidate.name ? "better" : "worse";
 }
 
 function stream(now) {
@@ -278,7 +278,8 @@ function ask(url, options = {}) {
 /* A restart begins the history anew: what is known of before stays, as far as it is still true. */
 function remember(points, model) {
   const begin = points[0];
-  const before = begin && state.of === model ? state.points.filter((point) => point[0] < begin[0] && point[1] <= begin[1]) : [];
+  if (!begin && state.of === model) return;
+  const before = state.of === model ? state.points.filter((point) => point[0] < begin[0] && point[1] <= begin[1]) : [];
   state.points = [...before, ...points];
   state.of = model;
   if (state.points.length > MOST_POINTS) state.points = state.points.filter((_, i) => i % 2 === 0 || i === state.points.length - 1);
