@@ -310,9 +310,8 @@ function show(now) {
   draw();
 }
 
-function say(text, stale = false) {
+function say(text) {
   if ($("notice").textContent !== text) $("notice").textContent = text;
-  document.body.classList.toggle("stale", stale);
 }
 
 async function poll() {
@@ -331,11 +330,12 @@ async function poll() {
       say(sessionStorage.getItem("token") ? "The service does not accept this token." : "The service asks for a token. It is kept until this tab is closed.");
     } else if (found.status === 404) {
       state.model = null;
-    } else say(`The service answers with an error (${found.status}). Trying again.`, true);
+    } else say(`The service answers with an error (${found.status}). Trying again.`);
   } catch (error) {
     if (!(error instanceof TypeError) && error.name !== "TimeoutError") console.error(error);
     const ago = state.since ? ` What is shown is ${duration((Date.now() - state.since) / SECOND)} old.` : "";
-    say(`The service does not answer. Trying again.${ago}`, true);
+    say(`The service does not answer. Trying again.${ago}`);
+    $("state").textContent = "";
   }
   state.asking = false;
   state.timer = setTimeout(poll, SECOND);
