@@ -109,11 +109,31 @@ async def _until(page: Page, events: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_it_shows_what_the_service_says_to_all_and_asks_it(page: Page, service: Running, topic: str) -> None:
+async def test_it_shows_what_the_service_says_to_all_and_asks_it(
+    page: Page, service: Running, run: Run, topic: str, tmp_path: Path
+) -> None:
+    replica = run(SETTINGS.format(tokens=tmp_path / "tokens", topic=topic), "--no-learn", create=False)
     await _until(page, RECORDS)
     await _shows_what_the_service_says(page, service)
     await _predicts_by_keyboard_alone(page, service)
     await _is_read_by_all(page, topic)
+    await asyncio.to_thread(_is_followed, replica, service)
+
+
+def _is_followed(replica: Running, service: Running) -> None:
+    """A replica shows the model that it follows, and nothing of what only its learner sees."""
+    headers = {"authorization": f"Bearer {BEARER}"}
+    replica.up()
+
+    def there() -> Any:
+        now = replica.http.get("/page/now", headers=headers).raise_for_status().json()
+        return now if now["points"] else None
+
+    now = wait(there, "the replica has a history")
+    assert now["model"]["state_digest"] == service.model()["state_digest"]
+    assert (now["model"]["learning_here"], now["lag"], now["event"], now["set_aside"]) == (False, None, None, {})
+    assert now["learner"].endswith(f":{service.process.pid}")
+    assert now["points"][-1][1] == RECORDS
 
 
 async def _shows_what_the_service_says(page: Page, service: Running) -> None:
