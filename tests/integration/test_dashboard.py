@@ -81,7 +81,7 @@ async def test_every_query_of_every_panel_finds_something(
         for counter, count in ("events", 100 * wave), ("predictions", 20 * wave), ("rejected_events", 2 * wave):
             await asyncio.to_thread(_seen, asked, f"sum(perceptron_{counter}_total)", count)
     # The dashboard looks at learners' counters every five seconds: by its last second there are to be two looks.
-    looks = "count_over_time(sum(perceptron_skipped_events_total)[1m:5s] offset 1s)"
+    looks = "min(count_over_time(max by (reason) (perceptron_rejected_events_total)[1m:5s] offset 1s))"
     await asyncio.to_thread(wait, lambda: (asked.value(looks) or 0) > 1, "Prometheus has two looks")
     variables = await asyncio.to_thread(_resolve, asked)
     assert variables["model"] == f"({topic})".replace("-", "\\\\-")
