@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Literal
 
 Wrong = Literal["", "unsure", "over", "beyond", "missing", "impossible"]
+DOUBTFUL = ("unsure", "over", "beyond")
+"""Of these the log itself can say whether the batch is in its place."""
 
 
 class Offsets:

@@ -114,10 +114,10 @@ def _script(file: Path, instances: int) -> Path:
     rng = random.Random(instances)
     rows = [{"features": {name: round(rng.gauss(0, 1), 4) for name in names()}} for _ in range(instances)]
     body: Any = rows[0] if instances == 1 else {"instances": rows}
-    return _sent(file, body)
+    return _asking(file, body)
 
 
-def _sent(file: Path, body: Any) -> Path:
+def _asking(file: Path, body: Any) -> Path:
     file.with_suffix(".json").write_text(json.dumps(body, separators=(",", ":")))
     file.write_text(f"""
 wrk.method = "POST"
@@ -166,7 +166,7 @@ def _mlserver(folder: Path, program: Path) -> Iterator[tuple[Serving, Path]]:
     model = {"name": "m", "implementation": "mlserver_sklearn.SKLearnModel", "parameters": {"uri": "./model.joblib"}}
     (folder / "model-settings.json").write_text(json.dumps(model))
     row = {"name": "predict", "shape": [1, FEATURES], "datatype": "FP64", "data": [0.5] * FEATURES}
-    script = _sent(folder / "mlserver.lua", {"inputs": [row]})
+    script = _asking(folder / "mlserver.lua", {"inputs": [row]})
     with _process([str(program), "start", str(folder)], http, "/v2/models/m/infer", {"inputs": [row]}) as serving:
         yield serving, script
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from service.errors import DependencyError, LogGap
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter
-from service.streaming.offsets import Offsets, Wrong
+from service.streaming.offsets import DOUBTFUL, Offsets, Wrong
 from service.streaming.records import Records
 from tests.simulation.world import Record, Step, Topic, World
 
@@ -148,7 +148,7 @@ class SimulatedLog:
         for i, (first, following, records) in enumerate(batches):
             then = batches[i + 1][0] if i + 1 < len(batches) else None
             wrong = offsets.wrong(first, following, then)
-            if wrong in ("unsure", "over", "beyond") and in_place(wrong, first, following):
+            if wrong in DOUBTFUL and in_place(wrong, first, following):
                 placed = first, following
                 wrong = offsets.wrong(first, following, then)
             if wrong:
