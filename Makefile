@@ -101,8 +101,8 @@ $(VENV)/.embedded $(VENV)/.dev $(VENV)/.fuzz $(VENV)/.bench: $(VENV)/.%: require
 	@echo "installing the service and its $* packages into $(VENV)"
 	@$(UV) pip install --python $(BIN)/python $(LOCKED) -r $< || $(PIP) install $(LOCKED) -r $<
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
-	@echo "compiling what it learns and reads with"
-	@$(BIN)/python -c 'from service.process.service import warm_up; warm_up()'
+	@test $* = dev || echo "compiling what it learns and reads with"
+	@test $* = dev || $(BIN)/python -c 'from service.process.service import warm_up; warm_up()' # tests do it while their servers start
 	@touch $@
 
 $(VENV)/.build: requirements/build.txt

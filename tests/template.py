@@ -83,7 +83,7 @@ class Copy:
 
 def pause(started: float) -> float:
     """Seconds until the next look at what began then: soon at first, later with little work for who is looked at."""
-    return min(0.05, 0.005 + (time.monotonic() - started) / 20)
+    return min(0.2, 0.005 + (time.monotonic() - started) / 20)
 
 
 def run(

@@ -46,6 +46,8 @@ SLICE_BYTES = 1 << 20
 SLICE_SECONDS = 0.005
 """The records, their bytes and the time after which the event loop turns: predictions wait for at most one slice. A
 single record may be more, and how long that takes is the decoder's concern."""
+TURNS = 4
+"""Of the loop, which an answer takes: with fewer it would wait for as many records as are long to set aside."""
 LEAST, AIM_SECONDS = 200, 0.001
 """Of records that take longer a slice has fewer, so that it takes about so long, but not less than so many: each slice
 costs a tenth of that by itself."""
@@ -355,8 +357,8 @@ class Learning:
             await self._log.publish(letter)
             self._tell.set_aside(letter)
             if now() - turn >= SLICE_SECONDS:  # the record's headers may have been very many
-                # An answer takes the loop several turns: with one after each such record it would wait for several.
-                await self._clock.sleep(0.001)
+                for _ in range(TURNS):
+                    await self._clock.sleep(0)
                 turn = now()
         if outcome.consumed:
             model.last[partition] = fingerprint(records.record(outcome.consumed - 1))

@@ -120,6 +120,7 @@ def unharmed(trial: Trial, service: Running, mib: int) -> Iterator[None]:
     assert taken < mib
 
 
+@pytest.mark.long
 def test_readers_that_never_read(trial: Trial, door: Door) -> None:
     """More of them than places, and than may be kept for them: their time ends. Under as many more it stops quietly."""
     readers = repeated(150, 40)

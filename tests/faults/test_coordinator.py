@@ -78,6 +78,7 @@ async def both_topics(kafka: Server, topic: str) -> None:
         await create_topic(kafka, name)
 
 
+@pytest.mark.long
 def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str, tmp_path: Path) -> None:
     """Kafka's own default on one broker: no group finds a coordinator. Log, metric and `check` say it, and why."""
     (tmp_path / "kafka").mkdir()

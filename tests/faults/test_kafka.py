@@ -32,6 +32,7 @@ def test_broker_killed_and_started_again(trial: Trial) -> None:
 @pytest.mark.parametrize(
     "fault", [pytest.param("stopped", marks=everything), "hangs", pytest.param("refuses", marks=everything)]
 )
+@pytest.mark.long
 def test_broker_away(trial: Trial, fault: str) -> None:
     """For longer than the session timeout it is stopped, or answers nothing, or takes no connection.
 
@@ -98,6 +99,7 @@ def test_three_partitions_and_sigkill(trial: Trial) -> None:
 
 
 @pytest.mark.timeout(repeated(3000, 300))
+@pytest.mark.long
 def test_rebalance_storm(trial: Trial) -> None:
     """One process, four, and one again; those that go do so by SIGTERM or SIGKILL, also the one that learns."""
     rng = random.Random(3)

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -93,6 +94,7 @@ def test_topic_recreated(trial: Trial) -> None:
     trial.finish()
 
 
+@pytest.mark.long
 def test_topic_recreated_behind_its_back(trial: Trial) -> None:
     """While the broker could not be reached; the new log is longer than what was learned of the old one."""
     trial.begin(rate=2000)

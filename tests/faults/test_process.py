@@ -56,6 +56,7 @@ QUICK = {
     ],
     ids=str,
 )
+@pytest.mark.long
 def test_ended_at_a_point_of_a_save(trial: Trial, point: str, number: signal.Signals) -> None:
     """Blobs without a head, a head nobody heard of, letters without a save: a restart goes on from what is there."""
     trial.stream(rate=1000)

@@ -72,6 +72,7 @@ def test_killed_as_a_save_arrives(trial: Trial) -> None:
     assert said(trial, DROPPED) == 0
 
 
+@pytest.mark.long
 def test_its_file_is_cut_short(trial: Trial) -> None:
     """Bytes are missing at the end of its AOF: an older head is current, so the owner drops its state and rewinds."""
     trial.begin()
@@ -242,6 +243,7 @@ def test_full_between_blobs_and_commit(trial: Trial) -> None:
     assert said(trial, DROPPED) == 0
 
 
+@pytest.mark.long
 def test_the_script_is_forgotten(trial: Trial) -> None:
     """SCRIPT FLUSH, also as a commit is on its way: it is loaded again, and no save fails for it."""
     trial.begin()

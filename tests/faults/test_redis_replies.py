@@ -15,6 +15,7 @@ def _accepted(trial: Trial, least: float) -> bool:
     return saves(trial, "accepted") >= least
 
 
+@pytest.mark.long
 def test_hung(trial: Trial) -> None:
     """Nothing passes for 5 s, or until saves fail, and then all of it does: saves are as often as before within 2 s.
 
@@ -55,6 +56,7 @@ def test_the_reply_to_a_save_is_lost(trial: Trial) -> None:
     print(f"{saves(trial, 'failed'):.0f} saves failed")
 
 
+@pytest.mark.long
 def test_replies_are_dropped(trial: Trial) -> None:
     """From the commit of a save on no reply comes, until it gives up for want of one; predictions go on."""
     trial.begin()

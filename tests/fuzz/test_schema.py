@@ -16,6 +16,7 @@ from tests.conftest import clean_environment
 from tests.fuzz.requests import LIMITS, Asked, application, ask
 
 
+@pytest.mark.long
 def test_answers_are_as_documented() -> None:
     """A test for each operation: `documented` has them."""
     command = ["pytest", *template.PYTEST, "-p", "schemathesis.pytest.plugin", "tests/fuzz/documented.py"]
