@@ -55,8 +55,10 @@ class Fetcher(fetcher.Fetcher):
 
     def _create_fetch_waiter(self) -> asyncio.Future[None]:
         waiter: asyncio.Future[None] = super()._create_fetch_waiter()
-        self._of[waiter] = self._asking[asyncio.current_task()]
+        self._of[waiter] = wanted = self._asking[asyncio.current_task()]
         waiter.add_done_callback(self._of.pop)
+        if not self._records.keys().isdisjoint(wanted or self._records):
+            self._notify(waiter)  # they are here, but this turn had unpacked enough: nothing new need come for the next
         return waiter
 
     def _notify(self, future: asyncio.Future[None] | None) -> None:

@@ -7,8 +7,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from service.embedded.servers import Server
+from service.streaming import internals
 from service.streaming.fetches import Fetcher
-from service.streaming.internals import MAX_BATCH_BYTES, fence
+from service.streaming.internals import MAX_BATCH_BYTES, TURN, fence
 from tests.conftest import create_topic
 
 PARTITIONS, FETCH_BYTES = 16, 4 << 20
@@ -80,6 +81,20 @@ async def test_a_turn_of_the_loop_wakes_one(polled: AIOKafkaConsumer, producer: 
     ended = True
     await counting
     assert len(set(woken)) == PARTITIONS
+
+
+async def test_who_finds_its_turn_spent_has_the_next(
+    polled: AIOKafkaConsumer, producer: AIOKafkaProducer, topic: str
+) -> None:
+    """What came for it is there already, and nothing comes after it."""
+    of = TopicPartition(topic, 0)
+    for asked in ([of], []):
+        reading = asyncio.create_task(polled.getmany(*asked, timeout_ms=60_000))
+        await asyncio.sleep(0)
+        internals._unpacked.spent = TURN + 1
+        await producer.send_and_wait(topic, b"here", partition=of.partition)
+        internals._unpacked.spent = TURN + 1
+        assert [record.value for record in (await reading)[of]] == [b"here"]
 
 
 async def test_each_partition_is_asked_for_its_share(
