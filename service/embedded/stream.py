@@ -1,4 +1,4 @@
-"""The demo's events: labels by a known separating vector, with a margin, so that the mistake bound is known.
+"""Events whose labels a known vector separates, with a margin, so that the mistake bound is known.
 
 `python -m service.embedded.stream` prints them without end, as JSON lines for `perceptron produce`.
 """

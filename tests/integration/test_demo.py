@@ -16,16 +16,22 @@ pytestmark = pytest.mark.long
 
 
 def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> None:
-    done = perceptron("demo", "--exit", "--events", "8000", cwd=tmp_path)
+    done = perceptron("demo", "--exit", "--events", "8000", "--rate", "8000", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = re.search(r"8,000 events, ([\d,]+) mistakes <= ([\d,]+)", done.stderr)
+    assert "the page: http://127.0.0.1:" in done.stderr.splitlines()[0]
+    found = re.search(r"3,200 events, ([\d,]+) mistakes <= ([\d,]+).*\n.* a sale begins", done.stderr)
     assert found, done.stderr
-    mistakes, bound = (int(n.replace(",", "")) for n in found.groups())
-    assert 0 < mistakes <= bound <= 10 * mistakes
+    separated, bound = (int(n.replace(",", "")) for n in found.groups())
+    assert 0 < separated <= bound <= 10 * separated
+    found = re.search(r"8,000 events, (\d+) mistakes; .* recent average (\S+)%, mean of all (\S+)%", done.stderr)
+    assert found, done.stderr
+    mistakes, recent, mean = (float(n) for n in found.groups())
+    assert mistakes > separated
+    assert recent > mean, "it recovers, and the mean does not"
     assert "(SIGKILL) at" in done.stderr
     assert re.search(r"process \d+ has taken over after \d+\.\d s", done.stderr)
     assert "nothing lost, nothing learned twice" in done.stderr
-    assert f"has 8,000 events, {mistakes} mistakes and the same state" in " ".join(done.stderr.split())
+    assert f"has 8,000 events, {mistakes:.0f} mistakes and the same state" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     lines = done.stderr.splitlines()
     assert len(lines) == len(set(lines)), "no line is printed twice"
@@ -37,7 +43,7 @@ def test_ctrl_c_ends_the_demo_and_leaves_nothing_running(tmp_path: Path) -> None
     out, err = tmp_path / "out", tmp_path / "err"
     with out.open("wb") as o, err.open("wb") as e:
         demo = subprocess.Popen(
-            [sys.executable, "-m", "service", "demo", "--events", "2000"],
+            [sys.executable, "-m", "service", "demo", "--events", "2000", "--rate", "2000"],
             stdout=o, stderr=e, cwd=tmp_path, env=clean_environment(COLUMNS="200"),
         )  # fmt: skip
     try:

@@ -1,0 +1,61 @@
+"""The demo's events: visits to a shop, as a web server would write them, and whether they ended with a purchase.
+
+Who buys is a rule that a person can read, and no visit is close to it: a vector separates them, so the mistake bound is
+known. At one moment the rule turns, as when a sale begins.
+"""
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from service.learning.weights import Weights
+
+MODEL = """
+[models.demo]
+reference = "{folder}/reference.json"
+average = "recent"
+serve = "average"
+[models.demo.event]
+features = ""
+label = "/bought"
+without = ["at", "*.id"]
+[models.demo.candidates.mean]
+average = true
+serve = "average"
+"""
+"""How they are learned: their numbers, strings and booleans are features. The mean of all weights is for comparison."""
+BEFORE = {
+    "": -2.0, "cart.items": 1.0, "page.minutes": 0.5, "user.returning": 1.5, "user.device=phone": -1.5,
+    "cart.voucher": -1.0,
+}  # fmt: skip
+AFTER = BEFORE | {"user.returning": -1.5, "user.device=phone": 1.5, "cart.voucher": 2.0}
+"""The rule, and that of the sale: who has bought before stays away, and vouchers bring phones. The bias is named ""."""
+MARGIN = 0.15
+
+
+def reference() -> Weights:
+    """The rule before the sale, which the mistake bound is taken against."""
+    return Weights([BEFORE[name] for name in BEFORE if name], BEFORE[""], [name for name in BEFORE if name])
+
+
+def visits(seed: int, count: int, turn: int) -> Iterator[dict[str, Any]]:
+    """`count` of them; from `turn` on by the rule of the sale. Each |w·x| is at least MARGIN of w's length."""
+    rng, number = random.Random(seed), 0
+    while number < count:
+        rule = BEFORE if number < turn else AFTER
+        device, returning, voucher = rng.choice(("phone", "tablet", "laptop")), rng.random() < 0.5, rng.random() < 0.3
+        items, minutes = rng.randrange(4), round(rng.uniform(0.0, 4.0), 2)
+        x = {"": 1, "cart.items": items, "page.minutes": minutes, "user.returning": returning, "cart.voucher": voucher}
+        x[f"user.device={device}"] = 1
+        score = sum(weight * x.get(name, 0) for name, weight in rule.items())
+        if abs(score) < MARGIN * sum(weight * weight for weight in rule.values()) ** 0.5:
+            continue
+        number += 1
+        yield {
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "user": {"id": rng.getrandbits(32), "device": device, "returning": returning},
+            "page": {"id": rng.choice(("shoes", "coats", "bags")), "minutes": minutes},
+            "cart": {"items": items, "voucher": voucher},
+            "bought": score > 0,
+        }
