@@ -84,9 +84,9 @@ def fit(
     label: LabelColumn = None,
     zero_based: ZeroBased = False,
     rule: Annotated[str | None, typer.Option(metavar="RULE", help="As the setting; so the next three.")] = None,
-    eta: Annotated[float | None, typer.Option(metavar="NUMBER")] = None,
-    tie: Annotated[str | None, typer.Option(metavar="negative|positive")] = None,
-    start: Annotated[str | None, typer.Option(metavar="zero|random:SEED|FILE")] = None,
+    eta: Annotated[float | None, typer.Option(metavar="NUMBER", help="The learning rate.")] = None,
+    tie: Annotated[str | None, typer.Option(metavar="negative|positive", help="What a score of 0 predicts.")] = None,
+    start: Annotated[str | None, typer.Option(metavar="zero|random:SEED|FILE", help="Where weights begin.")] = None,
     tolerance: Annotated[int, typer.Option(min=0, metavar="N", help="Mistakes in a pass that are few enough.")] = 0,
     max_passes: Annotated[int, typer.Option(min=1, metavar="N", help="Passes at most.")] = 100,
     batch: Annotated[bool, typer.Option("--batch", help="Least squares by batch gradient descent instead.")] = False,
@@ -176,7 +176,7 @@ def list_letters(
 @dead_letters.command("show")
 def show_letter(
     ctx: typer.Context,
-    key: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION-OFFSET")],
+    key: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION-OFFSET", help="Its key, as `list` shows it.")],
     topic: Topic = None,
     bootstrap: Bootstrap = None,
 ) -> None:
@@ -189,7 +189,9 @@ def show_letter(
 @dead_letters.command("retry")
 def retry_letters(
     ctx: typer.Context,
-    keys: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC-PARTITION-OFFSET]...")] = None,
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC-PARTITION-OFFSET]...", help="These; or --all.")
+    ] = None,
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     every: Annotated[bool, typer.Option("--all", help="All that were not sent again yet.")] = False,

@@ -2,15 +2,21 @@
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from service.errors import ConfigurationError
+from service.settings.load import load
 
 TESTS = Path(__file__).parent
 DOCS = TESTS.parents[1] / "docs"
 SIXTEEN = list(range(1, 17))
+GENERATOR: Any = runpy.run_path(str(DOCS / "generate.py"))
 
 
 def _rows() -> list[tuple[int, str, str]]:
@@ -76,6 +82,34 @@ def _table_lines() -> list[str]:
     faults = (DOCS / "guarantees.md").read_text().split("## What stops a model")[0]
     text = faults + (DOCS / "security.md").read_text()
     return [line for line in text.splitlines() if line.startswith("|")]
+
+
+@pytest.mark.parametrize("page", GENERATOR["PAGES"])
+def test_a_page_that_code_writes_is_what_it_writes_now(page: str) -> None:
+    text = GENERATOR["PAGES"][page]()
+    assert text == (DOCS / f"{page}.md").read_text(), "stale: run python -m docs.generate"
+    for line in text.splitlines():
+        assert not line.endswith("|  |"), f"nothing says what it is: {line}"
+
+
+def test_each_variable_of_the_environment_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no value of it may be said of it; that there is no such setting may not."""
+    names = re.findall(r"`(PERCEPTRON_\w+__\w+|PERCEPTRON_[A-Z_]+)` \|", (DOCS / "configuration.md").read_text())
+    assert len(names) > 70
+    for name in [*names, "PERCEPTRON_KAFKA__SSL_KEY_PASSWORD_FILE"]:
+        with monkeypatch.context() as one:
+            one.setenv(name, "none-of-it")
+            assert _said().count("no such setting") == 0, name
+    monkeypatch.setenv("PERCEPTRON_KAFKA__GROUP", "none-of-it")
+    assert "no such setting" in _said()
+
+
+def _said() -> str:
+    """What the settings' loader has to say."""
+    try:
+        return "; ".join(load(None, {"topics": ["churn"]}).ignored)
+    except ConfigurationError as error:
+        return str(error)
 
 
 @pytest.mark.long
