@@ -1,7 +1,7 @@
 """Every shell and Python block of every page, run: a page is a session of its own, from its first block to its last.
 
-In a `console` block are commands behind `$ ` and what each prints, where `…` stands for anything. The commands of a `sh`
-block end with 0, and so does the program of a `python` block. A file's name behind the language: the block is that file.
+In a `console` block are commands behind `$ ` and what each prints, where `…` stands for anything. The commands of a
+`sh` block end with 0, as does the program of a `python` block. With a file's name behind the language it is that file.
 What serves, `perceptron run` and `redis-server`, runs from there on; another one on the same port takes its place.
 
 ` ```sh elsewhere` is for what has no place here (an engine, a cluster, root): bash reads it, and runs nothing.
@@ -119,9 +119,11 @@ class Session:
         return None
 
     def _run(self, command: str) -> Done:
-        words = shlex.split(command, comments=True)
-        if words[0] == "perceptron" and not re.search(r"[|<>&;$*]", command):
-            return perceptron(*words[1:], cwd=self._folder, env=self._environment)
+        # What needs no shell has none: a process of its own takes seconds of a busy machine.
+        if plain := re.fullmatch(r"(?:echo '([^'\n]*)' \| )?perceptron ([^|<>&;$*]*)", command):
+            stdin = None if plain[1] is None else f"{plain[1]}\n".encode()
+            words = shlex.split(plain[2], comments=True)
+            return perceptron(*words, stdin=stdin, cwd=self._folder, env=self._environment)
         return self._shell(command, None)
 
     def _shell(self, command: str, code: int | None) -> Done:
