@@ -101,14 +101,14 @@ class Session:
     def _command(self, command: str, shown: str | None) -> None:
         if SERVES.match(command):
             return self._serve(shlex.split(command, comments=True))
-        fails = shown is not None and shown.startswith("perceptron: ")
+        fails = re.search("^(perceptron: |fail )", shown or "", re.MULTILINE) is not None
         form = ".*" if shown is None else r"\s*".join([".*".join(map(re.escape, shown.strip().split("…"))), ""])
         said: list[str] = []
 
         def as_shown() -> bool:
             done = self._run(command)
             said[:] = [f"{done.returncode}: {done.stdout}{done.stderr}"]
-            return fails == bool(done.returncode) and bool(
+            return fails == (done.returncode != 0) and bool(
                 re.fullmatch(form, (done.stdout + done.stderr).strip(), re.DOTALL)
             )
 
