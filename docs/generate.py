@@ -64,8 +64,47 @@ In the environment two underscores go one level down: `PERCEPTRON_KAFKA__GROUP_I
 Lists and tables are JSON there, but for `topics` and `redis.sentinels`, which take commas. A model's own settings are
 `PERCEPTRON_MODELS__NAME__…`, where its name is in small letters.
 
+A topic that begins with `^` is a regular expression: every topic it finds is learned, as it comes to exist, with the
+settings of `[models."^clicks-"]`.
+
 A secret can be the setting itself, or stand in a file of one line that the same name with `_file` says. Files are read
 again when a connection is made.
+
+A settings file, with what is set most often at its defaults:
+
+```toml
+topics = ["churn"]                     # each topic is a model of the same name; "^clicks-" is a pattern
+learn = true                           # false: only follow snapshots and serve; needs no Kafka
+create_topics = false
+reader = "compiled"                    # "decoder": events are read the same, more slowly
+[kafka]
+bootstrap_servers = "localhost:9092"
+group_id = "perceptron"
+max_batch_bytes = 16_777_216           # a compressed batch that is unpacked to more stops its topic, by name
+whole_batches = true                   # false: records come from the client one by one, which costs more
+[redis]
+url = "redis://localhost:6379/0"
+[http]
+host = "127.0.0.1"
+port = 8000
+# token_file = "tokens"                # bearer tokens, one a line: then who asks needs one, but for probes
+# ssl_certfile = "service.pem"         # HTTPS, with ssl_keyfile; files that change need no restart
+max_in_flight = 100                    # requests at a time; more are refused with 503
+reuse_port = false                     # true: several processes share the port; see scaling.md
+max_connections = 1000                 # beyond them the longest idle ones end; see security.md
+[models.churn]                         # [model] holds the defaults of all
+features = "named"                     # "positional" with dimension = 20; "hashed" with bits = 20
+rule = "perceptron"                    # or error-correction, half-step, lms, logistic-delta, threshold-unit
+eta = 1.0                              # each rule has its own default
+# margin = [0, 100]                    # of perceptron: finds more positives where they are rare
+average = false                        # true keeps their mean too, "recent" one that forgets; serve = "average"
+labels = [0, 1]                        # negative, positive; or up to 1,000, each with weights of its own
+# serve = "logistic"                   # who answers: last, average, or a candidate
+[models.churn.candidates.logistic]     # learned side by side, from the same events: model.md
+rule = "logistic-delta"                # or another eta, margin, average
+[models.churn.event]                   # where things stand in a record: events.md
+label = "/label"
+```
 """
 
 CLI = f"""\

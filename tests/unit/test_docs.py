@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from service.errors import ConfigurationError
+from service.settings.http import HttpSettings
+from service.settings.kafka import KafkaSettings
 from service.settings.load import load
+from service.settings.redis import RedisSettings
 
 TESTS = Path(__file__).parent
 DOCS = TESTS.parents[1] / "docs"
@@ -90,6 +93,18 @@ def test_a_page_that_code_writes_is_what_it_writes_now(page: str) -> None:
     assert text == (DOCS / f"{page}.md").read_text(), "stale: run python -m docs.generate"
     for line in text.splitlines():
         assert not line.endswith("|  |"), f"nothing says what it is: {line}"
+
+
+def test_the_settings_file_that_is_shown_is_valid(tmp_path: Path) -> None:
+    """And has the defaults, where it does not say otherwise."""
+    file = tmp_path / "perceptron.toml"
+    file.write_text((DOCS / "configuration.md").read_text().partition("```toml\n")[2].partition("```")[0])
+    settings = load(str(file), {})
+    defaults = load(str(file), {"models": {"churn": {"labels": None}}})
+    assert settings.models["churn"].labels == (0, 1)
+    assert defaults.kafka == settings.kafka == KafkaSettings()
+    assert settings.http == HttpSettings()
+    assert settings.redis == RedisSettings()
 
 
 def test_each_variable_of_the_environment_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
