@@ -18,6 +18,7 @@ from service.settings.redis import RedisSettings
 
 TESTS = Path(__file__).parent
 DOCS = TESTS.parents[1] / "docs"
+PAGES = [*(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md")), *sorted(DOCS.glob("*.md"))]
 SIXTEEN = list(range(1, 17))
 GENERATOR: Any = runpy.run_path(str(DOCS / "generate.py"))
 
@@ -85,6 +86,35 @@ def _table_lines() -> list[str]:
     faults = (DOCS / "guarantees.md").read_text().split("## What stops a model")[0]
     text = faults + (DOCS / "security.md").read_text()
     return [line for line in text.splitlines() if line.startswith("|")]
+
+
+def _anchors(page: Path) -> set[str]:
+    """What a link into a page may lead to."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {"", *(re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not link.startswith("http"):
+            file, _, anchor = link.partition("#")
+            to = page.parent / file if file else page
+            assert to.exists(), f"{page.name}: {link}"
+            assert not anchor or anchor in _anchors(to), f"{page.name}: {link}"
+
+
+def test_the_index_has_every_page() -> None:
+    linked = set(re.findall(r"^\| \[([\w-]+\.md)\]", (DOCS / "README.md").read_text(), re.MULTILINE))
+    assert linked == {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+
+
+def test_the_readmes_figures_are_those_that_were_measured() -> None:
+    table = (DOCS.parent / "README.md").read_text().partition("| median |\n")[2].partition("\n\n")[0]
+    figures = re.findall(r"\| ([^|]+) \|$", table, re.MULTILINE)
+    assert len(figures) == 6
+    for figure in figures:
+        assert figure in (DOCS / "performance.md").read_text(), f"{figure}: docs/performance.md has no such figure"
 
 
 @pytest.mark.parametrize("page", GENERATOR["PAGES"])
