@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test faults scale bounds accuracy bench soak simulate mutants fuzz fuzz-events fuzz-requests check lock lowest \
+.PHONY: demo test faults faults-alerts rules scale bounds accuracy bench soak simulate mutants fuzz fuzz-events fuzz-requests check lock lowest \
 	image-steps sbom clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
@@ -14,8 +14,16 @@ demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that 
 test: $(VENV)/.dev ## All tests, on real servers; five at a time, since most of them wait (ARGS="-n 0" for one)
 	$(BIN)/python -m pytest -n 5 --dist worksteal $(ARGS)
 
-faults: $(VENV)/.dev ## Every fault on a real Kafka and Redis, quickest first, as often as docs/guarantees.md promises: 40 minutes
+faults: $(VENV)/.dev ## Every fault on a real Kafka and Redis, quickest first, as often as docs/guarantees.md promises: 50 minutes
 	FAULTS=all $(BIN)/python -m pytest -n 2 --dist worksteal -vv -rP tests/faults tests/integration/test_outages.py $(ARGS)
+
+faults-alerts: $(VENV)/.dev ## Each alert fired by a real fault, minutes made seconds, on a Prometheus that scrapes the service: 6 minutes
+	FAULTS=all $(BIN)/python -m pytest -n 2 --dist worksteal -vv -rP tests/faults/test_alerts.py $(ARGS)
+
+RULE := deploy/kubernetes/components/monitoring/rules.yaml
+rules: ## The PrometheusRule of deploy/kubernetes, from deploy/prometheus/rules.yml
+	(sed '/^spec:/q' $(RULE); sed '/^#/d; s/^./  &/' deploy/prometheus/rules.yml) > $(RULE).new
+	mv $(RULE).new $(RULE)
 
 scale: $(VENV)/.dev ## A million named columns: what is written, followed and restored, with figures
 	NAMES=1000000 $(BIN)/python -m pytest -s tests/integration/test_scale.py $(ARGS)

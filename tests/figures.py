@@ -18,4 +18,4 @@ def learned(name: str) -> Figures:
     model = given(name, learner, 1.0)
     model.learning_here = True
     assert model.answering is not None
-    return Figures(Description.of(model, model.answering), learner.counts, 1.0, {0: 1})
+    return Figures(Description.of(model, model.answering), learner.counts, 1.0, {0: 1}, 3)

@@ -1,7 +1,8 @@
 """The Grafana dashboard, as a table of panels: `python deploy/grafana/dashboard.py` writes it for Grafana to load.
 
-It goes to `dashboards/perceptron.json` beside this file and is committed, so that only whoever changes a panel needs
-this and the package it stands on (in the extra `dev`). A test fails where the two differ, others run every query.
+It goes to `dashboards/perceptron.json` beside this file, and what its panels show to docs/dashboards.md. Both are
+committed, so that only whoever changes a panel needs this and the package it stands on (in the extra `dev`). A test
+fails where they differ, others run every query.
 """
 
 import json
@@ -22,6 +23,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 TARGET = Path(__file__).parent / "dashboards" / "perceptron.json"
+PAGE = Path(__file__).parents[2] / "docs" / "dashboards.md"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 MODEL = 'job=~"$job", model=~"$model"'
 PROCESS = 'job=~"$job", instance=~"$instance"'
@@ -43,13 +45,25 @@ class Panel(NamedTuple):
     log: bool = False
 
 
-def rate(metric: str, by: str = "model", window: str = "$__rate_interval", of: str = MODEL) -> str:
-    """Increase a second, summed over processes.
+class Row(NamedTuple):
+    """A title's panels, and what they are for."""
 
-    Durable counters are the learner's alone and a takeover moves them to another instance. Rates are taken one series
-    at a time, before the sum: each counts from its own first value, so what was learned before is not counted again.
-    """
+    text: str
+    panels: tuple[Panel, ...]
+
+
+def rate(metric: str, by: str = "model", window: str = "$__rate_interval", of: str = MODEL) -> str:
+    """Increase a second, summed over processes: of what each of them does."""
     return f"sum by ({by}) (rate({metric}{{{of}}}[{window}]))"
+
+
+def pace(metric: str, by: str = "model") -> str:
+    """Increase a second of a durable counter, which the learner alone has, and another one after a takeover.
+
+    Of the largest over processes: one that Kafka has replaced and that has not heard of it yet counts the same records
+    as its successor, so that a sum would have them twice.
+    """
+    return f"rate(max by ({by}) ({metric}{{{MODEL}}})[$__rate_interval:5s])"
 
 
 def newest(metric: str, by: str = "model") -> str:
@@ -65,7 +79,10 @@ def quantiles(histogram: str, by: str = "model", of: str = MODEL) -> dict[str, s
 
 
 def mistake_rate(window: str) -> str:
-    """Mistakes for each event; nothing rather than 0 / 0 where no event came."""
+    """Mistakes for each event; nothing rather than 0 / 0 where no event came.
+
+    Rates are taken one series at a time, before the sum: what was learned before a takeover is not counted again.
+    """
     events = rate("perceptron_events_total", window=window)
     return f"{rate('perceptron_mistakes_total', window=window)} / ({events} > 0)"
 
@@ -76,8 +93,8 @@ PREDICTIONS = rate("perceptron_predictions_total")
 SNAPSHOT_AGE = f"time() - {newest('perceptron_snapshot_timestamp_seconds')}"
 WORSE = "The worst hundredth of requests took longer than p99, half of them longer than p50."
 
-ROWS: dict[str, tuple[Panel, ...]] = {
-    "At a glance": (
+ROWS: dict[str, Row] = {
+    "At a glance": Row("Whether all is well now: the figures that somebody who was just woken looks at first.", (
         Panel("Processes up", "Processes that Prometheus reaches.", "short",
               {"up": 'sum(up{job=~"$job"})'}, ((None, "red"), (1, "green"))),
         Panel("Learners", "Processes that learn the model. One is right; none means that its records wait; "
@@ -98,8 +115,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               ((None, "green"), (0.05, "orange"), (0.25, "red"))),
         Panel("Snapshot age", "Time since the last save. It also grows while no events arrive, since then there is "
               "nothing to save.", "s", {"{{model}}": SNAPSHOT_AGE}),
-    ),
-    "Learning": (
+    )),
+    "Learning": Row("How well the model predicts, and what the theorem says of it.", (
         Panel("Mistakes", "Mistakes since the model began: fast at first, then slowly. A mistake is an event with "
               "y·s ≤ 0, a wrong prediction one whose label differs; a score of 0 can make the first without the "
               "second.", "short", {"{{model}} mistakes": newest("perceptron_mistakes_total"),
@@ -149,28 +166,29 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               "wrong side.", "short",
               {"{{model}} {{quantile}}": newest("perceptron_margin", by="model, quantile")}),
         Panel("Updates", "Events each second that changed the weights.", "eps",
-              {"{{model}}": rate("perceptron_updates_total")}),
-        Panel("Columns", "Columns of the weight vector, the bias included. Past the cap, new features are ignored.",
-              "short", {"{{model}}": newest("perceptron_columns")}),
-    ),
-    "Stream": (
+              {"{{model}}": pace("perceptron_updates_total")}),
+        Panel("Columns", "Columns of the weight vector, the bias included, and those of them that have scaled numbers. "
+              "Past the cap, new features are ignored.", "short",
+              {"{{model}}": newest("perceptron_columns"), "{{model}} scaled": newest("perceptron_scaled_columns")}),
+    )),
+    "Stream": Row("What comes from Kafka, how fast it is learned, and what of it is no event.", (
         Panel("Events learned", "Events learned and saved each second.", "eps",
-              {"{{model}}": rate("perceptron_events_total")}),
+              {"{{model}}": pace("perceptron_events_total")}),
         Panel("Records behind, by partition", "Records in Kafka that are not learned yet.", "short",
               {"{{model}} partition {{partition}}": newest("perceptron_lag_records", by="model, partition")}),
         Panel("Time to catch up", "How long the records that wait would take at the present speed; those that arrive "
               "meanwhile come on top. A gap while records wait: nothing is being learned.", "s",
-              {"{{model}}": f"{LAG} / ({rate('perceptron_events_total')} > 0)"}),
+              {"{{model}}": f"{LAG} / ({pace('perceptron_events_total')} > 0)"}),
         Panel("Event delay", "From a record's timestamp to its learning: half of the records waited longer than p50, "
               "one in a hundred longer than p99.", "s", quantiles("perceptron_event_delay_seconds")),
         Panel("Rejected and skipped records", "Records each second that were no event, by reason: they are in the "
               "dead-letter topic. And those that `where` passed over.", "recps",
-              {"{{model}} {{reason}}": rate("perceptron_rejected_events_total", "model, reason"),
-               "{{model}} skipped": rate("perceptron_skipped_events_total")}),
+              {"{{model}} {{reason}}": pace("perceptron_rejected_events_total", "model, reason"),
+               "{{model}} skipped": pace("perceptron_skipped_events_total")}),
         Panel("Ignored features", "Features each second that were new when the cap on columns was reached.", "cps",
-              {"{{model}}": rate("perceptron_ignored_features_total")}),
-    ),
-    "Serving": (
+              {"{{model}}": pace("perceptron_ignored_features_total")}),
+    )),
+    "Serving": Row("Who asks, how soon they are answered, and with what.", (
         Panel("Predictions", "Predictions answered each second, by all processes.", "ops",
               {"{{model}}": PREDICTIONS}),
         Panel("Latency of predictions", f"Requests for predictions of all models. {WORSE}", "s",
@@ -181,8 +199,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
                                       f"/ on (model) group_left () ({PREDICTIONS} > 0)"}),
         Panel("Requests by status", "HTTP requests each second, on all routes, by status code.", "reqps",
               {"{{code}}": rate("perceptron_http_request_duration_seconds_count", by="code", of=PROCESS)}),
-    ),
-    "Durability": (
+    )),
+    "Durability": Row("How safely what was learned is kept, and whether every process follows.", (
         Panel("Snapshot age", "Time since the learner's last save. It also grows while no events arrive, since then "
               "there is nothing to save.", "s", {"{{model}}": SNAPSHOT_AGE}),
         Panel("Age of the snapshot that answers", "By process. One that stays above the others does not follow the "
@@ -190,6 +208,9 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               {"{{model}} {{instance}}":
                "time() - min by (model, instance) "
                f"(perceptron_served_snapshot_timestamp_seconds{{{MODEL}, instance=~\"$instance\"}})"}),
+        Panel("Not saved yet", "Records that were read and that no accepted snapshot covers: after a crash they are "
+              "learned again. Between two saves there are some; that they only grow means that saves fail.", "short",
+              {"{{model}}": newest("perceptron_unsaved_records")}),
         Panel("Saves by result", "Saves each second. Refused: another process had saved before, as after a takeover. "
               "Failed: the store could not be reached.", "ops",
               {"{{model}} {{result}}": rate("perceptron_snapshots_total", "model, result")}),
@@ -200,8 +221,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Rewinds", "Times each second that state was dropped and restored from the store, by cause. Nothing is "
               "lost by one; many mean that processes contend for the model.", "ops",
               {"{{model}} {{cause}}": rate("perceptron_rewinds_total", "model, cause")}),
-    ),
-    "Process": (
+    )),
+    "Process": Row("What each process takes of its machine, and what it misses.", (
         Panel("Event loop lag", "How late the event loop woke up: what each request waits at least. Above the dashed "
               "line predictions are slow.", "s",
               {"{{instance}}": f"perceptron_event_loop_lag_seconds{{{PROCESS}}}"},
@@ -223,7 +244,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
               {"{{instance}}": f"process_open_fds{{{PROCESS}}}"}),
         Panel("Releases", "Processes on each release.", "short",
               {"{{version}}": f"count by (version) (perceptron_build_info{{{PROCESS}}})"}),
-    ),
+    )),
 }  # fmt: skip
 
 
@@ -277,7 +298,7 @@ def render() -> str:
     ):
         built.with_variable(variable)
     number = 0
-    for title, panels in ROWS.items():
+    for title, (_, panels) in ROWS.items():
         number += 1
         built.with_row(dashboard.Row(title).id(number))
         figures = title == "At a glance"
@@ -290,5 +311,31 @@ def render() -> str:
     return json.dumps(built.build(), cls=JSONEncoder, indent=2, ensure_ascii=False) + "\n"
 
 
+HEAD = """\
+# The dashboard
+
+`deploy/grafana/dashboards/perceptron.json` is one Grafana dashboard for all models and processes. Its file is made by
+`deploy/grafana/dashboard.py`, and so is this page.
+
+**To import it**: in Grafana choose *Dashboards → New → Import*, upload the file, and choose a Prometheus that scrapes
+`/metrics` of every process. Or have Grafana load the folder: `deploy/grafana/provisioning` does so for
+`docker compose --profile monitoring up --build`, where it is on http://localhost:3000.
+
+Above the panels stand *Data source*, *Job* (the deployment), *Model* and *Process*. Figures that only the learner has
+are the largest over processes, and what is added up is what each process does by itself: so a takeover by another one
+shows in none of them twice. What is wrong enough to tell somebody is in [alerts.md](alerts.md).
+"""
+
+
+def page() -> str:
+    """What each row and panel shows, as docs/dashboards.md."""
+    parts = [HEAD]
+    for title, (text, panels) in ROWS.items():
+        parts.append(f"## {title}\n\n{text}\n\n| panel | what it shows |\n|---|---|\n")
+        parts[-1] += "".join(f"| {panel.title} | {panel.description} |\n" for panel in panels)
+    return "\n".join(parts)
+
+
 if __name__ == "__main__":
     TARGET.write_text(render())
+    PAGE.write_text(page())

@@ -77,12 +77,17 @@ class Flattener:
         """Whether an object's members are all its features."""
         return not self._taken and self.patterns is None
 
+    def own(self, value: Any, pointer: str = "") -> Any:
+        """A parsed value without the parts of its event that stand within it and are no features."""
+        for gone in self._taken:
+            remove(value, gone, pointer)
+        return value
+
     def of(self, value: Any, pointer: str = "") -> Features:
         """The features of a parsed value, which stands at `pointer`; raises Rejected with the first rule it breaks."""
         if value.__class__ is Rejected:
             raise value
-        for gone in self._taken:
-            remove(value, gone, pointer)
+        value = self.own(value, pointer)
         if self.identity.features == "positional":
             return self._positions(value, pointer)
         if members(value) is None:

@@ -20,6 +20,7 @@ from service.learning.events import Decoder, Reject
 from service.learning.identity import SUMS, Identity
 from service.learning.options import DEFAULT, Options
 from service.learning.scale import Scaler
+from service.learning.seen import Seen
 from service.learning.weights import Weights
 
 Ranges = dict[int, list[tuple[int, int]]]
@@ -67,6 +68,7 @@ class Learner(Classifier):
         self.flattener = self._decoder.flattener
         self.scaler = Scaler(identity) if identity.scale == "standard" else None
         """What values are scaled by, if at all."""
+        self.seen = Seen(identity)
         if start is not None:
             self.columns.extend(start.names or ())
             self._w = start.vector
@@ -166,6 +168,7 @@ class Learner(Classifier):
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
         batch, rejects = self._decoder.decode(records, enough)
         known = len(self.columns)
+        self.seen.add(partition, first, records, batch, known + len(batch.names))
         self.make_room(known + len(batch.names))
         if self.scaler:
             batch = self.scaler.learn(batch)

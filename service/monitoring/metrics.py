@@ -41,6 +41,8 @@ class Figures(NamedTuple):
     """Its counts as of its last accepted snapshot (`learning.learner.Counts`)."""
     saved_at: float
     lag: dict[int, int]
+    unsaved: int
+    """Records that it read and that no accepted snapshot covers."""
 
 
 COUNTERS = {
@@ -226,7 +228,9 @@ class _Models(Collector):
                     gauges.add_metric([row.about.model], v)
             return gauges
 
-        yield gauge("learning", "Whether this process learns the model.", lambda r: r.about.learning_here, rows)
+        # What is given and has no log, a threshold unit, is nobody's to learn, and as old as its process.
+        logged = [row for row in rows if row.about.next]
+        yield gauge("learning", "Whether this process learns the model.", lambda r: r.about.learning_here, logged)
         for name, text in GAUGES.items():
             yield gauge(name, text, lambda r, name=name: getattr(r.about, name), rows)  # type: ignore[misc]
         for name, text in LEARNER_GAUGES.items():
@@ -272,8 +276,9 @@ class _Models(Collector):
             "served_snapshot_timestamp_seconds",
             "When the snapshot that answers was saved.",
             lambda r: r.saved_at,
-            rows,
+            logged,
         )
+        yield gauge("unsaved_records", "Records read that no accepted snapshot covers.", lambda r: r.unsaved)
         lags = GaugeMetricFamily("perceptron_lag_records", "Records not learned yet.", labels=["model", "partition"])
         for row in learned:
             for partition, n in sorted(row.lag.items()):

@@ -1,9 +1,9 @@
-"""The models' figures at the moment of a scrape."""
+"""The models' figures at the moment of a scrape, and the lag, which the page shows too."""
 
 from collections.abc import Iterator
 
 from service.monitoring.metrics import Figures
-from service.serving.models import Models
+from service.serving.models import Model, Models
 from service.serving.report import Description
 from service.streaming.group import Kafka
 
@@ -12,5 +12,13 @@ def figures(models: Models, kafka: Kafka) -> Iterator[Figures]:
     """Those of each model that answers."""
     for model in models:
         if a := model.answering:
-            lag = kafka.logs[model.name].lag(a.learner.next) if model.learning_here else {}
-            yield Figures(Description.of(model, a), a.head.counts, a.head.saved_at, lag)
+            saved = {int(p): position.offset for p, position in a.head.next.items()}
+            unsaved = sum(offset - saved.get(p, offset) for p, offset in a.learner.next.items())
+            yield Figures(Description.of(model, a), a.head.counts, a.head.saved_at, lag(model, kafka) or {}, unsaved)
+
+
+def lag(model: Model, kafka: Kafka) -> dict[int, int] | None:
+    """Records that are still to be learned, by partition; None where another process learns the model."""
+    if model.answering is None or not model.learning_here:
+        return None
+    return kafka.logs[model.name].lag(model.answering.learner.next)

@@ -9,6 +9,7 @@ from service.monitoring.metrics import Metrics
 from service.serving.app import Limits, create_app
 from service.serving.connections import ConnectionLimits, Connections, Server
 from service.serving.models import Models
+from service.serving.page.history import History
 from service.serving.tokens import Tokens
 from service.settings.load import Settings
 from service.snapshots.store import RedisStore
@@ -41,6 +42,7 @@ def server(
     models: Models,
     metrics: Metrics,
     store: RedisStore,
+    history: History,
     ready: Callable[[], bool],
     stopping: Callable[[], bool],
     answer_seconds: int,
@@ -57,5 +59,5 @@ def server(
     files = http.token_file, http.metrics_token_file
     tokens, metrics_tokens = (Tokens(file, warn) if file else None for file in files)
     about = models, metrics, ready, stopping, store, limits
-    app = create_app(*about, version=__version__, tokens=tokens, metrics_tokens=metrics_tokens)
+    app = create_app(*about, version=__version__, tokens=tokens, metrics_tokens=metrics_tokens, history=history)
     return Server(app, connections, answer_seconds, http.tls and http.tls.context(warn))

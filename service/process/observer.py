@@ -143,6 +143,7 @@ class ModelObserver:
         self._metrics.dead_letters.labels(self._model.name).inc()
         about = {name: value.decode(errors="replace") for name, value in letter.headers[:5]}
         self._rejections.add(about["reason"], about)
+        self._model.set_aside[about["reason"]] = about
         if about["reason"] not in self._rejected:  # once a reason: the rest are in the metrics
             self._rejected.add(about["reason"])
             self._log.warning("event rejected (said once a reason)", **about)

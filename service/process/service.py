@@ -33,10 +33,11 @@ from service.learning.learner import Learner
 from service.monitoring.logs import set_up
 from service.monitoring.metrics import Metrics
 from service.process import http
-from service.process.figures import figures
+from service.process.figures import figures, lag
 from service.process.observer import ModelObserver
 from service.serving import predictor
 from service.serving.models import Model, Models, given
+from service.serving.page.history import History
 from service.settings.load import Settings, is_topic, parse_start_at
 from service.snapshots.codec import readable
 from service.snapshots.head import Source, Writer
@@ -135,9 +136,10 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping, number)
+        history = History(self._models, lambda model: lag(model, self._kafka))
         server = http.server(
-            settings, self._models, self._metrics, self._store, lambda: self.ready, self._stop.is_set, ANSWER_SECONDS,
-            self._log.warning,
+            settings, self._models, self._metrics, self._store, history, lambda: self.ready, self._stop.is_set,
+            ANSWER_SECONDS, self._log.warning,
         )  # fmt: skip
         host, port = listening.getsockname()[:2]
         self._log.info("listening", url=f"{settings.http.scheme}://{host}:{port}", release=__version__)
@@ -145,7 +147,8 @@ class Service:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(server.serve(sockets=[listening]))
-                background = [tasks.create_task(self._measure_loop()), tasks.create_task(self._work(tasks))]
+                aside = self._measure_loop(), history.run(), self._work(tasks)
+                background = [tasks.create_task(one) for one in aside]
                 await self._stop.wait()
                 self._kafka.stop()
                 await asyncio.sleep(DRAIN_SECONDS)

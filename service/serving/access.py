@@ -1,11 +1,14 @@
-"""Who may ask: whoever has a token, where tokens are set. Probes are open to all: an orchestrator has none."""
+"""Who may ask: whoever has a token, where tokens are set. Probes are open to all: an orchestrator has none.
+
+So are the page's files: a browser asks for them before it has one, and they hold nothing of any model.
+"""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.serving import problems
+from service.serving import page, problems
 from service.serving.tokens import Tokens
 
-OPEN = ("/livez", "/readyz")
+OPEN = ("/livez", "/readyz", *page.OPEN)
 METRICS = "/metrics"
 
 

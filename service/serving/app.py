@@ -11,11 +11,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp
 
 from service.monitoring.metrics import Metrics
-from service.serving import openapi, pages, problems, v1
+from service.serving import openapi, page, pages, problems, v1
 from service.serving.access import Access
 from service.serving.edge import Edge, InFlight
 from service.serving.models import Models
 from service.serving.openapi import responses
+from service.serving.page.body import Body
+from service.serving.page.history import History
 from service.serving.predictor import Predictor
 from service.serving.problems import Refusal
 from service.serving.short import Short
@@ -55,8 +57,12 @@ def create_app(
     version: str,
     tokens: Tokens | None = None,
     metrics_tokens: Tokens | None = None,
+    history: History | None = None,
 ) -> FastAPI:
-    """The application over these models. With `tokens` who asks needs one of them, but for probes."""
+    """The application over these models, and their `history`, if somebody takes it.
+
+    With `tokens` who asks needs one of them, but for probes.
+    """
     # Its own telemetry would look for somebody to tell at each request. An older release knows of none.
     telemetry = {"tracing": False, "metrics": False, "logs": False}
     app = FastAPIOffline(
@@ -65,6 +71,7 @@ def create_app(
     )  # fmt: skip
     problems.install(app)
     pages.install(app)
+    page.install(app, Body(models, history or History(models, lambda _: None), version))
     in_flight = InFlight(limits.in_flight, limits.body_bytes, limits.body_seconds)
     short = v1.install(app, models, Predictor(models, metrics, limits.instances), store, in_flight)
 

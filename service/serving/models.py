@@ -74,6 +74,8 @@ class Model:
         self._failed, self._again = "", 0.0
         self._diverged = ""
         """The digest of the newest snapshot where that diverged, and what answers instead was looked for."""
+        self.set_aside: dict[str, dict[str, str]] = {}
+        """The last record that this process set aside, of each reason: detail, topic, partition, offset."""
         self.looked: str | None = None
         """The digest of the store's head when that was last looked at; None where it could not be told."""
         self.wake: Callable[[], object] = lambda: None

@@ -290,7 +290,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             bound_reason=bound_reason,
             digest=a.digest,
             state_digest=head.state_digest,
-            saved_at=_iso(head.saved_at),
+            saved_at=iso(head.saved_at),
             learning_here=model.learning_here,
             stopped=model.stopped or model.unusable,
         )
@@ -310,7 +310,7 @@ class Version(msgspec.Struct, forbid_unknown_fields=True):
     def of(cls, digest: str, head: Head) -> Self:
         """What there is to say of the version that a head of this digest is."""
         following = {partition: position.offset for partition, position in head.next.items()}
-        return cls(head.version, _iso(head.saved_at), following, head.counts.events, head.counts.mistakes, digest)
+        return cls(head.version, iso(head.saved_at), following, head.counts.events, head.counts.mistakes, digest)
 
 
 class Summary(msgspec.Struct, forbid_unknown_fields=True):
@@ -363,5 +363,6 @@ def _found(learner: Classifier) -> Found:
     return Found(counts.by_label, [n - missed for n, missed in zip(counts.by_label, recent.missed, strict=True)])
 
 
-def _iso(seconds: float) -> str:
+def iso(seconds: float) -> str:
+    """A time, of seconds since 1970."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")

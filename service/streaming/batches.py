@@ -26,7 +26,7 @@ class Hole(CorruptRecordException):
 
     def __init__(self, tp: TopicPartition, wrong: Wrong, at: int, first: int, following: int, end: int) -> None:
         super().__init__(f"at {at} the log, which ends at {end}, goes on with a batch of {first} to {following - 1}")
-        self.tp, self.wrong, self.first, self.following = tp, wrong, first, following
+        self.tp, self.wrong, self.at, self.first, self.following = tp, wrong, at, first, following
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -133,17 +133,20 @@ class Clients(NamedTuple):
         return first, first + int.from_bytes(data[OFFSETS_BYTES - 4 : OFFSETS_BYTES], signed=True) + 1
 
     async def misplaced(self, hole: Hole) -> Wrong:
-        """What is wrong with a batch that is unsure or over, if anything: see Offsets. Raises KafkaError.
+        """What is wrong with a batch that is unsure, over or beyond, if anything: see Offsets. Raises KafkaError.
 
-        It must be the one that the log has for the first of its offsets, and follow on the one before.
+        It must be the one that the log has for the first of its offsets, and follow on the one before. A broker looks
+        where its log ends before it reads there, so what is written meanwhile is beyond: now the log must end later.
         """
+        if hole.wrong == "beyond" and (await self._batch(hole.tp, hole.at))[2] < hole.following:
+            return "impossible"
         there = await self._offsets(hole.tp, hole.first)
         if there is not None and there != (hole.first, hole.following):
             return "impossible"
         before = await self._offsets(hole.tp, hole.first - 1) if there else None
         if before is None or before[1] == hole.first:
             return ""
-        return "missing" if before == there and hole.wrong == "unsure" else "impossible"
+        return "missing" if before == there and hole.wrong in ("unsure", "beyond") else "impossible"
 
     async def nothing_there(self, tp: TopicPartition, offset: int) -> str:
         """Why the broker has no batch to give from this offset on, though its log goes on; "" where it may have one."""

@@ -144,13 +144,16 @@ def frame(
     return at, found, odd
 
 
-def headers_at(data: memoryview, at: int, count: int) -> tuple[tuple[str, bytes | None], ...]:
-    """So many headers that begin there; raises UnicodeDecodeError."""
-    found = list[tuple[str, bytes | None]]()
+def headers_at(data: bytes, count: int) -> tuple[tuple[str, bytes | None], ...]:
+    """So many headers that these bytes begin with; raises UnicodeDecodeError.
+
+    A record may have hundreds of thousands, most with lengths of one byte: those are read here.
+    """
+    found, at = list[tuple[str, bytes | None]](), 0
     for _ in range(count):
-        size, at = decode_varint(data, at)
-        name = bytes(data[at : at + size]).decode()
-        size, at = decode_varint(data, at + size)
-        found.append((name, None if size < 0 else bytes(data[at : at + size])))
+        size, name = (data[at] >> 1, at + 1) if data[at] < 128 else decode_varint(data, at)
+        end = name + size
+        size, at = (data[end] >> 1 ^ -(data[end] & 1), end + 1) if data[end] < 128 else decode_varint(data, end)
+        found.append((data[name:end].decode(), None if size < 0 else data[at : at + size]))
         at += max(size, 0)
     return tuple(found)

@@ -344,7 +344,8 @@ class Learning:
         outcome = model.learner.apply(
             partition, records.record(0).offset, values, lambda: now() - started >= SLICE_SECONDS
         )
-        took = now() - started
+        turn = now()
+        took = turn - started
         self._slice = max(LEAST, int(SLICE if took <= 0.0 else min(SLICE, outcome.consumed * AIM_SECONDS / took)))
         for reject in outcome.rejects:
             r = records.record(reject.record)
@@ -353,8 +354,10 @@ class Learning:
             )
             await self._log.publish(letter)
             self._tell.set_aside(letter)
-            if now() - started >= SLICE_SECONDS:  # the record's headers may have been very many
-                await self._clock.sleep(0)
+            if now() - turn >= SLICE_SECONDS:  # the record's headers may have been very many
+                # An answer takes the loop several turns: with one after each such record it would wait for several.
+                await self._clock.sleep(0.001)
+                turn = now()
         if outcome.consumed:
             model.last[partition] = fingerprint(records.record(outcome.consumed - 1))
         delay = self._clock.time() - records.record(max(outcome.consumed, 1) - 1).timestamp / 1000

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Literal
 
-Wrong = Literal["", "unsure", "over", "missing", "impossible"]
+Wrong = Literal["", "unsure", "over", "beyond", "missing", "impossible"]
+DOUBTFUL = ("unsure", "over", "beyond")
+"""Of these the log itself can say whether the batch is in its place."""
 
 
 class Offsets:
-    """Those of one fetch from the offset `at`, of a log that ends before `end`.
+    """Those of one fetch from the offset `at`, of a log that ended before `end` when the broker began to answer.
 
     Batches of control records and of aborted transactions have their offsets like any other: but for compaction,
     nothing is missing between two batches, and nothing ever goes back.
@@ -22,14 +24,15 @@ class Offsets:
 
         `then` is where the next batch of the fetch begins. Missing are offsets that compaction may have taken, in a
         topic that is not `compacted`. Unsure is a batch that begins before `at`, as where a fetch begins within it, and
-        over the first of a fetch that reaches over what follows: one of the two is misplaced. Impossible is what has
-        nothing new, or goes beyond the end, or has offsets missing before it and reaches over what follows.
+        over the first of a fetch that reaches over what follows: one of the two is misplaced. Beyond the end is one
+        with offsets missing before it that was written since, or is misplaced. Impossible is what has nothing new, or
+        has offsets missing before it and reaches over what follows.
         """
-        over = then is not None and then < following
-        if not self.at < following <= self._end or (over and first > self.at):
+        over, beyond = then is not None and then < following, self.at < first and self._end < following
+        if following <= self.at or (over and first > self.at):
             return "impossible"
-        if (first < self.at or (over and not self._begun)) and not self._sure(first, following):
-            return "over" if over else "unsure"
+        if (first < self.at or beyond or (over and not self._begun)) and not self._sure(first, following):
+            return "over" if over else "beyond" if beyond else "unsure"
         if first > self.at and not self._compacted:
             return "missing"
         self.at, self._begun = following, True

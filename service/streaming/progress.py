@@ -10,6 +10,7 @@ from aiokafka import TopicPartition
 from service.errors import DataError, DependencyError, Stuck
 from service.streaming.batches import Clients, Hole
 from service.streaming.cluster import ANSWER_SECONDS, compacted, unreadable
+from service.streaming.offsets import DOUBTFUL
 from service.streaming.shared import Shared
 
 POLLING_SECONDS = 15.0
@@ -52,7 +53,7 @@ class Progress:
             return False
         shared, wrong = self._shared, error.wrong
         async with shared.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
-            if wrong in ("unsure", "over"):
+            if wrong in DOUBTFUL:
                 wrong = await Clients(shared.consumer, shared.producer).misplaced(error)
             if wrong == "missing":
                 async with shared.cluster.admin() as client:

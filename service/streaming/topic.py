@@ -42,7 +42,8 @@ class TopicLog:
         self._changed = asyncio.Event()
         self._polling: Any = None
         self._idle = False
-        self._unreadable, self._turn = False, 0
+        self._careful: dict[TopicPartition, int] = {}
+        """Among so many records that come next of each of these one was unreadable: they are read one by one."""
         self._progress = Progress(shared, topic)
         self.ends: dict[int, int] = {}
         self.outbox = Outbox(topic_of(topic), shared.cluster)
@@ -68,7 +69,7 @@ class TopicLog:
         while not self._shared.stopping:
             if self._partitions:
                 self._acquired = self._assignment
-                self._unreadable = False
+                self._careful.clear()
                 self._progress.begin(self._partitions)
                 self.released.clear()
                 return True
@@ -145,9 +146,9 @@ class TopicLog:
         self._ask()
         partitions, most = self._partitions, POLL_WHOLE if self._shared.cluster.polls_whole_batches else POLL_RECORDS
         seconds = min(IDLE_SECONDS, self._shared.watchdog / 4) if idle else POLL_SECONDS
-        if self._unreadable:  # somewhere among what comes next: record by record, a partition at a time
-            partitions, most, seconds = [self._partitions[self._turn % len(self._partitions)]], 1, POLL_SECONDS
-            self._turn += 1
+        careful = next(iter(self._careful), None)
+        if careful:
+            partitions, most, seconds = [careful], 1, POLL_SECONDS
         try:
             async with asyncio.timeout(seconds + 4 * POLL_SECONDS) as self._polling:
                 self._idle = idle
@@ -159,16 +160,18 @@ class TopicLog:
             self.seek(dict(self._progress.at))
             if await self._progress.explained(error):
                 return {}
-            if self._unreadable:
-                partition = partitions[0].partition
+            if careful:
+                partition = careful.partition
                 raise unreadable(self.topic, partition, self._progress.at.get(partition), error) from error
-            self._unreadable = True
+            self._careful = dict.fromkeys(partitions, most)
             return {}
         except KafkaError as error:
             if not self.held:
                 return {}
             raise DependencyError(f"{self._shared.cluster}: {cause_of(error)}", "kafka") from error
         found = {tp.partition: records_of(part) for tp, part in polled.items()}
+        if careful and (left := self._careful.pop(careful) - 1) and found:
+            self._careful[careful] = left  # behind the others; what is not met again was damaged on its way alone
         self._progress.note({partition: records.record(-1).offset + 1 for partition, records in found.items()})
         return found
 

@@ -16,6 +16,7 @@ from service.learning.forms import FORMS, form_of
 from service.learning.joined import Joined
 from service.streaming.framing import (
     FORM,
+    HEADERS,
     LEAST_BYTES,
     OFFSET,
     ROWS,
@@ -64,7 +65,8 @@ class WholeRecords(Records):
 
     def record(self, i: int) -> "_Record":
         """Of the names of its headers all are UTF-8: whoever took it saw to that."""
-        return _Record(self._data.data, self._rows[:, i].tolist(), self._headers)
+        following = self._rows[HEADERS, i + 1] if i + 1 < len(self) else len(self._data)
+        return _Record(self._data.data, self._rows[:, i].tolist(), int(following), self._headers)
 
     @property
     def offsets(self) -> list[int]:
@@ -91,15 +93,17 @@ class WholeRecords(Records):
 class _Record:
     """One of them, of which headers may be very many, and seldom asked for."""
 
-    def __init__(self, data: memoryview, row: list[int], headers: dict[int, Headers]) -> None:
-        self.offset, self.timestamp, key, key_end, value, value_end, *self._place, _ = row
+    def __init__(self, data: memoryview, row: list[int], following: int, headers: dict[int, Headers]) -> None:
+        self.offset, self.timestamp, key, key_end, value, value_end, at, self._count, _ = row
         self.key = None if key < 0 else bytes(data[key:key_end])
         self.value = None if value < 0 else bytes(data[value:value_end])
-        self._data, self._headers = data, headers
+        self._data, self._headers = data[at:following], headers
 
     @property
     def headers(self) -> Headers:
-        return self._headers.get(self.offset) or headers_at(self._data, *self._place)
+        if not self._count:
+            return self._headers.get(self.offset, ())
+        return headers_at(bytes(self._data), self._count)
 
 
 class Taken:

@@ -4,6 +4,9 @@ constant: `python -m tests.benchmarks.predictions`.
 Each server is a process with one worker: `perceptron run` with a given model of 20 named features, and FastAPI under
 uvicorn with uvloop, httptools and no access log. wrk asks them in turns, 16 connections, and the figure of a round is
 the ratio of what they answered in it. Seconds of the processor say the same where other programs share the machine.
+
+MLServer is asked too where the environment says `MLSERVER=…/bin/mlserver`, which wants an environment of its own: pip
+install mlserver mlserver-sklearn. It serves scikit-learn's Perceptron from its main process, which is its quickest way.
 """
 
 import contextlib
@@ -47,10 +50,11 @@ class Serving(NamedTuple):
 
     port: int
     pid: int
+    path: str = PATH
 
     def ask(self, script: Path, connections: int, seconds: int) -> Asked:
         """Have wrk ask; raises RuntimeError where an answer is none."""
-        url, before = f"http://127.0.0.1:{self.port}{PATH}", _processor(self.pid)
+        url, before = f"http://127.0.0.1:{self.port}{self.path}", _processor(self.pid)
         command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url]
         said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
         if said["bad"] or not said["answers"]:
@@ -65,25 +69,29 @@ def figures() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         one, many = (_script(Path(folder) / f"{n}.lua", n) for n in (1, INSTANCES))
         ours = stack.enter_context(_perceptron(Path(folder)))
-        others = {name: stack.enter_context(_routes(name)) for name in ("constant", "river")}
+        others = {name: (stack.enter_context(_routes(name)), one) for name in ("constant", "river")}
+        if program := os.environ.get("MLSERVER"):
+            others["mlserver"] = stack.enter_context(_mlserver(Path(folder), Path(program)))
         rates: dict[str, list[Asked]] = {"ours": [], **{name: [] for name in others}, "many": []}
         for _ in range(ROUNDS + 1):
             rates["ours"].append(ours.ask(one, CONNECTIONS, SECONDS))
-            for name, server in others.items():
-                rates[name].append(server.ask(one, CONNECTIONS, SECONDS))
+            for name, (server, script) in others.items():
+                rates[name].append(server.ask(script, CONNECTIONS, SECONDS))
             rates["many"].append(ours.ask(many, FEW_CONNECTIONS, SECONDS))
     warm = {name: asked[1:] for name, asked in rates.items()}  # the first round is theirs
 
     def ratios(of: str, member: int) -> list[float]:
-        return [a[member] / b[member] for a, b in zip(warm["ours"], warm[of], strict=True)]
+        return [a[member] / b[member] for a, b in zip(warm["ours"], warm.get(of, ()), strict=of in warm)]
 
     route, many_of = "of a FastAPI route that returns a constant", f"{INSTANCES:,} a request of {FEATURES} named"
-    river = "of River in FastAPI"
+    river, mlserver = "of River in FastAPI", "of scikit-learn's Perceptron in MLServer"
     return [
         Figure("P4", f"one prediction, {CONNECTIONS} connections, {route}", ratios("constant", 0), 1.5, True, "x"),
         Figure("P4", f"the same, by time of the processor, {route}", ratios("constant", 1), 1.5, True, "x"),
         Figure("P4", f"the same, {river}", ratios("river", 0), 3.0, True, "x"),
         Figure("P4", f"by time of the processor, {river}", ratios("river", 1), 3.0, True, "x"),
+        Figure("P4", f"the same, {mlserver}", ratios("mlserver", 0), 3.0, True, "x"),
+        Figure("P4", f"by time of the processor, {mlserver}", ratios("mlserver", 1), 3.0, True, "x"),
         Figure("P4", "the same, by the clock", [a.a_second for a in warm["ours"]], 0.0, True, "a second"),
         Figure(
             "P4", f"predictions, {many_of}", [INSTANCES * a.a_second for a in warm["many"]], 400_000.0, True,
@@ -106,6 +114,10 @@ def _script(file: Path, instances: int) -> Path:
     rng = random.Random(instances)
     rows = [{"features": {name: round(rng.gauss(0, 1), 4) for name in names()}} for _ in range(instances)]
     body: Any = rows[0] if instances == 1 else {"instances": rows}
+    return _asking(file, body)
+
+
+def _asking(file: Path, body: Any) -> Path:
     file.with_suffix(".json").write_text(json.dumps(body, separators=(",", ":")))
     file.write_text(f"""
 wrk.method = "POST"
@@ -137,13 +149,35 @@ def _routes(name: str) -> Iterator[Serving]:
         yield serving
 
 
+MODEL = """
+import joblib, numpy, sklearn.linear_model
+rng = numpy.random.default_rng(0)
+x = rng.normal(size=(1000, 20))
+joblib.dump(sklearn.linear_model.Perceptron().fit(x, x @ rng.normal(size=20) > 0), "model.joblib")
+"""
+
+
 @contextlib.contextmanager
-def _process(command: list[str], port: int) -> Iterator[Serving]:
+def _mlserver(folder: Path, program: Path) -> Iterator[tuple[Serving, Path]]:
+    http, grpc, metrics = (free_port() for _ in range(3))
+    subprocess.run([program.with_name("python"), "-c", MODEL], check=True, cwd=folder)
+    settings = {"host": "127.0.0.1", "http_port": http, "grpc_port": grpc, "metrics_port": metrics, "debug": False}
+    (folder / "settings.json").write_text(json.dumps({**settings, "parallel_workers": 0}))
+    model = {"name": "m", "implementation": "mlserver_sklearn.SKLearnModel", "parameters": {"uri": "./model.joblib"}}
+    (folder / "model-settings.json").write_text(json.dumps(model))
+    row = {"name": "predict", "shape": [1, FEATURES], "datatype": "FP64", "data": [0.5] * FEATURES}
+    script = _asking(folder / "mlserver.lua", {"inputs": [row]})
+    with _process([str(program), "start", str(folder)], http, "/v2/models/m/infer", {"inputs": [row]}) as serving:
+        yield serving, script
+
+
+@contextlib.contextmanager
+def _process(command: list[str], port: int, path: str = PATH, body: Any = None) -> Iterator[Serving]:
     """A server, once it answers a prediction."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            body = json.dumps({"features": dict.fromkeys(names(), 1.0)}).encode()
-            asked = urllib.request.Request(f"http://127.0.0.1:{port}{PATH}", body, {"content-type": "application/json"})
+            raw = json.dumps(body or {"features": dict.fromkeys(names(), 1.0)}).encode()
+            asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", raw, {"content-type": "application/json"})
             deadline = time.monotonic() + 60.0
             while True:
                 try:
@@ -153,7 +187,7 @@ def _process(command: list[str], port: int) -> Iterator[Serving]:
                     if process.poll() is not None or time.monotonic() > deadline:
                         raise RuntimeError(f"no answer from {' '.join(command)}") from None
                     time.sleep(0.1)
-            yield Serving(port, process.pid)
+            yield Serving(port, process.pid, path)
         finally:
             process.kill()
 

@@ -117,7 +117,11 @@ def _shared(topics: Sequence[str], flags: Sequence[str]) -> Figure:
         group = [
             stack.enter_context(world.service(topics[0], POSITIONAL, *flags, fresh=not i)) for i in range(PROCESSES)
         ]
-        wait(lambda: sum(map(_learning, group)) == TOPICS, "all are learned by somebody", LEARNING_SECONDS)
-        shares = sorted(map(_learning, group))
+
+        def spread() -> list[int]:
+            found = sorted(map(_learning, group))
+            return found if found[0] and sum(found) == TOPICS else []  # each has joined
+
+        shares = wait(spread, "all are learned, by all", LEARNING_SECONDS)
     what = f"{TOPICS} topics of {PROCESSES} processes of one group: the most a process has over the fewest ({shares})"
     return Figure("P10", what, [float(shares[-1] - shares[0])], 1.0, False, "topics")

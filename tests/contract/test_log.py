@@ -8,11 +8,13 @@ from typing import Any
 
 import aiokafka
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import CorruptRecordException
 
 from service.embedded.servers import Server
 from service.errors import DependencyError, LogGap
-from service.streaming import whole
+from service.streaming import batches, whole
+from service.streaming import topic as topics
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.ports import Log
 from service.streaming.records import Records
@@ -418,6 +420,45 @@ async def test_of_the_broker_one_by_one(
     assert [text for text in said if "whole_batches" in text] == [
         f"kafka.whole_batches needs aiokafka 0.0.1, not {aiokafka.__version__}: records come one by one"
     ]
+
+
+async def test_what_is_written_while_the_broker_answers_is_read(
+    kafka: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks where its log ends before it reads there."""
+    highwater = AIOKafkaConsumer.highwater
+    async with of_kafka(kafka, topic) as side:
+        expected = await side.produce(0, plain(3))
+        assert await side.log.acquire()
+        side.log.seek({0: 0, 1: 0})
+        monkeypatch.setattr(AIOKafkaConsumer, "highwater", lambda self, tp: highwater(self, tp) - 3)
+        assert (await polled(side.log, p0=3))[0] == expected
+        expected = await side.produce(0, plain(2))
+        assert (await polled(side.log, p0=2))[0] == expected
+
+
+async def test_what_was_unreadable_once_is_read_and_then_many_at_a_time(
+    kafka: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it was damaged on its way."""
+    most = 100
+    monkeypatch.setattr(topics, "POLL_WHOLE", most)
+    taken, damaged = batches._Batches.next_batch, [CorruptRecordException("damaged")]
+    monkeypatch.setattr(batches._Batches, "next_batch", lambda self: taken(self) if not damaged else _raise(damaged))
+    async with of_kafka(kafka, topic) as side:
+        await side.produce(0, plain(2 * most))
+        assert await side.log.acquire()
+        side.log.seek({0: 0, 1: 0})
+        polls = list[int]()
+        while sum(polls) < 2 * most:
+            polls += [len(records) for records in (await side.log.poll()).values()]
+    assert not damaged
+    assert polls[:most] == [1] * most
+    assert len(polls) < 2 * most
+
+
+def _raise(errors: list[CorruptRecordException]) -> None:
+    raise errors.pop()
 
 
 async def test_an_open_transaction_is_not_there_yet(kafka: Server, topic: str) -> None:

@@ -44,6 +44,7 @@ BAD = [raw for raw, _ in BAD_NAMED if raw is None or len(raw) < 200]
 HEADERS: list[tuple[str, bytes]] = [("", b"")] * 12_000
 """Of a bad one now and then: its dead letter must be cut, since that topic takes less than theirs."""
 LETTER_BYTES = 20_000
+NAMES = [f"n{i}" for i in range(300)]
 MODELS = {
     "plain": "",
     "full": """[model]
@@ -99,6 +100,8 @@ class Trial:
         self.failures: list[str] = []
         self.sent = 0
         self.rate = 2000
+        self.make: Callable[[random.Random], tuple[bytes | None, Any]] = self._usual
+        """Of the stream's random numbers: the next record's value and headers."""
         self.logs: list[Topic] = []
         self.was_reset = False
         self.redis_address = redis_proxy.address
@@ -189,7 +192,7 @@ class Trial:
         self._threads[-1].start()
 
     async def _send(self) -> None:
-        rng, names = random.Random(5), [f"n{i}" for i in range(300)]
+        rng = random.Random(5)
         client = AIOKafkaProducer(
             bootstrap_servers=self.kafka.address, acks="all", request_timeout_ms=120_000, metadata_max_age_ms=2000
         )  # fmt: skip
@@ -198,13 +201,7 @@ class Trial:
             while not self._ended.is_set():
                 sent, held = [], self._held.is_set()
                 for _ in range(0 if held else self.rate // 50):
-                    x: dict[str, Any] = {name: round(rng.gauss(0, 1), 3) for name in rng.sample(names, 5)}
-                    label = int((sum(x.values()) > 0) != (rng.random() < 0.1))
-                    if self.kind == "classes" and abs(sum(x.values())) > 3.0:
-                        label = 3
-                    raw = event(x | {"page": rng.choice("abc"), "new": rng.random() < 0.5}, label)
-                    value = rng.choice(BAD) if rng.random() < 0.02 else raw
-                    headers = HEADERS if value is not raw and rng.random() < 0.02 else None
+                    value, headers = self.make(rng)
                     key = b"k" if value is None else None
                     sent.append(await client.send(self.topic, value, key=key, headers=headers))
                 self.sent += len(sent)
@@ -218,6 +215,16 @@ class Trial:
         finally:
             with contextlib.suppress(KafkaError):
                 await client.stop()
+
+    def _usual(self, rng: random.Random) -> tuple[bytes | None, Any]:
+        """An event, or one in fifty a bad one."""
+        x: dict[str, Any] = {name: round(rng.gauss(0, 1), 3) for name in rng.sample(NAMES, 5)}
+        label = int((sum(x.values()) > 0) != (rng.random() < 0.1))
+        if self.kind == "classes" and abs(sum(x.values())) > 3.0:
+            label = 3
+        raw = event(x | {"page": rng.choice("abc"), "new": rng.random() < 0.5}, label)
+        value = rng.choice(BAD) if rng.random() < 0.02 else raw
+        return value, HEADERS if value is not raw and rng.random() < 0.02 else None
 
     def hold(self) -> None:
         """Send nothing until `go_on`; what is under way arrives before this returns."""

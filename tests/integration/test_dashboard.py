@@ -4,24 +4,22 @@ Grafana itself comes from no package registry; its own types are here what says 
 """
 
 import asyncio
+import contextlib
 import json
 import math
-import os
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 from aiokafka import AIOKafkaProducer
 
-from service.embedded import servers
 from tests.conftest import Run, Running, event, wait
+from tests.prometheus import Prometheus, program, scraping
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 TEXT = (DEPLOY / "grafana" / "dashboards" / "perceptron.json").read_text()
@@ -31,73 +29,15 @@ VARIABLES = [variable for variable in DASHBOARD["templating"]["list"] if variabl
 RATE_INTERVAL = "1m"  # what Grafana puts for $__rate_interval where a graph's step is just below a minute
 
 
-def _program(name: str) -> str:
-    """The path of a program that is no Python package."""
-    path = shutil.which(name)
-    if path is None:
-        assert not os.environ.get("CI"), f"CI must have {name}"
-        pytest.skip(f"no {name} on PATH")
-    return path
-
-
 def _run(*command: str | Path, **more: Any) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, **more)
-
-
-class Prometheus:
-    """A Prometheus that scrapes one service every second, asked over HTTP."""
-
-    def __init__(self, address: str) -> None:
-        self._http = httpx.Client(base_url=f"http://{address}", timeout=30)
-
-    def ready(self) -> bool:
-        try:
-            return self._http.get("/-/ready").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    def ask(self, path: str, **parameters: str | float) -> Any:
-        body = self._http.get(f"/api/v1{path}", params=parameters).json()
-        assert body["status"] == "success", (parameters, body)
-        assert "warnings" not in body, (parameters, body)
-        return body["data"]
-
-    def value(self, query: str) -> float | None:
-        """Of one series, now."""
-        found = self.ask("/query", query=query)["result"]
-        return float(found[0]["value"][1]) if found else None
-
-    def close(self) -> None:
-        self._http.close()
 
 
 @pytest.fixture
 def prometheus(tmp_path: Path) -> Iterator[Callable[[Running], Prometheus]]:
     """Start a Prometheus that scrapes a service; it ends with the test."""
-    program = _program("prometheus")
-    address = f"127.0.0.1:{servers.free_port()}"
-    asked = Prometheus(address)
-    log = (tmp_path / "prometheus.log").open("w")
-    started: list[subprocess.Popen[str]] = []
-
-    def start(service: Running) -> Prometheus:
-        config = tmp_path / "prometheus.yml"
-        targets = [{"targets": [f"127.0.0.1:{service.port}"]}]
-        scrape = {"job_name": "perceptron", "scrape_interval": "1s", "scrape_timeout": "1s", "static_configs": targets}
-        config.write_text(yaml.safe_dump({"scrape_configs": [scrape]}))
-        command = [program, f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}"]
-        command += [f"--web.listen-address={address}", "--log.level=warn"]
-        started.append(subprocess.Popen(command, stdout=log, stderr=log, text=True))
-        wait(asked.ready, "Prometheus is ready")
-        wait(lambda: asked.value("up"), "Prometheus has scraped the service")
-        return asked
-
-    yield start
-    asked.close()
-    for process in started:
-        process.terminate()
-        process.wait(60)
-    log.close()
+    with contextlib.ExitStack() as stack:
+        yield lambda service: stack.enter_context(scraping(tmp_path, [service]))
 
 
 def _resolve(asked: Prometheus) -> dict[str, str]:
@@ -122,8 +62,9 @@ def _fill(query: str, variables: dict[str, str]) -> str:
 async def test_every_query_of_every_panel_finds_something(
     run: Run, producer: AIOKafkaProducer, topic: str, prometheus: Callable[[Running], Prometheus]
 ) -> None:
-    service = await asyncio.to_thread(run("[model]\naverage = true\n[model.candidates.wide]\nmargin = 2\n").up)
-    asked = await asyncio.to_thread(prometheus, service)
+    service = run("[model]\naverage = true\nscale = 'standard'\n[model.candidates.wide]\nmargin = 2\n")
+    asked = await asyncio.to_thread(prometheus, service)  # while that starts
+    await asyncio.to_thread(service.up)
     began = time.time()
     # In waves that Prometheus sees one by one: rates need counters that rise while they are watched.
     for wave in range(1, 4):
@@ -139,6 +80,9 @@ async def test_every_query_of_every_panel_finds_something(
             assert answer.status_code == 200
         for counter, count in ("events", 100 * wave), ("predictions", 20 * wave), ("rejected_events", 2 * wave):
             await asyncio.to_thread(_seen, asked, f"sum(perceptron_{counter}_total)", count)
+    # The dashboard looks at learners' counters every five seconds: by its last second there are to be two looks.
+    looks = "min(count_over_time(max by (reason) (perceptron_rejected_events_total)[1m:5s] offset 1s))"
+    await asyncio.to_thread(wait, lambda: (asked.value(looks) or 0) > 1, "Prometheus has two looks")
     variables = await asyncio.to_thread(_resolve, asked)
     assert variables["model"] == f"({topic})".replace("-", "\\\\-")
 
@@ -176,12 +120,12 @@ async def test_promtool_has_nothing_to_say_about_the_metrics(run: Run, producer:
     await producer.flush()
     await asyncio.to_thread(service.wait_for, 2)
     assert service.predict({"features": {"a": 1}}).status_code == 200
-    done = _run(_program("promtool"), "check", "metrics", input=service.http.get("/metrics").text)
+    done = _run(program("promtool"), "check", "metrics", input=service.http.get("/metrics").text)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_promtool_accepts_the_configuration_of_prometheus() -> None:
-    done = _run(_program("promtool"), "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
+    done = _run(program("promtool"), "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -211,7 +155,7 @@ def test_a_takeover_shows_in_no_rate_and_no_total(tmp_path: Path) -> None:
     test = {"interval": "5s", "input_series": series, "promql_expr_test": asked}
     file = tmp_path / "takeover.yml"
     file.write_text(yaml.safe_dump({"evaluation_interval": "5s", "tests": [test]}))
-    done = _run(_program("promtool"), "test", "rules", file)
+    done = _run(program("promtool"), "test", "rules", file)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -234,7 +178,7 @@ type Json<T> = T extends string ? `${T}` : T extends object ? { [K in keyof T]: 
 
 def test_the_dashboard_has_the_types_of_grafana(tmp_path: Path) -> None:
     """Written into the program, not imported: the compiler checks a literal's members and constants, too."""
-    npm = _program("npm")
+    npm = program("npm")
     packages = ("@grafana/schema@11.6.16", "typescript@5.7.3")
     done = _run(npm, "install", "--prefix", tmp_path, "--no-audit", "--no-fund", "--prefer-offline", *packages)
     assert done.returncode == 0, done.stderr

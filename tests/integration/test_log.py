@@ -249,6 +249,17 @@ async def test_every_codec_and_a_tombstone(run: Run, kafka: Server, topic: str) 
     assert dict(letters[0].headers)["key"] == b"k"
 
 
+EARLY_END = """
+import itertools
+from aiokafka import AIOKafkaConsumer
+highwater, early = AIOKafkaConsumer.highwater, itertools.cycle([True, False])
+AIOKafkaConsumer.highwater = lambda self, tp: 0 if next(early) else highwater(self, tp)
+from service.cli import main
+main()
+"""
+"""What a broker says that looks where its log ends before it reads there, when all was written since, and then not."""
+
+
 async def test_a_compacted_topic_is_learned_as_what_is_left_of_it(run: Run, kafka: Server, topic: str) -> None:
     """Where the cleaner took records there are gaps: covered, said once, nothing lost of what is there."""
     small = {"segment_ms": "100", "min_cleanable_dirty_ratio": "0.01", "delete_retention_ms": "0"}
@@ -268,7 +279,10 @@ async def test_a_compacted_topic_is_learned_as_what_is_left_of_it(run: Run, kafk
         assert time.monotonic() < deadline, "the cleaner took nothing"
         await asyncio.sleep(0.5)
     await client.stop()
-    service = await asyncio.to_thread(run("", "--start-at", "earliest").up)
+    service = run("", "--start-at", "earliest")
+    service.kill()
+    service.start([sys.executable, "-c", EARLY_END, *service.command[3:]])
+    await asyncio.to_thread(service.up)
     model = await asyncio.to_thread(service.wait_for, left[-1].offset + 1)
     assert left[-1].offset > len(left)
     same(Fold().fold(r.value for r in await read_all(kafka, topic)), model, service.weights())

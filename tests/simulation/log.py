@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from service.errors import DependencyError, LogGap
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter
-from service.streaming.offsets import Offsets, Wrong
+from service.streaming.offsets import DOUBTFUL, Offsets, Wrong
 from service.streaming.records import Records
 from tests.simulation.world import Record, Step, Topic, World
 
@@ -133,19 +133,22 @@ class SimulatedLog:
         def in_place(wrong: Wrong, *batch: int) -> bool:
             if batch[0] < part.begin:
                 return True
+            if wrong == "beyond" and batch[1] > part.end:
+                return False
             before = has(batch[0] - 1) if batch[0] > part.begin else (0, batch[0])
-            compacted = topic.compacted and wrong == "unsure" and before == batch
+            compacted = topic.compacted and wrong in ("unsure", "beyond") and before == batch
             return has(batch[0]) == batch and (before[1] == batch[0] or compacted)
 
         batches = part.batches(at, topic.compacted)
         if part.flipped and at < part.end and not batches:
             raise LogGap(f"the log has nothing from offset {at} of partition {partition} on")  # so the watchdog finds
         placed: tuple[int, ...] = ()
-        offsets = Offsets(at, part.end, compacted=topic.compacted, sure=lambda *batch: batch == placed)
+        end = part.end - at % 2  # a broker looks where its log ends before it reads there
+        offsets = Offsets(at, end, compacted=topic.compacted, sure=lambda *batch: batch == placed)
         for i, (first, following, records) in enumerate(batches):
             then = batches[i + 1][0] if i + 1 < len(batches) else None
             wrong = offsets.wrong(first, following, then)
-            if wrong in ("unsure", "over") and in_place(wrong, first, following):
+            if wrong in DOUBTFUL and in_place(wrong, first, following):
                 placed = first, following
                 wrong = offsets.wrong(first, following, then)
             if wrong:

@@ -225,12 +225,12 @@ MUTANTS = (
         seed=273,
     ),
     Mutant(
-        "a batch that goes back", OFFSETS, "not self.at < following <= self._end or", "following > self._end or",
+        "a batch that goes back", OFFSETS, "following <= self.at or", "",
         "tests/unit/test_offsets.py::test_nothing_goes_back_over_several",
     ),
     Mutant(
-        "a batch beyond the log's end", OFFSETS, "< following <= self._end or", "< following or",
-        "tests/unit/test_offsets.py::test_what_may_follow_on_19_in_a_log_that_ends_at_50[45-55-None-impossible-impossible]",
+        "a batch beyond the log's end", OFFSETS, "self.at < first and self._end < following", "False",
+        "tests/unit/test_offsets.py::test_what_may_follow_on_19_in_a_log_that_ends_at_50[45-55-None-beyond-beyond]",
     ),
     Mutant("a batch over others", OFFSETS, "(over and first > self.at)", "False"),
     Mutant(
@@ -239,7 +239,7 @@ MUTANTS = (
     ),
     Mutant(
         "a batch that a fetch begins within is believed", OFFSETS,
-        "first < self.at or (over", "(over", seed=46,
+        "first < self.at or beyond", "beyond", seed=46,
     ),
     Mutant(
         "the rest of a slice that was cut short is left out", LEARN, "return outcome.consumed\n",

@@ -252,7 +252,7 @@ def test_metrics_have_series_by_label_up_to_fifty(labels: Any) -> None:
     assert model.answering is not None
     said = Description.of(model, model.answering)
     served = Served(learner)
-    served.metrics = Metrics("0", lambda: [Figures(said, learner.counts, 0.0, {})], lambda: True, lambda: {})
+    served.metrics = Metrics("0", lambda: [Figures(said, learner.counts, 0.0, {}, 0)], lambda: True, lambda: {})
     metrics = served.shown()
     lines = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
     for suffix, over in (("", "recent"), ("_overall", "all")):

@@ -1,0 +1,196 @@
+"""What the page polls: all that it shows of a model, as one body, made at most once a second whoever watches."""
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from service.errors import Rejected, UnknownModel
+from service.learning.classifier import Classifier, largest
+from service.learning.confidence import intervals
+from service.learning.forms import Vector, doubles
+from service.learning.identity import as_text
+from service.learning.learner import Learner
+from service.learning.places import values_at
+from service.learning.seen import PLANE
+from service.learning.values import Members
+from service.serving.models import Answering, Model, Models
+from service.serving.page.history import SECONDS, History, Point, answering
+from service.serving.report import Description, iso
+
+MOST_MODELS = 1000
+MOST_LABELS = 12
+"""Labels whose confusion is shown, and whose largest weights are."""
+LARGEST_WEIGHTS = 12
+IN_THE_LOOP = 10_000
+"""Weights of which the largest are found in a turn of the loop: of more a thread finds them."""
+A_SECOND = 100_000
+"""Weights that are looked through in a second, so that a large model's are shown a little late."""
+
+
+class LargestWeights(msgspec.Struct):
+    """Weights by size, of a label where each has its own."""
+
+    label: str | None
+    bias: float
+    weights: list[tuple[str, float]]
+
+
+class Plane(msgspec.Struct):
+    """A model of two numbers, its last events, and the score `bias + w·x` of each label, or of the positive one."""
+
+    names: tuple[str, str]
+    scores: list[tuple[float, float, float]]
+    events: list[tuple[float, float, int]]
+    """Both numbers, and the place of the label."""
+
+
+class Now(msgspec.Struct, kw_only=True):
+    """All of one model."""
+
+    release: str
+    time: float
+    models: list[str]
+    asked: str | None
+    why_not: str | None = None
+    """Why there is no model to show."""
+    model: Description | None = None
+    labels: list[str] = []
+    answering: str = "last"
+    learner: str = ""
+    """HOST:PID of the process that wrote its head."""
+    kept: list[tuple[int, str]] = []
+    rate: float | None = None
+    lag: int | None = None
+    points: list[tuple[Any, ...]] = []
+    """The history: `Point`, with the interval of what answers behind it."""
+    largest: list[LargestWeights] = []
+    set_aside: dict[str, dict[str, str]] = {}
+    skipped: tuple[int, int] | None = None
+    event: Any = None
+    """The features of an event, as its record had them."""
+    plane: Plane | None = None
+
+
+class Body:
+    """The bodies of all models."""
+
+    def __init__(self, models: Models, history: History, release: str) -> None:
+        self._models, self._history, self._release = models, history, release
+        self._made: dict[str | None, tuple[float, asyncio.Future[bytes]]] = {}
+        self._largest: dict[str, tuple[float, str | None, list[LargestWeights]]] = {}
+
+    async def of(self, name: str | None) -> bytes:
+        """That of a model, or of the first; raises UnknownModel."""
+        if name is not None and self._models.get(name) is None:
+            raise UnknownModel
+        at, made = self._made.get(name, (-math.inf, None))
+        if made is None or time.monotonic() - at >= SECONDS:
+            made = asyncio.ensure_future(self._make(name))
+            self._made[name] = time.monotonic(), made
+        return await asyncio.shield(made)  # others may wait for it
+
+    async def _make(self, name: str | None) -> bytes:
+        names = [model.name for model in self._models]
+        asked = name if name is not None else names[0] if names else None
+        now = Now(release=self._release, time=round(time.time(), 1), models=names[:MOST_MODELS], asked=asked)
+        model = None if asked is None else self._models.get(asked)
+        if model is None or model.answering is None:
+            now.why_not = model.why_not if model else "the service has no model yet"
+        else:
+            await self._fill(now, model, model.answering)
+        return msgspec.json.encode(now)
+
+    async def _fill(self, now: Now, model: Model, a: Answering) -> None:
+        learner, identity, points = a.learner, a.learner.identity, self._history.of(model.name)
+        now.labels = [as_text(label) for label in identity.labels or (-1, 1)]
+        now.model = _short(Description.of(model, a))
+        now.answering, now.learner = answering(learner), a.head.writer.process
+        now.kept = [(kept.version, iso(kept.saved_at)) for kept in a.head.kept]
+        now.rate, now.lag, now.points = points.rate, self._history.lag(model), _with_intervals(points.all)
+        now.set_aside, now.skipped = model.set_aside, learner.seen.skipped
+        now.event = _event(learner)
+        now.plane = _plane(learner, a.by(None)[1])
+        now.largest = await self._weights(model.name, *a.by(None))
+
+    async def _weights(self, name: str, who: str | None, by: Classifier) -> list[LargestWeights]:
+        due, whose, found = self._largest.get(name, (0.0, None, []))
+        if time.monotonic() < due and whose == who:
+            return found
+        count, labels = len(by.columns), by.identity.labels or ()
+        places = range(min(len(labels), MOST_LABELS)) if by.identity.multiclass else [None]
+        found = []
+        for place in places:
+            w = by.served_at(slice(count), place).copy()
+            if count > IN_THE_LOOP:
+                chosen = await asyncio.to_thread(largest, w, LARGEST_WEIGHTS)
+            else:
+                chosen = largest(w, LARGEST_WEIGHTS)
+            named = [(by.columns.name_of(column), float(w[column])) for column in chosen if w[column]]
+            found.append(LargestWeights(None if place is None else as_text(labels[place]), float(w[0]), named))
+        self._largest[name] = time.monotonic() + count * len(places) / A_SECOND, who, found
+        return found
+
+
+def _short(model: Description) -> Description:
+    """Without what would be large: the confusion of many labels, all but the most frequent of them."""
+    if len(model.labels) <= MOST_LABELS:
+        return model
+    most = sorted(model.labels, key=lambda one: -one.events)[:MOST_LABELS]
+    return msgspec.structs.replace(
+        model, confusion=[], labels=most, identity=msgspec.structs.replace(model.identity, labels=())
+    )
+
+
+def _with_intervals(points: Sequence[Point]) -> list[tuple[Any, ...]]:
+    """The points, each with the accuracy of what answers and the ends of its interval at its end."""
+    predicted, right = (np.array([getattr(one, name) for one in points], int) for name in ("predicted", "right"))
+    accuracy = np.round(right / np.maximum(predicted, 1), 5)
+    ends = (np.round(end, 5) for end in intervals(predicted, right))
+    rows = zip(points, *(column.tolist() for column in (accuracy, *ends)), strict=True)
+    return [(*msgspec.structs.astuple(one), *more) for one, *more in rows]
+
+
+def _event(learner: Learner) -> Any:
+    """The features of an event that was seen; None where none was, or it has no such form any more."""
+    raw, flattener = learner.seen.record, learner.flattener
+    if raw is None:
+        return None
+    if raw.__class__ is Vector:
+        return list(doubles(raw)[:-1])
+    try:
+        (value,) = values_at(raw, [flattener.way], learner.identity.max_features)
+        value = flattener.own(value)
+    except Rejected:
+        return None
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """A parsed value as JSON has it; what JSON has no word for is left out."""
+    if value.__class__ is Members:
+        value = dict(value)
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, bool | int | float | str) else None
+
+
+def _plane(learner: Learner, by: Classifier) -> Plane | None:
+    """Of a model of two numbers: in their own units, also where they are scaled."""
+    if len(by.columns) != PLANE or learner.identity.features == "hashed":
+        return None
+    names = by.columns.name_of(1), by.columns.name_of(2)
+    if any("=" in name for name in names):  # a category
+        return None
+    w, scaler = by.served_at(slice(PLANE)).reshape(PLANE, -1).T.tolist(), learner.scaler
+    zeros, ones = ([scaler.value(c, v) if scaler else v for c in (1, 2)] for v in (0.0, 1.0))
+    scores = [(b + x * zeros[0] + y * zeros[1], x * (ones[0] - zeros[0]), y * (ones[1] - zeros[1])) for b, x, y in w]
+    two = not learner.identity.multiclass
+    events = [(x, y, int(label > 0) if two else int(label)) for x, y, label in learner.seen.points]
+    return Plane(names, scores, events)

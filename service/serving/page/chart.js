@@ -1,0 +1,144 @@
+// Elements, figures as text, and what is drawn of them: lines with their names at their ends, bars, a boundary.
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) if (value !== null) element.setAttribute(name, value);
+  element.append(...children.filter((child) => child !== null));
+  return element;
+}
+export const h = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
+export const s = (tag, attributes = {}, ...children) =>
+  fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+
+const whole = new Intl.NumberFormat("en");
+export const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const few = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
+export const number = (n) => (n !== 0 && (Math.abs(n) >= 1e7 || Math.abs(n) < 1e-4) ? n.toExponential(2) : few.format(n));
+export const percent = (share, digits = 1) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)} %`);
+export const span = (a, b) => `${percent(a)} to ${percent(b)}`;
+export function duration(seconds) {
+  const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([size]) => seconds >= 2 * size) ?? [1, "s"];
+  return `${Math.max(0, Math.floor(seconds / size))} ${unit}`;
+}
+export const clipped = (text, most = 22) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+// --- Charts: lines with their names at their ends
+
+function ticks(low, high, steps) {
+  const step = steps.find((one) => (high - low) / one <= 5) ?? steps.at(-1);
+  const found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i <= high / step + 1e-9; i++) found.push(i * step + 0); // never -0
+  return found;
+}
+export function decimals(low, high, least = 0) {
+  const power = 10 ** Math.floor(Math.log10((high - low) / 5 || 1));
+  return ticks(low, high, [1, 2, 5, 10].map((n) => Math.max(n * power, least)));
+}
+const TIMES = [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 86400, 604800];
+
+export function scales(width, height, right, x, y) {
+  const box = { left: 46, right: width - right, top: 10, bottom: height - 20 };
+  const within = (v, [low, high]) => (Math.min(Math.max(v, low), high) - low) / (high - low || 1);
+  return {
+    ...box,
+    x: (v) => box.left + within(v, x) * (box.right - box.left),
+    y: (v) => box.bottom - within(v, y) * (box.bottom - box.top),
+  };
+}
+
+export function frame(at, xs, ys, xname, yname) {
+  const drawn = [];
+  for (const v of ys) {
+    drawn.push(s("line", { class: "grid", x1: at.left, x2: at.right, y1: at.y(v), y2: at.y(v) }));
+    drawn.push(s("text", { x: at.left - 6, y: at.y(v) + 4, "text-anchor": "end" }, yname(v)));
+  }
+  let end = -Infinity;
+  for (const v of xs) {
+    const name = xname(v), x = at.x(v);
+    if (x - name.length * 4 < end || x + name.length * 3.5 > at.right + 30) continue;
+    end = x + name.length * 4;
+    drawn.push(s("text", { x, y: at.bottom + 16, "text-anchor": "middle" }, name));
+  }
+  return drawn;
+}
+
+function path(points, at) {
+  let d = "", pen = "M";
+  for (const [x, y] of points) {
+    if (y === null || y === undefined) pen = "M";
+    else [d, pen] = [`${d}${pen}${at.x(x).toFixed(1)} ${at.y(y).toFixed(1)}`, "L"];
+  }
+  return d;
+}
+
+/* Draws `lines` of {name, kind, points}; `band` has [x, low, high]; `log` counts in decades; `time` has seconds ago. */
+export function chart(svg, { lines, band = [], log = false, time = false, range = null, least = 0, yname, label }) {
+  const scaled = (v) => (v === null || v === undefined ? null : log ? Math.log10(Math.max(v, 1)) : v);
+  const kept = lines.map((line) => ({ ...line, points: line.points.map(([x, y]) => [x, scaled(y)]) }));
+  const shown = kept.filter((line) => line.points.some(([, y]) => y !== null));
+  svg.setAttribute("aria-label", shown.length ? label : `${label} Nothing to draw yet.`);
+  const xs = shown.flatMap((line) => line.points.map(([x]) => x));
+  const ys = shown.flatMap((line) => line.points.map(([, y]) => y)).filter((y) => y !== null);
+  if (!ys.length) return svg.replaceChildren(s("text", { x: 10, y: 24 }, "Nothing to draw yet"));
+  const x = [Math.min(...xs), Math.max(...xs)];
+  if (x[0] === x[1]) x[0] -= 1;
+  const y = range ?? [0, Math.max(...ys, least, log ? 1 : 0) * 1.05 || 1];
+  const width = svg.clientWidth || 600, height = svg.clientHeight || 220;
+  const names = Math.max(...shown.map((line) => clipped(line.name).length));
+  const at = scales(width, height, Math.min(names * 7 + 14, width * 0.4), x, y);
+  const xticks = time ? ticks(x[0], x[1], TIMES) : decimals(x[0], x[1], 1);
+  const ago = (v) => (v > -0.5 ? "now" : duration(-v));
+  const yticks = log ? ticks(y[0], y[1], [1, 2, 3]) : decimals(y[0], y[1], least);
+  const drawn = frame(at, xticks, yticks, time ? ago : short.format, (v) => yname(log ? 10 ** v : v));
+  if (band.length > 1) {
+    const back = [...band].reverse();
+    drawn.push(s("path", { class: "band", d: `${path([...band.map(([x, low]) => [x, low]), ...back.map(([x, , high]) => [x, high])], at)}Z` }));
+  }
+  const ends = [];
+  for (const line of shown) {
+    drawn.push(s("path", { class: `line ${line.kind}`, d: path(line.points, at) }));
+    ends.push({ name: clipped(line.name), y: at.y(line.points.findLast(([, y]) => y !== null)[1]) });
+  }
+  ends.sort((a, b) => a.y - b.y);
+  ends.forEach((end, i) => { if (i) end.y = Math.max(end.y, ends[i - 1].y + 14); });
+  ends.forEach((end, i) => { end.y = Math.min(end.y, height - 8 - 14 * (ends.length - 1 - i)); });
+  for (const end of ends) drawn.push(s("text", { class: "name", x: at.right + 6, y: end.y + 4 }, end.name));
+  svg.replaceChildren(...drawn);
+}
+
+export function bars(rows, caption, heads) {
+  const most = Math.max(...rows.map((row) => Math.abs(row.value)), 1e-300);
+  return h("table", { class: "bars" }, h("caption", { class: "unseen" }, caption),
+    h("thead", { class: "unseen" }, h("tr", {}, ...heads.map((head) => h("th", { scope: "col" }, head)))),
+    h("tbody", {}, ...rows.map((row) => {
+      const size = (50 * Math.abs(row.value)) / most, x = row.value < 0 ? 50 - size : 50;
+      const bar = s("svg", { "aria-hidden": "true" },
+        s("rect", { class: `bar ${row.value < 0 ? "minus" : "plus"}`, x: `${x}%`, width: `${size}%`, y: "15%", height: "70%" }),
+        s("line", { class: "zero", x1: "50%", x2: "50%", y1: 0, y2: "100%" }));
+      return h("tr", {}, h("th", { scope: "row" }, row.name), h("td", {}, bar), h("td", { class: "number" }, row.text));
+    })));
+}
+
+export function facts(list, rows) {
+  list.replaceChildren(...rows.map(([name, value, more]) =>
+    h("div", {}, h("dt", {}, name), h("dd", {}, value, more ? h("small", {}, more) : null))));
+}
+
+/* Where the prediction changes: where a score is 0, and of several labels where two scores are equal and the largest. */
+export function boundary(scores, x, y, at) {
+  const steps = 240, of = ([bias, a, b], [u, v]) => bias + a * u + b * v;
+  const line = ([bias, a, b], largest) => {
+    if (!a && !b) return "";
+    const steep = Math.abs(a * (x[1] - x[0])) > Math.abs(b * (y[1] - y[0]));
+    const points = Array.from({ length: steps + 1 }, (_, i) => {
+      const u = x[0] + ((x[1] - x[0]) * i) / steps, v = y[0] + ((y[1] - y[0]) * i) / steps;
+      const [p, q] = steep ? [-(bias + b * v) / a, v] : [u, -(bias + a * u) / b];
+      return [p, p >= x[0] && p <= x[1] && q >= y[0] && q <= y[1] && largest([p, q]) ? q : null];
+    });
+    return path(points, at);
+  };
+  if (scores.length === 1) return line(scores[0], () => true);
+  return scores.map((one, i) => scores.slice(i + 1).map((other) =>
+    line(one.map((part, k) => part - other[k]), (p) => scores.every((third) => third === one || third === other || of(third, p) <= of(one, p))),
+  ).join("")).join("");
+}

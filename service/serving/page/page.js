@@ -1,0 +1,360 @@
+// Asks for one body a second and draws it. Whatever comes from data goes into the page as text, never as markup.
+import {
+  bars, boundary, chart, clipped, count, decimals, duration, facts, frame, h, number, percent, s, scales, short, span,
+} from "./chart.js";
+
+const SECOND = 1000, MOST_POINTS = 1200, MOST_FIELDS = 40, TRAIL = 8;
+const $ = (id) => document.getElementById(id);
+const state = { now: null, points: [], since: 0, trail: [], drawn: {}, form: "", label: "", timer: 0, asking: false };
+state.model = new URLSearchParams(location.search).get("model");
+
+/* Draws a part only where what it shows changed, so that a selection in it stays. */
+function part(name, data, draw) {
+  const key = JSON.stringify(data);
+  if (state.drawn[name] !== key) {
+    state.drawn[name] = key;
+    draw();
+  }
+}
+
+// --- The parts, each of `now`
+
+function tiles(now) {
+  const model = now.model, served = model.served_accuracy;
+  facts($("tiles"), [
+    ["Events learned", count(model.events), `${count(model.mistakes)} mistakes`],
+    ["Events a second", now.rate === null ? "–" : short.format(now.rate)],
+    ["Lag", count(now.lag), now.lag === null ? "known where it is learned" : "records to be learned"],
+    ["Accuracy", percent(served.recent), `recent; always the same label: ${percent(model.baseline.recent)}`],
+    ["Version", count(model.version), `${duration(now.time - Date.parse(model.saved_at) / SECOND)} old, ${count(model.ahead)} events ahead`],
+  ]);
+}
+
+function mistakes(now) {
+  const of = (i) => state.points.map((point) => [point[1], point[i]]), model = now.model;
+  const log = $("log").checked;
+  chart($("mistakes"), {
+    lines: [{ name: "mistakes", kind: "main", points: of(2) }, { name: "bound", kind: "limit", points: of(3) }],
+    log, least: log ? 0 : 1, yname: short.format,
+    label: `${count(model.mistakes)} mistakes after ${count(model.events)} events; the bound is ${count(model.bound)}.`,
+  });
+  $("mistakes-note").textContent = model.bound === null ? `No bound: ${model.bound_reason}.`
+    : `The perceptron theorem allows ${count(model.bound)} updates at most; there were ${count(model.updates)}.`;
+}
+
+function named(now) {
+  const own = now.answering, last = { last: "last weights", average: "average" };
+  return (name) => (name === own ? `${last[name] ?? name} (served)` : last[name] ?? name);
+}
+
+function accuracy(now) {
+  const model = now.model, name = named(now), points = state.points.filter((point) => point[5] > 0);
+  const others = Object.keys(points.at(-1)?.[8] ?? {}), of = (value) => points.map((point) => [point[1], value(point)]);
+  const lines = [
+    { name: name(now.answering), kind: "main", points: of((point) => point[9]) },
+    ...others.slice(0, 5).map((one, i) => ({ name: name(one), kind: `c${i % 3}`, points: of((point) => point[8][one] ?? null) })),
+    { name: "baseline", kind: "rest", points: of((point) => point[7]) },
+  ];
+  const settled = lines.flatMap((line) => line.points.slice(Math.floor(points.length / 4))).map(([, y]) => y).filter((y) => y !== null);
+  const low = Math.max(0, Math.min(1, ...settled) - 0.05), high = Math.min(1, Math.max(0, ...settled) + 0.03);
+  const served = model.served_accuracy;
+  chart($("accuracy"), {
+    lines, band: of((point) => point[10]).map(([x, low], i) => [x, low, points[i][11]]), range: [low, high],
+    yname: (v) => percent(v, high - low < 0.04 ? 1 : 0),
+    label: `${percent(served.all)} of all predictions were right, with always the more frequent label ${percent(model.baseline.all)}.`,
+  });
+  const rows = [["last", model.accuracy], ["average", model.average_accuracy], ...model.candidates.map((one) => [one.name, one.accuracy, one])];
+  rows.sort((a, b) => (b[0] === now.answering) - (a[0] === now.answering));
+  part("predictors", [rows, model.baseline, now.answering], () => $("predictors").replaceChildren(
+    h("caption", { class: "unseen" }, "Accuracy of all that predict"),
+    h("thead", {}, h("tr", {}, ...["Predictor", "Recent", "All", "Interval (95 %)", "Beside the model"].map((head) => h("th", { scope: "col" }, head)))),
+    h("tbody", {}, ...rows.filter(([, figures]) => figures).map(([one, figures, candidate]) => h("tr", {},
+      h("th", { scope: "row" }, name(one)), h("td", {}, percent(figures.recent)), h("td", {}, percent(figures.all)),
+      h("td", {}, figures.all_interval ? span(...figures.all_interval) : "–"),
+      h("td", {}, candidate ? candidate.diverged ?? verdict(candidate) : ""))),
+    h("tr", {}, h("th", { scope: "row" }, "baseline"), h("td", {}, percent(model.baseline.recent)), h("td", {}, percent(model.baseline.all)),
+      h("td", {}, ""), h("td", {}, "always the most frequent label")))));
+}
+function verdict(candidate) {
+  const against = candidate.against_the_model;
+  if (!against || against.better === null) return "no difference shown";
+  return against.better === candidate.name ? "better" : "worse";
+}
+
+function stream(now) {
+  const end = state.points.at(-1)?.[0] ?? 0, rates = [], lags = state.points.map((point) => [point[0] - end, point[4]]);
+  state.points.forEach((point, i) => {
+    const before = state.points[i - 1];
+    if (before && point[0] > before[0]) rates.push([point[0] - end, Math.max(0, point[1] - before[1]) / (point[0] - before[0])]);
+  });
+  chart($("rate"), { lines: [{ name: "events a second", kind: "main", points: rates }], time: true, least: 1, yname: short.format,
+    label: `${now.rate === null ? "No rate known" : short.format(now.rate)} events a second now.` });
+  chart($("lag"), { lines: [{ name: "lag", kind: "limit", points: lags }], time: true, least: 1, yname: short.format,
+    label: now.lag === null ? "The lag is known where the model is learned." : `A lag of ${count(now.lag)} records now.` });
+}
+
+function weights(now) {
+  const byLabel = now.largest.length > 0 && now.largest[0].label !== null;
+  $("class-choice").hidden = !byLabel;
+  part("classes", now.largest.map((one) => one.label), () => {
+    $("class").replaceChildren(...now.largest.map((one, i) => h("option", { value: i }, one.label ?? "")));
+  });
+  const one = now.largest[byLabel ? Number($("class").value) : 0];
+  part("weights", one, () => {
+    const rows = one ? [...one.weights, ["bias", one.bias]].map(([name, value]) => ({ name, value, text: number(value) })) : [];
+    $("weights").replaceChildren(bars(rows, "The largest weights", ["Feature", "Weight as a bar", "Weight"]));
+  });
+}
+
+function confusion(now) {
+  const model = now.model;
+  part("confusion", [model.confusion, model.labels, now.labels], () => {
+    const most = model.confusion.length, heads = most ? now.labels : [];
+    const body = most
+      ? model.confusion.map((row, i) => h("tr", {}, h("th", { scope: "row" }, now.labels[i]),
+        ...row.map((n, j) => h("td", { class: i === j ? "number right" : "number" }, count(n)))))
+      : model.labels.map((one) => h("tr", {}, h("th", { scope: "row" }, String(one.label)),
+        h("td", { class: "number" }, count(one.events)), h("td", { class: "number" }, percent(one.recall.all))));
+    const titles = most ? ["Label, and predicted by the last weights", ...heads] : ["Label (the most frequent)", "Events", "Predicted so"];
+    $("confusion").replaceChildren(h("caption", { class: "unseen" }, "Labels against predictions of the last weights"),
+      h("thead", {}, h("tr", {}, ...titles.map((head, i) => h("th", { scope: "col", class: i ? "number" : null }, head)))),
+      h("tbody", {}, ...body));
+  });
+  const found = model.margins;
+  part("margins", [found, model.loss, $("margins").clientWidth], () => margins($("margins"), found, model.loss));
+}
+function margins(svg, found, loss) {
+  svg.setAttribute("aria-label", found ? `Margins of recent events: a tenth are below ${number(found["0.1"])}, half below ${number(found["0.5"])}, nine tenths below ${number(found["0.9"])}.` : "No margins yet.");
+  $("margins-note").textContent = found ? `Margins y·s/‖x‖ of recent events, the middle 80 % and the median; left of 0 they were mistakes. Mean loss ${number(loss)}.` : "";
+  if (!found) return svg.replaceChildren();
+  const [low, middle, high] = ["0.1", "0.5", "0.9"].map((q) => found[q]), x = [Math.min(0, low), Math.max(0, high)];
+  const at = scales(svg.clientWidth || 600, svg.clientHeight || 104, 30, x, [0, 1]);
+  const mid = (at.top + at.bottom) / 2;
+  svg.replaceChildren(...frame(at, decimals(x[0], x[1]), [], number, number),
+    s("line", { class: "zero", x1: at.x(0), x2: at.x(0), y1: at.top, y2: at.bottom }),
+    s("rect", { class: "band", x: at.x(low), width: Math.max(1, at.x(high) - at.x(low)), y: mid - 14, height: 28 }),
+    s("line", { class: "line main", x1: at.x(middle), x2: at.x(middle), y1: mid - 18, y2: mid + 18 }));
+}
+
+function rejected(now) {
+  const model = now.model, rows = Object.entries(model.rejected).sort((a, b) => b[1] - a[1]);
+  part("rejected", [rows, now.set_aside, model.skipped, now.skipped], () => {
+    const where = (partition, offset) => `partition ${partition}, offset ${count(Number(offset))}`;
+    const body = rows.map(([reason, n]) => {
+      const last = now.set_aside[reason];
+      return h("tr", {}, h("th", { scope: "row" }, reason), h("td", { class: "number" }, count(n)),
+        h("td", {}, last ? `${where(last.partition, last.offset)}: ${last.detail}` : "none since this process began"));
+    });
+    if (model.skipped || now.skipped) {
+      body.push(h("tr", {}, h("th", { scope: "row" }, "skipped"), h("td", { class: "number" }, count(model.skipped)),
+        h("td", {}, now.skipped ? where(...now.skipped) : "none since this process began")));
+    }
+    $("rejected").replaceChildren(!body.length ? h("p", { class: "note" }, "None so far.") : h("table", {},
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Reason"), h("th", { scope: "col", class: "number" }, "Records"), h("th", { scope: "col" }, "The last of them"))),
+      h("tbody", {}, ...body)));
+  });
+}
+
+function version(now) {
+  const model = now.model, ids = model.identity;
+  const rows = [
+    ["Current", `${model.version}, of ${new Date(model.saved_at).toLocaleString("en-GB")}`],
+    ["Learned by", model.learning_here ? "this process" : now.learner || "another process"],
+    ["Kept", now.kept.map(([kept, at]) => `${kept} (${new Date(at).toLocaleTimeString("en-GB")})`).join(", ") || "none yet"],
+    ["Rule", `${ids.rule}, η = ${number(ids.eta)}, ${ids.features} features`],
+    ["Answers", named(now)(now.answering)],
+    ["Columns", count(model.columns)],
+    ["Digest", model.digest.slice(0, 16)],
+  ];
+  part("version", rows, () => $("version").replaceChildren(...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])));
+}
+
+// --- The plane of a model of two numbers
+
+const MARKS = [
+  "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0", "M-5 0H5M0-5V5", "M-4-4H4V4H-4Z", "M0-5L5 4H-5Z", "M0-5L5 0L0 5L-5 0Z", "M-4-4L4 4M-4 4L4-4",
+];
+const mark = (place, x, y) => s("path", { class: `mark m${place % 6}`, d: MARKS[place % 6], transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` });
+
+function plane(now) {
+  const of = now.plane;
+  $("plane-card").hidden = of === null;
+  if (of === null) return;
+  const svg = $("plane"), key = JSON.stringify(of.scores);
+  if (state.trail.at(-1) !== key) state.trail = [...state.trail, key].slice(-TRAIL);
+  const range = (i) => {
+    const values = of.events.map((event) => event[i]), low = Math.min(...values, Infinity), high = Math.max(...values, -Infinity);
+    const room = 0.08 * (high - low) || 1;
+    return values.length ? [low - room, high + room] : [-3, 3];
+  };
+  const x = range(0), y = range(1), at = scales(svg.clientWidth || 600, svg.clientHeight || 320, 14, x, y);
+  const drawn = frame(at, decimals(...x), decimals(...y), number, number);
+  state.trail.forEach((scores, i) => drawn.push(s("path", {
+    class: "line main", opacity: ((i + 1) / state.trail.length) ** 2, d: boundary(JSON.parse(scores), x, y, at),
+  })));
+  for (const [a, b, place] of of.events) drawn.push(mark(place, at.x(a), at.y(b)));
+  drawn.push(s("text", { class: "name", x: at.right, y: at.bottom - 6, "text-anchor": "end" }, clipped(of.names[0], 30)));
+  drawn.push(s("text", { class: "name", x: at.left + 6, y: at.top + 10 }, clipped(of.names[1], 30)));
+  svg.replaceChildren(...drawn);
+  svg.setAttribute("aria-label", `The last ${of.events.length} events by ${of.names[0]} and ${of.names[1]}, and where the prediction changes.`);
+  part("key", now.labels, () => $("plane-key").replaceChildren(...now.labels.slice(0, 12).map((label, i) =>
+    h("li", {}, s("svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true" }, mark(i, 0, 0)), label))));
+}
+
+// --- The form
+
+function leaves(value, path = []) {
+  if (value === null || typeof value !== "object") return value === null ? [] : [[path, value]];
+  return Object.entries(value).flatMap(([name, one]) => leaves(one, [...path, name]));
+}
+
+function form(now, anew = false) {
+  const features = now.event, known = features !== null, key = `${now.asked} ${known}`;
+  if (state.form === key && !anew) return;
+  state.form = key;
+  const { dimension, features: mode } = now.model.identity;
+  const guess = mode === "positional" ? Array(dimension).fill(0) : Object.fromEntries((now.largest[0]?.weights ?? []).map(([name]) => [name, 0]));
+  state.features = known ? features : guess;
+  const found = leaves(state.features), fields = $("fields");
+  $("ask-note").textContent = known ? "The features of an event that was learned here; change what you like. An empty number is left out."
+    : "This process has read no event yet: give the features as JSON.";
+  state.whole = !known || found.length > MOST_FIELDS;
+  if (state.whole) {
+    const text = h("textarea", { spellcheck: "false", id: "whole" });
+    text.value = JSON.stringify(state.features, null, 1);
+    fields.replaceChildren(h("label", { class: "all" }, "Features as JSON", text));
+  } else {
+    fields.replaceChildren(...found.map(([path, value]) => {
+      const field = typeof value === "boolean" ? h("select", {}, h("option", {}, "true"), h("option", {}, "false"))
+        : h("input", typeof value === "number" ? { type: "number", step: "any" } : { type: "text" });
+      field.value = String(value);
+      return h("label", {}, path.join("."), field);
+    }));
+  }
+  $("answer").replaceChildren();
+  $("contributions").replaceChildren();
+}
+
+function entered() {
+  if (state.whole) return JSON.parse($("whole").value);
+  const features = structuredClone(state.features), fields = $("fields").querySelectorAll("input, select");
+  leaves(state.features).forEach(([path, was], i) => {
+    const text = fields[i].value, last = path.at(-1);
+    const value = typeof was === "string" ? text : text === "" ? null : JSON.parse(text);
+    path.slice(0, -1).reduce((at, name) => at[name], features)[last] = value;
+  });
+  return features;
+}
+
+async function predict(submitted) {
+  submitted.preventDefault();
+  const answer = $("answer"), name = encodeURIComponent(state.now.asked);
+  try {
+    const body = JSON.stringify({ features: entered() });
+    const found = await ask(`/v1/models/${name}/predict?explain=true`, { method: "POST", body, headers: { "content-type": "application/json" } });
+    const said = await found.json();
+    if (!found.ok) return answer.replaceChildren(h("p", {}, said.detail));
+    const more = said.probability === undefined ? "" : `, probability ${percent(said.probability)}`;
+    const against = said.runner_up === undefined ? "" : `, before ${JSON.stringify(said.runner_up)}`;
+    answer.replaceChildren(h("p", {}, "Predicted ", h("strong", {}, String(said.label)),
+      ` with score ${number(said.score)}${more}${against}; version ${said.version}, ${count(said.unknown_features)} unknown features.`));
+    const rows = said.contributions.slice(0, 30).map((one) => ({
+      name: one.name === "bias" ? "bias" : `${one.name} = ${number(one.value)}`, value: one.product,
+      text: `${number(one.product)}`,
+    }));
+    $("contributions").replaceChildren(bars(rows, "What each feature contributes to the score", ["Feature", "Contribution as a bar", "Contribution"]));
+  } catch (error) {
+    answer.replaceChildren(h("p", {}, error instanceof SyntaxError ? "The features are not JSON." : "The service does not answer."));
+  }
+}
+
+// --- Asking
+
+function ask(url, options = {}) {
+  const token = sessionStorage.getItem("token"), headers = { ...options.headers, ...(token ? { authorization: `Bearer ${token}` } : {}) };
+  return fetch(url, { ...options, headers, signal: AbortSignal.timeout(5000) });
+}
+
+/* A restart begins the history anew: what is known of before stays, as far as it is still true. */
+function remember(points, model) {
+  const begin = points[0];
+  if (!begin && state.of === model) return;
+  const before = state.of === model ? state.points.filter((point) => point[0] < begin[0] && point[1] <= begin[1]) : [];
+  state.points = [...before, ...points];
+  state.of = model;
+  if (state.points.length > MOST_POINTS) state.points = state.points.filter((_, i) => i % 2 === 0 || i === state.points.length - 1);
+}
+
+function draw() {
+  const now = state.now;
+  if (!now?.model) return;
+  for (const one of [tiles, mistakes, accuracy, stream, weights, plane, confusion, rejected, version, form]) one(now);
+}
+
+function show(now) {
+  if (now.asked !== state.now?.asked) [state.trail, state.drawn] = [[], {}];
+  state.now = now;
+  part("models", [now.models, now.asked], () => {
+    $("models").replaceChildren(...now.models.map((name) => h("option", { value: name }, name)));
+    $("models").value = now.asked ?? "";
+  });
+  $("footer").textContent = `Perceptron Service ${now.release}`;
+  $("main").hidden = now.model === null;
+  const model = now.model;
+  say(model ? "" : `Nothing to show yet: ${now.why_not}.`);
+  $("state").textContent = !model ? "" : model.stopped ? `Learning stopped: ${model.stopped}` : model.learning_here ? "Learning here" : "Following another process";
+  if (!model) return;
+  remember(now.points, now.asked);
+  $("advice").hidden = !model.advice.length;
+  part("advice", model.advice, () => $("advice").querySelector("ul").replaceChildren(...model.advice.map((line) => h("li", {}, line))));
+  draw();
+}
+
+function say(text) {
+  if ($("notice").textContent !== text) $("notice").textContent = text;
+}
+
+async function poll() {
+  clearTimeout(state.timer);
+  if (document.hidden || state.asking) return;
+  state.asking = true;
+  try {
+    const found = await ask(`/page/now${state.model === null ? "" : `?model=${encodeURIComponent(state.model)}`}`);
+    $("access").hidden = found.status !== 401;
+    if (found.ok) {
+      const now = await found.json();
+      state.since = Date.now();
+      show(now);
+    } else if (found.status === 401) {
+      $("main").hidden = true;
+      say(sessionStorage.getItem("token") ? "The service does not accept this token." : "The service asks for a token. It is kept until this tab is closed.");
+    } else if (found.status === 404) {
+      state.model = null;
+    } else say(`The service answers with an error (${found.status}). Trying again.`);
+  } catch (error) {
+    if (!(error instanceof TypeError) && error.name !== "TimeoutError") console.error(error);
+    const ago = state.since ? ` What is shown is ${duration((Date.now() - state.since) / SECOND)} old.` : "";
+    say(`The service does not answer. Trying again.${ago}`);
+    $("state").textContent = "";
+  }
+  state.asking = false;
+  state.timer = setTimeout(poll, SECOND);
+}
+
+$("models").addEventListener("change", () => {
+  state.model = $("models").value;
+  history.replaceState(null, "", `/?model=${encodeURIComponent(state.model)}`);
+  poll();
+});
+$("access").addEventListener("submit", (submitted) => {
+  submitted.preventDefault();
+  sessionStorage.setItem("token", $("token").value);
+  poll();
+});
+$("log").addEventListener("change", draw);
+$("class").addEventListener("change", draw);
+$("features").addEventListener("submit", predict);
+$("another").addEventListener("click", () => form(state.now, true));
+document.addEventListener("visibilitychange", poll);
+addEventListener("resize", draw);
+poll();

@@ -1,0 +1,233 @@
+"""The page at `/`, driven in a real browser, on a real service that is killed and comes back."""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from tests.conftest import DEADLINE, Run, Running, event, wait
+
+BEARER = "a-token-of-the-page-0123456789"
+HTML = "<img src=x onerror=alert(1)>"
+WIDTHS = (390, 1280)
+RECORDS = 120
+expect.set_options(timeout=DEADLINE * 1000)
+
+SETTINGS = """
+[http]
+token_file = "{tokens}"
+[models."{topic}"]
+average = "recent"
+candidates.logistic = {{ rule = "logistic-delta", eta = 0.1 }}
+event.where = {{ "/kind" = "click" }}
+[models."{topic}-plane"]
+features = "positional"
+dimension = 2
+"""
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        assert not os.environ.get("CI"), "CI must have chromium"
+        pytest.skip("no chromium on PATH")
+    async with async_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        started = await playwright.chromium.launch(executable_path=path, args=flags)
+        yield started
+        await started.close()
+
+
+def _event(i: int) -> bytes:
+    features = {"age": i % 7, "user": {"name": HTML if i % 3 else "plain"}, "new": i % 2 == 0}
+    return event(features, int(i % 7 > 3), kind="click")
+
+
+@pytest.fixture
+async def service(run: Run, producer: AIOKafkaProducer, topic: str, tmp_path: Path) -> Running:
+    """Two models behind a token: of names from data, and of two numbers."""
+    (tmp_path / "tokens").write_text(f"{BEARER}\n")
+    started = run(SETTINGS.format(tokens=tmp_path / "tokens", topic=topic), "-t", f"{topic}-plane")
+    started.http.headers["authorization"] = f"Bearer {BEARER}"
+    await asyncio.to_thread(started.up)
+    for i in range(RECORDS):
+        await producer.send(topic, _event(i))
+        await producer.send(f"{topic}-plane", event([i % 7, i % 5], int(i % 7 > i % 5)))
+    await producer.send(topic, json.dumps({"kind": "click", "label": 1}).encode())
+    await producer.send(topic, json.dumps({"kind": "view"}).encode())
+    await producer.flush()
+    await asyncio.to_thread(started.wait_for, RECORDS + 2)
+    return started
+
+
+@pytest.fixture
+async def page(browser: Browser, service: Running) -> AsyncIterator[Page]:
+    """The page, after it was given its token; it asks nobody else, prints no error and opens no dialog."""
+    context = await browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(DEADLINE * 1000)
+    page, own = await context.new_page(), f"http://127.0.0.1:{service.port}/"
+    asked, odd = list[str](), list[str]()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: odd.append(str(error)))
+    page.on("dialog", lambda dialog: odd.append(dialog.message))
+    await page.goto(own)
+    await expect(page.get_by_role("status").first).to_contain_text("asks for a token")
+    await expect(page.locator("#main")).to_be_hidden()
+    await page.get_by_label("Token").fill(BEARER)
+    await page.get_by_role("button", name="Show the models").click()
+    await expect(page.locator("#main")).to_be_visible()
+    yield page
+    assert [url for url in asked if not url.startswith(own)] == []
+    assert len(asked) > 3
+    assert odd == []
+    await context.close()
+
+
+async def _events(page: Page) -> int:
+    """As the page shows them."""
+    return int((await page.locator("#tiles dd").first.evaluate("it => it.firstChild.data")).replace(",", ""))
+
+
+async def _points(page: Page) -> int:
+    """Of the line of mistakes."""
+    line: str = await page.locator("#mistakes path.main").get_attribute("d") or ""
+    return line.count("M") + line.count("L")
+
+
+async def _until(page: Page, events: int) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while await _events(page) != events:  # noqa: ASYNC110 - the browser tells nobody
+            await asyncio.sleep(0.05)
+
+
+async def test_it_shows_what_the_service_says_to_all_and_asks_it(
+    page: Page, service: Running, run: Run, topic: str, tmp_path: Path
+) -> None:
+    replica = run(SETTINGS.format(tokens=tmp_path / "tokens", topic=topic), "--no-learn", create=False)
+    await _until(page, RECORDS)
+    await _shows_what_the_service_says(page, service)
+    await _predicts_by_keyboard_alone(page, service)
+    await _is_read_by_all(page, topic)
+    await asyncio.to_thread(_is_followed, replica, service)
+
+
+def _is_followed(replica: Running, service: Running) -> None:
+    """A replica shows the model that it follows, and nothing of what only its learner sees."""
+    headers = {"authorization": f"Bearer {BEARER}"}
+    replica.up()
+
+    def there() -> Any:
+        now = replica.http.get("/page/now", headers=headers).raise_for_status().json()
+        return now if now["points"] else None
+
+    now = wait(there, "the replica has a history")
+    assert now["model"]["state_digest"] == service.model()["state_digest"]
+    assert (now["model"]["learning_here"], now["lag"], now["event"], now["set_aside"]) == (False, None, None, {})
+    assert now["learner"].endswith(f":{service.process.pid}")
+    assert now["points"][-1][1] == RECORDS
+
+
+async def _shows_what_the_service_says(page: Page, service: Running) -> None:
+    """Names that look like HTML are text; every part has its figures."""
+    model = service.model()
+    weights = page.locator("#weights")
+    await expect(weights).to_contain_text(f"user.name={HTML}")
+    assert await page.locator("img").count() == 0
+    await expect(page.locator("#predictors")).to_contain_text("logistic")
+    await expect(page.locator("#predictors")).to_contain_text(f"{100 * model['baseline']['all']:.1f} %")
+    cells = await page.locator("#confusion td").all_inner_texts()
+    assert [int(cell) for cell in cells] == [cell for row in model["confusion"] for cell in row]
+    await expect(page.locator("#rejected")).to_contain_text(f"missing-field1partition 0, offset {RECORDS}")
+    await expect(page.locator("#rejected")).to_contain_text(f"skipped1partition 0, offset {RECORDS + 1}")
+    await expect(page.locator("#version")).to_contain_text(str(model["digest"])[:16])
+
+    figures = page.locator("#mistakes")
+    linear = await figures.text_content() or ""
+    await page.get_by_label("Log scale").check()
+    await expect(figures).not_to_have_text(linear)
+
+
+async def _by_keyboard(page: Page, name: str, presses: int = 40) -> None:
+    """Tab until what has this text, or is this field, has the focus."""
+    for _ in range(presses):
+        await page.keyboard.press("Tab")
+        focused = await page.evaluate(
+            "document.activeElement.labels?.[0]?.innerText ?? document.activeElement.innerText"
+        )
+        if focused == name:
+            return
+    raise AssertionError(f"no {name} by keyboard")
+
+
+async def _predicts_by_keyboard_alone(page: Page, service: Running) -> None:
+    """To the form, through it and back; what it shows is the service's own answer."""
+    await page.evaluate("document.activeElement.blur()")
+    await _by_keyboard(page, "To the prediction form")
+    await page.keyboard.press("Enter")
+    await _by_keyboard(page, "age", 2)
+    await page.keyboard.type("5")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#answer")).to_contain_text("Predicted")
+    features = {
+        "age": float(await page.get_by_label("age", exact=True).input_value()),
+        "user": {"name": await page.get_by_label("user.name").input_value()},
+        "new": await page.get_by_role("combobox", name="new").input_value() == "true",
+    }
+    answer = (
+        service.http.post(f"/v1/models/{service.topic}/predict?explain=true", json={"features": features})
+        .raise_for_status()
+        .json()
+    )
+    await expect(page.locator("#answer strong")).to_have_text(str(answer["label"]))
+    rows = await page.locator("#contributions tbody th").all_inner_texts()
+    assert [row.partition(" = ")[0] for row in rows] == [one["name"] for one in answer["contributions"]]
+    await _by_keyboard(page, "Back to the top")
+    await page.keyboard.press("Enter")
+    assert await page.evaluate("scrollY") == 0
+
+
+async def _is_read_by_all(page: Page, topic: str) -> None:
+    """In light and dark, on a phone and a screen axe finds nothing and nothing is wider; also with the plane."""
+    for model in (topic, f"{topic}-plane"):
+        await page.get_by_label("Model").select_option(model)
+        await expect(page.locator("#plane-card")).to_be_visible(visible=model != topic)
+        for width in WIDTHS:
+            await page.set_viewport_size({"width": width, "height": 900})
+            for scheme in ("light", "dark"):
+                await page.emulate_media(color_scheme=scheme)
+                found: Any = await Axe().run(page)
+                assert found.violations_count == 0, (model, width, scheme, found.generate_report())
+                assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    assert await page.locator("#plane .mark").count() == RECORDS
+
+
+async def test_it_says_so_when_the_service_is_gone_and_goes_on_when_it_is_back(
+    page: Page, service: Running, producer: AIOKafkaProducer, topic: str
+) -> None:
+    """What it knew of before stays in its lines, though the history of the process is lost."""
+    await _until(page, RECORDS)
+    for i in range(3):  # so that there are points of before
+        before = await _points(page)
+        await producer.send_and_wait(topic, _event(i))
+        await _until(page, RECORDS + i + 1)
+    await asyncio.to_thread(service.wait_for, RECORDS + 5)
+    before = await _points(page)
+    assert before >= 3
+    await asyncio.to_thread(service.kill)
+    await expect(page.get_by_role("status").first).to_contain_text("does not answer")
+    await expect(page.locator("#main")).to_be_visible()
+    await asyncio.to_thread(service.start(service.command).up)
+    await producer.send_and_wait(topic, _event(3))
+    await _until(page, RECORDS + 4)
+    await expect(page.get_by_role("status").first).to_be_empty()
+    assert await _points(page) >= before
+    wait(lambda: service.model()["learning_here"], "it learns again")

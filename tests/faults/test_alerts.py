@@ -1,0 +1,396 @@
+"""Each alert is fired by a real fault, and no other with it: the shipped rules, on a Prometheus that scrapes processes.
+
+The rules are those of deploy/prometheus/rules.yml in a world where a minute takes a second, windows, waiting times and
+ages alike: see `quickened`. So timeouts of Kafka, Redis and sessions, which stay what they are, are longer beside them
+than in earnest; what fires for that alone is named with its fault. The true minutes are in tests/unit/alerts.yml.
+"""
+
+import asyncio
+import json
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from service.embedded.servers import Server
+from tests.conftest import Running, create_topic, delete_topic, event, wait
+from tests.faults.conftest import everything
+from tests.faults.proxy import KafkaProxy, Proxy
+from tests.faults.trial import BAD, Trial
+from tests.prometheus import Prometheus, scraping
+from tests.unit.test_dashboard import PANELS
+
+RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"
+QUIET, HOUR = 15, 60
+"""Seconds without a fault, before it and where there is none: as many minutes of the rules."""
+
+
+def quickened(rules: str) -> str:
+    """These rules, where a minute takes a second: `5m` is `5s`, `6h` is `6m`, and `* 60` is `* 1`."""
+    for slow, quick in ((r"\b(\d+)m\b", r"\1s"), (r"\b(\d+)h\b", r"\1m"), (r"\* 60\b", "* 1")):
+        rules = re.sub(slow, quick, rules)
+    return rules
+
+
+@contextmanager
+def watched(trial: Trial, every: str = "500ms") -> Iterator[Prometheus]:
+    """The processes of a trial, by a Prometheus that looks twice a second."""
+    rules = quickened(RULES.read_text())
+    with scraping(trial.folder, trial.services, rules, every, lookback="5s") as asked:
+        # It finds its targets within five seconds, which are five minutes here: until then all are down.
+        wait(lambda: not firing(asked), "the processes are found")
+        asked.since = time.time()
+        yield asked
+
+
+def fired(asked: Prometheus) -> set[str]:
+    """Every alert that was firing at some time, with what it misses."""
+    return _named(asked, f'max_over_time(ALERTS{{alertstate="firing"}}[{max(1, int(time.time() - asked.since))}s])')
+
+
+def firing(asked: Prometheus) -> set[str]:
+    """Every alert that is firing now."""
+    return _named(asked, 'ALERTS{alertstate="firing"}')
+
+
+def _named(asked: Prometheus, query: str) -> set[str]:
+    found = [series["metric"] for series in asked.ask("/query", query=query)["result"]]
+    return {" ".join(filter(None, (one["alertname"], one.get("dependency")))) for one in found}
+
+
+def quiet(asked: Prometheus, seconds: float) -> None:
+    """Wait until Prometheus has looked for so long, and has told nobody."""
+    look = "model:perceptron_lag_records:sum"
+    long_enough = asked.since + seconds
+    wait(lambda: asked.value(look) is not None and time.time() > long_enough, f"{seconds} s are watched", 3 * seconds)
+    assert fired(asked) == set()
+
+
+def separable(rng: random.Random) -> tuple[bytes, Any]:
+    """An event of a stream that is learned soon and well."""
+    x = {f"n{i}": round(rng.gauss(0, 1), 3) for i in range(5)}
+    return event(x, int(sum(x.values()) > 0)), None
+
+
+def begin(trial: Trial, services: int = 1, **more: Any) -> None:
+    """A model that is well."""
+    trial.kind, trial.make = "plain", separable
+    trial.begin(services=services, **more)
+
+
+# A fault prepares, yields, breaks something, yields, and where it can be mended, mends it and yields again.
+Broken = Generator[None]
+Fault = Callable[[Trial], Broken]
+
+
+def nothing(trial: Trial) -> Broken:
+    """For an hour of the rules, a learner, a standby and a replica are well."""
+    begin(trial, services=2)
+    trial.up(trial.service("--no-learn"))
+    yield
+
+
+def killed(trial: Trial) -> Broken:
+    """Of two processes that learn, the one whose turn it is."""
+    begin(trial, services=2)
+    yield
+    learner = trial.learning()
+    trial.kill(learner)
+    yield
+    trial.again(learner)
+    yield
+
+
+def stopped(trial: Trial) -> Broken:
+    """A value after which the weights would be beyond their limit, with either label: the model stops before it."""
+    begin(trial)
+    yield
+    trial.make = lambda rng: (event({"n0": 1e16}, rng.randrange(2)), None)
+    yield
+
+
+def letters_cannot_be_written(trial: Trial) -> Broken:
+    """The dead-letter topic is gone, and more is rejected than is kept in memory: learning waits."""
+    begin(trial)
+    letters, left = f"{trial.topic}.dead-letters", iter(range(100))
+    yield
+    asyncio.run(delete_topic(trial.kafka, letters))
+    trial.make = lambda rng: (b"x" * 900_000, None) if next(left, None) is not None else separable(rng)
+    yield
+    asyncio.run(create_topic(trial.kafka, letters))
+    yield
+
+
+def throttled(trial: Trial) -> Broken:
+    """A processor that runs the process for a tenth of the time, as a container's limit does, and learns too slowly."""
+    rng, candidates = random.Random(7), "".join(f"[model.candidates.c{i}]\nmargin = {i}\n" for i in range(1, 11))
+    wide = [{f"n{i}": round(rng.gauss(0, 1), 3) for i in range(100)} for _ in range(500)]
+    events = [event(x, int(sum(x.values()) > 0)) for x in wide]
+    trial.kind, trial.make = "plain", lambda rng: (rng.choice(events), None)
+    trial.begin(rate=300, settings=f"reader = 'decoder'\n{candidates}")
+    yield
+    trial.rate = 4000
+    with tenth(trial.services[0]):
+        yield
+    trial.rate = 100
+    yield
+
+
+@contextmanager
+def tenth(service: Running) -> Iterator[None]:
+    """Stop a process for 90 of each 100 ms."""
+    ended = threading.Event()
+
+    def throttle() -> None:
+        while not ended.wait(0.01):
+            service.process.send_signal(signal.SIGSTOP)
+            ended.wait(0.09)
+            service.process.send_signal(signal.SIGCONT)
+
+    thread = threading.Thread(target=throttle)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def hung(server: Server) -> Broken:
+    """SIGSTOP: it takes connections, and answers none."""
+    yield
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    yield
+
+
+def kafka_hangs(trial: Trial) -> Broken:
+    """The broker, under a learner and its standby."""
+    begin(trial, services=2)
+    yield from hung(trial.kafka)
+
+
+def redis_hangs(trial: Trial) -> Broken:
+    """The store, under a learner and its standby."""
+    begin(trial, services=2)
+    yield from hung(trial.redis)
+
+
+def replica_cut_off(trial: Trial) -> Broken:
+    """From Redis, which the learner still reaches."""
+    begin(trial)
+    with Proxy(trial.redis.port) as its_own:
+        trial.redis_address = its_own.address
+        trial.up(trial.service("--no-learn"))
+        yield
+        its_own.refuse()
+        yield
+        its_own.heal()
+        yield
+
+
+def many_bad_records(trial: Trial) -> Broken:
+    """One in five is no event."""
+    begin(trial)
+    short = [raw for raw in BAD if raw is not None]
+    yield
+    trial.make = lambda rng: (rng.choice(short), None) if rng.random() < 0.2 else separable(rng)
+    yield
+    trial.make = separable
+    yield
+
+
+def labels_of_chance(trial: Trial) -> Broken:
+    """From now on labels have nothing to do with the features, and nine in ten are positive."""
+    begin(trial)
+    yield
+    trial.make = lambda rng: (_relabelled(separable(rng)[0], int(rng.random() < 0.9)), None)
+    yield
+    trial.make = separable
+    yield
+
+
+def _relabelled(raw: bytes, label: int) -> bytes:
+    return event(json.loads(raw)["features"], label)
+
+
+def too_many_requests(trial: Trial) -> Broken:
+    """Eight clients at a time, where one is allowed."""
+    begin(trial, settings="http.max_in_flight = 1")
+    yield
+    with asking(trial.services[0], instances=500):
+        yield
+    yield
+
+
+def large_requests(trial: Trial) -> Broken:
+    """Eight clients, each with 10,000 instances at a time."""
+    begin(trial)
+    yield
+    with asking(trial.services[0], instances=10_000):
+        yield
+    yield
+
+
+@contextmanager
+def asking(service: Running, instances: int, clients: int = 8) -> Iterator[None]:
+    """So many clients ask a process for predictions of so many instances, again and again."""
+    body = json.dumps({"instances": [{"features": {f"n{i}": 1.5 + n for i in range(20)}} for n in range(instances)]})
+    ended = threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(base_url=service.http.base_url, timeout=60) as client:
+            while not ended.is_set():
+                answer = client.post(f"/v1/models/{service.topic}/predict", content=body)
+                assert answer.status_code in {200, 503}, answer.text
+
+    threads = [threading.Thread(target=ask) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+FAULTS: dict[Fault, tuple[set[str], set[str]]] = {
+    nothing: (set(), set()),
+    # A session of 6 s is longer than two minutes of these: nobody learns until the standby takes over.
+    killed: ({"PerceptronDown"}, {"PerceptronNobodyLearns"}),
+    stopped: ({"PerceptronNobodyLearns"}, set()),
+    letters_cannot_be_written: (
+        {"PerceptronLearningStalled", "PerceptronSnapshotStale", "PerceptronLagGrows"},
+        set(),
+    ),
+    # All else that it does is slow, too.
+    throttled: ({"PerceptronLagGrows"}, {"PerceptronSnapshotStale", "PerceptronPredictionsSlow"}),
+    # Whoever has no broker has no records, is not in its group any more when that wakes, and cannot ask before a save
+    # whether the topic is the one it was.
+    kafka_hangs: (
+        {"PerceptronDependencyMissing kafka"},
+        {"PerceptronLearningStalled", "PerceptronNobodyLearns", "PerceptronSnapshotStale"},
+    ),
+    redis_hangs: ({"PerceptronDependencyMissing redis", "PerceptronSnapshotStale"}, set()),
+    replica_cut_off: ({"PerceptronModelStale", "PerceptronDependencyMissing redis"}, set()),
+    many_bad_records: ({"PerceptronEventsRejected"}, set()),
+    labels_of_chance: ({"PerceptronQualityDrops", "PerceptronBelowBaseline"}, set()),
+    too_many_requests: ({"PerceptronHttpErrors"}, {"PerceptronPredictionsSlow"}),
+    large_requests: ({"PerceptronPredictionsSlow"}, set()),
+}  # fmt: skip
+"""What each fault must fire, and what it may."""
+
+
+@pytest.mark.parametrize("fault", [pytest.param(one, marks=everything, id=one.__name__) for one in FAULTS])
+@pytest.mark.timeout(600)
+def test_a_fault_fires_its_alerts_and_no_other(trial: Trial, fault: Fault) -> None:
+    """Silent before it, then these, and where it can be mended silent again."""
+    must, may = FAULTS[fault]
+    steps = fault(trial)
+    with closing(steps), ExitStack() as stack:
+        next(steps)
+        # One that is throttled answers a look within a second.
+        asked = stack.enter_context(watched(trial, "1s" if fault is throttled else "500ms"))
+        quiet(asked, QUIET if must else HOUR)
+        next(steps, None)
+        wait(lambda: must <= fired(asked), f"{must} fire", 120)
+        assert fired(asked) <= must | may
+        print(f"{fault.__name__}: {', '.join(sorted(fired(asked))) or 'none'}")
+        if next(steps, "over") != "over":
+            wait(lambda: not firing(asked) & must, f"{must} end", 120)
+            print("and silent again")
+
+
+def test_mistakes_are_counted_once_over_a_kill(trial: Trial) -> None:
+    """What Prometheus has of a learner, its death and the standby after it, against the fold of the log.
+
+    Each sample is an accepted head's; the last less the first are the mistakes made between, and Down fires.
+    """
+    trial.kind, trial.make = "plain", separable
+    trial.stream(rate=500)
+    both = [trial.service(session_timeout=1.5) for _ in range(2)]
+    with watched(trial) as asked:
+        trial.up(*both)
+        trial.ask()
+        quiet(asked, 2)
+        trial.kill(trial.learning())
+        wait(lambda: "PerceptronDown" in firing(asked), "Down fires")
+        trial.progress(500)
+        judge = trial.finish()
+        folds = [known.state.fold for known in judge.known.values()]
+        whole = max(folds, key=lambda fold: fold.events)
+        wait(lambda: asked.value(newest("events")) == whole.events, "Prometheus has the last snapshot")
+        events, mistakes = (_values(asked, newest(name)) for name in ("events", "mistakes"))
+        assert asked.value("count(count by (instance) (max_over_time(perceptron_mistakes_total[1h])))") == 2
+        assert fired(asked) <= {"PerceptronDown", "PerceptronNobodyLearns"}
+    counted, made = list(zip(events, mistakes, strict=True)), {float(fold.events): fold.mistakes for fold in folds}
+    assert counted == sorted(counted)
+    assert [made[learned] for learned in events] == mistakes
+    assert 0 < events[0] < events[-1]
+    assert mistakes[-1] - mistakes[0] == whole.mistakes - made[events[0]] > 0
+
+
+def newest(counter: str) -> str:
+    """A durable counter, as the dashboard asks for it."""
+    return f"max by (model) (perceptron_{counter}_total)"
+
+
+def _values(asked: Prometheus, query: str) -> list[float]:
+    (series,) = asked.ask("/query_range", query=query, start=asked.since, end=time.time() + 0.5, step=0.5)["result"]
+    return [float(value) for _, value in series["values"]]
+
+
+@everything
+@pytest.mark.timeout(600)
+def test_nothing_is_counted_twice_while_two_processes_learn(trial: Trial, kafka_proxy: KafkaProxy) -> None:
+    """Kafka hears no heartbeat of the first, gives the topic to another, and goes on sending records to both.
+
+    Each query of rules and dashboard for what learners alone have gives what one of them has.
+    """
+    begin(trial, session_timeout=1.5)
+    kafka_proxy.keep({HEARTBEAT: b""}, old=True)
+    trial.up(trial.service(session_timeout=1.5))
+    queries = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    queries += [rule["expr"] for rule in yaml.safe_load(quickened(RULES.read_text()))["groups"][0]["rules"]]
+    with watched(trial) as asked:
+        both = f"count_over_time((sum(perceptron_learning) == 2)[{QUIET}s:500ms])"
+        wait(lambda: asked.value(both) == 2 * QUIET, f"both say for {QUIET} s that they learn")
+        now, of_both = time.time(), 0
+        for query in (query for query in queries if re.search(LEARNERS, query)):
+            whole, *alone = (_largest(asked, query, only, now) for only in (".+", *_instances(trial)))
+            assert whole <= 1.2 * max(alone), query
+            of_both += min(alone) > 0
+        assert of_both > 5
+
+
+HEARTBEAT = 12
+"""The key of that request in Kafka's protocol."""
+LEARNERS = r"perceptron_(lag_records|(events|mistakes|updates|(rejected|skipped)_events|ignored_features)_total)"
+"""What the learner alone exports, that a sum could have twice."""
+
+
+def _instances(trial: Trial) -> list[str]:
+    return [f"127.0.0.1:{service.port}" for service in trial.services]
+
+
+def _largest(asked: Prometheus, query: str, instances: str, now: float) -> float:
+    """Of the figures that these processes have; 0 where they have none."""
+    for name, value in {"$job": ".+", "$model": ".+", "$instance": ".+", "$__rate_interval": "30s"}.items():
+        query = query.replace(name, value)
+    query = re.sub(r"\{(\s*job)", rf'{{instance=~"{instances}", \1', query)
+    found = asked.ask("/query", query=query, time=now)["result"]
+    return max((float(series["value"][1]) for series in found), default=0.0)

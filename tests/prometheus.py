@@ -1,0 +1,81 @@
+"""A real Prometheus that scrapes services, asked over HTTP: for the tests of the dashboard and of the alerts."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from service.embedded import servers
+from tests.conftest import Running, wait
+
+
+def program(name: str) -> str:
+    """The path of a program that is no Python package."""
+    path = shutil.which(name)
+    if path is None:
+        assert not os.environ.get("CI"), f"CI must have {name}"
+        pytest.skip(f"no {name} on PATH")
+    return path
+
+
+class Prometheus:
+    """One that runs."""
+
+    def __init__(self, address: str) -> None:
+        self._http = httpx.Client(base_url=f"http://{address}", timeout=30)
+        self.since = 0.0
+        """From when on it is to be asked, where a test says so."""
+
+    def ready(self) -> bool:
+        try:
+            return self._http.get("/-/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def ask(self, path: str, **parameters: str | float) -> Any:
+        body = self._http.get(f"/api/v1{path}", params=parameters).json()
+        assert body["status"] == "success", (parameters, body)
+        assert "warnings" not in body, (parameters, body)
+        return body["data"]
+
+    def value(self, query: str) -> float | None:
+        """Of one series, now."""
+        found = self.ask("/query", query=query)["result"]
+        return float(found[0]["value"][1]) if found else None
+
+    def close(self) -> None:
+        self._http.close()
+
+
+@contextmanager
+def scraping(
+    folder: Path, services: Iterable[Running], rules: str = "", every: str = "1s", lookback: str = "5m"
+) -> Iterator[Prometheus]:
+    """A Prometheus that scrapes these services, and evaluates rules, so often."""
+    address = f"127.0.0.1:{servers.free_port()}"
+    config, log = folder / "prometheus.yml", folder / "prometheus.log"
+    targets = [{"targets": [f"127.0.0.1:{service.port}" for service in services]}]
+    often = {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every}
+    jobs = [{"job_name": "perceptron", "static_configs": targets}]
+    (folder / "rules.yml").write_text(rules)
+    config.write_text(yaml.safe_dump({"global": often, "rule_files": ["rules.yml"], "scrape_configs": jobs}))
+    command = [program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
+    command += [f"--web.listen-address={address}", "--log.level=warn", f"--query.lookback-delta={lookback}"]
+    asked = Prometheus(address)
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+        try:
+            wait(asked.ready, "Prometheus is ready")
+            wait(lambda: asked.value("up"), "Prometheus has scraped a service")
+            yield asked
+        finally:
+            asked.close()
+            process.terminate()
+            process.wait(60)

@@ -1,0 +1,170 @@
+"""The page's history, and the body that it polls, asked of the application without a browser."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from service.learning.forms import Packed, vector
+from service.learning.identity import Identity, Places
+from service.learning.learner import Learner
+from service.learning.seen import POINTS
+from service.monitoring.metrics import Metrics
+from service.serving.app import Limits, create_app
+from service.serving.models import Model, Models, given
+from service.serving.page import OPEN
+from service.serving.page.history import MOST, History, Point, Points
+from service.serving.tokens import Tokens
+from service.snapshots.store import RedisStore
+from tests.conftest import event
+
+
+def client(*models: Model, history: History | None = None, tokens: Tokens | None = None) -> httpx.AsyncClient:
+    """Of an application over these models."""
+    about = Models(models), Metrics("0", list, lambda: True, dict), lambda: True, lambda: False
+    app = create_app(*about, cast(RedisStore, None), Limits(), version="9", tokens=tokens, history=history)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+
+
+def learned(*records: bytes, **identity: Any) -> Model:
+    """A model that has learned these."""
+    learner = Learner(Identity(**identity))
+    learner.begin({0: 0})
+    learner.reconcile()
+    learner.apply(0, 0, records)
+    return given("m", learner, time.time())
+
+
+async def shown(model: Model) -> Any:
+    """What the page gets of it."""
+    history = History(Models([model]), lambda _: {0: 3, 1: 4})
+    history.take(time.time())
+    async with client(model, history=history) as http:
+        return (await http.get("/page/now", params={"model": model.name})).raise_for_status().json()
+
+
+def point(second: float, events: int) -> Point:
+    return Point(second, events, 0, None, None, events, 0, None, {})
+
+
+def test_a_history_is_short_evenly_spaced_and_ends_with_the_newest() -> None:
+    points = Points()
+    for second in range(10_000):
+        points.add(point(second, second))
+        assert len(points.all) < MOST
+        assert points.all[-1].time == second
+    assert points.all[0].time == 0
+    steps = {b.time - a.time for a, b in zip(points.all, points.all[1:-1], strict=False)}
+    assert steps == {points.step} == {32.0}
+    assert points.rate == 1.0
+
+
+def test_what_was_rolled_back_is_no_part_of_a_history() -> None:
+    points = Points()
+    for second, events in enumerate((10, 20, 30, 12, 13)):
+        points.add(point(second, events))
+    assert [one.events for one in points.all] == [10, 12, 13]
+    assert points.rate == 1.0
+
+
+def test_a_model_that_rests_does_not_push_its_past_out() -> None:
+    points = Points()
+    for second in range(5):
+        points.add(point(second, second))
+    for second in range(5, 5000):
+        points.add(point(second, 5))
+    assert [one.events for one in points.all] == [0, 1, 2, 3, 4, 5, 5]
+    assert points.all[-1].time == 4999
+
+
+async def test_the_body_has_what_the_page_shows() -> None:
+    records = [event({"a": i % 3, "b": {"c": "x" if i % 2 else "y"}}, i % 2) for i in range(40)]
+    now = await shown(learned(*records, b"nothing", average=True))
+    assert (now["asked"], now["models"], now["release"], now["why_not"]) == ("m", ["m"], "9", None)
+    assert (now["model"]["events"], now["labels"], now["lag"]) == (40, ["-1", "1"], 7)
+    assert now["event"] == {"a": 0, "b": {"c": "x"}}
+    assert now["plane"] is None
+    assert {name for name, _ in now["largest"][0]["weights"]} <= {"a", "b.c=x", "b.c=y"}
+    ((_, events, *_, others, accuracy, low, high),) = now["points"]
+    assert (events, set(others)) == (40, {"average"})
+    assert accuracy == pytest.approx(now["model"]["accuracy"]["all"], abs=1e-5)
+    assert 0 <= low <= accuracy <= high <= 1
+
+
+async def test_a_plane_is_in_the_events_own_units_scaled_or_not() -> None:
+    """Its scores are those of predictions, and the last events are all there, in their order."""
+    records = [event([100 + i % 7, -5 * (i % 3)], int(i % 7 > 3)) for i in range(POINTS + 40)]
+    for scale in ("none", "standard"):
+        model = learned(*records, features="positional", dimension=2, scale=scale)
+        assert model.answering is not None
+        learner, now = model.answering.learner, await shown(model)
+        expected = [[100 + i % 7, -5 * (i % 3), int(i % 7 > 3)] for i in range(40, POINTS + 40)]
+        assert now["plane"]["events"] == expected
+        ((bias, x, y),) = now["plane"]["scores"]
+        for u, v in ((100.0, -5.0), (0.0, 3.0)):
+            score, _ = learner.score([u, v])
+            assert bias + x * u + y * v == pytest.approx(score)
+
+
+async def test_points_of_several_slices_are_kept_and_no_more() -> None:
+    model = learned(features="positional", dimension=2)
+    assert model.answering is not None
+    learner = model.answering.learner
+    for i in range(3 * POINTS):
+        learner.apply(0, i, [event([i, 0.5], 1)])
+    assert [x for x, _, _ in learner.seen.points] == list(range(2 * POINTS, 3 * POINTS))
+
+
+async def test_the_form_has_the_features_of_a_record_of_any_form() -> None:
+    listed = {"features": "positional", "dimension": 2}
+    whole = Places(features="", label="/y", weight=None, id="/key")
+    packed = Packed(b"\x82\xa8features\x82\xa1a\x03\xa1b\xa1z\xa5label\x01")
+    for model, expected in (
+        (learned(vector([1.5, 2.0], 1.0), **listed), [1.5, 2.0]),
+        (learned(packed), {"a": 3, "b": "z"}),
+        (learned(json.dumps({"y": 1, "key": "k", "a": {"b": 2}}).encode(), event=whole), {"a": {"b": 2}}),
+        (learned(), None),
+    ):
+        assert (await shown(model))["event"] == expected
+
+
+async def test_many_labels_do_not_make_a_large_body() -> None:
+    model = learned(*(event({"a": i}, i) for i in range(900)), labels=tuple(range(900)))
+    now = await shown(model)
+    assert len(json.dumps(now)) < 50_000
+    assert (now["model"]["confusion"], len(now["model"]["labels"]), len(now["largest"])) == ([], 12, 12)
+
+
+async def test_one_body_is_made_for_all_who_watch() -> None:
+    model = learned(event({"a": 1}, 1))
+    async with client(model) as http:
+        bodies = [(await http.get("/page/now")).content for _ in range(20)]
+    assert len(set(bodies)) == 1
+
+
+async def test_a_model_that_cannot_answer_yet_says_why_and_one_that_is_not_there_is_404() -> None:
+    async with client(Model("later")) as http:
+        now = (await http.get("/page/now")).json()
+        assert (now["asked"], now["model"], now["why_not"]) == ("later", None, "the model has no snapshot yet")
+        assert (await http.get("/page/now?model=none")).status_code == 404
+    async with client() as http:
+        assert (await http.get("/page/now")).json()["why_not"] == "the service has no model yet"
+
+
+async def test_the_files_are_open_and_the_data_is_not(tmp_path: Path) -> None:
+    """And nothing that the page shows can be a program, or load one."""
+    (tmp_path / "tokens").write_text("a-token-0123456789\n")
+    async with client(learned(), tokens=Tokens(str(tmp_path / "tokens"))) as http:
+        for path in OPEN:
+            answer = await http.get(path)
+            assert answer.status_code == 200, path
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+            assert "unsafe" not in policy
+        refused = await http.get("/page/now")
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        given_token = {"authorization": "Bearer a-token-0123456789"}
+        assert (await http.get("/page/now", headers=given_token)).status_code == 200
