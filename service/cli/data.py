@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def produce(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines, CSV or svmlight; .gz too.")],
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines, CSV, svmlight or VW text; .gz too.")],
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     form: Format = None,
@@ -38,7 +38,7 @@ def produce(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The record's key: its member (such as id) or feature, a CSV's column, an svmlight index or qid.",
+            help="The record's key: a member (as id) or feature, a CSV's column, svmlight's index or qid, VW's tag.",
         ),
     ] = None,
     zero_based: ZeroBased = False,
@@ -46,6 +46,9 @@ def produce(
         float | None, typer.Option(min=0.001, metavar="N", help="Send so many events a second, evenly.")
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after so many events.")] = None,
+    skip: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Leave out the first events, such as those sent before Ctrl-C.")
+    ] = 0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and check everything, send nothing; needs no Kafka.")
     ] = False,
@@ -67,10 +70,10 @@ def produce(
     from service.tools.produce import number, send
 
     if dry_run:
-        typer.echo(f"{number(try_out(events, count))} good; nothing was sent")
+        typer.echo(f"{number(try_out(events, count, skip))} good; nothing was sent")
     else:
         with closing(events):
-            sent = send(settings.kafka.cluster, to, events, rate=rate, count=count)
+            sent = send(settings.kafka.cluster, to, events, rate=rate, count=count, skip=skip)
         typer.echo(f"{number(sent)} sent to {to}", err=True)
 
 
@@ -108,7 +111,8 @@ def fit(
 def suggest(
     ctx: typer.Context,
     file: Annotated[
-        str | None, typer.Argument(metavar="FILE|-", help="JSON lines, CSV or svmlight; .gz too. Else a topic.")
+        str | None,
+        typer.Argument(metavar="FILE|-", help="JSON lines, CSV, svmlight or VW text; .gz too. Else a topic."),
     ] = None,
     topic: Topic = None,
     bootstrap: Bootstrap = None,

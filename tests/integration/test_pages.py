@@ -28,6 +28,7 @@ OWN_TESTS = {
     "docs/events.md": ["unit/test_events_page.py", "integration/test_produce.py"],
     "docs/export.md": ["integration/test_export.py"],
     "docs/model.md": ["integration/test_fit.py"],
+    "docs/producing.md": ["integration/test_producing.py"],
 }
 """Pages whose blocks need data or servers of their own."""
 SERVES = re.compile(r"(perceptron run|redis-server)\b")
@@ -201,7 +202,7 @@ def test_blocks_say_what_they_are() -> None:
     for page, found in PAGES.items():
         assert len(found) == len(re.findall(r"^ *```", (ROOT / page).read_text(), re.MULTILINE)) / 2, page
         for block in found:
-            known = {*RUN, "text", "toml", "json", "http", "csv", "svmlight"}
+            known = {*RUN, "text", "toml", "json", "http", "csv", "svmlight", "vw"}
             assert block.language in known, f"{page}, line {block.line}: {block.language}"
             assert block.word in {"", "elsewhere"} or "." in block.word, f"{page}, line {block.line}: {block.word}"
             if block.language in RUN:

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("reading")
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "events.md").read_text()
-FILES = {"svmlight": ".svm", "csv": ".csv"}
+FILES = {"svmlight": ".svm", "csv": ".csv", "vw": ".vw"}
 
 Becomes = tuple[str, list[tuple[str, float]]]
 """What becomes of a record: its first line, and its features."""
