@@ -61,14 +61,19 @@ def test_every_fault_has_a_row_and_every_row_a_test() -> None:
     assert not faults - named
 
 
-def test_what_you_see_is_what_is_said() -> None:
-    """Every phrase that a row quotes, as far as it is no metric and not the words of a server."""
-    texts = [
+def _texts() -> list[str]:
+    """All that the service can say."""
+    return [
         node.value
         for file in (DOCS.parent / "service").rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
+
+
+def test_what_you_see_is_what_is_said() -> None:
+    """Every phrase that a row quotes, as far as it is no metric and not the words of a server."""
+    texts = _texts()
     seen = [line.split(" | ")[2] for line in _table_lines() if "`test_" in line]
     phrases = {
         part.strip(" ,")
@@ -79,6 +84,17 @@ def test_what_you_see_is_what_is_said() -> None:
     }
     assert len(phrases) > 20
     assert [p for p in sorted(phrases) if not any(p.strip('"') in text for text in texts)] == []
+
+
+def test_each_page_quotes_what_is_said() -> None:
+    """A line of the log or of an error that troubleshooting and operations quote: words with spaces between them."""
+    texts = _texts()
+    for page in ("troubleshooting.md", "operations.md"):
+        prose = re.sub(r"^```.*?^```", "", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+        quoted = re.findall(r"`([a-z]+(?: [\w.-]+)+)`", prose)
+        said = [one for one in quoted if not re.match("perceptron |appendonly|maxmemory|content-type", one)]
+        assert said or page == "operations.md"
+        assert [one for one in said if not any(one in text for text in texts)] == []
 
 
 def _table_lines() -> list[str]:
