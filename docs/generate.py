@@ -156,13 +156,13 @@ def table(head: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *lines, "", ""]) if lines else ""
 
 
-def block(value: Any) -> str:
-    """A value as JSON: a long object has a line for each member."""
+def block(title: str, value: Any) -> str:
+    """A value as JSON, under its title: a long object has a line for each member."""
     text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict) and len(text) > 110:
         lines = (f"  {json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in value.items())
         text = "{\n" + ",\n".join(lines) + "\n}"
-    return f"```json\n{text}\n```\n\n"
+    return f"{title}:\n\n```json\n{text}\n```\n\n"
 
 
 def configuration() -> str:
@@ -324,27 +324,33 @@ def _route(route: Any, shapes: Any) -> str:
         ),
     )
     for content in route.get("requestBody", {}).get("content", {}).values():
-        said += "A request:\n\n" + "".join(map(block, _examples(content, shapes)))
+        said += _examples("A request", content, shapes)
     problems = []
     for status, answer in route["responses"].items():
         for kind, content in answer.get("content", {}).items():
             if kind == "application/json":
-                said += "An answer:\n\n" + "".join(map(block, _examples(content, shapes)))
+                said += _examples("An answer", content, shapes)
             elif kind == "application/problem+json" and status != "default":
                 problems.append((status, answer["description"]))
                 if "example" in content or "examples" in content:
-                    said += f"Status {status}:\n\n" + "".join(map(block, _examples(content, shapes)))
+                    said += _examples(f"Status {status}", content, shapes)
     return said + table(("status", "problem"), problems)
 
 
-def _examples(content: Any, shapes: Any) -> list[Any]:
+def _examples(title: str, content: Any, shapes: Any) -> str:
     """Those of the document; else one of what its parts have for examples."""
-    if "examples" in content:
-        return [one["value"] for one in content["examples"].values()]
-    if "example" in content:
-        return [content["example"]]
     schema = content["schema"]
-    return list(schema.get("examples", [])) or [_example(one, shapes) for one in schema.get("anyOf", [schema])]
+    if "examples" in content:
+        found = [
+            (f"{title}, {one['summary']}" if "summary" in one else title, one["value"])
+            for one in content["examples"].values()
+        ]
+    elif "example" in content:
+        found = [(title, content["example"])]
+    else:
+        shown = schema.get("examples") or [_example(one, shapes) for one in schema.get("anyOf", [schema])]
+        found = [(title, one) for one in shown]
+    return "".join(block(*one) for one in found)
 
 
 def _example(schema: Any, shapes: Any) -> Any:

@@ -32,7 +32,7 @@ OWN_TESTS = {
 }
 """Pages whose blocks need data or servers of their own."""
 SERVES = re.compile(r"(perceptron run|redis-server)\b")
-ASKS = re.compile(r"(curl|perceptron (check|inspect|healthcheck|verify|predict|export|dead-letters list))\b")
+ASKS = re.compile(r"(curl|perceptron (check|inspect|healthcheck|verify|predict|export|dead-letters (list|show)))\b")
 """What changes nothing is asked again until it answers as shown: learning takes its time."""
 
 
@@ -205,5 +205,7 @@ def test_blocks_say_what_they_are() -> None:
             known = {*RUN, "text", "toml", "json", "http", "csv", "svmlight", "vw"}
             assert block.language in known, f"{page}, line {block.line}: {block.language}"
             assert block.word in {"", "elsewhere"} or "." in block.word, f"{page}, line {block.line}: {block.word}"
+            if block.word == "elsewhere":
+                assert re.search(r"^(docker|kubectl|make|.*\bpip) ", block.text, re.MULTILINE), f"{page}: {block.text}"
             if block.language in RUN:
                 assert set(re.findall(r"\bmake ([a-z-]+)", block.text)) <= targets, f"{page}, line {block.line}"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -118,6 +119,19 @@ def test_links_lead_somewhere(page: Path) -> None:
             to = page.parent / file if file else page
             assert to.exists(), f"{page.name}: {link}"
             assert not anchor or anchor in _anchors(to), f"{page.name}: {link}"
+
+
+@pytest.mark.parametrize("drawing", ["event", "save"])
+def test_a_drawing_is_for_light_and_dark_and_stands_on_its_page(drawing: str) -> None:
+    root = ElementTree.parse(DOCS / f"{drawing}.svg").getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    assert all(root.findtext(space + part) for part in ("title", "desc"))
+    assert "@media (prefers-color-scheme: dark)" in (root.findtext(f"{space}style") or "")
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    for text in root.iter(f"{space}text"):
+        assert 0 < float(text.attrib["x"]) < width, text.text
+        assert 0 < float(text.attrib["y"]) < height, text.text
+    assert f"]({drawing}.svg)" in (DOCS / "how-it-works.md").read_text()
 
 
 def test_the_index_has_every_page() -> None:
