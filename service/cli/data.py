@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def produce(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines, CSV or svmlight; .gz too.")],
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines, CSV, svmlight or VW text; .gz too.")],
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     form: Format = None,
@@ -38,7 +38,7 @@ def produce(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The record's key: its member (such as id) or feature, a CSV's column, an svmlight index or qid.",
+            help="The record's key: a member (as id) or feature, a CSV's column, svmlight's index or qid, VW's tag.",
         ),
     ] = None,
     zero_based: ZeroBased = False,
@@ -46,6 +46,9 @@ def produce(
         float | None, typer.Option(min=0.001, metavar="N", help="Send so many events a second, evenly.")
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after so many events.")] = None,
+    skip: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Leave out the first events, such as those sent before Ctrl-C.")
+    ] = 0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and check everything, send nothing; needs no Kafka.")
     ] = False,
@@ -67,10 +70,10 @@ def produce(
     from service.tools.produce import number, send
 
     if dry_run:
-        typer.echo(f"{number(try_out(events, count))} good; nothing was sent")
+        typer.echo(f"{number(try_out(events, count, skip))} good; nothing was sent")
     else:
         with closing(events):
-            sent = send(settings.kafka.cluster, to, events, rate=rate, count=count)
+            sent = send(settings.kafka.cluster, to, events, rate=rate, count=count, skip=skip)
         typer.echo(f"{number(sent)} sent to {to}", err=True)
 
 
@@ -84,9 +87,9 @@ def fit(
     label: LabelColumn = None,
     zero_based: ZeroBased = False,
     rule: Annotated[str | None, typer.Option(metavar="RULE", help="As the setting; so the next three.")] = None,
-    eta: Annotated[float | None, typer.Option(metavar="NUMBER")] = None,
-    tie: Annotated[str | None, typer.Option(metavar="negative|positive")] = None,
-    start: Annotated[str | None, typer.Option(metavar="zero|random:SEED|FILE")] = None,
+    eta: Annotated[float | None, typer.Option(metavar="NUMBER", help="The learning rate.")] = None,
+    tie: Annotated[str | None, typer.Option(metavar="negative|positive", help="What a score of 0 predicts.")] = None,
+    start: Annotated[str | None, typer.Option(metavar="zero|random:SEED|FILE", help="Where weights begin.")] = None,
     tolerance: Annotated[int, typer.Option(min=0, metavar="N", help="Mistakes in a pass that are few enough.")] = 0,
     max_passes: Annotated[int, typer.Option(min=1, metavar="N", help="Passes at most.")] = 100,
     batch: Annotated[bool, typer.Option("--batch", help="Least squares by batch gradient descent instead.")] = False,
@@ -108,7 +111,8 @@ def fit(
 def suggest(
     ctx: typer.Context,
     file: Annotated[
-        str | None, typer.Argument(metavar="FILE|-", help="JSON lines, CSV or svmlight; .gz too. Else a topic.")
+        str | None,
+        typer.Argument(metavar="FILE|-", help="JSON lines, CSV, svmlight or VW text; .gz too. Else a topic."),
     ] = None,
     topic: Topic = None,
     bootstrap: Bootstrap = None,
@@ -176,7 +180,7 @@ def list_letters(
 @dead_letters.command("show")
 def show_letter(
     ctx: typer.Context,
-    key: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION-OFFSET")],
+    key: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION-OFFSET", help="Its key, as `list` shows it.")],
     topic: Topic = None,
     bootstrap: Bootstrap = None,
 ) -> None:
@@ -189,7 +193,9 @@ def show_letter(
 @dead_letters.command("retry")
 def retry_letters(
     ctx: typer.Context,
-    keys: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC-PARTITION-OFFSET]...")] = None,
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC-PARTITION-OFFSET]...", help="These; or --all.")
+    ] = None,
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     every: Annotated[bool, typer.Option("--all", help="All that were not sent again yet.")] = False,

@@ -46,9 +46,10 @@ RedisUrl = Annotated[
 Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="The service (default: as its settings say).")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="REASON", help="Only those with this reason.")]
 Format = Annotated[
-    Literal["jsonl", "csv", "svmlight"] | None,
+    Literal["jsonl", "csv", "svmlight", "vw"] | None,
     typer.Option(
-        "--format", help="Default: CSV for .csv or with --label, svmlight for .svm, .svmlight and .libsvm, else jsonl."
+        "--format",
+        help="Default: CSV for .csv or with --label, svmlight for .svm, .svmlight and .libsvm, vw for .vw, else jsonl.",
     ),
 ]
 LabelColumn = Annotated[

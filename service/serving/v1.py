@@ -98,7 +98,7 @@ def install(
     async def predict_one_or_many(
         name: str,
         request: Request,
-        explain: bool = False,
+        explain: Annotated[bool, Query(description="add what each feature contributes to the score")] = False,
         top: Annotated[
             int, Query(ge=1, le=MAX_CLASSES, description="so many scores, with three labels and more")
         ] = TOP,

@@ -13,17 +13,17 @@ from service.settings.section import Section, as_value_error, loopback
 class HttpSettings(Section):
     """`[http]`: where predictions are asked for."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(8000, ge=0, le=65535)
+    host: str = Field("127.0.0.1", description="the address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="the port to listen on; 0 takes a free one")
     reuse_port: bool = Field(False, description="other processes that say so too may listen there, and share requests")
     token_file: str | None = Field(None, description="bearer tokens, one a line; who asks needs one, but for probes")
     metrics_token_file: str | None = Field(None, description="others for /metrics; none: those of token_file")
     ssl_certfile: str | None = Field(None, description="the service's certificate and its chain, in PEM; none: no TLS")
     ssl_keyfile: str | None = Field(None, description="its key; none: it is in ssl_certfile")
-    max_body_bytes: int = Field(16 << 20, ge=1)
-    max_instances: int = Field(10_000, ge=1)
-    max_in_flight: int = Field(100, ge=1)
-    max_connections: int = Field(1000, ge=1, description="fewer where the limit of descriptors is too low for them")
+    max_body_bytes: int = Field(16 << 20, ge=1, description="of one request; 413 beyond")
+    max_instances: int = Field(10_000, ge=1, description="predictions that one request may ask for")
+    max_in_flight: int = Field(100, ge=1, description="requests answered at a time; 503 beyond")
+    max_connections: int = Field(1000, ge=1, description="held at a time; fewer where descriptors are too few")
     header_timeout: float = Field(10.0, gt=0, description="seconds for a request's headers to arrive")
     body_timeout: float = Field(10.0, gt=0, description="seconds for a request's body to arrive")
     answer_timeout: float = Field(30.0, gt=0, description="seconds for an answer to be read")

@@ -23,8 +23,8 @@ _SASL_NEEDS: dict[str | None, tuple[str, ...]] = {
 class KafkaSettings(TlsSection):
     """`[kafka]`: where events come from."""
 
-    bootstrap_servers: str = "localhost:9092"
-    group_id: str = Field("perceptron", min_length=1)
+    bootstrap_servers: str = Field("localhost:9092", description="HOST:PORT, or several with commas between them")
+    group_id: str = Field("perceptron", min_length=1, description="the consumer group: its members share the topics")
     session_timeout: float = Field(
         10.0,
         ge=1.0,
@@ -34,18 +34,22 @@ class KafkaSettings(TlsSection):
     watchdog: float = Field(60.0, ge=1.0, description="seconds without a record, though there are more, until we end")
     max_batch_bytes: int = Field(16 << 20, ge=1 << 16, description="a batch that is unpacked to more stops its topic")
     whole_batches: bool = Field(True, description="records are learned from batches as they come, not one by one")
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] = "PLAIN"
-    sasl_username: str | None = None
-    sasl_password: SecretStr | None = None
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="whether the listener wants TLS, and a login"
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] = Field(
+        "PLAIN", description="how the login is made"
+    )
+    sasl_username: str | None = Field(None, description="of PLAIN and SCRAM")
+    sasl_password: SecretStr | None = Field(None, description="of PLAIN and SCRAM")
     sasl_password_file: str | None = None
     oauth_token_url: str | None = Field(
         None, description="where a token is got for client_id and secret (RFC 6749, 4.4)"
     )
-    oauth_client_id: str | None = None
-    oauth_client_secret: SecretStr | None = None
+    oauth_client_id: str | None = Field(None, description="who asks for a token")
+    oauth_client_secret: SecretStr | None = Field(None, description="what it proves itself with")
     oauth_client_secret_file: str | None = None
-    oauth_scope: str | None = None
+    oauth_scope: str | None = Field(None, description="of the token, where its server wants one")
     aws_region: str | None = Field(
         None, description="of an Amazon MSK, whose AWS credentials are found as AWS's own tools do"
     )

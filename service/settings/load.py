@@ -57,8 +57,8 @@ def _matching(patterns: Iterable[str], topic: str) -> str | None:
 class SnapshotSettings(Section):
     """`[snapshots]`: which versions are kept for rollback."""
 
-    keep_every: float = Field(300.0, gt=0)
-    keep: int = Field(12, ge=0)
+    keep_every: float = Field(300.0, gt=0, description="seconds between two versions that are kept for rollback")
+    keep: int = Field(12, ge=0, description="so many are kept; the oldest goes first")
 
 
 class Settings(BaseSettings):
@@ -67,14 +67,17 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="PERCEPTRON_", env_nested_delimiter="__", extra="forbid", allow_inf_nan=False
     )
-    topics: Annotated[list[str], NoDecode] = []
-    learn: bool = True
-    create_topics: bool = False
-    fail_fast: bool = False
-    start_at: str | None = None
-    log: Literal["text", "json"] = "text"
-    reader: Literal["compiled", "decoder"] = "compiled"
-    """What reads usual events: both read the same, the second more slowly, also what is unusual."""
+    topics: Annotated[list[str], NoDecode] = Field(
+        [], description="each is a model of the same name; `^…` is a pattern that finds topics"
+    )
+    learn: bool = Field(default=True, description="false: only follow snapshots and answer; needs no Kafka")
+    create_topics: bool = Field(default=False, description="create topics that are missing, dead letters' too")
+    fail_fast: bool = Field(default=False, description="exit 3 at the start when Kafka or Redis is not there")
+    start_at: str | None = Field(None, description="where a new model begins: earliest, latest or P:OFFSET,…")
+    log: Literal["text", "json"] = Field("text", description="the form of the log's lines")
+    reader: Literal["compiled", "decoder"] = Field(
+        "compiled", description="what reads usual events: both read the same, the second more slowly"
+    )
     kafka: KafkaSettings = KafkaSettings()
     redis: RedisSettings = RedisSettings()
     http: HttpSettings = HttpSettings()

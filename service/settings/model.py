@@ -81,7 +81,10 @@ def _spelt(value: Any) -> Any:
     return value
 
 
-Margin = Annotated[tuple[float, float] | None, BeforeValidator(_of_each_label)]
+Margin = Annotated[
+    tuple[float, float] | None,
+    BeforeValidator(_of_each_label, json_schema_input_type=float | tuple[float, float] | None),
+]
 Average = Literal[False, True, "recent"]
 
 
@@ -89,11 +92,11 @@ class EventSettings(Section):
     """`[models.NAME.event]`: where the parts of an event stand in a record, and what of it is meant: identity."""
 
     features: Pointer = Field("/features", description='a JSON Pointer, as the next three; "" is the whole record')
-    label: Pointer = "/label"
+    label: Pointer = Field("/label", description="must be there")
     weight: Pointer | Literal[False] = Field("/weight", description="false where there is none")
     id: Pointer | Literal[False] = Field("/id", description="false where there is none")
     only: tuple[str, ...] = Field((), description='patterns over flattened names, such as "user.*"; none: all')
-    without: tuple[str, ...] = ()
+    without: tuple[str, ...] = Field((), description="patterns of features to leave out")
     where: dict[Pointer, Label | list[Label]] = Field(
         {}, description="a value, or one of a list, for each pointer; other records are passed over"
     )
@@ -140,28 +143,30 @@ class CandidateSettings(Section):
     tie: Literal["negative", "positive"] | None = None
     average: Annotated[Average | None, BeforeValidator(_spelt)] = None
     half_life: int | None = Field(None, ge=1, le=MAX_HALF_LIFE)
-    serve: Literal["last", "average"] = "last"
+    serve: Literal["last", "average"] = Field("last", description="which of its weights it predicts with")
 
 
 class ModelSettings(Section):
     """`[model]`, the defaults of all models, and `[models.NAME]`. All but the last five is identity."""
 
-    features: Literal["named", "positional", "hashed"] = "named"
-    dimension: int | None = Field(None, ge=1, le=1 << 24)
-    bits: int | None = Field(None, ge=1, le=24)
-    rule: RuleName = "perceptron"
-    eta: float | None = Field(None, gt=0, le=1000)
-    outputs: Literal["bipolar", "binary"] | None = None
-    slope: float | None = Field(None, gt=0, le=1000)
+    features: Literal["named", "positional", "hashed"] = Field("named", description="how features become columns")
+    dimension: int | None = Field(None, ge=1, le=1 << 24, description="how many numbers an event has, of positional")
+    bits: int | None = Field(None, ge=1, le=24, description="of hashed: 2^bits columns")
+    rule: RuleName = Field("perceptron", description="how an event changes the weights")
+    eta: float | None = Field(None, gt=0, le=1000, description="the learning rate; none: the rule's own")
+    outputs: Literal["bipolar", "binary"] | None = Field(None, description="of error-correction: steps by 2η, or by η")
+    slope: float | None = Field(None, gt=0, le=1000, description="of logistic-delta: the sigmoid's steepness")
     margin: Margin = Field(None, description="an update also where y·s <= margin: a number, or [negative, positive]; 0")
-    tie: Literal["negative", "positive"] | None = None
+    tie: Literal["negative", "positive"] | None = Field(
+        None, description="what a score of 0 predicts; none: the rule's"
+    )
     start: str = Field("zero", description='"zero", "random:SEED", or a file that `perceptron export` or `fit` wrote')
     average: Annotated[Average, BeforeValidator(_spelt)] = Field(
         default=False, description='true keeps the mean of the weights too, "recent" one that forgets'
     )
     half_life: int | None = Field(None, ge=1, le=MAX_HALF_LIFE, description="of the recent average, in events; 1,000")
-    weights: dict[str, float] | list[float] | None = None
-    threshold: float | None = None
+    weights: dict[str, float] | list[float] | None = Field(None, description="of threshold-unit: given, never learned")
+    threshold: float | None = Field(None, description="of threshold-unit: positive where w·x is beyond it")
     text: Text = Field("category", description="what strings are, as features: `name=value`, or not there, or a fault")
     event: EventSettings = EventSettings()
     scale: Literal["none", "standard"] = Field(
@@ -170,13 +175,13 @@ class ModelSettings(Section):
     labels: tuple[Label, ...] | None = Field(
         None, description="two, the negative one first, or up to 1,000; then each has weights of its own"
     )
-    max_record_bytes: int = Field(1 << 20, ge=1, le=1 << 30)
-    max_features: int = Field(10_000, ge=1)
-    max_name_bytes: int = Field(256, ge=1)
-    max_columns: int = Field(1 << 20, ge=1, le=MAX_COLUMNS)
-    window: int = Field(1000, ge=1, le=1_000_000)
+    max_record_bytes: int = Field(1 << 20, ge=1, le=1 << 30, description="a larger record is rejected")
+    max_features: int = Field(10_000, ge=1, description="values in an event's features; more are rejected")
+    max_name_bytes: int = Field(256, ge=1, description="of a feature's name; a longer one is rejected")
+    max_columns: int = Field(1 << 20, ge=1, le=MAX_COLUMNS, description="of named; features beyond are ignored")
+    window: int = Field(1000, ge=1, le=1_000_000, description="recent events that figures are taken over")
     serve: str = Field("last", description='which weights answer: "last", "average", or a candidate\'s name')
-    bound: bool = True
+    bound: bool = Field(default=True, description="whether the live mistake bound is kept")
     reference: str | None = Field(None, description="a file of weights, as for `start`")
     candidates: dict[str, CandidateSettings] = Field({}, description="learned side by side with the model, by name")
 

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 class RedisSettings(TlsSection):
     """`[redis]`: where snapshots are kept."""
 
-    url: str = "redis://localhost:6379/0"
-    username: str | None = None
-    password: SecretStr | None = None
+    url: str = Field("redis://localhost:6379/0", description="host, port and database; rediss:// is TLS")
+    username: str | None = Field(None, description="of an ACL user; needs a password")
+    password: SecretStr | None = Field(None, description="beside the URL, so that it holds no secret")
     password_file: str | None = None
     sentinels: Annotated[list[str], NoDecode] = Field(
         [], description="host:port of each; then url has only its scheme and database, as redis:///0"
     )
     sentinel_service: str = Field("perceptron", min_length=1, description="what they call the primary")
-    sentinel_username: str | None = None
+    sentinel_username: str | None = Field(None, description="theirs, where they have one")
     sentinel_password: SecretStr | None = Field(None, description="theirs, where they have one")
     sentinel_password_file: str | None = None
 

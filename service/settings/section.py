@@ -78,7 +78,7 @@ class TlsSection(Section):
     ssl_cafile: str | None = Field(None, description="certificates to trust, in PEM; none: the system's")
     ssl_certfile: str | None = Field(None, description="a client certificate, in PEM")
     ssl_keyfile: str | None = Field(None, description="its key; none: it is in ssl_certfile")
-    ssl_key_password: SecretStr | None = None
+    ssl_key_password: SecretStr | None = Field(None, description="of the key, where it has one")
     ssl_key_password_file: str | None = None
     ssl_check_hostname: bool = Field(True, description="whether the server's certificate must be of the name we use")
 

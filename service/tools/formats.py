@@ -1,4 +1,7 @@
-"""The events of a file, one after the other: JSON lines, CSV or svmlight, gzipped or not, `-` for standard input."""
+"""The events of a file, one after the other: JSON lines, CSV, svmlight or Vowpal Wabbit's text, gzipped or not.
+
+`-` is standard input.
+"""
 
 import csv
 import gzip
@@ -18,11 +21,17 @@ from service.learning.forms import Packed, vector
 from service.learning.identity import Identity
 from service.learning.places import values_at, way
 from service.learning.values import kind
-from service.tools.readers import BadLine, Csv, Format, JsonLines, Svmlight
+from service.tools.readers import BadLine, Csv, Format, JsonLines, Svmlight, VowpalWabbit
 
-Name = Literal["jsonl", "csv", "svmlight"]
+Name = Literal["jsonl", "csv", "svmlight", "vw"]
 Written = Literal["json", "msgpack", "f8"]
-SUFFIXES: dict[str, Name] = {".csv": "csv", ".svm": "svmlight", ".svmlight": "svmlight", ".libsvm": "svmlight"}
+SUFFIXES: dict[str, Name] = {
+    ".csv": "csv",
+    ".svm": "svmlight",
+    ".svmlight": "svmlight",
+    ".libsvm": "svmlight",
+    ".vw": "vw",
+}
 
 
 class Line(NamedTuple):
@@ -149,4 +158,8 @@ def format_of(
         return Csv(identity, label, key)
     if label is not None:
         raise ConfigurationError(f"--label names a column of CSV; the format is {chosen}")
+    if chosen == "vw":
+        if identity.features == "positional":
+            raise ConfigurationError("--format vw has names, and the model's features are positional: take svmlight")
+        return VowpalWabbit(identity, key)
     return Svmlight(identity, key, zero_based) if chosen == "svmlight" else JsonLines(identity, key)

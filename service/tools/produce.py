@@ -6,16 +6,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from itertools import dropwhile, islice
 from typing import Any
 
 import typer
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import MessageSizeTooLargeError
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskProgressColumn, TextColumn
+from rich.text import Text
 
-from service.errors import ConfigurationError, DataError
+from service.errors import ConfigurationError, DataError, DependencyError
 from service.learning.forms import headers_of
 from service.streaming.cluster import Cluster
 from service.tools.formats import Events, Line
@@ -31,8 +32,8 @@ STOP_SECONDS = 3.0
 SHOWN = 10
 
 
-def send(cluster: Cluster, topic: str, events: Events, *, rate: float | None, count: int | None) -> int:
-    """Send the events (the first `count`, `rate` a second) in order and wait for the last; returns how many.
+def send(cluster: Cluster, topic: str, events: Events, *, rate: float | None, count: int | None, skip: int = 0) -> int:
+    """Send the events (`count` after the first `skip`, `rate` a second) in order, wait for the last; returns how many.
 
     Raises DataError with the number of the first bad line; the events before it are sent.
     """
@@ -40,11 +41,15 @@ def send(cluster: Cluster, topic: str, events: Events, *, rate: float | None, co
     def stop(message: str) -> None:
         raise DataError(message) from None
 
-    return asyncio.run(_send(cluster, topic, islice(events.lines(stop), count), events, rate, count))
+    return asyncio.run(_send(cluster, topic, _part(events.lines(stop), skip, count), events, rate, count, skip))
 
 
-def dry_run(events: Events, count: int | None) -> int:
-    """Read and check the events (the first `count` good ones) and send nothing; returns how many are good.
+def _part(lines: Iterator[Line], skip: int, count: int | None) -> Iterator[Line]:
+    return islice(lines, skip, None if count is None else skip + count)
+
+
+def dry_run(events: Events, count: int | None, skip: int = 0) -> int:
+    """Read and check the events (`count` good ones after the first `skip`) and send nothing; returns how many are good.
 
     Prints the first SHOWN bad lines; raises DataError with their number if there are any.
     """
@@ -57,7 +62,7 @@ def dry_run(events: Events, count: int | None) -> int:
             typer.echo(message, err=True)
 
     try:
-        for _ in islice(events.lines(tell), count):
+        for _ in _part(events.lines(tell), skip, count):
             good += 1
     except DataError as error:
         raise DataError(f"{error} ({number(good)} before it good)") from None
@@ -72,7 +77,13 @@ def number(events: int) -> str:
 
 
 async def _send(
-    cluster: Cluster, topic: str, lines: Iterator[Line], events: Events, rate: float | None, count: int | None
+    cluster: Cluster,
+    topic: str,
+    lines: Iterator[Line],
+    events: Events,
+    rate: float | None,
+    count: int | None,
+    skip: int,
 ) -> int:
     if not await cluster.partitions(topic, "Write"):
         raise ConfigurationError(
@@ -83,34 +94,41 @@ async def _send(
     pace = _Pace(rate)
     under_way: deque[Any] = deque()
     sent = 0
-    async with cluster.errors(right="Write"):
-        try:
-            await producer.start()
-            with _progress(None if count else events.size, count) as (progress, task):
-                while (batch := await asyncio.to_thread(batches.get, pace.batch)) is not None:
-                    for line in batch:
-                        await pace.turn()
-                        try:
-                            headers = headers_of(line.value)
-                            under_way.append(await producer.send(topic, line.value, line.key, headers=headers))
-                        except MessageSizeTooLargeError:
-                            await _acknowledged(under_way)
-                            raise DataError(
-                                f"{events.name}, line {line.number}: {len(line.value)} bytes are more than Kafka takes "
-                                f"({number(sent)} before it sent)"
-                            ) from None
-                        sent += 1
-                        while under_way and under_way[0].done():
-                            await under_way.popleft()
-                        await _acknowledged(under_way, pace.unacknowledged)
-                    if batch:
-                        progress.update(task, completed=sent if count else batch[-1].position, events=sent)
-                await _acknowledged(under_way)
-        finally:
-            await _stop(producer)
-            if (this := asyncio.current_task()) and this.cancelling():
-                unknown = sum(not f.done() or f.cancelled() or f.exception() is not None for f in under_way)
-                typer.echo(f"interrupted: {number(sent - unknown)} sent to {topic}", err=True)
+    try:
+        async with cluster.errors(right="Write"):
+            try:
+                await producer.start()
+                with _progress(None if count else events.size, count) as (progress, task):
+                    while (batch := await asyncio.to_thread(batches.get, pace.batch)) is not None:
+                        for line in batch:
+                            await pace.turn()
+                            try:
+                                headers = headers_of(line.value)
+                                under_way.append(await producer.send(topic, line.value, line.key, headers=headers))
+                            except MessageSizeTooLargeError:
+                                await _acknowledged(under_way)
+                                raise DataError(
+                                    f"{events.name}, line {line.number}: {len(line.value)} bytes are more than Kafka "
+                                    f"takes ({number(sent)} before it sent)"
+                                ) from None
+                            sent += 1
+                            while under_way and under_way[0].done():
+                                await under_way[0]
+                                under_way.popleft()
+                            await _acknowledged(under_way, pace.unacknowledged)
+                        if batch:
+                            progress.update(task, completed=sent if count else batch[-1].position, events=sent)
+                    await _acknowledged(under_way)
+            finally:
+                await _stop(producer)
+    except DependencyError as error:
+        if done := sent - len(_unknown(under_way)):
+            raise DependencyError(f"{error} ({number(done)} sent; --skip {skip + done} goes on)", "kafka") from None
+        raise
+    except asyncio.CancelledError:
+        done = sent - len(_unknown(under_way))
+        typer.echo(f"interrupted: {number(done)} sent to {topic}; --skip {skip + done} goes on", err=True)
+        raise
     if batches.error is not None:
         raise DataError(f"{batches.error} ({number(sent)} before it sent)") from None
     return sent
@@ -125,6 +143,11 @@ async def _acknowledged(under_way: deque[Any], rest: int = 0) -> None:
         async with asyncio.timeout(ANSWER_SECONDS):
             await under_way[0]
         under_way.popleft()
+
+
+def _unknown(under_way: deque[Any]) -> list[Any]:
+    """From the first that was not acknowledged on: of those behind it some may be there, and are sent twice."""
+    return list(dropwhile(lambda f: f.done() and not f.cancelled() and f.exception() is None, under_way))
 
 
 async def _stop(producer: AIOKafkaProducer) -> None:
@@ -192,12 +215,19 @@ class _Batches:
         return batch or (None if self._ended else [])
 
 
+class _Rate(ProgressColumn):
+    """Events a second since the start."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.fields['events'] / task.elapsed:,.0f}/s" if task.elapsed else "")
+
+
 class _progress:  # noqa: N801 - a context manager used once, named like a function
     """A bar over the file's bytes or the wanted count, or the count so far; only on a terminal."""
 
     def __init__(self, size: int | None, count: int | None) -> None:
         self._total = size or count
-        columns: list[Any] = [SpinnerColumn(), TextColumn("{task.fields[events]} events")]
+        columns: list[Any] = [SpinnerColumn(), TextColumn("{task.fields[events]} events"), _Rate()]
         columns += [BarColumn(), TaskProgressColumn()] if self._total else []
         console = Console(stderr=True)
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal)

@@ -37,7 +37,7 @@ NOWHERE = "127.0.0.1:1"
         (["run", "--topics", "x"], "No such option: --topics"),
         (["run", "-p", "http"], "see perceptron run --help"),
         (["produce"], "Missing argument 'FILE|-'; see perceptron produce --help"),
-        (["produce", "-", "--format", "xml"], "'xml' is not one of 'jsonl', 'csv', 'svmlight'"),
+        (["produce", "-", "--format", "xml"], "'xml' is not one of 'jsonl', 'csv', 'svmlight', 'vw'"),
         (["dead-letters", "list", "--limit", "0"], "see perceptron dead-letters list --help"),
     ],
 )

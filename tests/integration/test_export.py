@@ -143,7 +143,7 @@ def export(service: Running, model: str, *arguments: str, cwd: Path) -> Any:
 def matrix(about: Any, instances: list[Any]) -> Any:
     """The instances as the JSON says that they become columns, strings made names."""
     if about["features"]["mode"] != "positional":
-        flat = _readme()["flat"]
+        flat = _page()["flat"]
         strings = ({f"{k}={v}" if isinstance(v, str) else k: v for k, v in flat(x)} for x in instances)
         instances = [{k: 1 if isinstance(v, str) else v for k, v in x.items()} for x in strings]
     if about["features"]["mode"] == "hashed":
@@ -187,7 +187,7 @@ def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, mo
     assert set(labels) == set(LABELS.get(model, (-1, 1)))
     x = matrix(about, instances)
     close: Any = {"rtol": 1e-9, "atol": 1e-12}
-    given = x if model in ROWS else [dict(_readme()["flat"](one)) for one in instances]
+    given = x if model in ROWS else [dict(_page()["flat"](one)) for one in instances]
     np.testing.assert_allclose(fitted.decision_function(given), scores, **close)
     assert fitted.predict(given).tolist() == labels
     shown = x
@@ -272,7 +272,7 @@ def test_classes_answer_as_the_service_does(redis: Server, tmp_path: Path, model
         assert set(told) == set(labels)
     close: Any = {"rtol": 1e-9, "atol": 1e-12}
     x = matrix(about, instances)
-    given = x if model == "rows" else [dict(_readme()["flat"](one)) for one in instances]
+    given = x if model == "rows" else [dict(_page()["flat"](one)) for one in instances]
     np.testing.assert_allclose(fitted.decision_function(given), scores, **close)
     assert fitted.predict(given).tolist() == told
     shown = x
@@ -388,21 +388,20 @@ def test_a_file_is_whole_or_as_it_was(service: Running, tmp_path: Path) -> None:
 
 
 def _blocks() -> list[str]:
-    """The commands and the Python of the README's section."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    section = readme.partition("### Out to scikit-learn and ONNX")[2]
-    return re.findall(r"^```(?:sh|python)\n(.*?)^```", section, re.MULTILINE | re.DOTALL)[:2]
+    """The commands and the Python of docs/export.md."""
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    return re.findall(r"^```(?:sh|python)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
 @cache
-def _readme() -> dict[str, Any]:
-    """What the README's Python defines."""
+def _page() -> dict[str, Any]:
+    """What the page's Python defines."""
     names: dict[str, Any] = {}
     exec(_blocks()[1].partition("events = ")[0], names)  # noqa: S102 - our own page
     return names
 
 
-def test_the_readme_s_export_runs(service: Running, tmp_path: Path) -> None:
+def test_the_page_s_export_runs(service: Running, tmp_path: Path) -> None:
     """Its commands and its Python, on a model of ours: both print the label that the service gives."""
     shell, python = _blocks()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

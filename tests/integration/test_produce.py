@@ -147,6 +147,7 @@ def test_produce_shows_progress_on_a_terminal(kafka: Server, topic: str, tmp_pat
     os.close(parent)
     assert process.wait() == 0
     assert b"3000 events" in shown
+    assert re.search(rb"[1-9][\d,]*/s", shown)
     assert b"100%" in shown
 
 
@@ -225,6 +226,17 @@ def test_count_ends_although_the_input_goes_on(kafka: Server, topic: str, tmp_pa
     assert len(asyncio.run(read_all(kafka, topic))) == 2
 
 
+def test_skip_goes_on_where_it_ended(kafka: Server, topic: str, tmp_path: Path) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    events = [event({"a": i}, 1) for i in range(9)]
+    for part in (["--count", "4"], ["--skip", "4", "--count", "3"], ["--skip", "7"], ["--skip", "9"]):
+        done = perceptron(
+            "produce", "-", "-t", topic, "-b", kafka.address, *part, stdin=b"\n".join(events), cwd=tmp_path
+        )
+        assert done.returncode == 0
+    assert [r.value for r in asyncio.run(read_all(kafka, topic))] == events
+
+
 def test_ctrl_c_ends_a_slow_pace_at_once_and_says_what_was_sent(kafka: Server, topic: str, tmp_path: Path) -> None:
     asyncio.run(create_topic(kafka, topic))
     with producing("-t", topic, "-b", kafka.address, "--rate", "0.01", cwd=tmp_path) as process:
@@ -235,7 +247,7 @@ def test_ctrl_c_ends_a_slow_pace_at_once_and_says_what_was_sent(kafka: Server, t
         wait(lambda: asyncio.run(read_all(kafka, topic)), "the first event is there")
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
-        assert process.stderr.read().decode() == f"interrupted: 1 event sent to {topic}\n"
+        assert process.stderr.read().decode() == f"interrupted: 1 event sent to {topic}; --skip 1 goes on\n"
 
 
 @pytest.mark.parametrize("ending", ["interrupted", "given up"])
@@ -267,9 +279,12 @@ def test_a_kafka_that_hangs_is_given_up(own_kafka: Server, topic: str, tmp_path:
             kafka.process.send_signal(signal.SIGCONT)
         said = process.stderr.read().decode()
     if ending == "interrupted":
-        assert (code, said) == (130, f"interrupted: 1 event sent to {topic}\n")
+        assert (code, said) == (130, f"interrupted: 1 event sent to {topic}; --skip 1 goes on\n")
     else:
-        assert (code, said) == (3, f"perceptron: Kafka at {kafka.address}: no answer in time\n")
+        assert (code, said) == (
+            3,
+            f"perceptron: Kafka at {kafka.address}: no answer in time (1 event sent; --skip 1 goes on)\n",
+        )
 
 
 def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
@@ -279,6 +294,7 @@ def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
     done = perceptron(*command, "--key", "u", "--rate", "1", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1200 events good; nothing was sent\n", "")
     assert perceptron(*command, "--key", "u", "--count", "7", cwd=tmp_path).stdout.startswith("7 events good")
+    assert perceptron(*command, "--key", "u", "--skip", "1195", cwd=tmp_path).stdout.startswith("5 events good")
     # Without a key, u is a feature: a text.
     assert perceptron(*command, cwd=tmp_path).stdout.startswith("1200 events good")
     done = perceptron(*command, cwd=tmp_path, env={"PERCEPTRON_MODEL__TEXT": "reject"})

@@ -191,4 +191,4 @@ async def test_the_least_version_is_said() -> None:
     with pytest.raises(ConfigurationError, match=rf"is version 3\.2\.6: the least is {least}"):
         await needs._settings(Old("3.2.6"), "here:1")
     assert await needs._settings(Old(f"{least}.1"), "here:1") == []
-    assert f"Redis {least} or later" in (Path(__file__).parents[2] / "README.md").read_text()
+    assert f"Redis {least} or later" in (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()

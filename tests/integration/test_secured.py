@@ -20,8 +20,7 @@ from tests.certificates import Certificates
 from tests.conftest import DEADLINE, Run, create_topic, event, one_line, perceptron, wait
 from tests.secured import LISTENERS, MECHANISMS, Secured, password, secured
 
-README = Path(__file__).parents[2] / "README.md"
-DOCUMENT = README.parent / "docs" / "security.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
 NOT_TLS = "TLS: the listener ended the handshake: if it has no TLS, set kafka.security_protocol = "
 IS_TLS = "TLS: the listener speaks TLS: set kafka.security_protocol = "
 NO_SASL = "SASL: the listener asks for none: set kafka.security_protocol = "
@@ -163,11 +162,11 @@ def test_commands_say_so_in_one_line(
         assert said in (one_line(done.stderr) if command[0] != "run" else done.stderr.splitlines()[-1])
 
 
-async def test_the_readme_leads_to_a_secured_kafka(
+async def test_the_page_leads_to_a_secured_kafka(
     broker: Secured, redis: Server, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its settings with another address and topic, first with a wrong password, then without a right."""
-    text = README.read_text().partition("## A Kafka that asks who you are")[2].partition("\n## ")[0]
+    text = DOCUMENT.read_text().partition("### A listener that asks who you are")[2].partition("\n## ")[0]
     block, said = (part.replace("broker.example:9093", broker.address("SASLTLS")).replace("churn", topic)
                    for part in re.findall(r"```(?:toml|text)\n(.*?)```", text, re.DOTALL))  # fmt: skip
     for name in (topic, f"{topic}.dead-letters"):

@@ -2,15 +2,26 @@
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
+from service.errors import ConfigurationError
+from service.settings.http import HttpSettings
+from service.settings.kafka import KafkaSettings
+from service.settings.load import load
+from service.settings.redis import RedisSettings
+
 TESTS = Path(__file__).parent
 DOCS = TESTS.parents[1] / "docs"
+PAGES = [*(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md")), *sorted(DOCS.glob("*.md"))]
 SIXTEEN = list(range(1, 17))
+GENERATOR: Any = runpy.run_path(str(DOCS / "generate.py"))
 
 
 def _rows() -> list[tuple[int, str, str]]:
@@ -51,14 +62,19 @@ def test_every_fault_has_a_row_and_every_row_a_test() -> None:
     assert not faults - named
 
 
-def test_what_you_see_is_what_is_said() -> None:
-    """Every phrase that a row quotes, as far as it is no metric and not the words of a server."""
-    texts = [
+def _texts() -> list[str]:
+    """All that the service can say."""
+    return [
         node.value
         for file in (DOCS.parent / "service").rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
+
+
+def test_what_you_see_is_what_is_said() -> None:
+    """Every phrase that a row quotes, as far as it is no metric and not the words of a server."""
+    texts = _texts()
     seen = [line.split(" | ")[2] for line in _table_lines() if "`test_" in line]
     phrases = {
         part.strip(" ,")
@@ -71,11 +87,104 @@ def test_what_you_see_is_what_is_said() -> None:
     assert [p for p in sorted(phrases) if not any(p.strip('"') in text for text in texts)] == []
 
 
+def test_each_page_quotes_what_is_said() -> None:
+    """A line of the log or of an error that troubleshooting and operations quote: words with spaces between them."""
+    texts = _texts()
+    for page in ("troubleshooting.md", "operations.md"):
+        prose = re.sub(r"^```.*?^```", "", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+        quoted = re.findall(r"`([a-z]+(?: [\w.-]+)+)`", prose)
+        said = [one for one in quoted if not re.match("perceptron |appendonly|maxmemory|content-type", one)]
+        assert said or page == "operations.md"
+        assert [one for one in said if not any(one in text for text in texts)] == []
+
+
 def _table_lines() -> list[str]:
     """The lines of the tables of faults, and of harms."""
     faults = (DOCS / "guarantees.md").read_text().split("## What stops a model")[0]
     text = faults + (DOCS / "security.md").read_text()
     return [line for line in text.splitlines() if line.startswith("|")]
+
+
+def _anchors(page: Path) -> set[str]:
+    """What a link into a page may lead to."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {"", *(re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not link.startswith("http"):
+            file, _, anchor = link.partition("#")
+            to = page.parent / file if file else page
+            assert to.exists(), f"{page.name}: {link}"
+            assert not anchor or anchor in _anchors(to), f"{page.name}: {link}"
+
+
+@pytest.mark.parametrize("drawing", ["event", "save"])
+def test_a_drawing_is_for_light_and_dark_and_stands_on_its_page(drawing: str) -> None:
+    root = ElementTree.parse(DOCS / f"{drawing}.svg").getroot()  # noqa: S314 - our own
+    space = "{http://www.w3.org/2000/svg}"
+    assert all(root.findtext(space + part) for part in ("title", "desc"))
+    assert "@media (prefers-color-scheme: dark)" in (root.findtext(f"{space}style") or "")
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    for text in root.iter(f"{space}text"):
+        assert 0 < float(text.attrib["x"]) < width, text.text
+        assert 0 < float(text.attrib["y"]) < height, text.text
+    assert f"]({drawing}.svg)" in (DOCS / "how-it-works.md").read_text()
+
+
+def test_the_index_has_every_page() -> None:
+    linked = set(re.findall(r"^\| \[([\w-]+\.md)\]", (DOCS / "README.md").read_text(), re.MULTILINE))
+    assert linked == {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+
+
+def test_the_readmes_figures_are_those_that_were_measured() -> None:
+    table = (DOCS.parent / "README.md").read_text().partition("| median |\n")[2].partition("\n\n")[0]
+    figures = re.findall(r"\| ([^|]+) \|$", table, re.MULTILINE)
+    assert len(figures) == 6
+    for figure in figures:
+        assert figure in (DOCS / "performance.md").read_text(), f"{figure}: docs/performance.md has no such figure"
+
+
+@pytest.mark.parametrize("page", GENERATOR["PAGES"])
+def test_a_page_that_code_writes_is_what_it_writes_now(page: str) -> None:
+    text = GENERATOR["PAGES"][page]()
+    assert text == (DOCS / f"{page}.md").read_text(), "stale: run python -m docs.generate"
+    for line in text.splitlines():
+        assert not line.endswith("|  |"), f"nothing says what it is: {line}"
+
+
+def test_the_settings_file_that_is_shown_is_valid(tmp_path: Path) -> None:
+    """And has the defaults, where it does not say otherwise."""
+    file = tmp_path / "perceptron.toml"
+    file.write_text((DOCS / "configuration.md").read_text().partition("```toml\n")[2].partition("```")[0])
+    settings = load(str(file), {})
+    defaults = load(str(file), {"models": {"churn": {"labels": None}}})
+    assert settings.models["churn"].labels == (0, 1)
+    assert defaults.kafka == settings.kafka == KafkaSettings()
+    assert settings.http == HttpSettings()
+    assert settings.redis == RedisSettings()
+
+
+def test_each_variable_of_the_environment_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no value of it may be said of it; that there is no such setting may not."""
+    names = re.findall(r"`(PERCEPTRON_\w+__\w+|PERCEPTRON_[A-Z_]+)` \|", (DOCS / "configuration.md").read_text())
+    assert len(names) > 70
+    for name in [*names, "PERCEPTRON_KAFKA__SSL_KEY_PASSWORD_FILE"]:
+        with monkeypatch.context() as one:
+            one.setenv(name, "none-of-it")
+            assert _said().count("no such setting") == 0, name
+    monkeypatch.setenv("PERCEPTRON_KAFKA__GROUP", "none-of-it")
+    assert "no such setting" in _said()
+
+
+def _said() -> str:
+    """What the settings' loader has to say."""
+    try:
+        return "; ".join(load(None, {"topics": ["churn"]}).ignored)
+    except ConfigurationError as error:
+        return str(error)
 
 
 @pytest.mark.long

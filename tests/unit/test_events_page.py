@@ -1,4 +1,4 @@
-"""docs/events.md and the README's events, run: what they show of settings, records and requests is what happens.
+"""docs/events.md, run: what it shows of settings, records and requests is what happens.
 
 A section is read from its beginning, with the default settings. A `toml` block sets its last model. A `json` block has
 records, and the `text` block after it what becomes of each, with an empty line between. An `http` block is a request
@@ -35,8 +35,7 @@ pytestmark = pytest.mark.usefixtures("reading")
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "events.md").read_text()
-README = (ROOT / "README.md").read_text()
-FILES = {"svmlight": ".svm", "csv": ".csv"}
+FILES = {"svmlight": ".svm", "csv": ".csv", "vw": ".vw"}
 
 Becomes = tuple[str, list[tuple[str, float]]]
 """What becomes of a record: its first line, and its features."""
@@ -59,10 +58,7 @@ def _sections(page: str) -> dict[str, list[Block]]:
     return found
 
 
-_EVENTS = README.partition("\n## Events\n")[2].partition("\n## ")[0]
-SECTIONS = {f"events.md: {title}": blocks for title, blocks in _sections(PAGE).items()} | {
-    "README.md": _sections(_EVENTS).get("", [])
-}
+SECTIONS = _sections(PAGE)
 
 
 def _table(*header: str) -> list[list[str]]:
@@ -197,13 +193,12 @@ def test_what_is_shown_is_what_happens(title: str, tmp_path: Path) -> None:
 def test_the_page_has_all_its_kinds_of_blocks() -> None:
     """And so no block of another name is passed by, nor is none found at all."""
     count = dict.fromkeys(("toml", "json", "text", "http", "python", *FILES), 0)
-    for title, blocks in SECTIONS.items():
-        for block in blocks if title.startswith("events.md") else []:
+    for blocks in SECTIONS.values():
+        for block in blocks:
             count[block.language] += 1
     assert sum(count.values()) == PAGE.count("```") / 2
     assert min(count.values()) >= 1
     assert count["json"] == count["text"] >= 15
-    assert {block.language for block in SECTIONS["README.md"]} == {"toml", "json", "text"}
 
 
 @pytest.mark.parametrize(
@@ -233,7 +228,7 @@ def test_each_way_to_read_strings_has_a_row() -> None:
 
 
 def test_each_example_is_rejected_for_its_reason(tmp_path: Path) -> None:
-    (toml,) = (block.text for block in SECTIONS["events.md: Rejected records"])
+    (toml,) = (block.text for block in SECTIONS["Rejected records"])
     models = _models(toml, tmp_path)
     rows = _table("reason", "what is wrong", "a record")
     assert [_quoted(reason)[0] for reason, _, _ in rows] == list(REASONS)
@@ -266,7 +261,7 @@ def test_the_limits_are_the_defaults() -> None:
 
 def test_the_default_places_are_shown(tmp_path: Path) -> None:
     """The first block of their section is what stands where nothing is set."""
-    toml = SECTIONS["events.md: Where things stand"][0].text
+    toml = SECTIONS["Where things stand"][0].text
     (model,) = _models(toml, tmp_path).values()
     assert model.event == EventSettings()
     assert all(f"{name} = " in toml for name in ("features", "label", "weight", "id"))
@@ -289,7 +284,6 @@ def test_links_within_the_page_lead_somewhere() -> None:
     links = re.findall(r"\]\((?!http)([^)]+)\)", PAGE)
     assert [link for link in links if link.startswith("#") and link[1:] not in titles] == []
     assert [link for link in links if link[0] != "#" and not (ROOT / "docs" / link).is_file()] == []
-    assert {"", *(f"#{title}" for title in titles)} >= set(re.findall(r"\]\(docs/events\.md([^)]*)\)", README))
 
 
 def _deep(begin: str, innermost: str, end: str, times: int, name: str = "features") -> str:

@@ -260,8 +260,8 @@ def _certificate() -> tuple[str, str]:
     return certificate, private
 
 
-def test_the_readme_names_every_secret_and_its_keys(made: list[Any]) -> None:
-    text = (FOLDER.parent / "README.md").read_text()
+def test_the_page_names_every_secret_and_its_keys(made: list[Any]) -> None:
+    text = (FOLDER.parents[1] / "docs" / "deploy.md").read_text()
     for deployment in _of(made, "Deployment").values():
         for source in deployment["spec"]["template"]["spec"]["volumes"][0]["projected"]["sources"]:
             if secret := source.get("secret"):

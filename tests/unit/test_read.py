@@ -289,6 +289,7 @@ def test_a_key_is_found_where_it_is_named(
         ("x.csv.gz", {"label": "y"}, "Csv"),
         ("-", {"name": "svmlight"}, "Svmlight"),
         ("x.csv", {}, "Csv"),
+        ("x.vw.gz", {}, "VowpalWabbit"),
         ("x.svm", {"name": "csv"}, "Csv"),
         ("x", {"name": "svmlight", "label": "y"}, "--label names a column of CSV; the format is svmlight"),
         ("x.svm", {"zero_based": True}, "--zero-based is for svmlight and a positional model"),
@@ -308,11 +309,58 @@ def test_any_bytes_are_read_or_named(tmp_path_factory: pytest.TempPathFactory, r
     """No input ends in anything but events, bad lines and DataError, whatever the format."""
     path = tmp_path_factory.mktemp("any") / "file"
     path.write_bytes(raw)
-    hows: list[dict[str, Any]] = [SVM, {"key": "id"}, {**SVM, "key": "1"}, {"name": "csv", "label": "0"}]
+    hows: list[dict[str, Any]] = [
+        SVM,
+        {"key": "id"},
+        {**SVM, "key": "1"},
+        {"name": "csv", "label": "0"},
+        {"name": "vw"},
+    ]
     for how in hows:
         for identity in (NAMED, THREE, Identity(event=AFTER), Identity(event=Places(features=""))):
             try:
                 lines, _ = read(path, identity, **how)
+            except ConfigurationError:
+                assert (how, identity) == ({"name": "vw"}, THREE)
+                continue
             except DataError:
                 continue
             assert all({identity.event.features[1:] or "label"} <= set(e) for e in events(lines))
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("1 | a:2 b", {"features": {"a": 2.0, "b": 1.0}, "label": 1}),
+        ("-1 0.5 'ad7|user age:31 nl |page:2 x y:3", {
+            "features": {"user": {"age": 31.0, "nl": 1.0}, "page": {"x": 2.0, "y": 6.0}},
+            "label": -1, "weight": 0.5, "id": "ad7",
+        }),
+        ("1 ad7| a a:2", {"features": {"a": 3.0}, "label": 1, "id": "ad7"}),
+        ("1 2 |n a |n b", {"features": {"n": {"a": 1.0, "b": 1.0}}, "label": 1, "weight": 2.0}),
+        ("1 |", {"features": {}, "label": 1}),
+        ("| a", "expected a label before '|'"),
+        ("1 a b", "expected '|' before the features"),
+        ("1 2 3 | a", "expected LABEL [IMPORTANCE] ['TAG] before '|', got '1 2 3'"),
+        ("1:0.5 | a", "expected LABEL [IMPORTANCE] ['TAG] before '|', got '1:0.5'"),
+        ("1 0 | a", "importance: expected a positive number, got '0'"),
+        ("1 | a:x", "feature 'a': expected a number, got 'x'"),
+        ("1 |n:inf a", "namespace 'n': expected a finite number, got 'inf'"),
+        ("1 | :3", "expected NAME or NAME:VALUE, got ':3'"),
+        ("1 | n |n a", "'n' is a feature and a namespace"),
+        ("1 |n a | n", "'n' is a namespace and a feature"),
+    ],
+)  # fmt: skip
+def test_vowpal_wabbits_text_is_read_or_named(tmp_path: Path, line: str, expected: Any) -> None:
+    path = tmp_path / "x.vw"
+    path.write_text(line + "\n")
+    lines, bad = read(path, NAMED)
+    assert (events(lines) or bad[0]) == (f"line 1: {expected}" if isinstance(expected, str) else [expected])
+
+
+def test_a_key_of_vowpal_wabbits_text(tmp_path: Path) -> None:
+    path = tmp_path / "x.vw"
+    path.write_text("1 'u7|user id:3 a\n")
+    for key, found in (("tag", b"u7"), ("user.id", b"3.0")):
+        assert [line.key for line in read(path, NAMED, key=key)[0]] == [found]
+    assert "--key id" in read(path, NAMED, key="id")[1][0]

@@ -1,0 +1,386 @@
+"""The pages that code knows best: `python -m docs.generate` writes them; a test fails when one is stale.
+
+api.md is what `/openapi.json` says, configuration.md what the settings' classes do, cli.md the command, metrics.md what
+a scrape has. Each row is what the code says of itself, so a better text is a better description there.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator
+from inspect import cleandoc
+from itertools import groupby
+from pathlib import Path
+from typing import Any, cast
+
+import typer
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics import MetricWrapperBase
+from pydantic import BaseModel
+
+from service.cli import app as command
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.monitoring.metrics import Figures, Metrics
+from service.serving.app import Limits, create_app
+from service.serving.models import Models, given
+from service.serving.report import Description
+from service.settings.http import HttpSettings
+from service.settings.kafka import KafkaSettings
+from service.settings.load import Settings, SnapshotSettings
+from service.settings.model import CandidateSettings, EventSettings, ModelSettings
+from service.settings.redis import RedisSettings
+from service.settings.section import TlsSection
+from service.snapshots.store import RedisStore
+
+FOLDER = Path(__file__).parent
+MADE = "<!-- Made by `python -m docs.generate`: change the code that it reads. -->"
+
+API = f"""\
+# The HTTP API
+
+{MADE}
+
+A running service has the same as a document for programs at `/openapi.json`, and as a page at `/docs`. For browsers
+there is [the page at `/`](page.md).
+
+With `http.token_file` every request but `/livez` and `/readyz` needs the header `authorization: Bearer TOKEN`
+([security.md](security.md#who-may-ask)). What features are stands in [events.md](events.md#over-http).
+
+An error is a problem document (RFC 9457) of the type `application/problem+json`. It never has what was sent. Beside
+what each route lists, any request may end with 401 (a token is needed), 500 (a defect; the log says why) or 503 (the
+service ends). A 503 has `retry-after`.
+"""
+
+CONFIGURATION = f"""\
+# Configuration
+
+{MADE}
+
+A setting comes from the first of these that has it: a flag of the command, an environment variable, the settings
+file, the default. The file is `perceptron.toml` in the working folder, or `-c FILE`, or `PERCEPTRON_CONFIG`.
+`perceptron config` shows each value and where it came from.
+
+In the environment two underscores go one level down: `PERCEPTRON_KAFKA__GROUP_ID` is `group_id` in the table `[kafka]`.
+Lists and tables are JSON there, but for `topics` and `redis.sentinels`, which take commas. A model's own settings are
+`PERCEPTRON_MODELS__NAME__…`, where its name is in small letters.
+
+A topic that begins with `^` is a regular expression: every topic it finds is learned, as it comes to exist, with the
+settings of `[models."^clicks-"]`.
+
+A secret can be the setting itself, or stand in a file of one line that the same name with `_file` says. Files are read
+again when a connection is made.
+
+A settings file, with what is set most often at its defaults:
+
+```toml
+topics = ["churn"]                     # each topic is a model of the same name; "^clicks-" is a pattern
+learn = true                           # false: only follow snapshots and serve; needs no Kafka
+create_topics = false
+reader = "compiled"                    # "decoder": events are read the same, more slowly
+[kafka]
+bootstrap_servers = "localhost:9092"
+group_id = "perceptron"
+max_batch_bytes = 16_777_216           # a compressed batch that is unpacked to more stops its topic, by name
+whole_batches = true                   # false: records come from the client one by one, which costs more
+[redis]
+url = "redis://localhost:6379/0"
+[http]
+host = "127.0.0.1"
+port = 8000
+# token_file = "tokens"                # bearer tokens, one a line: then who asks needs one, but for probes
+# ssl_certfile = "service.pem"         # HTTPS, with ssl_keyfile; files that change need no restart
+max_in_flight = 100                    # requests at a time; more are refused with 503
+reuse_port = false                     # true: several processes share the port; see scaling.md
+max_connections = 1000                 # beyond them the longest idle ones end; see security.md
+[models.churn]                         # [model] holds the defaults of all
+features = "named"                     # "positional" with dimension = 20; "hashed" with bits = 20
+rule = "perceptron"                    # or error-correction, half-step, lms, logistic-delta, threshold-unit
+eta = 1.0                              # each rule has its own default
+# margin = [0, 100]                    # of perceptron: finds more positives where they are rare
+average = false                        # true keeps their mean too, "recent" one that forgets; serve = "average"
+labels = [0, 1]                        # negative, positive; or up to 1,000, each with weights of its own
+# serve = "logistic"                   # who answers: last, average, or a candidate
+[models.churn.candidates.logistic]     # learned side by side, from the same events: model.md
+rule = "logistic-delta"                # or another eta, margin, average
+[models.churn.event]                   # where things stand in a record: events.md
+label = "/label"
+```
+"""
+
+CLI = f"""\
+# The command
+
+{MADE}
+
+`perceptron` is one command with others in it. Results go to standard output; logs, progress and errors to standard
+error.
+An error is one line that says what to do. `NO_COLOR` has none of the colours.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | failed |
+| 2 | usage or settings |
+| 3 | Kafka, Redis or the service cannot be reached |
+| 4 | a check found a difference |
+| 130 | Ctrl-C |
+
+Options of `perceptron` itself stand before the command's name: `perceptron -c FILE run`.
+"""
+
+METRICS = f"""\
+# Metrics
+
+{MADE}
+
+`GET /metrics` has them in Prometheus' text format. [dashboards.md](dashboards.md) shows them, and
+[alerts.md](alerts.md) says when they are worth waking somebody. `process_…` and `python_info`, of the Prometheus
+client, are there too.
+
+| kept | what it means |
+|---|---|
+| durable | As of the last accepted snapshot: over restarts it goes on, and nothing counts twice. |
+| now | Read at the scrape. |
+| process | What the process itself did since it began. |
+
+| by | who exports it |
+|---|---|
+| learner | The process that learns the model, alone. |
+| all | Each process that answers for the model. |
+"""
+
+
+def table(head: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown; nothing, where it has no rows."""
+    lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *lines, "", ""]) if lines else ""
+
+
+def block(title: str, value: Any) -> str:
+    """A value as JSON, under its title: a long object has a line for each member."""
+    text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, dict) and len(text) > 110:
+        lines = (f"  {json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in value.items())
+        text = "{\n" + ",\n".join(lines) + "\n}"
+    return f"{title}:\n\n```json\n{text}\n```\n\n"
+
+
+def configuration() -> str:
+    """Every setting, by its table in the file."""
+    parts = [CONFIGURATION]
+    for title, words, prefix, section in (
+        ("At the top", "What the process does.", "", Settings),
+        ("`[kafka]`", "Where events come from.", "KAFKA__", KafkaSettings),
+        ("`[redis]`", "Where snapshots are kept.", "REDIS__", RedisSettings),
+        ("`[http]`", "Where predictions are asked for.", "HTTP__", HttpSettings),
+        ("`[snapshots]`", "Which versions are kept for rollback.", "SNAPSHOTS__", SnapshotSettings),
+        (
+            "`[model]` and `[models.NAME]`",
+            "How a model learns and answers: the defaults of all, and a model's own. All but `window`, `serve`, "
+            "`bound`, `reference` and `candidates` is the model's identity:\na stored model is not continued "
+            "under another one.",
+            "MODEL__",
+            ModelSettings,
+        ),
+        (
+            "`[models.NAME.event]`",
+            "Where the parts of an event stand in a record: [events.md](events.md#where-things-stand). Identity too.",
+            "MODEL__EVENT__",
+            EventSettings,
+        ),
+        (
+            "`[models.NAME.candidates.CANDIDATE]`",
+            "What learns beside the model, from the same events: [model.md](model.md#candidates). What is not set is "
+            "as\nthe model has it; what belongs to a rule is another rule's own default.",
+            "MODEL__CANDIDATES__CANDIDATE__",
+            CandidateSettings,
+        ),
+    ):
+        head = ("setting", "default", "values", "environment", "what it does")
+        parts.append(f"## {title}\n\n{words}\n\n" + table(head, _settings(section, prefix)).rstrip() + "\n")
+    return "\n".join(parts)
+
+
+def _settings(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, ...]]:
+    schema = section.model_json_schema()
+    # What its base has, of TLS, comes behind its own.
+    names = sorted(schema["properties"], key=lambda name: name in TlsSection.model_fields)
+    for name in names:
+        field = schema["properties"][name]
+        if "$ref" in field or name in {"model", "models"} or name.removesuffix("_file") in _secrets(schema) - {name}:
+            continue  # a table of its own; the file of a secret
+        what = field.get("description") or ModelSettings.model_fields[name].description or ""
+        if name in _secrets(schema):
+            what += f"; a secret: or `{name}_file`"
+        default = "" if field.get("default") is None else f"`{json.dumps(field['default'], ensure_ascii=False)}`"
+        yield f"`{name}`", default, _values(field, schema), f"`PERCEPTRON_{prefix}{name.upper()}`", what
+
+
+def _secrets(schema: Any) -> set[str]:
+    """The settings that may stand in a file."""
+    return {name for name in schema["properties"] if f"{name}_file" in schema["properties"]}
+
+
+def _values(field: Any, schema: Any) -> str:
+    """What a setting may be."""
+    if "anyOf" in field:
+        return " or ".join(dict.fromkeys(filter(None, (_values(one, schema) for one in field["anyOf"]))))
+    if "enum" in field or "const" in field:
+        return ", ".join(f"`{json.dumps(one)}`" for one in field.get("enum", [field.get("const")]))
+    if "$ref" in field:
+        return "table"
+    low, high = (
+        next((f"{word} {field[key]:,}" for key, word in of if key in field), "")
+        for of in (
+            (("minimum", "from"), ("exclusiveMinimum", "above")),
+            (("maximum", "to"), ("exclusiveMaximum", "below")),
+        )
+    )
+    kinds = {"integer": "whole number", "boolean": "`true`, `false`", "array": "list", "object": "table", "null": ""}
+    kind = kinds.get(field.get("type", ""), field.get("type", ""))
+    return " ".join(filter(None, (kind, low, high)))
+
+
+def cli() -> str:
+    """Each command and its options."""
+    return "\n".join(
+        [CLI, *(f"{text.rstrip()}\n" for text in _commands(typer.main.get_command(command), "perceptron", None))]
+    )
+
+
+def _commands(of: Any, name: str, parent: Any) -> Iterator[str]:
+    ctx = of.make_context(name, [], parent=parent, resilient_parsing=True)
+    usage = " ".join([ctx.command_path, *of.collect_usage_pieces(ctx)])
+    options = (option.get_help_record(ctx) for option in of.get_params(ctx) if option.name != "help")
+    rows = ((f"`{option}`", what.replace("  [", " [").replace("[default: -]", "")) for option, what in options)
+    title = "Before a command" if parent is None else f"`{ctx.command_path}`"
+    yield f"## {title}\n\n{of.help}\n\n```text\n{usage}\n```\n\n" + table(("option", "what it does"), rows)
+    for inner, one in getattr(of, "commands", {}).items():
+        yield from _commands(one, inner, ctx)
+
+
+def metrics() -> str:
+    """Each metric, as a scrape has it."""
+    follower = Learner(Identity(scale="standard"))
+    follower.begin({0: 0})
+    model = given("m", follower, 1.0)
+    assert model.answering is not None  # noqa: S101 - it is given
+    figures = Figures(Description.of(model, model.answering), follower.counts, 1.0, {}, 0)
+    registered = Metrics("0", lambda: [figures], lambda: True, lambda: {"redis": 0.0})
+    asyncio.run(registered.render())
+    rows: list[tuple[str, ...]] = []
+    # The registry has no public way to what was declared in it and has no series yet.
+    for collector in registered.registry._collector_to_names:
+        if isinstance(collector, MetricWrapperBase):
+            rows.append(_metric(next(iter(collector.collect())), collector._labelnames, "process", "all"))
+        elif type(collector).__module__ == Metrics.__module__:
+            for family in collector.collect():
+                kept = "durable" if isinstance(family, CounterMetricFamily) else "now"
+                names = getattr(family, "_labelnames", ("model", "quantile"))  # a summary's
+                rows.append(_metric(family, names, kept, "all" if family.samples else "learner"))
+    order = ("durable", "now", "process")
+    rows.sort(key=lambda row: order.index(row[4]))
+    head = ("metric", "type", "labels", "what it is", "by")
+    parts = []
+    for title, group in groupby(rows, lambda row: row[4]):
+        count = 4 if title == "process" else 5
+        lines = ((*row[:4], row[5])[:count] for row in group)
+        parts.append(f"## {title.capitalize()}\n\n" + table(head[:count], lines).rstrip() + "\n")
+    return "\n".join([METRICS, *parts])
+
+
+def _metric(family: Any, labels: Iterable[str], kept: str, by: str) -> tuple[str, ...]:
+    name = f"`{family.name}{'_total' * (family.type == 'counter')}`"
+    return name, family.type, ", ".join(f"`{label}`" for label in labels), family.documentation, kept, by
+
+
+def api() -> str:
+    """Each route: its parameters, an example of each answer, and its problems."""
+    registered = Metrics("0", list, lambda: True, dict)
+    app = create_app(Models([]), registered, lambda: True, lambda: False, cast(RedisStore, None), Limits(), version="0")
+    document = app.openapi()
+    shapes = document["components"]["schemas"]
+    parts = [API]
+    for path, methods in document["paths"].items():
+        for method, route in methods.items():
+            parts.append(
+                f"## {method.upper()} {path}\n\n{route['description']}\n\n" + _route(route, shapes).rstrip() + "\n"
+            )
+    parts.append("## What answers have\n\n" + "".join(_shapes(shapes)).rstrip() + "\n")
+    return "\n".join(parts)
+
+
+def _route(route: Any, shapes: Any) -> str:
+    said = table(
+        ("parameter", "default", "what it is"),
+        (
+            (
+                f"`{one['name']}`",
+                json.dumps(one["schema"].get("default", "")).strip('"'),
+                one.get("description", ""),
+            )
+            for one in route.get("parameters", [])
+            if one["in"] == "query"
+        ),
+    )
+    for content in route.get("requestBody", {}).get("content", {}).values():
+        said += _examples("A request", content, shapes)
+    problems = []
+    for status, answer in route["responses"].items():
+        for kind, content in answer.get("content", {}).items():
+            if kind == "application/json":
+                said += _examples("An answer", content, shapes)
+            elif kind == "application/problem+json" and status != "default":
+                problems.append((status, answer["description"]))
+                if "example" in content or "examples" in content:
+                    said += _examples(f"Status {status}", content, shapes)
+    return said + table(("status", "problem"), problems)
+
+
+def _examples(title: str, content: Any, shapes: Any) -> str:
+    """Those of the document; else one of what its parts have for examples."""
+    schema = content["schema"]
+    if "examples" in content:
+        found = [
+            (f"{title}, {one['summary']}" if "summary" in one else title, one["value"])
+            for one in content["examples"].values()
+        ]
+    elif "example" in content:
+        found = [(title, content["example"])]
+    else:
+        shown = schema.get("examples") or [_example(one, shapes) for one in schema.get("anyOf", [schema])]
+        found = [(title, one) for one in shown]
+    return "".join(block(*one) for one in found)
+
+
+def _example(schema: Any, shapes: Any) -> Any:
+    if schema.get("examples"):
+        return schema["examples"][0]
+    if "default" in schema:
+        return schema["default"]
+    if "$ref" in schema:
+        return _example(shapes[schema["$ref"].rpartition("/")[2]], shapes)
+    if "anyOf" in schema:
+        return None if {"type": "null"} in schema["anyOf"] else _example(schema["anyOf"][0], shapes)
+    if schema.get("type") == "boolean":
+        return True
+    if schema.get("type") == "array":
+        return [_example(schema["items"], shapes)] if schema.get("items") else []
+    needed = schema.get("required", [])
+    return {name: _example(one, shapes) for name, one in schema.get("properties", {}).items() if name in needed}
+
+
+def _shapes(shapes: Any) -> Iterator[str]:
+    """The members of answers that say something of themselves, once each."""
+    for name, shape in shapes.items():
+        members = shape.get("properties", {}).items()
+        rows = [(f"`{member}`", said["description"]) for member, said in members if "description" in said]
+        if rows:
+            yield f"### {name}\n\n{cleandoc(shape.get('description', ''))}\n\n" + table(("member", "what it is"), rows)
+
+
+PAGES: dict[str, Callable[[], str]] = {"api": api, "configuration": configuration, "cli": cli, "metrics": metrics}
+
+if __name__ == "__main__":
+    for page, made in PAGES.items():
+        (FOLDER / f"{page}.md").write_text(made())

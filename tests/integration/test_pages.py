@@ -1,0 +1,211 @@
+"""Every shell and Python block of every page, run: a page is a session of its own, from its first block to its last.
+
+In a `console` block are commands behind `$ ` and what each prints, where `…` stands for anything. The commands of a
+`sh` block end with 0, as does the program of a `python` block. With a file's name behind the language it is that file.
+What serves, `perceptron run` and `redis-server`, runs from there on; another one on the same port takes its place.
+
+` ```sh elsewhere` is for what has no place here (an engine, a cluster, root): bash reads it, and runs nothing.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from service.embedded.servers import Server, free_port
+from tests.conftest import DEADLINE, SESSION_SECONDS, clean_environment, perceptron, wait
+from tests.template import Copy, Done
+
+ROOT = Path(__file__).parents[2]
+OWN_TESTS = {
+    "docs/events.md": ["unit/test_events_page.py", "integration/test_produce.py"],
+    "docs/export.md": ["integration/test_export.py"],
+    "docs/model.md": ["integration/test_fit.py"],
+    "docs/producing.md": ["integration/test_producing.py"],
+}
+"""Pages whose blocks need data or servers of their own."""
+SERVES = re.compile(r"(perceptron run|redis-server)\b")
+ASKS = re.compile(r"(curl|perceptron (check|inspect|healthcheck|verify|predict|export|dead-letters (list|show)))\b")
+"""What changes nothing is asked again until it answers as shown: learning takes its time."""
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    line: int
+    language: str
+    word: str
+    text: str
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Those of a page, in their order."""
+    text = page.read_text()
+    for found in re.finditer(r"^( *)```(\w+)(?: (\S+))?\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL):
+        line = text.count("\n", 0, found.start()) + 1
+        yield Block(line, found[2], found[3] or "", dedent(found[4]))
+
+
+PAGES = {str(page.relative_to(ROOT)): list(blocks(page)) for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
+RUN = {"console", "sh", "bash", "python"}
+
+
+class Session:
+    """Somebody who does what a page says."""
+
+    def __init__(self, folder: Path, topic: str, kafka: Server, redis: Server) -> None:
+        self._folder, self._topic = folder, topic
+        self._ports = {"9092": kafka.port, "6379": redis.port}
+        self._serving: dict[int, subprocess.Popen[bytes] | Copy] = {}
+        self._environment = clean_environment(
+            PERCEPTRON_KAFKA__BOOTSTRAP_SERVERS=kafka.address,
+            PERCEPTRON_KAFKA__GROUP_ID=f"g-{topic}",
+            PERCEPTRON_KAFKA__SESSION_TIMEOUT=str(SESSION_SECONDS),
+            PERCEPTRON_REDIS__URL=f"redis://{redis.address}/0",
+            PERCEPTRON_HTTP__PORT=str(self._port("8000")),
+            COLUMNS="200",
+        )
+        self._environment["PATH"] = f"{Path(sys.executable).parent}:{self._environment['PATH']}"
+
+    def _port(self, shown: str) -> int:
+        return self._ports.setdefault(shown, free_port())
+
+    def here(self, text: str) -> str:
+        """A page's text with our topic and ports."""
+        text = re.sub(r"\bchurn\b", self._topic, text)
+        return re.sub(
+            r"(localhost:|-p |--port )(\d{4})\b",
+            lambda found: f"{found[1].replace('localhost', '127.0.0.1')}{self._port(found[2])}",
+            text,
+        )
+
+    def do(self, block: Block) -> None:
+        """What a block says."""
+        text = self.here(block.text)
+        if "." in block.word:
+            (self._folder / block.word).write_text(text)
+        elif block.language == "python":
+            self._shell(shlex.join([sys.executable, "-c", text]), 0)
+        elif block.language == "console":
+            for command, shown in re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
+                self._command(command, shown)
+        elif block.language in RUN:
+            for command in re.findall(r"^(?!#)((?:.*\\\n)*.+)\n", text, re.MULTILINE):
+                self._command(command, None)
+
+    def _command(self, command: str, shown: str | None) -> None:
+        if SERVES.match(command):
+            return self._serve(shlex.split(command, comments=True))
+        fails = re.search("^(perceptron: |fail )", shown or "", re.MULTILINE) is not None
+        form = ".*" if shown is None else r"\s*".join([".*".join(map(re.escape, shown.strip().split("…"))), ""])
+        said: list[str] = []
+
+        def as_shown() -> bool:
+            done = self._run(command)
+            said[:] = [f"{done.returncode}: {done.stdout}{done.stderr}"]
+            return fails == (done.returncode != 0) and bool(
+                re.fullmatch(form, (done.stdout + done.stderr).strip(), re.DOTALL)
+            )
+
+        try:
+            wait(as_shown, command, DEADLINE if ASKS.match(command) else 0)
+        except AssertionError:
+            raise AssertionError(f"$ {command}\n{said[0]}\ninstead of\n{shown}") from None
+        return None
+
+    def _run(self, command: str) -> Done:
+        # What needs no shell has none: a process of its own takes seconds of a busy machine.
+        if plain := re.fullmatch(r"(?:echo '([^'\n]*)' \| )?perceptron ([^|<>&;$*]*)", command):
+            stdin = None if plain[1] is None else f"{plain[1]}\n".encode()
+            words = shlex.split(plain[2], comments=True)
+            return perceptron(*words, stdin=stdin, cwd=self._folder, env=self._environment)
+        return self._shell(command, None)
+
+    def _shell(self, command: str, code: int | None) -> Done:
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False,
+            cwd=self._folder, env=self._environment, timeout=DEADLINE,
+        )  # fmt: skip
+        assert code in {None, done.returncode}, done.stderr
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def _serve(self, words: list[str]) -> None:
+        """Start what serves, in the place of what is on its port."""
+        ours = words[0] == "perceptron"
+        option = "-p" if ours else "--port"
+        port = int(words[words.index(option) + 1]) if option in words else self._port("8000")
+        if port in self._serving:
+            self._stop(port)
+        log = self._folder / f"{words[0]}-{port}.log"
+        if ours:
+            self._serving[port] = Copy(["service", *words[1:]], self._environment, log, cwd=self._folder)
+            wait(lambda: self._answers(port), f"{log.read_text() if log.exists() else ''}: ready")
+        else:
+            with log.open("ab") as out:
+                self._serving[port] = subprocess.Popen([*words, "--bind", "127.0.0.1"], stdout=out, cwd=self._folder)
+            wait(lambda: "Ready to accept connections" in log.read_text(), "Redis")
+
+    def _answers(self, port: int) -> bool:
+        assert self._serving[port].poll() is None
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def _stop(self, port: int) -> None:
+        process = self._serving.pop(port)
+        process.send_signal(15)
+        assert process.wait(DEADLINE) == 0
+
+    def end(self) -> None:
+        """Stop all that serves."""
+        for port in reversed(list(self._serving)):
+            self._stop(port)
+
+
+@pytest.mark.parametrize("redis", ["redis-server"], indirect=True)
+@pytest.mark.parametrize(
+    "page", [p for p, found in PAGES.items() if {b.language for b in found} & RUN and p not in OWN_TESTS]
+)
+def test_what_a_page_says_is_what_happens(page: str, kafka: Server, redis: Server, topic: str, tmp_path: Path) -> None:
+    session = Session(tmp_path, topic, kafka, redis)
+    try:
+        for block in PAGES[page]:
+            try:
+                if block.word == "elsewhere":
+                    subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
+                else:
+                    session.do(block)
+            except (AssertionError, subprocess.SubprocessError) as error:
+                raise AssertionError(f"{page}, line {block.line}: {error}") from error
+    finally:
+        session.end()
+
+
+def test_a_page_that_another_test_runs_is_named_there() -> None:
+    for page, tests in OWN_TESTS.items():
+        for test in tests:
+            text = (ROOT / "tests" / test).read_text()
+            assert page.removeprefix("docs/") in text, f"{test} does not read {page}"
+
+
+def test_blocks_say_what_they_are() -> None:
+    """And so none is passed by: no other language, no other word; `make` has what is to be made."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page, found in PAGES.items():
+        assert len(found) == len(re.findall(r"^ *```", (ROOT / page).read_text(), re.MULTILINE)) / 2, page
+        for block in found:
+            known = {*RUN, "text", "toml", "json", "http", "csv", "svmlight", "vw"}
+            assert block.language in known, f"{page}, line {block.line}: {block.language}"
+            assert block.word in {"", "elsewhere"} or "." in block.word, f"{page}, line {block.line}: {block.word}"
+            if block.word == "elsewhere":
+                assert re.search(r"^(docker|kubectl|make|.*\bpip) ", block.text, re.MULTILINE), f"{page}: {block.text}"
+            if block.language in RUN:
+                assert set(re.findall(r"\bmake ([a-z-]+)", block.text)) <= targets, f"{page}, line {block.line}"
