@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test faults faults-alerts rules scale bounds accuracy bench soak simulate mutants fuzz fuzz-events fuzz-requests check lock lowest \
+.PHONY: demo test faults faults-alerts rules scale bounds accuracy bench film soak simulate mutants fuzz fuzz-events fuzz-requests check lock lowest \
 	image-steps sbom clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
@@ -35,6 +35,9 @@ bounds: $(VENV)/.dev ## The live mistake bound and the confidence sequences on 1
 
 accuracy: $(VENV)/.dev ## Prequential accuracy on real streams beside River's: the table of docs/model.md
 	$(BIN)/python -m tests.accuracy $(ARGS)
+
+film: $(VENV)/.dev ## The moving picture of README.md: the demo and its page, a minute
+	$(BIN)/python docs/film.py
 
 bench: $(VENV)/.dev $(VENV)/.bench ## The figures of docs/performance.md: under 20 minutes; ONLY=P1 those rows. BESIDE=COMMIT: an event's cost beside that tree's
 	ONLY="$(ONLY)" $(BIN)/python -m tests.benchmarks$(if $(BESIDE),.event $(BESIDE))

@@ -1,7 +1,7 @@
 """The pictures of model.md: `python docs/pictures.py` draws them, each for a light and a dark page.
 
-Left, the boundary as it moves with each mistake, on data that a line separates. Right, the mistakes of the demo's
-stream under their bound. Every point comes from the service's own learner.
+Left, the boundary as it moves with each mistake, on data that a line separates. Right, the mistakes of a
+separable stream under their bound. Every point comes from the service's own learner.
 """
 
 import json
@@ -63,7 +63,7 @@ def boundary(axes: Any, ink: str) -> None:
 
 @cache
 def history() -> tuple[list[int], list[int], list[float]]:
-    """Of the demo's stream: numbers of events, and after so many the mistakes and the live bound."""
+    """Of a separable stream: numbers of events, and after so many the mistakes and the live bound."""
     intercept, *coef = separator(SEED)
     learner = Learner(Identity(), options=Options(reference=Weights(coef, intercept, list(NAMES))))
     learner.begin({0: 0})
@@ -78,7 +78,7 @@ def history() -> tuple[list[int], list[int], list[float]]:
 
 
 def bound(axes: Any, ink: str) -> None:
-    """Mistakes of the demo's stream and the live bound, over events, on a logarithmic scale."""
+    """Mistakes of a separable stream and the live bound, over events, on a logarithmic scale."""
     events, mistakes, bounds = history()
     axes.plot(events, bounds, color=BOUND, linewidth=2.0)
     axes.plot(events, mistakes, color=POSITIVE, linewidth=2.0)

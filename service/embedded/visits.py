@@ -13,6 +13,7 @@ from service.learning.weights import Weights
 
 MODEL = """
 [models.demo]
+labels = [false, true]
 reference = "{folder}/reference.json"
 average = "recent"
 serve = "average"

@@ -145,7 +145,7 @@ def test_what_is_too_small_to_square_is_no_direction_and_no_damage() -> None:
     assert learner.watch.stretch.broken(1e-100) is not None
 
 
-def test_the_demos_stream_ends_within_ten_times_its_mistakes() -> None:
+def test_a_separable_stream_ends_within_ten_times_its_mistakes() -> None:
     """Against the vector that separates it: 131 mistakes, 1,091 possible."""
     intercept, *coef = separator(7)
     learner = Learner(Identity(), options=Options(reference=Weights(coef, intercept, list(NAMES))))

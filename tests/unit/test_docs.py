@@ -10,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from PIL import Image
 
 from service.errors import ConfigurationError
 from service.settings.http import HttpSettings
@@ -185,6 +186,17 @@ def _said() -> str:
         return "; ".join(load(None, {"topics": ["churn"]}).ignored)
     except ConfigurationError as error:
         return str(error)
+
+
+def test_the_moving_picture_moves_and_is_small() -> None:
+    """`make film` takes a minute, and what it shows is to be looked at: here only that both are whole."""
+    sizes = set()
+    for file in (DOCS / "page-light.webp", DOCS / "page-dark.webp"):
+        assert file.stat().st_size < 500_000
+        with Image.open(file) as film:
+            sizes.add(film.size)
+            assert 10 <= getattr(film, "n_frames", 1) <= 30
+    assert len(sizes) == 1
 
 
 @pytest.mark.long

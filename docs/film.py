@@ -1,0 +1,59 @@
+"""The moving picture of README.md: `make film` runs the demo and looks at its page, for light and dark ones.
+
+page-light.webp and page-dark.webp have the same moments; a picture a second would be more than a page should load.
+"""
+
+import asyncio
+import io
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import cast
+
+from PIL import Image
+from playwright.async_api import Page, ViewportSize, async_playwright
+
+FOLDER = Path(__file__).parent
+SIZE = ViewportSize(width=1000, height=900)
+EVERY_SECONDS, SHOWN_MS, LAST_MS = 2.5, 700, 3000
+
+
+async def look(pages: dict[str, Page], films: dict[str, list[Image.Image]]) -> None:
+    """One more picture of each."""
+    for scheme, page in pages.items():
+        films[scheme].append(Image.open(io.BytesIO(await page.screenshot())).convert("RGB"))
+
+
+async def film() -> None:
+    """Write both."""
+    demo = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "service", "demo", "--exit", stderr=asyncio.subprocess.PIPE
+    )
+    said = cast(asyncio.StreamReader, demo.stderr)
+    first = (await said.readline()).decode()
+    found = re.search(r"the page: (\S+?/);", first)
+    if found is None:
+        sys.exit(first)
+    rest = asyncio.create_task(said.read())
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        pages, films = dict[str, Page](), dict[str, list[Image.Image]]()
+        for scheme in ("light", "dark"):
+            pages[scheme] = await browser.new_page(viewport=SIZE, color_scheme=scheme)
+            films[scheme] = []
+            await pages[scheme].goto(found[1])
+            await pages[scheme].get_by_label("Log scale").check()
+        while not rest.done():
+            await look(pages, films)
+            await asyncio.wait([rest], timeout=EVERY_SECONDS)
+        await browser.close()
+    print(first + (await rest).decode())
+    for scheme, pictures in films.items():
+        shown = [SHOWN_MS] * (len(pictures) - 1) + [LAST_MS]
+        file = FOLDER / f"page-{scheme}.webp"
+        pictures[0].save(file, save_all=True, append_images=pictures[1:], duration=shown, loop=0, quality=60, method=6)
+
+
+if __name__ == "__main__":
+    asyncio.run(film())
