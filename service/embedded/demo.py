@@ -18,7 +18,7 @@ import tempfile
 import time
 import tomllib
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -34,7 +34,6 @@ from service.embedded.servers import free_port, kafka, redis
 from service.embedded.visits import MODEL, reference, visits
 from service.errors import PerceptronError
 from service.learning.learner import Learner
-from service.settings.model import ModelSettings
 from service.snapshots.head import content
 from service.streaming.cluster import Cluster
 
@@ -61,8 +60,11 @@ url = "redis://{store}/0"
 """The group replaces a member that died after the shortest time that brokers allow by default."""
 
 
-def show(events: int, rate: int, leave: bool) -> None:
-    """Start everything, stream `events`, show what is learned; then serve until Ctrl-C unless `leave`."""
+def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str, Any]], Learner]) -> None:
+    """Start everything, stream `events`, show what is learned; then serve until Ctrl-C unless `leave`.
+
+    `learner_of` makes a learner of a model's settings.
+    """
     console = Console(stderr=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # A shell starts background jobs with SIGINT ignored, and Python then leaves it so.
@@ -85,8 +87,7 @@ def show(events: int, rate: int, leave: bool) -> None:
             _wait(lambda: all(service.get("/readyz") for service in services), "both processes are ready")
         say(f"[bold]the page: {services[0].url}/[/]; of the second process: {services[1].url}/")
         say(f"Kafka on {broker.address}, Valkey on {store.address}, and perceptron run, twice: one learns")
-        model = ModelSettings(**tomllib.loads(settings.read_text())["models"][TOPIC])
-        fold = Learner(model.identity(), options=model.options())
+        fold = learner_of(tomllib.loads(settings.read_text())["models"][TOPIC])
         fold.begin({0: 0})
         fold.reconcile()
         seen = _Show(console, say, services, fold, events, rate)
