@@ -197,6 +197,7 @@ class _Show:
         progress = Progress(*columns, console=self._console, auto_refresh=False)
         task = progress.add_task("", total=events)
         begun = printed = time.monotonic()
+        line = ""
         self._say(f"streaming {events:,} visits to a shop, {self._rate:,} a second: a rule says who buys")
         try:
             with Live(console=self._console, refresh_per_second=10, transient=True) as live:
@@ -215,9 +216,10 @@ class _Show:
                     self._narrate(learner, state)
                     progress.update(task, completed=state["events"])
                     live.update(Group(_table(state), progress))
-                    if learner and not self._console.is_terminal and time.monotonic() - printed > LINE_SECONDS:
+                    quiet = self._console.is_terminal or time.monotonic() - printed < LINE_SECONDS
+                    if learner and not quiet and line != (line := _line(state)):
                         printed = time.monotonic()
-                        self._console.print(f"        {_line(state)}", highlight=False, soft_wrap=True)
+                        self._console.print(f"        {line}", highlight=False, soft_wrap=True)
                     if self._taken_over and state["events"] >= events and not state["ahead"] and self._all_ready():
                         self._say(f"[bold]{_line(state)}[/]")
                         return state
