@@ -158,12 +158,14 @@ def install(
         async with shown_at_a_time:
             bias, whose = by.served_at(BIAS, place).item(), UNSET if place is None else labels[place]
             columns, w, after = await _choose(by, wanted, top, limit, cursor, place)
-            parts = []
+            rows = bytearray(b"[")  # one of megabytes, as there may be as many answers of them as are kept
             for i in range(0, len(columns), IN_A_TURN):
-                rows = zip(columns[i : i + IN_A_TURN], w[i : i + IN_A_TURN].tolist(), strict=True)
-                parts.append(msgspec.json.encode([Weight(names_of(c), c, weight) for c, weight in rows])[1:-1])
+                part = zip(columns[i : i + IN_A_TURN], w[i : i + IN_A_TURN].tolist(), strict=True)
+                rows += b"," * (i > 0)
+                rows += memoryview(msgspec.json.encode([Weight(names_of(c), c, weight) for c, weight in part]))[1:-1]
                 await asyncio.sleep(0)
-        every: Any = msgspec.Raw(b"[%b]" % b",".join(parts))
+            rows += b"]"
+        every: Any = msgspec.Raw(rows)
         return encoded(Weights(bias, every, after, whose, UNSET if who is None else who))
 
     @app.get("/v1/models/{name}/versions", responses=responses([Versions], 404, 503))

@@ -162,7 +162,7 @@ class _PartitionRecords(fetcher.PartitionRecords):
     """Names the batch that is too large."""
 
     _tp: TopicPartition
-    _records: _Batches
+    _records: Any
     _records_iterator: Iterator[Any] | None
     next_fetch_offset: int
     taken: Taken
@@ -191,6 +191,7 @@ class _PartitionRecords(fetcher.PartitionRecords):
             return next(self._records_iterator or iter(()))
         except StopIteration:
             self._records_iterator = None
+            self._records = None  # a cycle, which would keep the fetch until a collection
             raise
         except _TooLargeError as error:
             batch = self._records.last

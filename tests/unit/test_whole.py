@@ -1,8 +1,10 @@
 """Records of whole batches against the client's own, one by one: the same records, or an error at the same place."""
 
+import gc
 import itertools
 import random
 import struct
+import weakref
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -65,6 +67,24 @@ async def read(
             assert len(part) == 0 or values.ends.max() + 8 <= len(values.data)
         found += [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in part]
     return found, False, state.position
+
+
+@pytest.mark.parametrize("way", [in_batches, None])
+async def test_what_was_read_is_gone_without_a_collection(way: Any) -> None:
+    """It is megabytes a fetch, and a collection comes seldom."""
+    raw, _ = batch(random.Random(1), 0, old=False)
+    state = SimpleNamespace(position=0, paused=False, consumed_to=lambda _: None)
+    records = fetcher.PartitionRecords(TP, fetcher.MemoryRecords(raw), [], 0, None, way, True, fetcher.READ_COMMITTED)
+    there = weakref.ref(records)
+    assignment = SimpleNamespace(active=True, state_value=lambda _: state)
+    result: Any = fetcher.FetchResult(TP, assignment=assignment, partition_records=records, backoff=0)
+    del records
+    gc.disable()
+    try:
+        assert len(result.getall(1000))
+        assert there() is None
+    finally:
+        gc.enable()
 
 
 def text(random: random.Random) -> bytes | None:
