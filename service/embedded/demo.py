@@ -30,7 +30,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from service.embedded.servers import free_port, kafka, redis
+from service.embedded.servers import end, free_port, kafka, redis
 from service.embedded.visits import MODEL, reference, visits
 from service.errors import PerceptronError
 from service.learning.learner import Learner
@@ -134,11 +134,7 @@ class _Service:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        end(self.process)
 
     def kill(self) -> None:
         """SIGKILL."""

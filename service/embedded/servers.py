@@ -89,6 +89,18 @@ def jars(say: Callable[[str], None] = lambda _: None) -> list[Path]:
         raise DependencyError(f"Kafka's jars ({KAFKA}) cannot be downloaded: {error}") from error
 
 
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a child process in order, and with SIGKILL if that takes long."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
 class Server:
     """A child process with an address. `stop` ends it; `kill` is SIGKILL; `start` starts it again on its data."""
 
@@ -117,13 +129,8 @@ class Server:
 
     def stop(self) -> None:
         """End it in order, and with SIGKILL if that takes long."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.terminate()
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.kill()
+        if self.process is not None:
+            end(self.process)
 
     def kill(self) -> None:
         """SIGKILL."""
