@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -154,6 +155,13 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
     linear = await figures.text_content() or ""
     await page.get_by_label("Log scale").check()
     await expect(figures).not_to_have_text(linear)
+
+    accuracy, lately = page.locator("#accuracy"), f"{100 * model['served_accuracy']['recent']:.1f} % of recent"
+    await expect(accuracy).to_have_attribute("aria-label", re.compile(re.escape(lately)))
+    await expect(accuracy.locator("path.main")).to_have_attribute("d", re.compile("L"))  # a band needs two points
+    await expect(accuracy.locator("path.band")).to_have_count(0)
+    await page.get_by_label("Of all events").check()
+    await expect(accuracy.locator("path.band")).to_have_count(1)
 
 
 async def _by_keyboard(page: Page, name: str, presses: int = 40) -> None:

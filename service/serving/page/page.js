@@ -48,21 +48,23 @@ function named(now) {
 }
 
 function accuracy(now) {
-  const model = now.model, name = named(now), points = state.points.filter((point) => point[5] > 0);
+  const model = now.model, name = named(now), points = state.points.filter((point) => point[5] > 0), all = $("all").checked;
   const others = Object.keys(points.at(-1)?.[8] ?? {}), of = (value) => points.map((point) => [point[1], value(point)]);
+  const line = (one, whole) => of((point) => (all ? whole(point) : point[9][one]) ?? null);
   const lines = [
-    { name: name(now.answering), kind: "main", points: of((point) => point[9]) },
-    ...others.slice(0, 5).map((one, i) => ({ name: name(one), kind: `c${i % 3}`, points: of((point) => point[8][one] ?? null) })),
-    { name: "baseline", kind: "rest", points: of((point) => point[7]) },
+    { name: name(now.answering), kind: "main", points: line(now.answering, (point) => point[10]) },
+    ...others.slice(0, 5).map((one, i) => ({ name: name(one), kind: `c${i % 3}`, points: line(one, (point) => point[8][one]) })),
+    { name: "baseline", kind: "rest", points: line("baseline", (point) => point[7]) },
   ];
   const settled = lines.flatMap((line) => line.points.slice(Math.floor(points.length / 4))).map(([, y]) => y).filter((y) => y !== null);
   const low = Math.max(0, Math.min(1, ...settled) - 0.05), high = Math.min(1, Math.max(0, ...settled) + 0.03);
-  const served = model.served_accuracy;
+  const served = model.served_accuracy, which = all ? "all" : "recent";
   chart($("accuracy"), {
-    lines, band: of((point) => point[10]).map(([x, low], i) => [x, low, points[i][11]]), range: [low, high],
+    lines, band: all ? points.map((point) => [point[1], point[11], point[12]]) : [], range: [low, high],
     yname: (v) => percent(v, high - low < 0.04 ? 1 : 0),
-    label: `${percent(served.all)} of all predictions were right, with always the more frequent label ${percent(model.baseline.all)}.`,
+    label: `${percent(served[which])} of ${which} predictions were right, with always the more frequent label ${percent(model.baseline[which])}.`,
   });
+  $("accuracy-note").textContent = `Of ${which} events, each predicted before it was learned${all ? "; with the 95 % interval of what answers" : ""}.`;
   const rows = [["last", model.accuracy], ["average", model.average_accuracy], ...model.candidates.map((one) => [one.name, one.accuracy, one])];
   rows.sort((a, b) => (b[0] === now.answering) - (a[0] === now.answering));
   part("predictors", [rows, model.baseline, now.answering], () => $("predictors").replaceChildren(
@@ -352,6 +354,7 @@ $("access").addEventListener("submit", (submitted) => {
   poll();
 });
 $("log").addEventListener("change", draw);
+$("all").addEventListener("change", draw);
 $("class").addEventListener("change", draw);
 $("features").addEventListener("submit", predict);
 $("another").addEventListener("click", () => form(state.now, true));
