@@ -15,7 +15,7 @@ from PIL import Image
 from playwright.async_api import Page, ViewportSize, async_playwright
 
 FOLDER = Path(__file__).parent
-SIZE = ViewportSize(width=1000, height=900)
+SIZE = ViewportSize(width=1100, height=990)
 EVERY_SECONDS, SHOWN_MS, LAST_MS = 2.5, 700, 3000
 
 
@@ -26,33 +26,46 @@ async def look(pages: dict[str, Page], films: dict[str, list[Image.Image]]) -> N
 
 
 async def film() -> None:
-    """Write both."""
+    """Write both, unless the demo fails."""
     demo = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "service", "demo", "--exit", stderr=asyncio.subprocess.PIPE
     )
     said = cast(asyncio.StreamReader, demo.stderr)
-    first = (await said.readline()).decode()
-    found = re.search(r"the page: (\S+?/);", first)
-    if found is None:
-        sys.exit(first)
-    rest = asyncio.create_task(said.read())
+    try:
+        first = (await said.readline()).decode()
+        found = re.search(r"the page: (\S+?/);", first)
+        if found is None:
+            sys.exit(first)
+        rest = asyncio.create_task(said.read())
+        films = await watched(found[1], rest)
+        print(first + (await rest).decode())
+        if failed := await demo.wait():
+            sys.exit(failed)
+    finally:
+        if demo.returncode is None:
+            demo.terminate()  # it stops its servers
+            await demo.wait()
+    for scheme, pictures in films.items():
+        shown = [SHOWN_MS] * (len(pictures) - 1) + [LAST_MS]
+        file = FOLDER / f"page-{scheme}.webp"
+        pictures[0].save(file, save_all=True, append_images=pictures[1:], duration=shown, loop=0, quality=60, method=6)
+
+
+async def watched(url: str, show: asyncio.Task[bytes]) -> dict[str, list[Image.Image]]:
+    """The pictures of the page until the show is over, by colour scheme."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         pages, films = dict[str, Page](), dict[str, list[Image.Image]]()
         for scheme in ("light", "dark"):
             pages[scheme] = await browser.new_page(viewport=SIZE, color_scheme=scheme)
             films[scheme] = []
-            await pages[scheme].goto(found[1])
+            await pages[scheme].goto(url)
             await pages[scheme].get_by_label("Log scale").check()
-        while not rest.done():
+        while not show.done():
             await look(pages, films)
-            await asyncio.wait([rest], timeout=EVERY_SECONDS)
+            await asyncio.wait([show], timeout=EVERY_SECONDS)
         await browser.close()
-    print(first + (await rest).decode())
-    for scheme, pictures in films.items():
-        shown = [SHOWN_MS] * (len(pictures) - 1) + [LAST_MS]
-        file = FOLDER / f"page-{scheme}.webp"
-        pictures[0].save(file, save_all=True, append_images=pictures[1:], duration=shown, loop=0, quality=60, method=6)
+    return films
 
 
 if __name__ == "__main__":

@@ -43,6 +43,8 @@ TURNS_AT, KILLED_AT = 0.4, 0.7
 """Shares of the events: when the rule turns, and when the learner is killed."""
 START_SECONDS = 30.0
 LEARN_SECONDS = 60.0
+WINDOW = 1_000
+"""Events that recent figures are of: so many after the rule has turned they are of the new rule alone."""
 LINE_SECONDS = 4.0
 """Between two lines of what is learned, where the output is no terminal."""
 SETTINGS = (
@@ -194,27 +196,31 @@ class _Show:
         task = progress.add_task("", total=events)
         begun = printed = time.monotonic()
         line = ""
-        self._say(f"streaming {events:,} visits to a shop, {self._rate:,} a second: a rule says who buys")
+        _, state = self.look()
+        fell = False
+        self._say(f"streaming {events:,} visits to a shop, {self._rate:,} a second, such as")
+        self._console.print(f"        {_encoded(_first())}", markup=False, highlight=False, soft_wrap=True)
+        self._say("a rule says who buys: many items, long visits and returning users do, phones and vouchers do not")
         try:
             with Live(console=self._console, refresh_per_second=10, transient=True) as live:
                 while time.monotonic() < begun + events / self._rate + LEARN_SECONDS:
-                    due = min(events, int((time.monotonic() - begun) * self._rate))
-                    for visit in islice(stream, due - sent):
-                        value = json.dumps(visit, separators=(",", ":")).encode()
+                    until = min(events, int((time.monotonic() - begun) * self._rate))
+                    for visit in islice(stream, until - sent):
+                        value = _encoded(visit).encode()
                         if sent == self._turn:
                             self._say_turn()
                         await producer.send(TOPIC, value)
                         self._fold.apply(0, sent, [value])
                         sent += 1
-                    learner, state = await asyncio.to_thread(self.look)
-                    if not state:
-                        continue
+                    learner, seen = await asyncio.to_thread(self.look)
+                    state = seen or state
                     self._narrate(learner, state)
                     progress.update(task, completed=state["events"])
                     live.update(Group(_table(state), progress))
-                    quiet = self._console.is_terminal or time.monotonic() - printed < LINE_SECONDS
-                    if learner and not quiet and line != (line := _line(state)):
-                        printed = time.monotonic()
+                    falls = not fell and state["events"] >= self._turn + WINDOW
+                    due = not self._console.is_terminal and time.monotonic() - printed > LINE_SECONDS
+                    if learner and state["events"] < events and (falls or due) and line != (line := _line(state)):
+                        fell, printed = fell or falls, time.monotonic()
                         self._console.print(f"        {line}", highlight=False, soft_wrap=True)
                     if self._taken_over and state["events"] >= events and not state["ahead"] and self._all_ready():
                         self._say(f"[bold]{_line(state)}[/]")
@@ -243,7 +249,7 @@ class _Show:
             f"[bold]{self._turn:,} events, {k:,} mistakes <= {limit:,}[/], their bound by the perceptron theorem: "
             "a vector separates them"
         )
-        self._say("[bold]a sale begins[/]: another rule says who buys")
+        self._say("[bold]a sale begins[/] and the rule turns: phones and vouchers buy, returning users do not")
 
     def _narrate(self, learner: _Service | None, state: Any) -> None:
         """Kill the learner, say who goes on, when and from where, and start the killed one again."""
@@ -261,6 +267,15 @@ class _Show:
                 f"process {learner.process.pid} has taken over after {time.monotonic() - self._killed_at:.1f} s, "
                 f"from that snapshot; the killed one comes back to stand by, as process {self._killed.process.pid}"
             )
+
+
+def _first() -> dict[str, Any]:
+    """The first visit, made now."""
+    return next(visits(SEED, 1, 1))
+
+
+def _encoded(visit: Mapping[str, Any]) -> str:
+    return json.dumps(visit, separators=(",", ":"))
 
 
 def _shares(state: Any) -> list[tuple[str, float | None]]:
@@ -296,7 +311,7 @@ def _invite(console: Console, url: str, settings: Path) -> None:
     module = Path(sys.argv[0]).name == "__main__.py"
     command = f"{shlex.quote(sys.executable)} -m service" if module else shlex.quote(os.path.relpath(sys.argv[0]))
     console.print(f"\nServing on {url}/ until Ctrl-C. In another terminal, produce one event:\n", highlight=False)
-    visit = next(visits(SEED, 1, 0))
+    visit = _first()
     # Plain print: these are for copying, and must not be wrapped.
     print(f"echo '{json.dumps(visit)}' | {command} -c {settings} produce -\n", flush=True)
     console.print("and ask for one prediction:\n")

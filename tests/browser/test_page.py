@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -155,6 +156,13 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
     await page.get_by_label("Log scale").check()
     await expect(figures).not_to_have_text(linear)
 
+    accuracy, lately = page.locator("#accuracy"), f"{100 * model['served_accuracy']['recent']:.1f} % of recent"
+    await expect(accuracy).to_have_attribute("aria-label", re.compile(re.escape(lately)))
+    await expect(accuracy.locator("path.main")).to_have_attribute("d", re.compile("L"))  # a band needs two points
+    await expect(accuracy.locator("path.band")).to_have_count(0)
+    await page.get_by_label("Of all events").check()
+    await expect(accuracy.locator("path.band")).to_have_count(1)
+
 
 async def _by_keyboard(page: Page, name: str, presses: int = 40) -> None:
     """Tab until what has this text, or is this field, has the focus."""
@@ -222,9 +230,16 @@ async def test_it_says_so_when_the_service_is_gone_and_goes_on_when_it_is_back(
     await asyncio.to_thread(service.wait_for, RECORDS + 5)
     before = await _points(page)
     assert before >= 3
+    now: Any = service.http.get("/page/now", params={"model": topic}).raise_for_status().json()
     await asyncio.to_thread(service.kill)
     await expect(page.get_by_role("status").first).to_contain_text("does not answer")
     await expect(page.locator("#main")).to_be_visible()
+    # What a process says until it has read the snapshot, which is too soon over to be waited for.
+    begun = now | {"model": None, "why_not": "the model has no snapshot yet", "points": []}
+    await page.route("**/page/now*", lambda route: route.fulfill(json=begun))
+    await expect(page.get_by_role("status").first).to_contain_text("no snapshot yet. What is shown is")
+    await expect(page.locator("#main")).to_be_visible()
+    await page.unroute("**/page/now*")
     await asyncio.to_thread(service.start(service.command).up)
     await producer.send_and_wait(topic, _event(3))
     await _until(page, RECORDS + 4)

@@ -47,7 +47,7 @@ async def shown(model: Model) -> Any:
 
 
 def point(second: float, events: int) -> Point:
-    return Point(second, events, 0, None, None, events, 0, None, {})
+    return Point(second, events, 0, None, None, events, 0, None, {}, {})
 
 
 def test_a_history_is_short_evenly_spaced_and_ends_with_the_newest() -> None:
@@ -88,8 +88,14 @@ async def test_the_body_has_what_the_page_shows() -> None:
     assert now["event"] == {"a": 0, "b": {"c": "x"}}
     assert now["plane"] is None
     assert {name for name, _ in now["largest"][0]["weights"]} <= {"a", "b.c=x", "b.c=y"}
-    ((_, events, *_, others, accuracy, low, high),) = now["points"]
+    ((_, events, *_, others, recent, accuracy, low, high),) = now["points"]
     assert (events, set(others)) == (40, {"average"})
+    model = now["model"]
+    assert recent == {
+        "last": model["accuracy"]["recent"],
+        "average": model["average_accuracy"]["recent"],
+        "baseline": model["baseline"]["recent"],
+    }
     assert accuracy == pytest.approx(now["model"]["accuracy"]["all"], abs=1e-5)
     assert 0 <= low <= accuracy <= high <= 1
 

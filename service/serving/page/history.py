@@ -37,6 +37,8 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     baseline: float | None
     others: dict[str, float]
     """The accuracy of others that predict."""
+    recent: dict[str, float]
+    """Of all that predict, and of the baseline, the accuracy in the window of recent events."""
 
 
 class Points:
@@ -44,7 +46,7 @@ class Points:
 
     >>> points = Points(most=5)
     >>> for second, events in enumerate((1, 2, 3, 5, 8, 8, 8, 4)):
-    ...     points.add(Point(second, events, 0, None, None, 0, 0, None, {}))
+    ...     points.add(Point(second, events, 0, None, None, 0, 0, None, {}, {}))
     >>> [(point.time, point.events) for point in points.all], points.step
     ([(0, 1), (2, 3), (7, 4)], 2.0)
     """
@@ -113,11 +115,12 @@ class History:
 def point(learner: Learner, now: float, lag: int | None) -> Point:
     """The figures of a model."""
     counts, (bound, _), found = learner.counts, learner.watch.bound, predictors(learner)
-    predicted, right = found.pop(answering(learner))
-    others = {name: round(accuracy, 5) for name, of in found.items() if (accuracy := share(of[1], of[0])) is not None}
+    recent = {name: lately for name, (_, _, lately) in found.items()} | {"baseline": learner.watch.recent.baseline}
+    predicted, right, _ = found.pop(answering(learner))
     return Point(
         round(now, 1), counts.events, counts.mistakes, bound, lag, predicted, right,
-        share(max(counts.by_label), counts.events), others,
+        share(max(counts.by_label), counts.events), _known({name: share(of[1], of[0]) for name, of in found.items()}),
+        _known(recent),
     )  # fmt: skip
 
 
@@ -126,17 +129,23 @@ def answering(learner: Learner) -> str:
     return learner.answering or ("average" if learner.averaged else "last")
 
 
-def predictors(learner: Learner) -> dict[str, tuple[int, int]]:
-    """Of each that predicts, how many events it predicted, and how many of them rightly."""
+def predictors(learner: Learner) -> dict[str, tuple[int, int, float | None]]:
+    """Of each that predicts, how many events it predicted, how many of them rightly, and its recent accuracy."""
     found = {"last": _counted(learner, False)}
     if learner.identity.average:
         found["average"] = _counted(learner, True)
     return found | {name: _counted(one, one.averaged) for name, one in learner.candidates.items()}
 
 
-def _counted(one: Classifier, averaged: bool) -> tuple[int, int]:
-    of, wrong = one.watch.recent.averaged if averaged else (one.counts.events, one.counts.wrong_predictions)
-    return of, of - wrong
+def _counted(one: Classifier, averaged: bool) -> tuple[int, int, float | None]:
+    recent = one.watch.recent
+    of, wrong = recent.averaged if averaged else (one.counts.events, one.counts.wrong_predictions)
+    return of, of - wrong, recent.average_accuracy if averaged else recent.accuracy
+
+
+def _known(shares: Mapping[str, float | None]) -> dict[str, float]:
+    """Short, and those that there are."""
+    return {name: round(one, 5) for name, one in shares.items() if one is not None}
 
 
 def _idle(before: Point, last: Point, now: Point) -> bool:

@@ -48,21 +48,23 @@ function named(now) {
 }
 
 function accuracy(now) {
-  const model = now.model, name = named(now), points = state.points.filter((point) => point[5] > 0);
+  const model = now.model, name = named(now), points = state.points.filter((point) => point[5] > 0), all = $("all").checked;
   const others = Object.keys(points.at(-1)?.[8] ?? {}), of = (value) => points.map((point) => [point[1], value(point)]);
+  const line = (one, whole) => of((point) => (all ? whole(point) : point[9][one]) ?? null);
   const lines = [
-    { name: name(now.answering), kind: "main", points: of((point) => point[9]) },
-    ...others.slice(0, 5).map((one, i) => ({ name: name(one), kind: `c${i % 3}`, points: of((point) => point[8][one] ?? null) })),
-    { name: "baseline", kind: "rest", points: of((point) => point[7]) },
+    { name: name(now.answering), kind: "main", points: line(now.answering, (point) => point[10]) },
+    ...others.slice(0, 5).map((one, i) => ({ name: name(one), kind: `c${i % 3}`, points: line(one, (point) => point[8][one]) })),
+    { name: "baseline", kind: "rest", points: line("baseline", (point) => point[7]) },
   ];
   const settled = lines.flatMap((line) => line.points.slice(Math.floor(points.length / 4))).map(([, y]) => y).filter((y) => y !== null);
   const low = Math.max(0, Math.min(1, ...settled) - 0.05), high = Math.min(1, Math.max(0, ...settled) + 0.03);
-  const served = model.served_accuracy;
+  const served = model.served_accuracy, which = all ? "all" : "recent";
   chart($("accuracy"), {
-    lines, band: of((point) => point[10]).map(([x, low], i) => [x, low, points[i][11]]), range: [low, high],
+    lines, band: all ? points.map((point) => [point[1], point[11], point[12]]) : [], range: [low, high],
     yname: (v) => percent(v, high - low < 0.04 ? 1 : 0),
-    label: `${percent(served.all)} of all predictions were right, with always the more frequent label ${percent(model.baseline.all)}.`,
+    label: `${percent(served[which])} of ${which} predictions were right, with always the more frequent label ${percent(model.baseline[which])}.`,
   });
+  $("accuracy-note").textContent = `Of ${which} events, each predicted before it was learned${all ? "; with the 95 % interval of what answers" : ""}.`;
   const rows = [["last", model.accuracy], ["average", model.average_accuracy], ...model.candidates.map((one) => [one.name, one.accuracy, one])];
   rows.sort((a, b) => (b[0] === now.answering) - (a[0] === now.answering));
   part("predictors", [rows, model.baseline, now.answering], () => $("predictors").replaceChildren(
@@ -291,8 +293,14 @@ function draw() {
   for (const one of [tiles, mistakes, accuracy, stream, weights, plane, confusion, rejected, version, form]) one(now);
 }
 
+const old = () => (state.since ? ` What is shown is ${duration((Date.now() - state.since) / SECOND)} old.` : "");
+
 function show(now) {
-  if (now.asked !== state.now?.asked) [state.trail, state.drawn] = [[], {}];
+  if (now.asked !== state.now?.asked) [state.trail, state.drawn, state.since] = [[], {}, 0];
+  else if (!now.model && state.now.model) { // it has begun anew, and reads its snapshot
+    $("state").textContent = "";
+    return say(`Just begun: ${now.why_not}.${old()}`);
+  }
   state.now = now;
   part("models", [now.models, now.asked], () => {
     $("models").replaceChildren(...now.models.map((name) => h("option", { value: name }, name)));
@@ -304,6 +312,7 @@ function show(now) {
   say(model ? "" : `Nothing to show yet: ${now.why_not}.`);
   $("state").textContent = !model ? "" : model.stopped ? `Learning stopped: ${model.stopped}` : model.learning_here ? "Learning here" : "Following another process";
   if (!model) return;
+  state.since = Date.now();
   remember(now.points, now.asked);
   $("advice").hidden = !model.advice.length;
   part("advice", model.advice, () => $("advice").querySelector("ul").replaceChildren(...model.advice.map((line) => h("li", {}, line))));
@@ -322,9 +331,7 @@ async function poll() {
     const found = await ask(`/page/now${state.model === null ? "" : `?model=${encodeURIComponent(state.model)}`}`);
     $("access").hidden = found.status !== 401;
     if (found.ok) {
-      const now = await found.json();
-      state.since = Date.now();
-      show(now);
+      show(await found.json());
     } else if (found.status === 401) {
       $("main").hidden = true;
       say(sessionStorage.getItem("token") ? "The service does not accept this token." : "The service asks for a token. It is kept until this tab is closed.");
@@ -333,8 +340,7 @@ async function poll() {
     } else say(`The service answers with an error (${found.status}). Trying again.`);
   } catch (error) {
     if (!(error instanceof TypeError) && error.name !== "TimeoutError") console.error(error);
-    const ago = state.since ? ` What is shown is ${duration((Date.now() - state.since) / SECOND)} old.` : "";
-    say(`The service does not answer. Trying again.${ago}`);
+    say(`The service does not answer. Trying again.${old()}`);
     $("state").textContent = "";
   }
   state.asking = false;
@@ -352,6 +358,7 @@ $("access").addEventListener("submit", (submitted) => {
   poll();
 });
 $("log").addEventListener("change", draw);
+$("all").addEventListener("change", draw);
 $("class").addEventListener("change", draw);
 $("features").addEventListener("submit", predict);
 $("another").addEventListener("click", () => form(state.now, true));
