@@ -68,8 +68,9 @@ class Fold:
 
     def _average(self) -> None:
         if self.half_life:
-            beta, before = 0.5 ** (1 / self.half_life), self.recent + [0.0] * (len(self.vector) - len(self.recent))
-            self.recent = [beta * e + (1.0 - beta) * w for e, w in zip(before, self.vector, strict=True)]
+            beta, vector = 0.5 ** (1 / self.half_life), self.vector
+            rest, before = 1.0 - beta, self.recent + [0.0] * (len(vector) - len(self.recent))
+            self.recent = [beta * e + rest * w for e, w in zip(before, vector, strict=True)]
 
     def features(self, given: dict[str, Any]) -> tuple[list[tuple[str, float]], dict[str, tuple[float, float, float]]]:
         """Names and values as weights meet them, and the sums by which they are scaled."""

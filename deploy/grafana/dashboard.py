@@ -66,9 +66,14 @@ def pace(metric: str, by: str = "model") -> str:
     return f"rate(max by ({by}) ({metric}{{{MODEL}}})[$__rate_interval:5s])"
 
 
-def newest(metric: str, by: str = "model") -> str:
+def newest(metric: str, by: str = "model", of: str = MODEL) -> str:
     """A figure that the learner, or the process that is furthest, gives for all: never the sum over processes."""
-    return f"max by ({by}) ({metric}{{{MODEL}}})"
+    return f"max by ({by}) ({metric}{{{of}}})"
+
+
+def accuracy(of: str, suffix: str = "") -> str:
+    """Of these weights: `last`, `average` or `served`."""
+    return newest(f"perceptron_prequential_accuracy{suffix}", of=f'{MODEL}, weights="{of}"')
 
 
 def quantiles(histogram: str, by: str = "model", of: str = MODEL) -> dict[str, str]:
@@ -105,7 +110,7 @@ ROWS: dict[str, Row] = {
               {"{{model}}": mistake_rate("5m")}),
         Panel("Accuracy", "Share of right predictions of the last weights, each made before its event was learned, "
               "over the recent window. Red: no better than a coin.", "percentunit",
-              {"{{model}}": newest("perceptron_prequential_accuracy")}, ((None, "red"), (0.5, "green"))),
+              {"{{model}}": accuracy("last")}, ((None, "red"), (0.5, "green"))),
         Panel("Records behind", "Records in Kafka that are not learned yet.", "short",
               {"{{model}}": LAG}, ((None, "green"), (10_000, "orange"), (1_000_000, "red"))),
         Panel("Predictions", "Predictions answered each second, by all processes.", "ops",
@@ -127,19 +132,19 @@ ROWS: dict[str, Row] = {
         Panel("Prequential accuracy", "Share of right predictions, each made before its event was learned, over the "
               "recent window: of the last weights, of their average where one is kept, and of who always answers with "
               "the more frequent label. A model below that baseline is of no use.", "percentunit",
-              {"{{model}}": newest("perceptron_prequential_accuracy"),
-               "{{model}} average": newest("perceptron_average_accuracy"),
+              {"{{model}}": accuracy("last"),
+               "{{model}} average": accuracy("average"),
                "{{model}} baseline": newest("perceptron_baseline_accuracy")}),
         Panel("Accuracy over all events", "Share of right predictions of the last weights since the model began, "
               "between the ends of an interval that holds at all times: what the share estimates is never outside, but "
               "for one model in twenty.", "percentunit",
-              {"{{model}}": newest("perceptron_prequential_accuracy_overall"),
-               "{{model}} at least": newest("perceptron_prequential_accuracy_low"),
-               "{{model}} at most": newest("perceptron_prequential_accuracy_high")}),
+              {"{{model}}": accuracy("last", "_overall"),
+               "{{model}} at least": accuracy("last", "_low"),
+               "{{model}} at most": accuracy("last", "_high")}),
         Panel("Candidates", "Share of right predictions over the recent window: of the weights that answer, and of "
               "each candidate, which learns side by side with the model. Whether a difference is shown: "
               "`perceptron inspect`.", "percentunit",
-              {"{{model}} as served": newest("perceptron_served_accuracy"),
+              {"{{model}} as served": accuracy("served"),
                "{{model}} {{candidate}}": newest("perceptron_candidate_accuracy", by="model, candidate")}),
         Panel("The positive label", "Over the recent window, of the weights that answer: precision is the share of "
               "positive predictions that were right, recall the share of positive events that were found, F1 their "

@@ -8,6 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -62,19 +63,15 @@ GAUGES = {
     "squared_norm": "Squared norm of the weights.",
 }
 SHARES = {
-    "accuracy": ("prequential_accuracy", "Share of right predictions, each made before learning the event"),
-    "average_accuracy": ("average_accuracy", "The same of the average of the weights, where one is kept"),
-    "served_accuracy": ("served_accuracy", "The same of the weights that answer"),
     "baseline": ("baseline_accuracy", "Share of the most frequent label: what who always answers with it is right in"),
     "balanced_accuracy": ("balanced_accuracy", "Mean over labels of the share of right predictions, as served"),
     "precision": ("precision", "Share of right predictions among the positive ones, as served"),
     "recall": ("recall", "Share of right predictions among the events of the positive label, as served"),
     "f1": ("f1", "Harmonic mean of precision and recall"),
 }
-"""Their metrics by member, of the learner alone: over the recent window, and with `_overall` over all events.
-
-Accuracies have `_low` and `_high` too: the interval of the one over all events.
-"""
+"""Their metrics by member, of the learner alone: over the recent window, and with `_overall` over all events."""
+OF_WEIGHTS = {"last": "accuracy", "average": "average_accuracy", "served": "served_accuracy"}
+"""The accuracies' members by the label `weights`. The average is there where one is kept."""
 OF_CANDIDATES = {
     "events": ("candidate_events", "Events learned by a candidate."),
     "mistakes": ("candidate_mistakes", "Events with y*s <= 0 before learning, of a candidate."),
@@ -240,17 +237,7 @@ class _Models(Collector):
             for over, suffix, words in (("recent", "", ", over the recent window"), ("all", "_overall", "")):
                 of = attrgetter(f"{member}.{over}")
                 yield gauge(name + suffix, f"{text}{words}.", lambda r, of=of: of(r.about), shown)  # type: ignore[misc]
-        for member in ("accuracy", "average_accuracy", "served_accuracy"):
-            name, text = SHARES[member]
-            known = [r for r in learned if (share := getattr(r.about, member)) is not None and share.all_interval]
-            for end, suffix, words in ((0, "_low", "lower"), (1, "_high", "upper")):
-                of = attrgetter(f"{member}.all_interval")
-                yield gauge(
-                    name + suffix,
-                    f"{text}: the {words} end of an interval that holds at all times (95 %).",
-                    lambda r, of=of, end=end: of(r.about)[end],  # type: ignore[misc]
-                    known,
-                )
+        yield from _accuracies(learned)
         yield from _recalls(row for row in learned if len(row.about.labels) <= MAX_LABELS)
         for member, (name, text) in OF_CANDIDATES.items():
             beside = GaugeMetricFamily(f"perceptron_{name}", text, labels=["model", "candidate"])
@@ -289,6 +276,24 @@ class _Models(Collector):
         """Never less than before: a Redis that was rolled back must not look like a reset of the process."""
         self._highest[key] = max(value, self._highest.get(key, 0))
         return self._highest[key]
+
+
+def _accuracies(rows: Iterable[Figures]) -> Iterator[Metric]:
+    """Of the weights of these models, over both spans, and the ends of an interval of the longer one."""
+    text = "Share of right predictions by these weights (last, average, served), each made before learning the event"
+    family = partial(GaugeMetricFamily, labels=["model", "weights"])
+    name, interval = "perceptron_prequential_accuracy", "end of an interval that holds at all times (95 %)"
+    over, overall = family(name, f"{text}, over the recent window."), family(f"{name}_overall", f"{text}.")
+    low = family(f"{name}_low", f"{text}: the lower {interval}.")
+    high = family(f"{name}_high", f"{text}: the upper {interval}.")
+    for row in rows:
+        for weights, member in OF_WEIGHTS.items():
+            if (share := getattr(row.about, member)) is not None:
+                ends = share.all_interval or (None, None)
+                for shown, value in zip((over, overall, low, high), (share.recent, share.all, *ends), strict=True):
+                    if value is not None:
+                        shown.add_metric([row.about.model, weights], value)
+    yield from (over, overall, low, high)
 
 
 def _recalls(rows: Iterable[Figures]) -> Iterator[Metric]:

@@ -108,7 +108,10 @@ async def test_three_candidates_killed_restored_verified_changed_and_asked(
     assert metrics[f"perceptron_candidate_events{key}"] == len(raws)
     assert metrics[f"perceptron_candidate_accuracy{key}"] == rows["logistic"]["accuracy"]["recent"]
     assert metrics[f"perceptron_candidate_answers{key}"] == 1.0
-    assert metrics[f'perceptron_served_accuracy_overall{{model="{topic}"}}'] == rows["logistic"]["accuracy"]["all"]
+    assert (
+        metrics[f'perceptron_prequential_accuracy_overall{{model="{topic}",weights="served"}}']
+        == rows["logistic"]["accuracy"]["all"]
+    )
 
     said = await tool("inspect", settings=service.config)
     lines = [line.split() for line in said.stdout.splitlines()]

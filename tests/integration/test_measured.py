@@ -88,14 +88,16 @@ async def test_a_model_below_its_baseline_says_so_and_what_to_try(
         'rule = "logistic-delta" (for which `perceptron reset` has the log learned again)'
     )
     metrics = service.metrics()
-    for name, member in (
-        ("prequential_accuracy", "accuracy"), ("average_accuracy",) * 2, ("baseline_accuracy", "baseline"),
-        ("balanced_accuracy",) * 2, ("precision",) * 2, ("recall",) * 2, ("f1",) * 2,
+    for name, member, weights in (
+        ("prequential_accuracy", "accuracy", "last"), ("prequential_accuracy", "average_accuracy", "average"),
+        ("prequential_accuracy", "served_accuracy", "served"), ("baseline_accuracy", "baseline", ""),
+        *((name, name, "") for name in ("balanced_accuracy", "precision", "recall", "f1")),
     ):  # fmt: skip
-        assert metrics[f'perceptron_{name}{{model="{topic}"}}'] == model[member]["recent"]
-        assert metrics[f'perceptron_{name}_overall{{model="{topic}"}}'] == model[member]["all"]
-        if member in {"accuracy", "average_accuracy"}:
-            ends = [metrics[f'perceptron_{name}_{end}{{model="{topic}"}}'] for end in ("low", "high")]
+        labels = f'{{model="{topic}",weights="{weights}"}}' if weights else f'{{model="{topic}"}}'
+        assert metrics[f"perceptron_{name}{labels}"] == model[member]["recent"]
+        assert metrics[f"perceptron_{name}_overall{labels}"] == model[member]["all"]
+        if weights:
+            ends = [metrics[f"perceptron_{name}_{end}{labels}"] for end in ("low", "high")]
             assert ends == model[member]["all_interval"]
     await asyncio.to_thread(wait, lambda: replica.model()["advice"] == [advice], "a replica says so too")
     await producer.send_and_wait(topic, event(*events[0]))
