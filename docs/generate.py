@@ -47,8 +47,8 @@ With `http.token_file` every request but `/livez` and `/readyz` needs the header
 ([security.md](security.md#who-may-ask)). What features are stands in [events.md](events.md#over-http).
 
 An error is a problem document (RFC 9457) of the type `application/problem+json`. It never has what was sent. Beside
-what each route lists, any request may end with 401 (a token is needed), 500 (a defect; the log says why) or 503 (the
-service ends). A 503 has `retry-after`.
+what each route lists, any request may end with 500 (a defect; the log says why) or 503 (the service ends). A 503 has
+`retry-after`.
 """
 
 CONFIGURATION = f"""\
@@ -303,14 +303,12 @@ def api() -> str:
     parts = [API]
     for path, methods in document["paths"].items():
         for method, route in methods.items():
-            parts.append(
-                f"## {method.upper()} {path}\n\n{route['description']}\n\n" + _route(route, shapes).rstrip() + "\n"
-            )
+            parts.append(f"## {method.upper()} {path}\n\n{route['description']}\n\n" + _route(route).rstrip() + "\n")
     parts.append("## What answers have\n\n" + "".join(_shapes(shapes)).rstrip() + "\n")
     return "\n".join(parts)
 
 
-def _route(route: Any, shapes: Any) -> str:
+def _route(route: Any) -> str:
     said = table(
         ("parameter", "default", "what it is"),
         (
@@ -324,50 +322,15 @@ def _route(route: Any, shapes: Any) -> str:
         ),
     )
     for content in route.get("requestBody", {}).get("content", {}).values():
-        said += _examples("A request", content, shapes)
-    problems = []
+        said += "".join(block("A request", one) for one in content["schema"]["examples"])
+    problems: list[tuple[str, str, str]] = []
     for status, answer in route["responses"].items():
         for kind, content in answer.get("content", {}).items():
             if kind == "application/json":
-                said += _examples("An answer", content, shapes)
+                said += "".join(block("An answer", one["value"]) for one in content["examples"].values())
             elif kind == "application/problem+json" and status != "default":
-                problems.append((status, answer["description"]))
-                if "example" in content or "examples" in content:
-                    said += _examples(f"Status {status}", content, shapes)
-    return said + table(("status", "problem"), problems)
-
-
-def _examples(title: str, content: Any, shapes: Any) -> str:
-    """Those of the document; else one of what its parts have for examples."""
-    schema = content["schema"]
-    if "examples" in content:
-        found = [
-            (f"{title}, {one['summary']}" if "summary" in one else title, one["value"])
-            for one in content["examples"].values()
-        ]
-    elif "example" in content:
-        found = [(title, content["example"])]
-    else:
-        shown = schema.get("examples") or [_example(one, shapes) for one in schema.get("anyOf", [schema])]
-        found = [(title, one) for one in shown]
-    return "".join(block(*one) for one in found)
-
-
-def _example(schema: Any, shapes: Any) -> Any:
-    if schema.get("examples"):
-        return schema["examples"][0]
-    if "default" in schema:
-        return schema["default"]
-    if "$ref" in schema:
-        return _example(shapes[schema["$ref"].rpartition("/")[2]], shapes)
-    if "anyOf" in schema:
-        return None if {"type": "null"} in schema["anyOf"] else _example(schema["anyOf"][0], shapes)
-    if schema.get("type") == "boolean":
-        return True
-    if schema.get("type") == "array":
-        return [_example(schema["items"], shapes)] if schema.get("items") else []
-    needed = schema.get("required", [])
-    return {name: _example(one, shapes) for name, one in schema.get("properties", {}).items() if name in needed}
+                problems += ((status, name, one["value"]["detail"]) for name, one in content["examples"].items())
+    return said + table(("status", "problem", "for example"), problems)
 
 
 def _shapes(shapes: Any) -> Iterator[str]:

@@ -66,8 +66,9 @@ def create_app(
     # Its own telemetry would look for somebody to tell at each request. An older release knows of none.
     telemetry = {"tracing": False, "metrics": False, "logs": False}
     app = FastAPIOffline(
-        title="Perceptron Service", version=version, docs_url=None, redoc_url=None, redirect_slashes=False,
-        telemetry=telemetry,
+        title="Perceptron Service", summary="A linear classifier that learns from a Kafka topic while it answers.",
+        description=openapi.INTRODUCTION, openapi_tags=openapi.TAGS, version=version, docs_url=None, redoc_url=None,
+        redirect_slashes=False, telemetry=telemetry,
     )  # fmt: skip
     problems.install(app)
     pages.install(app)
@@ -75,19 +76,19 @@ def create_app(
     in_flight = InFlight(limits.in_flight, limits.body_bytes, limits.body_seconds)
     short = v1.install(app, models, Predictor(models, metrics, limits.instances), store, in_flight)
 
-    @app.get("/livez", responses=responses([Live]))
+    @app.get("/livez", tags=["process"], responses=responses([Live]))
     async def live() -> Response:
         """The event loop turns. A dead task ends the process, so this needs no more."""
         return v1.encoded(Live())
 
-    @app.get("/readyz", responses=responses([Ready], 503))
+    @app.get("/readyz", tags=["process"], responses=responses([Ready], "not ready"))
     async def readiness() -> Response:
         """Every model can answer, and the process is not shutting down."""
         if not ready():
             raise Refusal(503, "not every model can answer yet, or the service is shutting down")
         return v1.encoded(Ready())
 
-    @app.get("/metrics", response_class=PlainTextResponse)
+    @app.get("/metrics", tags=["process"], response_class=PlainTextResponse, responses=openapi.ending("token missing"))
     async def prometheus() -> Response:
         """Prometheus' text format."""
         return Response(await metrics.render(), media_type=CONTENT_TYPE_LATEST)

@@ -5,45 +5,99 @@ holds all of it against real answers.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
+from service.errors import UnknownCandidate, UnknownModel
 from service.learning.identity import MAX_VALUE, Identity
 from service.learning.places import way
-from service.serving.problems import Problem
+from service.serving.problems import Fault, Problem, problem
 
 PREDICT = "/v1/models/{name}/predict"
+INTRODUCTION = """
+Each model learns one Kafka topic and has its name. `POST /v1/models/{name}/predict` asks it: with `features` of one
+event, with `instances` of many, or with whole records as `event` or `events`. An answer says the `version` of the
+snapshot that it stands on, and how many events it is `ahead` of that.
+
+Every error is a problem document (RFC 9457) whose `errors` name each member at fault. Nothing that was sent is echoed.
+With `http.token_file` each request needs the header `authorization: Bearer TOKEN`, but for `/livez` and `/readyz`.
+"""
+TAGS = [
+    {"name": "predictions", "description": "Ask a model."},
+    {"name": "models", "description": "What a model has learned, how good it is, what it was."},
+    {"name": "process", "description": "What orchestrators and Prometheus ask."},
+]
+PROBLEMS = {
+    "token missing": problem(401, "send a token, with the header authorization: Bearer TOKEN"),
+    "unknown model": problem(404, str(UnknownModel())),
+    "unknown candidate": problem(404, str(UnknownCandidate(["logistic"]))),
+    "body too slow": problem(408, "the body did not arrive within 10 seconds"),
+    "body too large": problem(413, f"the body is larger than {16 << 20} bytes"),
+    "not JSON": problem(415, "send the body as JSON, with the header content-type: application/json"),
+    "bad body": problem(422, 'feature "age" is not a finite number', Fault("/features/age", "not-finite")),
+    "bad parameter": problem(422, "'top': Input should be greater than or equal to 1", Fault("?top", "out-of-range")),
+    "defect": problem(500, "the service failed on this request; its log says why"),
+    "nothing learned": problem(503, "the model has no snapshot yet"),
+    "not ready": problem(503, "not every model can answer yet, or the service is shutting down"),
+    "too busy": problem(503, "too many requests at a time"),
+    "Redis away": problem(503, "the snapshot store does not answer"),
+}
+"""Each problem that a route may name among its `responses`, as it answers it at the defaults: any can have a defect."""
 _REF = "#/components/schemas/{name}"
 _NUMBER = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
 
 
-def responses(answers: Sequence[type[msgspec.Struct]], *problems: int) -> dict[int | str, dict[str, Any]]:
-    """A route's `responses`: its answer is one of these, and these are the problems that it can end with."""
-    texts = {
-        404: "no such model, or candidate",
-        408: "body too slow",
-        413: "body too large",
-        415: "not JSON",
-        422: "not as expected",
-        503: "not now",
-    }
-    (problem, *shapes), _ = msgspec.json.schema_components([Problem, *answers], ref_template=_REF)
-    shape = {"anyOf": shapes} if len(shapes) > 1 else shapes[0]
-    return {
-        200: {"description": "the answer", "content": {"application/json": {"schema": shape}}},
-        "default": {"description": "a problem", "content": {"application/problem+json": {"schema": problem}}},
-        **{
-            status: {"description": texts[status], "content": {"application/problem+json": {"schema": problem}}}
-            for status in problems
-        },
-    }
+def responses(answers: Sequence[type[msgspec.Struct]], *names: str) -> dict[int | str, dict[str, Any]]:
+    """A route's `responses`: its answer is one of these, and these of PROBLEMS are those that it can end with."""
+    shapes, _ = msgspec.json.schema_components(answers, ref_template=_REF)
+    shape = {"anyOf": list(shapes)} if len(shapes) > 1 else shapes[0]
+    return {200: {"description": "the answer", "content": {"application/json": {"schema": shape}}}, **ending(*names)}
+
+
+def ending(*names: str) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of these PROBLEMS, and of a defect, which any route can have."""
+    (shape,), _ = msgspec.json.schema_components([Problem], ref_template=_REF)
+
+    def told(names: Sequence[str]) -> dict[str, Any]:
+        examples = {name: {"value": msgspec.to_builtins(PROBLEMS[name])} for name in names}
+        content = {"schema": shape, "examples": examples}
+        return {"description": ", ".join(names), "content": {"application/problem+json": content}}
+
+    by_status = groupby(names, lambda name: PROBLEMS[name].status)
+    return {"default": told(["defect"]), **{status: told(list(those)) for status, those in by_status}}
+
+
+def _example(schema: Any, shapes: Any) -> Any:
+    """What always stands there, of what its parts have for examples."""
+    if schema.get("examples"):
+        return schema["examples"][0]
+    if "default" in schema:
+        return schema["default"]
+    if "$ref" in schema:
+        return _example(shapes[schema["$ref"].rpartition("/")[2]], shapes)
+    if "anyOf" in schema:
+        return None if {"type": "null"} in schema["anyOf"] else _example(schema["anyOf"][0], shapes)
+    if schema.get("type") == "boolean":
+        return True
+    if schema.get("type") == "array":
+        return [_example(schema["items"], shapes)] if schema.get("items") else []
+    needed = schema.get("required", [])
+    return {name: _example(one, shapes) for name, one in schema.get("properties", {}).items() if name in needed}
 
 
 def described(document: dict[str, Any], answers: Iterable[Any]) -> dict[str, Any]:
-    """A document with the schemas of these answers, and of what they are made of."""
+    """A document with the schemas of these answers, of what they are made of, and an example of each.
+
+    FastAPI would leave out of an example what is null.
+    """
     _, schemas = msgspec.json.schema_components([Problem, *answers], ref_template=_REF)
+    for route in (route for routes in document["paths"].values() for route in routes.values()):
+        if content := route["responses"]["200"]["content"].get("application/json"):
+            shapes = content["schema"].get("anyOf", [content["schema"]])
+            content["examples"] = {one["$ref"].split("/")[-1]: {"value": _example(one, schemas)} for one in shapes}
     components = document.get("components", {})
     return document | {"components": components | {"schemas": components.get("schemas", {}) | schemas}}
 

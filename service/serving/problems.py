@@ -38,12 +38,17 @@ class Refusal(PerceptronError):
         self.status = status
 
 
-def response(status: int, detail: str, *faults: Fault, headers: Any = None) -> Response:
+def problem(status: int, detail: str, *faults: Fault) -> Problem:
     """A problem document."""
+    return Problem("about:blank", HTTPStatus(status).phrase, status, detail, list(faults))
+
+
+def response(status: int, detail: str, *faults: Fault, headers: Any = None) -> Response:
+    """The answer with a problem document."""
     if status == 503:
         headers = {"retry-after": "1"}
-    problem = Problem("about:blank", HTTPStatus(status).phrase, status, detail, list(faults))
-    return Response(msgspec.json.encode(problem), status, headers, media_type="application/problem+json")
+    body = msgspec.json.encode(problem(status, detail, *faults))
+    return Response(body, status, headers, media_type="application/problem+json")
 
 
 ANSWERED = Refusal, UnknownModel, UnknownCandidate, Unanswerable, Rejected

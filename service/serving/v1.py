@@ -82,6 +82,14 @@ class Versions(msgspec.Struct, forbid_unknown_fields=True):
     versions: list[Version]
 
 
+OF_A_MODEL = "token missing", "unknown model", "nothing learned"
+KEPT = *OF_A_MODEL, "too busy", "Redis away"
+LOOKED_AT = "token missing", "unknown model", "unknown candidate", "bad parameter", "nothing learned"
+ASKED = (
+    "token missing", "unknown model", "unknown candidate", "body too slow", "body too large", "not JSON", "bad body",
+    "bad parameter", "nothing learned", "too busy",
+)  # fmt: skip
+"""What routes can end with: names of `openapi.PROBLEMS`, by status."""
 ANSWERS = One, Many, ModelList, Description, Candidates, Weights, Versions
 
 Candidate = Annotated[str | None, Query(description="who is to answer, of the candidates")]
@@ -94,7 +102,7 @@ def install(
     known = Known()
     shown_at_a_time = asyncio.Semaphore(2)  # pages of weights, which others that wait need not hold
 
-    @app.post(PREDICT, responses=responses([One, Many], 404, 408, 413, 415, 422, 503))
+    @app.post(PREDICT, tags=["predictions"], responses=responses([One, Many], *ASKED))
     async def predict_one_or_many(
         name: str,
         request: Request,
@@ -117,23 +125,23 @@ def install(
         predictor.answering(name).by(candidate)  # before a body is waited for
         return encoded(await predictor.predict(name, await in_flight.read(scope, receive), explain, top, candidate))
 
-    @app.get("/v1/models", responses=responses([ModelList]))
+    @app.get("/v1/models", tags=["models"], responses=responses([ModelList], "token missing"))
     async def list_models() -> Response:
         """Every model of this process."""
         return encoded(ModelList([Summary.of(model) for model in models]))
 
-    @app.get("/v1/models/{name}", responses=responses([Description], 404, 503))
+    @app.get("/v1/models/{name}", tags=["models"], responses=responses([Description], *OF_A_MODEL))
     async def describe_model(name: str) -> Response:
         """Counts and offsets of the state that answers; version and digests of its accepted head."""
         return encoded(Description.of(*models.answering(name)))
 
-    @app.get("/v1/models/{name}/candidates", responses=responses([Candidates], 404, 503))
+    @app.get("/v1/models/{name}/candidates", tags=["models"], responses=responses([Candidates], *OF_A_MODEL))
     async def candidates(name: str) -> Response:
         """What learns side by side with the model: how each of them predicts, and which one answers."""
         learner = models.answering(name)[1].learner
         return encoded(Candidates(name, learner.answering, Beside.all_of(learner)))
 
-    @app.get("/v1/models/{name}/weights", responses=responses([Weights], 404, 422, 503))
+    @app.get("/v1/models/{name}/weights", tags=["models"], responses=responses([Weights], *LOOKED_AT))
     async def weights(
         name: str,
         one: Annotated[
@@ -168,7 +176,7 @@ def install(
         every: Any = msgspec.Raw(rows)
         return encoded(Weights(bias, every, after, whose, UNSET if who is None else who))
 
-    @app.get("/v1/models/{name}/versions", responses=responses([Versions], 404, 503))
+    @app.get("/v1/models/{name}/versions", tags=["models"], responses=responses([Versions], *KEPT))
     async def versions(name: str, request: Request) -> Response:
         """The versions kept for rollback, oldest first."""
         a = models.answering(name)[1]

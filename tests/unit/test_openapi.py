@@ -1,0 +1,109 @@
+"""The examples of `/openapi.json`: answers have their schema, and problems are what the route says, word for word."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import jsonschema
+
+from service.embedded.servers import free_port
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.learning.options import Beside, Options
+from service.monitoring.metrics import Metrics
+from service.serving.app import Limits, create_app
+from service.serving.models import Model, Models, given
+from service.serving.openapi import PROBLEMS
+from service.serving.tokens import Tokens
+from service.snapshots.head import Kept
+from service.snapshots.store import RedisStore
+
+JSON = {"content-type": "application/json"}
+LIMITS = Limits()
+SECONDS = 0.05
+"""A body may take so long here, and not the ten seconds of the example."""
+
+
+async def stalled() -> AsyncIterator[bytes]:
+    """A body whose rest never comes."""
+    yield b"{"
+    await asyncio.Event().wait()
+
+
+HOW: dict[str, dict[str, Any]] = {
+    "token missing": {"tokens": True},
+    "unknown model": {"name": "none"},
+    "unknown candidate": {"params": {"candidate": "none"}},
+    "body too slow": {"content": stalled(), "limits": LIMITS._replace(body_seconds=SECONDS)},
+    "body too large": {"content": b" " * (LIMITS.body_bytes + 1)},
+    "not JSON": {"headers": {"content-type": "text/csv"}},
+    "bad body": {"content": b'{"features": {"age": NaN}}'},
+    "bad parameter": {"params": {"top": 0}},
+    "nothing learned": {"name": "new"},
+    "not ready": {"ready": False},
+    "too busy": {"limits": LIMITS._replace(in_flight=0)},
+    "Redis away": {},
+    "defect": {"store": None},
+}
+"""How the application is made and asked, so that the answer is the problem of this name."""
+
+
+async def test_each_problem_is_what_its_route_answers(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("token-0123456789")
+    learner = Learner(Identity(), options=Options(candidates={"logistic": Beside(Identity(rule="logistic-delta"))}))
+    learner.begin({0: 0})
+    learner.reconcile()
+    learned = given("learned", learner, 0.0)
+    assert learned.answering is not None
+    learned.answering.head.kept.append(Kept(1, 0.0))  # so that Redis is asked for it
+    models = Models([learned, Model("new")])
+    away = RedisStore(f"redis://127.0.0.1:{free_port()}")
+
+    def application(limits: Limits, ready: bool, store: Any, tokens: bool) -> Any:
+        about = models, Metrics("0", list, lambda: True, dict), lambda: ready, lambda: False, store, limits
+        return create_app(*about, version="0", tokens=Tokens(str(tmp_path / "tokens")) if tokens else None)
+
+    async def answer(
+        method: str, path: str, limits: Limits = LIMITS, ready: bool = True, store: Any = away, tokens: bool = False,
+        name: str = "learned", params: Any = None, content: Any = b'{"features": {}}', headers: Any = JSON,
+    ) -> httpx.Response:  # fmt: skip
+        transport = httpx.ASGITransport(application(limits, ready, store, tokens), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            body = {"content": content, "headers": headers} if method == "post" else {}
+            return await http.request(method, path.replace("{name}", name), params=params, **body)
+
+    asked = set()
+    for path, routes in application(LIMITS, True, away, False).openapi()["paths"].items():
+        for method, route in routes.items():
+            for status, said in route["responses"].items():
+                shown = said.get("content", {}).get("application/problem+json", {}).get("examples", {})
+                for name, example in shown.items():
+                    if name == "defect" and "versions" not in path:
+                        continue  # nothing here makes another fail
+                    answered = await answer(method, path, **HOW[name])
+                    told = answered.json()
+                    told["detail"] = told["detail"].replace(f"{SECONDS} seconds", "10 seconds")
+                    assert told == example["value"], (path, name)
+                    assert status in {str(answered.status_code), "default"}
+                    assert answered.headers["content-type"] == "application/problem+json"
+                    asked.add(name)
+    assert asked == set(PROBLEMS)
+
+
+def test_each_answer_has_an_example_that_is_one() -> None:
+    metrics, store = Metrics("0", list, lambda: True, dict), cast(RedisStore, None)
+    app = create_app(Models([]), metrics, lambda: True, lambda: False, store, LIMITS, version="0")
+    document = json.loads(json.dumps(app.openapi()))
+    shown = 0
+    for path, routes in document["paths"].items():
+        for route in routes.values():
+            assert route["tags"][0] in {tag["name"] for tag in document["tags"]}
+            content = route["responses"]["200"]["content"].get("application/json", {})
+            for example in content.get("examples", {}).values():
+                jsonschema.validate(example["value"], content["schema"] | {"components": document["components"]})
+                shown += 1
+            assert content.get("examples") or path == "/metrics"
+    assert shown == 9
