@@ -99,8 +99,8 @@ async def _events(page: Page) -> int:
 
 
 async def _points(page: Page) -> int:
-    """Of the line of mistakes."""
-    line: str = await page.locator("#mistakes path.main").get_attribute("d") or ""
+    """Of the line of mistakes; one, where all are at one place."""
+    line: str = await page.locator("#mistakes .main").get_attribute("d") or "M"
     return line.count("M") + line.count("L")
 
 
@@ -116,6 +116,7 @@ async def test_it_shows_what_the_service_says_to_all_and_asks_it(
     replica = run(SETTINGS.format(tokens=tmp_path / "tokens", topic=topic), "--no-learn", create=False)
     await _until(page, RECORDS)
     await _shows_what_the_service_says(page, service)
+    await _draws_what_has_no_length(page)
     await _predicts_by_keyboard_alone(page, service)
     await _is_read_by_all(page, topic)
     await asyncio.to_thread(_is_followed, replica, service)
@@ -158,10 +159,22 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
 
     accuracy, lately = page.locator("#accuracy"), f"{100 * model['served_accuracy']['recent']:.1f} % of recent"
     await expect(accuracy).to_have_attribute("aria-label", re.compile(re.escape(lately)))
-    await expect(accuracy.locator("path.main")).to_have_attribute("d", re.compile("L"))  # a band needs two points
+    await expect(page.locator("#rate path.main")).to_have_count(1)  # of two points, as many as a band needs
     await expect(accuracy.locator("path.band")).to_have_count(0)
     await page.get_by_label("Of all events").check()
     await expect(accuracy.locator("path.band")).to_have_count(1)
+
+
+async def _draws_what_has_no_length(page: Page) -> None:
+    """A line of one point, or of several at one place, as when all events came within a second."""
+    drawn = await page.evaluate("""async () => {
+        const { chart, s } = await import("/page/chart.js"), svg = s("svg");
+        const lines = [[[5, 1]], [[5, 2], [5, 2]], [[4, null], [5, 3]], [[4, 1], [5, 2]]];
+        const named = lines.map((points) => ({ name: "x", kind: "main", points }));
+        chart(svg, { lines: named, yname: String, label: "" });
+        return ["circle.main", "path.main"].map((kind) => svg.querySelectorAll(kind).length);
+    }""")
+    assert drawn == [3, 1]
 
 
 async def _by_keyboard(page: Page, name: str, presses: int = 40) -> None:

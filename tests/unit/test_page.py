@@ -58,7 +58,7 @@ def test_a_history_is_short_evenly_spaced_and_ends_with_the_newest() -> None:
         assert points.all[-1].time == second
     assert points.all[0].time == 0
     steps = {b.time - a.time for a, b in zip(points.all, points.all[1:-1], strict=False)}
-    assert steps == {points.step} == {32.0}
+    assert steps == {points.step} == {128.0}
     assert points.rate == 1.0
 
 

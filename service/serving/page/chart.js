@@ -52,11 +52,11 @@ export function frame(at, xs, ys, xname, yname) {
     drawn.push(s("line", { class: "grid", x1: at.left, x2: at.right, y1: at.y(v), y2: at.y(v) }));
     drawn.push(s("text", { x: at.left - 6, y: at.y(v) + 4, "text-anchor": "end" }, yname(v)));
   }
-  let end = -Infinity;
+  let end = -Infinity, last = "";
   for (const v of xs) {
     const name = xname(v), x = at.x(v);
-    if (x - name.length * 4 < end || x + name.length * 3.5 > at.right + 30) continue;
-    end = x + name.length * 4;
+    if (name === last || x - name.length * 4 < end || x + name.length * 3.5 > at.right + 30) continue;
+    [end, last] = [x + name.length * 4, name];
     drawn.push(s("text", { x, y: at.bottom + 16, "text-anchor": "middle" }, name));
   }
   return drawn;
@@ -71,8 +71,9 @@ function path(points, at) {
   return d;
 }
 
-/* Draws `lines` of {name, kind, points}; `band` has [x, low, high]; `log` counts in decades; `time` has seconds ago. */
-export function chart(svg, { lines, band = [], log = false, time = false, range = null, least = 0, yname, label }) {
+/* Draws `lines` of {name, kind, points}; `band` has [x, low, high]; `log` counts in decades; `time` has seconds ago.
+   `room` is for names of so many characters, where another chart below it has the same x. */
+export function chart(svg, { lines, band = [], log = false, time = false, range = null, least = 0, room = 0, yname, label }) {
   const scaled = (v) => (v === null || v === undefined ? null : log ? Math.log10(Math.max(v, 1)) : v);
   const kept = lines.map((line) => ({ ...line, points: line.points.map(([x, y]) => [x, scaled(y)]) }));
   const shown = kept.filter((line) => line.points.some(([, y]) => y !== null));
@@ -84,7 +85,7 @@ export function chart(svg, { lines, band = [], log = false, time = false, range 
   if (x[0] === x[1]) x[0] -= 1;
   const y = range ?? [0, Math.max(...ys, least, log ? 1 : 0) * 1.05 || 1];
   const width = svg.clientWidth || 600, height = svg.clientHeight || 220;
-  const names = Math.max(...shown.map((line) => clipped(line.name).length));
+  const names = Math.max(room, ...shown.map((line) => clipped(line.name).length));
   const at = scales(width, height, Math.min(names * 7 + 14, width * 0.4), x, y);
   const xticks = time ? ticks(x[0], x[1], TIMES) : decimals(x[0], x[1], 1);
   const ago = (v) => (v > -0.5 ? "now" : duration(-v));
@@ -96,8 +97,10 @@ export function chart(svg, { lines, band = [], log = false, time = false, range 
   }
   const ends = [];
   for (const line of shown) {
-    drawn.push(s("path", { class: `line ${line.kind}`, d: path(line.points, at) }));
-    ends.push({ name: clipped(line.name), y: at.y(line.points.findLast(([, y]) => y !== null)[1]) });
+    const points = line.points.filter(([, y]) => y !== null), [u, v] = points.at(-1), kind = `line ${line.kind}`;
+    const long = points.some(([x]) => x !== u);
+    drawn.push(long ? s("path", { class: kind, d: path(line.points, at) }) : s("circle", { class: kind, cx: at.x(u), cy: at.y(v), r: 2 }));
+    ends.push({ name: clipped(line.name), y: at.y(v) });
   }
   ends.sort((a, b) => a.y - b.y);
   ends.forEach((end, i) => { if (i) end.y = Math.max(end.y, ends[i - 1].y + 14); });

@@ -16,7 +16,7 @@ from service.learning.confusion import share
 from service.learning.learner import Learner
 from service.serving.models import Model, Models
 
-MOST = 600
+MOST = 120
 """Points: then every second one is dropped, and the next are twice as far apart."""
 SECONDS = 1.0
 RATE_SAMPLES = 6

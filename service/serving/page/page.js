@@ -84,14 +84,17 @@ function verdict(candidate) {
 }
 
 function stream(now) {
-  const end = state.points.at(-1)?.[0] ?? 0, rates = [], lags = state.points.map((point) => [point[0] - end, point[4]]);
+  const end = state.points.at(-1)?.[0] ?? 0, name = "events a second", rates = [], lags = state.points.map((point) => [point[0] - end, point[4]]);
   state.points.forEach((point, i) => {
     const before = state.points[i - 1];
-    if (before && point[0] > before[0]) rates.push([point[0] - end, Math.max(0, point[1] - before[1]) / (point[0] - before[0])]);
+    if (!before || point[0] <= before[0]) return;
+    const rate = Math.max(0, point[1] - before[1]) / (point[0] - before[0]);
+    if (!rate) rates.push([before[0] - end, 0]); // nothing was learned for all of the time, which may be long
+    rates.push([point[0] - end, rate]);
   });
-  chart($("rate"), { lines: [{ name: "events a second", kind: "main", points: rates }], time: true, least: 1, yname: short.format,
+  chart($("rate"), { lines: [{ name, kind: "main", points: rates }], time: true, least: 1, yname: short.format,
     label: `${now.rate === null ? "No rate known" : short.format(now.rate)} events a second now.` });
-  chart($("lag"), { lines: [{ name: "lag", kind: "limit", points: lags }], time: true, least: 1, yname: short.format,
+  chart($("lag"), { lines: [{ name: "lag", kind: "limit", points: lags }], time: true, least: 1, room: name.length, yname: short.format,
     label: now.lag === null ? "The lag is known where the model is learned." : `A lag of ${count(now.lag)} records now.` });
 }
 
