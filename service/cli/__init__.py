@@ -61,12 +61,11 @@ def main() -> None:
         typer.echo(f"perceptron: {error}", err=True)
         sys.exit(error.exit_code)
     except typer.TyperException as error:
-        # Of usage; without a text it was a command without arguments, whose help is printed.
-        if said := " ".join(error.format_message().replace("Value error, ", "").split()):
-            ctx = getattr(error, "ctx", None)
-            typer.echo(
-                f"perceptron: {said.rstrip('.')}; see {ctx.command_path if ctx else 'perceptron'} --help", err=True
-            )
+        said, ctx = error.format_message(), getattr(error, "ctx", None)
+        if ctx is None or said != ctx.get_help():  # that is what a command without its arguments says
+            said = " ".join(said.replace("Value error, ", "").split()).rstrip(".")
+            said = f"perceptron: {said}; see {ctx.command_path if ctx else 'perceptron'} --help"
+        typer.echo(said, err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

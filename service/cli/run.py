@@ -53,6 +53,8 @@ def config(ctx: typer.Context, topics: Topics = None, json: AsJson = False) -> N
     from service.tools.config import show_config
 
     show_config(settings, {"topics"} if topics else set(), json)
+    for line in settings.ignored:
+        typer.echo(f"perceptron: {line}", err=True)
 
 
 def check(

@@ -1,6 +1,6 @@
 """Settings: one source of truth, from flags, environment, `perceptron.toml` and defaults, in that order.
 
-The composition root (`runtime.py`) and the commands alone read these; everything else takes plain arguments.
+The composition root (`process/service.py`) and the commands alone read these; everything else takes plain arguments.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from service.errors import ConfigurationError
+from service.errors import ConfigurationError, os_cause
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
 from service.settings.model import ModelSettings
@@ -191,7 +191,7 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
     chosen = file or os.environ.get("PERCEPTRON_CONFIG")
     path = Path(chosen or "perceptron.toml")
     if chosen and not path.is_file():
-        raise ConfigurationError(f"{chosen}: no such file")
+        raise ConfigurationError(f"{chosen}: {'it is no file' if path.exists() else 'no such file'}")
 
     class FromFile(Settings):
         """The library asks the class for its sources."""
@@ -215,8 +215,13 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
         return FromFile(**flags)
     except ValidationError as error:
         raise ConfigurationError("; ".join(map(_line, error.errors()))) from None
-    except SettingsError as error:  # an environment variable that is not JSON
-        raise ConfigurationError(f"environment: {error}".replace("\n", " ")) from None
+    except SettingsError as error:  # it says which setting, and its cause why the text is not JSON
+        name = "".join(re.findall(r'field "(\w+)"', str(error))).upper()
+        raise ConfigurationError(f"environment PERCEPTRON_{name}: expected JSON: {error.__cause__}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {os_cause(error)}") from None
     except ValueError as error:  # not TOML
         raise ConfigurationError(f"{path}: {error}".replace("\n", " ")) from None
 

@@ -215,10 +215,6 @@ def _print(
     rejected: Counter[str],
     wanted: Wanted,
 ) -> None:
-    for one in result.passes if wanted.trace else ():
-        for place, after in zip(places if len(one.trace) == len(places) else ["all"], one.trace, strict=True):
-            rows = " ".join(f"[{' '.join(f'{value:g}' for value in row)}]" for row in np.atleast_2d(after.T))
-            typer.echo(f"pass {one.number}  {place}  {rows}")
     typer.echo(_ending(result, wanted))
     events = len(data.batch.labels)
     count = sum(rejected.values())
@@ -253,6 +249,10 @@ def _print(
         known = "that they converged" if result.ended == "converged" else "none"
         typer.echo(f"evidence {known}: {evidence.unknown}")
     _print_bounds(result, bool(labels))
+    for one in result.passes if wanted.trace else ():
+        for place, after in zip(places if len(one.trace) == len(places) else ["all"], one.trace, strict=True):
+            rows = " ".join(f"[{' '.join(f'{value:g}' for value in row)}]" for row in np.atleast_2d(after.T))
+            typer.echo(f"pass {one.number}  {place}  {rows}")
 
 
 def _largest(w: Vector, data: Data, count: int) -> str:

@@ -96,7 +96,9 @@ class Events:
                     yield Line(value, key, number, raw.tell() if raw.seekable() else 0)
         except BadLine as error:
             raise DataError(f"{self.name}, line 1: {error}") from None  # a header, without which no row can be read
-        except (csv.Error, zlib.error, UnicodeDecodeError, OSError, EOFError) as error:
+        except UnicodeDecodeError:
+            raise DataError(f"{self.name}, after line {number}: not UTF-8") from None
+        except (csv.Error, zlib.error, OSError, EOFError) as error:
             raise DataError(f"{self.name}, after line {number}: {error}") from None
 
     def _checked(self, value: bytes) -> bytes:

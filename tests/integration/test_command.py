@@ -52,6 +52,14 @@ def test_version_needs_no_command(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__}\n", "")
 
 
+@pytest.mark.parametrize("command", [[], ["dead-letters"]])
+def test_a_command_that_needs_another_shows_its_help(command: list[str], tmp_path: Path) -> None:
+    """As it is shown with --help, but as an error."""
+    done = perceptron(*command, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == perceptron(*command, "--help", cwd=tmp_path).stdout
+
+
 def test_help_says_what_each_command_does(tmp_path: Path) -> None:
     """Whole sentences, however narrow the terminal."""
     said = " ".join(perceptron("--help", cwd=tmp_path, env={"COLUMNS": "60"}).stdout.split())
@@ -63,15 +71,18 @@ def test_help_says_what_each_command_does(tmp_path: Path) -> None:
 
 
 def test_what_is_set_in_vain_is_said(kafka: Server, redis: Server, tmp_path: Path) -> None:
-    """By `check` and `run`: a table of no topic, a misspelt variable; not what Kubernetes gives a pod."""
+    """By `check`, `config` and `run`: a table of no topic, a misspelt variable; not what Kubernetes gives a pod."""
     (tmp_path / "perceptron.toml").write_text('[models."^used-.*"]\neta = 2\n[models.unused]\neta = 3\n')
     given = {"PERCEPTRON_TOPIC": "x", "PERCEPTRON_PORT": "tcp://10.0.0.1:8000", "PERCEPTRON_SERVICE_HOST": "10.0.0.1"}
     where = ["-t", "used-1", "-b", kafka.address, "--redis", f"redis://{redis.address}/0"]
     checked = perceptron("check", *where, cwd=tmp_path, env=given)
-    assert [line for line in checked.stdout.splitlines() if line.startswith("warn")] == [
+    warned = [line for line in checked.stdout.splitlines() if line.startswith("warn")]
+    assert warned == [
         "warn  models.unused: no topic uses it",
         "warn  environment PERCEPTRON_TOPIC: there is no such setting",
     ]
+    shown = perceptron("config", "-t", "used-1", cwd=tmp_path, env=given)
+    assert [f"warn  {line.removeprefix('perceptron: ')}" for line in shown.stderr.splitlines()] == warned
     ran = perceptron("run", *where, "-b", NOWHERE, "--fail-fast", "-p", "0", cwd=tmp_path, env=given)
     assert ran.returncode == 3
     for said in ("models.unused: no topic uses it", "environment PERCEPTRON_TOPIC: there is no such setting"):

@@ -50,7 +50,7 @@ async def test_row_6_and_by_every_route(
     expected = trace(from_file)
     assert len(expected) == 9 * 4
     assert (expected[0], expected[3], expected[-1]) == ([-1, 0, 0], [0, 1, 1], [-4, 3, 2])
-    assert "\nconverged in pass 9 after 18 mistakes\n" in from_file.stdout
+    assert from_file.stdout.startswith("converged in pass 9 after 18 mistakes\n")
     shown = from_file.stderr.splitlines()
     assert [int(line.split()[3]) for line in shown] == [2, 3, 3, 2, 2, 3, 2, 1, 0]
     assert "█" in shown[0]
@@ -193,7 +193,8 @@ async def test_a_topic_is_read_whole_once_without_what_is_no_event(
     finally:
         await writer.stop()
     assert trace(done)[:4] == [[-1, 0, 0], [-1, 0, 0], [-1, 0, 0], [0, 1, 1]]
-    assert [line.split()[2] for line in done.stdout.splitlines()[:4]] == ["0-3", "0-5", "1-0", "1-1"]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("pass ")]
+    assert [line.split()[2] for line in lines[:4]] == ["0-3", "0-5", "1-0", "1-1"]
     assert "data     4 events, 2 features, 1 record set aside (not-json 1)\n" in done.stdout
     again = await asyncio.to_thread(fit, folder, "--topic", topic, "-b", kafka.address)
     assert "converged in pass 9 after 18 mistakes" in again.stdout

