@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import io
 import itertools
 import json
@@ -49,6 +50,8 @@ hypothesis.settings.register_profile(
     "here", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )
 hypothesis.settings.load_profile("here")
+WAITING = ("browser", "contract", "faults", "integration")
+"""Folders of tests with servers."""
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -70,15 +73,31 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long ones first, as many of them for each worker: pytest-xdist begins with a part of the list for each."""
-    longs = [item for item in items if item.get_closest_marker("long")]
-    rest = (item for item in items if not item.get_closest_marker("long"))
+    """The long ones first, then those with servers, last those that only compute: each worker as many of each.
+
+    pytest-xdist begins with a part of the list for each, and what is left at the end is short and waits for nothing.
+    """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     size, ordered = -(-len(items) // workers), list[pytest.Item]()
+    longs = [item for item in items if item.get_closest_marker("long")]
+    rest = [item for item in items if not item.get_closest_marker("long")]
+    waiting = [item for item in rest if item.path.parent.name in WAITING]
+    computing = (item for item in rest if item.path.parent.name not in WAITING)
+    share = -(-len(waiting) // workers)
     for worker in range(workers):
-        own = longs[worker::workers]
-        ordered += [*own, *itertools.islice(rest, size - len(own))]
+        own = [*longs[worker::workers], *waiting[worker * share : (worker + 1) * share]]
+        ordered += [*own, *itertools.islice(computing, size - len(own))]
     items[:] = ordered
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Without the collector of garbage, which would be a third of it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 WARM_UP = "from service.process.service import warm_up; warm_up()"
@@ -91,10 +110,12 @@ def pytest_configure_node(node: Any) -> None:
     if BROKER not in stash:
         stack = contextlib.ExitStack()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        with ThreadPoolExecutor(2) as threads:
+        with ThreadPoolExecutor(3) as threads:
             threads.submit(_remember, folder / "remembered")
             # In a fresh clone all workers, and what they start, would compile the same at once.
             threads.submit(subprocess.run, [sys.executable, "-c", WARM_UP], check=True)
+            collect = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-n", "0", *node.config.args]
+            threads.submit(subprocess.run, collect, stdout=subprocess.DEVNULL, check=False)
             stash[BROKER] = stack, stack.enter_context(servers.kafka(folder))
     server = stash[BROKER][1]
     node.workerinput["kafka"] = server.port, str(server.log)
@@ -327,13 +348,15 @@ def one_line(text: str) -> str:
 
 
 async def create_topic(kafka: Server, topic: str, partitions: int = 1, **configs: str) -> None:
-    """Create a topic with these settings (underscores for dots)."""
+    """Create a topic with these settings (underscores for dots) and wait until it is there."""
     client = AIOKafkaAdminClient(bootstrap_servers=kafka.address)
     await client.start()
     try:
         names = {name.replace("_", "."): value for name, value in configs.items()}
         answer = await client.create_topics([NewTopic(topic, partitions, 1, topic_configs=names)])
         assert answer.topic_errors[0][1] == 0, answer
+        # The controller answers: the broker that clients ask may still be without it.
+        await _listed(client, topic, True)
     finally:
         await client.close()
 
@@ -344,11 +367,15 @@ async def delete_topic(kafka: Server, topic: str) -> None:
     await client.start()
     try:
         await client.delete_topics([topic])
-        deadline = time.monotonic() + DEADLINE
-        while topic in await client.list_topics():
-            assert time.monotonic() < deadline
+        await _listed(client, topic, False)
     finally:
         await client.close()
+
+
+async def _listed(client: AIOKafkaAdminClient, topic: str, expected: bool) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while (topic in await client.list_topics()) is not expected:
+        assert time.monotonic() < deadline
 
 
 async def trim(kafka: Server, topic: str, offset: int) -> None:

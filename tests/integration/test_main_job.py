@@ -100,16 +100,16 @@ def test_breast_cancer_equals_the_oracle_and_scikit_learn(run: Run, kafka: Serve
 
 def _noisy_events(count: int, seed: int) -> list[bytes]:
     """Named events over 3,000 names with a tenth of the labels flipped, so that mistakes never end."""
-    rng = random.Random(seed)
-    truth = [rng.gauss(0, 1) for _ in range(3000)]
-    events = []
-    for _ in range(count):
-        names = rng.sample(range(3000), 8)
-        values = [round(rng.gauss(0, 1), 3) for _ in names]
-        positive = sum(truth[n] * v for n, v in zip(names, values, strict=True)) > 0
-        label = int(positive != (rng.random() < 0.1))
-        events.append(event({f"n{n}": v for n, v in zip(names, values, strict=True)}, label))
-    return events
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=3000)
+    names = (rng.integers(0, 3000, (count, 1)) + rng.integers(1, 3000 // 8, (count, 8)).cumsum(1)) % 3000  # none twice
+    values = rng.normal(size=names.shape).round(3)
+    flipped = rng.random(count) < 0.1
+    labels = ((truth[names] * values).sum(1) > 0) != flipped
+    return [
+        event({f"n{n}": v for n, v in zip(*one, strict=True)}, int(label))
+        for *one, label in zip(names.tolist(), values.tolist(), labels.tolist(), strict=True)
+    ]
 
 
 @pytest.mark.timeout(600)

@@ -204,13 +204,14 @@ CORNERS = [({"x": 0, "y": 2}, "b"), ({"x": 2, "y": 0}, "a"), ({"x": -1, "y": -1}
 def test_what_is_printed_of_separable_data(capsys: Any) -> None:
     """Three points, the first two updates by hand: each against the first of the largest other scores."""
     lines = fit(CORNERS, capsys, trace=True)
-    assert lines[0] == "pass 1  line 1  [1 0 2] [-1 0 -2] [0 0 0]"
-    assert lines[1] == "pass 1  line 2  [0 -2 2] [0 2 -2] [0 0 0]"
-    ended = next(i for i, line in enumerate(lines) if line.startswith("converged in pass "))
-    assert lines[ended + 1] == "data     3 events of 3 labels, 2 features"
-    assert [line.split(":")[0] for line in lines[ended + 2 : ended + 5]] == [f'weights  "{one}"' for one in LABELS]
-    assert "= 2·(R/γ)²·‖w_opt‖²: R = 2.23607, γ = " in lines[ended + 5]
-    assert "held at every update (α = γ, β² = 2·R², w0 = w_opt)" in lines[ended + 6]
+    assert lines[0].startswith("converged in pass ")
+    assert lines[1] == "data     3 events of 3 labels, 2 features"
+    assert [line.split(":")[0] for line in lines[2:5]] == [f'weights  "{one}"' for one in LABELS]
+    assert "= 2·(R/γ)²·‖w_opt‖²: R = 2.23607, γ = " in lines[5]
+    assert "held at every update (α = γ, β² = 2·R², w0 = w_opt)" in lines[6]
+    trace = [line for line in lines if line.startswith("pass ")]
+    assert trace[0] == "pass 1  line 1  [1 0 2] [-1 0 -2] [0 0 0]"
+    assert trace[1] == "pass 1  line 2  [0 -2 2] [0 2 -2] [0 0 0]"
     told = fit(CORNERS, capsys, as_json=True)
     assert (told["separable"], told["bounds"]["norms_between_their_sides"]) == (True, True)
     assert told["bounds"]["radius"] == pytest.approx(math.sqrt(5))

@@ -33,6 +33,7 @@ Seen = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None
 @pytest.fixture(autouse=True)
 def _fenced() -> None:
     internals.fence(internals.MAX_BATCH_BYTES)
+    internals._unpacked.clear()  # of another test in this process
 
 
 async def read(
