@@ -33,6 +33,7 @@ from service.learning.learner import Learner
 from service.monitoring.logs import set_up
 from service.monitoring.metrics import Metrics
 from service.process import http
+from service.process.ending import end
 from service.process.figures import figures, lag
 from service.process.observer import ModelObserver
 from service.serving import predictor
@@ -146,7 +147,7 @@ class Service:
         failed: PerceptronError | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(server.serve(sockets=[listening]))
+                serving = tasks.create_task(server.serve(sockets=[listening]))
                 aside = self._measure_loop(), history.run(), self._work(tasks)
                 background = [tasks.create_task(one) for one in aside]
                 await self._stop.wait()
@@ -158,10 +159,7 @@ class Service:
                         self._log.warning("the last save is late; its records are learned again at the next start")
                     background += late
                 server.should_exit = True
-                while background := [task for task in background if not task.done()]:
-                    for task in background:
-                        task.cancel()  # again: a client that was just closing may have taken it for its own
-                    await asyncio.wait(background, timeout=1.0)
+                await end(background, [serving], ANSWER_SECONDS)
         except* PerceptronError as errors:
             failed = _first(errors)  # raised here it would come out as a group, before Python 3.11.4
         finally:
