@@ -154,7 +154,7 @@ def _learn_classes(
             averaged[i] = _largest(a, -1)
         rival, rate = _largest(s, own), eta * weights[i]
         scores[i], squared_norms[i], predicted[i] = s[own] - s[rival], squared, _largest(s, -1)
-        steps[i] = length = 0.0
+        steps[i] = length = largest = 0.0
         if rule == rules.PERCEPTRON:
             if not s[own] > s[rival]:
                 steps[i], length = rate, math.sqrt(2.0) * rate
@@ -162,7 +162,9 @@ def _learn_classes(
             for k in range(classes):
                 step[k] = rules.step(rule, s[k], 1.0 if k == own else -1.0, rate, False, parameter, 0.0)
                 length += step[k] * step[k]
-            steps[i] = length = math.sqrt(length)
+                largest = max(largest, abs(step[k]))
+            # Of a step below 1e-162 the square is 0.
+            steps[i] = length = max(math.sqrt(length), largest)
         if steps[i] != 0.0:
             # As of two labels: see there.
             reach += length * math.sqrt(squared)

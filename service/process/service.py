@@ -44,7 +44,7 @@ from service.snapshots.codec import readable
 from service.snapshots.head import Source, Writer
 from service.snapshots.keeper import Keeper
 from service.snapshots.store import MODELS
-from service.streaming.framing import ROWS, frame, most_headers
+from service.streaming.framing import ROWS, close, frame, most_headers
 from service.streaming.group import Kafka
 from service.streaming.learn import Learning
 from service.streaming.recognise import identity_changed
@@ -323,7 +323,9 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
             read_by(compiled=compiled)
     for unpacked in (b"\0", bytearray(1)):  # as codecs give them, which are two types
         most_headers(unpacked, 0)
-    frame(np.zeros(1, np.uint8), 0, 0, 0, (0, 0, False), np.empty((ROWS, 1), np.int64))
+    bytes_read, none = np.frombuffer(b"\0", np.uint8), np.empty((ROWS, 0), np.int64)
+    frame(bytes_read, 0, 0, 0, (0, 0, False), none)
+    close(np.zeros(1, np.uint8), none[0])
     columns_for(Identity()).extend(["name"])
     event = b'{"features":[1],"label":1,"more":1}'
     for labels, scale in kinds:

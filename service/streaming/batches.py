@@ -117,7 +117,7 @@ class Clients(NamedTuple):
         wanted = [(tp.topic, [(tp.partition, offset, HEAD_BYTES)])]  # it gives a whole batch all the same
         answer = await self.producer.client.send(node, FetchRequest(FETCH_MILLISECONDS, 1, HEAD_BYTES, 1, wanted))
         [(_, [(_, code, _, end, *_, data)])] = answer.topics
-        return code, bool(answer.throttle_time_ms), end, data or b""
+        return code, bool(answer.throttle_time_ms), end, bytes(data or b"")
 
     async def _offsets(self, tp: TopicPartition, offset: int) -> tuple[int, int] | None:
         """First and next offset of the batch that the broker gives for one; None where it cannot tell.

@@ -5,6 +5,7 @@ The client library makes its connections itself and only logs why one fails; `in
 
 import asyncio
 import ssl
+import time
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -23,9 +24,11 @@ from aiokafka.errors import (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
+from aiokafka.protocol.fetch import FetchRequest
 
 from service.credentials.tls import EXPIRED, OTHER_ADDRESS, OTHER_NAME
 from service.errors import ConfigurationError, led_to, os_cause
+from service.streaming.answers import Answers, Body
 from service.streaming.security import Security
 
 TLS_ALERT = 0x1503
@@ -59,7 +62,25 @@ class Connection(AIOKafkaConnection):
             raise KafkaConnectionError(str(error)) from error  # what is no answer can be taken for anything
         self._step = "first request"
         self._security.connected(f"{self._host}:{self._port}")
+        if self._writer is not None:  # nobody waits for an answer now
+            Answers(self, self._writer.transport)
         return made
+
+    def _handle_frame(self, resp: bytes | memoryview) -> None:
+        """As the library's, which copies what a fetch brings."""
+        correlation_id, request, waiting = self._requests[0]
+        body = Body(memoryview(resp))
+        if (
+            request is None
+            or request.API_KEY != FetchRequest.API_KEY
+            or request.parse_response_header(body).correlation_id != correlation_id
+        ):
+            super()._handle_frame(bytes(resp))
+            return
+        if not waiting.done():
+            waiting.set_result(request.RESPONSE_TYPE.decode(body))
+        self._last_action = time.monotonic()
+        self._requests.popleft()
 
     def close(self, reason: Any = None, exc: Any = None) -> Any:
         """As the library's. Who is closed at its first request was taken for somebody else."""

@@ -87,8 +87,7 @@ def frame(
 
     `base` is the batch's first offset, and its first timestamp or, where the last is true, the one of all of its
     records. What stands before the offset `following` is passed over, as is what goes back. Places are given `shift`
-    further on. Behind each value a control character stands afterwards. Odd is a header's name that may be no UTF-8.
-    The place is -1 where what is there is no record.
+    further on. Odd is a header's name that may be no UTF-8. The place is -1 where what is there is no record.
     """
     base_offset, base_timestamp, appended = base
     size, found, odd = len(data), 0, False
@@ -129,8 +128,6 @@ def frame(
         if offset < following:
             continue
         following = offset + 1
-        if data[value_end] >= 32:  # of very many headers, whose number is kept
-            data[value_end] = 0
         rows[OFFSET, found] = offset
         rows[TIMESTAMP, found] = base_timestamp if appended else base_timestamp + timestamp
         rows[KEY, found] = -1 if key_size < 0 else key + shift
@@ -142,6 +139,14 @@ def frame(
         rows[FORM, found] = form
         found += 1
     return at, found, odd
+
+
+@compiled
+def close(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
+    """Let a control character stand behind each value, where a scanner is to stop: the number of headers is known."""
+    for end in ends:
+        if data[end] >= 32:
+            data[end] = 0
 
 
 def headers_at(data: bytes, count: int) -> tuple[tuple[str, bytes | None], ...]:

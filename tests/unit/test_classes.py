@@ -172,6 +172,12 @@ def test_the_fold_is_the_texts(stream: tuple[Identity, list[Event], list[tuple[i
         assert learner.label(found) == LABELS[s.index(max(s))]
 
 
+def test_an_update_whose_square_is_0_is_an_update() -> None:
+    identity = Identity(rule="logistic-delta", eta=0.1, features="positional", dimension=1, labels=LABELS[:3])
+    learner = folded(identity, [([1000.0], 0, 1.0), ([24.0], 0, 1.0)])
+    assert learner.counts.updates == 2
+
+
 def table(name: str) -> list[Event]:
     """A table of scikit-learn's, in its own order, or where that is by class in another."""
     data = getattr(datasets, f"load_{name}")()
