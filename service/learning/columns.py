@@ -20,6 +20,8 @@ from service.learning.names import Names, find_each
 from service.learning.rows import Rows
 
 _NO_FLAGS = np.zeros(0, bool)
+_KEPT = 1 << 16
+"""Columns of lists of values that are at hand, half a megabyte: those of a slice are the same as of the last one."""
 Pairs = list[tuple[int, float]]
 
 
@@ -194,21 +196,27 @@ class _Numbered:
 class Positional(_Numbered):
     """The i-th value of a list of `dimension` belongs to column i + 1."""
 
-    def __init__(self, dimension: int) -> None:
+    def __init__(self, dimension: int, scaled: bool = False) -> None:
         super().__init__(dimension)
+        self._scaled = scaled
         self._all = np.arange(1, dimension + 1, dtype=np.uint64)
+        self._repeated = np.tile(self._all, _KEPT // max(dimension, 1))
 
     def place(self, events: Sequence[list[float]]) -> Placed:
         values = array("d")
         for features in events:
             values.fromlist(features)
         starts = np.arange(len(events) + 1, dtype=np.uint64) * np.uint64(self._count)
-        rows = starts, np.tile(self._all, len(events)), np.frombuffer(values, np.float64)
-        return Placed(*rows, (), (), np.ones(len(values), bool))
+        return self._placed(starts, np.frombuffer(values, np.float64))
 
     def place_rows(self, rows: Rows) -> Placed:
-        columns = np.tile(self._all, len(rows.records))
-        return Placed(rows.starts, columns, rows.values.copy(), (), (), np.ones(len(rows.values), bool))
+        return self._placed(rows.starts, rows.values.copy())
+
+    def _placed(self, starts: NDArray[np.uint64], values: NDArray[np.float64]) -> Placed:
+        columns = self._repeated[: len(values)]
+        if len(columns) < len(values):
+            columns = np.tile(self._all, len(starts) - 1)
+        return Placed(starts, columns, values, (), (), np.ones(len(values), bool) if self._scaled else _NO_FLAGS)
 
     def find(self, features: Sequence[float]) -> tuple[Pairs, int]:
         return list(enumerate(features, 1)), 0
@@ -287,7 +295,7 @@ def columns_for(identity: Identity) -> Columns:
     """The columns of a model with this identity."""
     scaled = identity.scale != "none"
     if identity.features == "positional":
-        return Positional(identity.dimension or 0)
+        return Positional(identity.dimension or 0, scaled)
     if identity.features == "hashed":
         return Hashed(identity.bits or 0, scaled)
     return Named(identity.max_columns or 0, scaled)

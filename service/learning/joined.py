@@ -12,6 +12,8 @@ from service.learning.forms import FORMS
 class Joined(Sequence[bytes | None]):
     """Value i is `data[begins[i]:ends[i]]`, and None where `begins[i]` is below 0; in the form `forms[i]`, else JSON.
 
+    They stand one behind another.
+
     >>> values = Joined.of([b"{}", None, b"[1]"])
     >>> list(values), list(values[1:])
     ([b'{}', None, b'[1]'], [None, b'[1]'])

@@ -93,7 +93,10 @@ class Reader:
         there, or None where that is no event; and then `enough`, whether the rest is to be left. Others take no time.
         """
         most, _, _, dimension, *_ = self._limits
-        count, size = len(values), int(np.clip(values.ends - values.begins, 0, most).sum())
+        count = len(values)
+        size = int(values.ends[-1] - values.begins[0]) if count else 0
+        if size > most:  # with what is between them, which may be much
+            size = int(np.clip(values.ends - values.begins, 0, most).sum())
         state = self._state
         state[: reader.GENERATION] = 0
         # A member takes four bytes at least, and makes two features at most.
@@ -180,7 +183,7 @@ def _longer(array: NDArray[Any], count: int, used: int) -> NDArray[Any]:
 
 def _with_room(values: Joined) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
     """These values' buffer, where they begin and end there, with BEHIND bytes at least behind the last of them."""
-    end = int(values.ends.max(initial=0))
+    end = int(values.ends[-1]) if len(values) else 0
     if end + BEHIND <= len(values.data):
         return values.data, values.begins, values.ends
     first = max(int(values.begins.min(initial=end)), 0)

@@ -91,7 +91,10 @@ class WholeRecords(Records):
 
     def within(self, size: int) -> int:
         """How many of them have values of so many bytes together at most; one at least."""
-        sizes = np.cumsum(np.where(self._rows[VALUE] < 0, 0, self._rows[VALUE_END] - self._rows[VALUE]))
+        begins, ends = self._rows[VALUE], self._rows[VALUE_END]
+        if ends[-1] - begins[0] <= size:  # with all that is between them
+            return len(self)
+        sizes = np.cumsum(np.where(begins < 0, 0, ends - begins))
         return max(1, int(np.searchsorted(sizes, size, "right")))
 
 
