@@ -110,6 +110,7 @@ def pytest_configure_node(node: Any) -> None:
     if BROKER not in stash:
         stack = contextlib.ExitStack()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        servers.jars()  # two that download the same at once fail
         with ThreadPoolExecutor(3) as threads:
             threads.submit(_remember, folder / "remembered")
             # In a fresh clone all workers, and what they start, would compile the same at once.
