@@ -17,7 +17,6 @@ MOST_DIGITS = 19
 """More may not fit in 64 bits."""
 _MOST = 60
 _EXACT = 22
-"""Powers of ten up to this one are doubles."""
 _WHOLE = np.uint64(1 << 53)
 _ONE, _THREE = np.uint64(1), np.uint64(3)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -42,7 +41,8 @@ def _powers() -> tuple[list[int], list[int]]:
 
 
 _HIGH, _LOW = (np.array(part, np.uint64) for part in _powers())
-_TENS = np.array([10.0**q for q in range(_EXACT + 1)])
+POWERS = np.array([10.0**q for q in range(_EXACT + 1)])
+"""Of ten, as far as these are doubles."""
 _LEAST = -400
 _TWOS = np.array([2.0**e for e in range(_LEAST, -_LEAST)])
 
@@ -53,7 +53,7 @@ def nearest(m: np.uint64, q: int) -> Any:
     if m == 0:
         return 0.0
     if m <= _WHOLE and -_EXACT <= q <= _EXACT:
-        return float(m) / _TENS[-q] if q < 0 else float(m) * _TENS[q]
+        return float(m) / POWERS[-q] if q < 0 else float(m) * POWERS[q]
     if not -_MOST <= q <= _MOST:
         return math.nan
     shift = leading_zeros(m)

@@ -239,8 +239,9 @@ class Decoder:
             rows = self._reader.read(values, otherwise, enough)
         else:
             rows = self._vectors.rows(values)
-            for i in np.setdiff1d(np.arange(len(values)), rows.records).tolist():
-                otherwise(i)
+            if len(rows.records) < len(values):
+                for i in np.setdiff1d(np.arange(len(values)), rows.records).tolist():
+                    otherwise(i)
         self._unusual = UNUSUAL_SLICES if left > len(values) / 2 else 0
         placed = self._columns.place_rows(rows)
         batch = Batch(

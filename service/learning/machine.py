@@ -36,6 +36,8 @@ byte_at: Any = _word(lambda b, a, i: b.zext(_load(b, a, i, _BYTE), _WORD), types
 """The byte at an address and so many behind it."""
 word_at: Any = _word(lambda b, a, i: _load(b, a, i, _WORD), types.uint64, types.int64, types.int64)
 """The eight bytes from there on, the first one lowest."""
+double_at: Any = _word(lambda b, a, i: _load(b, a, i, ir.DoubleType()), types.float64, types.int64, types.int64)
+"""These as a double."""
 trailing_zeros: Any = _word(lambda b, x: b.cttz(x, _NO), types.int64, types.uint64)
 leading_zeros: Any = _word(lambda b, x: b.ctlz(x, _NO), types.int64, types.uint64)
 upper_product: Any = _word(

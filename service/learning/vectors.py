@@ -4,13 +4,13 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from service.errors import Rejected
 from service.learning.compiled import compiled
 from service.learning.forms import doubles
 from service.learning.identity import MAX_VALUE, Identity
 from service.learning.joined import Joined
+from service.learning.machine import double_at
 from service.learning.rows import Rows
 
 _NO_BYTES = np.empty(0, np.uint8)
@@ -38,24 +38,16 @@ class Vectors:
 
     def rows(self, values: Joined) -> Rows:
         """The events of a slice, all of whose values are vectors; those left out are none, or passed over."""
-        right = (values.begins >= 0) & (values.ends - values.begins == 8 * self._width)
-        if self._identity.event.where:  # a vector has nothing that it could mean
-            right[:] = False
-        begins = values.begins[right]
-        raw = np.empty((len(begins), 8 * self._width), np.uint8)
-        _gather(values.data, begins, raw)
-        found = raw.view("<f8")
-        features, labels = np.ascontiguousarray(found[:, :-1]), found[:, -1]
-        places = np.searchsorted(self._labels, labels).clip(max=len(self._labels) - 1)
-        good = (self._labels[places] == labels) & (np.abs(features) <= MAX_VALUE).all(1)
-        if not good.all():
-            features, places = features[good], places[good]
-        count, width = features.shape
+        # Where records are passed over, a vector has nothing that says so.
+        count, width = 0 if self._identity.event.where else len(values), self._width - 1
+        features, signs, records = np.empty((count, width)), np.empty(count), np.empty(count, np.int64)
+        found = values.data.ctypes.data, values.begins, values.ends
+        count = _read(*found, self._labels, self._signs, features, signs, records)
         starts = np.arange(count + 1, dtype=np.uint64) * np.uint64(width)
         return Rows(
-            _NO_BYTES, _NO_BYTES, np.empty((0, 2), np.int64), np.empty(0, np.uint64), features.ravel(),
-            np.ones(features.size, np.bool_), starts, self._signs[places], np.ones(count),
-            np.flatnonzero(right)[good], np.empty(0, np.int64),
+            _NO_BYTES, _NO_BYTES, np.empty((0, 2), np.int64), np.empty(0, np.uint64), features[:count].ravel(),
+            np.ones(count * width, np.bool_), starts, signs[:count], np.ones(count), records[:count],
+            np.empty(0, np.int64),
         )  # fmt: skip
 
 
@@ -64,7 +56,23 @@ def _is_double(label: Any) -> bool:
 
 
 @compiled
-def _gather(data: NDArray[np.uint8], begins: NDArray[np.int64], found: NDArray[np.uint8]) -> None:
-    for i in range(len(begins)):
-        for j in range(found.shape[1]):
-            found[i, j] = data[begins[i] + j]
+def _read(
+    data: int, begins: Any, ends: Any, labels: Any, signs: Any, features: Any, own: Any, records: Any
+) -> int:
+    """The features, the label's sign and the place of each event that is one, and how many there are."""
+    count, width = 0, features.shape[1]
+    for i in range(len(records)):
+        begin = begins[i]
+        if begin < 0 or ends[i] - begin != 8 * (width + 1):
+            continue
+        good = True
+        for j in range(width):
+            value = double_at(data, begin + 8 * j)
+            features[count, j] = value
+            good &= abs(value) <= MAX_VALUE
+        label = double_at(data, begin + 8 * width)
+        place = min(np.searchsorted(labels, label), len(labels) - 1)
+        if good and labels[place] == label:
+            own[count], records[count] = signs[place], i
+            count += 1
+    return count
