@@ -56,9 +56,7 @@ def _is_double(label: Any) -> bool:
 
 
 @compiled
-def _read(
-    data: int, begins: Any, ends: Any, labels: Any, signs: Any, features: Any, own: Any, records: Any
-) -> int:
+def _read(data: int, begins: Any, ends: Any, labels: Any, signs: Any, features: Any, own: Any, records: Any) -> int:
     """The features, the label's sign and the place of each event that is one, and how many there are."""
     count, width = 0, features.shape[1]
     for i in range(len(records)):

@@ -323,8 +323,8 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
             read_by(compiled=compiled)
     for unpacked in (b"\0", bytearray(1)):  # as codecs give them, which are two types
         most_headers(unpacked, 0)
-    bytes_read, none = np.frombuffer(b"\0", np.uint8), np.empty((ROWS, 0), np.int64)
-    frame(bytes_read, 0, 0, 0, (0, 0, False), none)
+    none = np.empty((ROWS, 0), np.int64)
+    frame(0, 0, 0, 0, 0, (0, 0, False), none)
     close(np.zeros(1, np.uint8), none[0])
     columns_for(Identity()).extend(["name"])
     event = b'{"features":[1],"label":1,"more":1}'

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from service.learning.compiled import compiled
 from service.learning.forms import HEADER, TYPES
+from service.learning.machine import byte_at
 
 OFFSET, TIMESTAMP, KEY, KEY_END, VALUE, VALUE_END, HEADERS, COUNT, FORM = range(9)
 """Rows of what is known of records. A key or a value that is null begins at -1; COUNT headers begin at HEADERS. FORM is
@@ -24,15 +25,19 @@ _VECTOR, _PACKED = (np.frombuffer(name.encode(), np.uint8) for name in TYPES)
 
 def most_headers(records: bytes | bytearray, least_bytes: int) -> int:
     """The largest number of headers that a record (of format 2, of at least so many bytes) says it has."""
-    return int(_most_headers(np.frombuffer(records, np.uint8), least_bytes))
+    return int(_most_headers(np.frombuffer(records, np.uint8).ctypes.data, len(records), least_bytes))
 
 
 @compiled
-def _varint(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
-    """Kafka's zigzag integer at this place, and the place behind it."""
+def _varint(data: int, at: int, size: int) -> tuple[int, int]:
+    """Kafka's zigzag integer at this place, and the place behind it; 0 where that is none of the data's."""
+    if 0 <= at < size:
+        byte = byte_at(data, at)
+        if byte < 128:  # as nearly all are
+            return (byte >> 1) ^ -(byte & 1), at + 1
     value = shift = 0
-    while at < len(data) and shift < 70:
-        byte = int(data[at])
+    while 0 <= at < size and shift < 70:
+        byte = byte_at(data, at)
         at += 1
         value |= (byte & 127) << shift
         shift += 7
@@ -42,10 +47,10 @@ def _varint(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
 
 
 @compiled
-def _most_headers(data: NDArray[np.uint8], least: int) -> int:
+def _most_headers(data: int, end: int, least: int) -> int:
     at = most = 0
-    while 0 <= at < len(data):
-        length, begin = _varint(data, at)
+    while 0 <= at < end:
+        length, begin = _varint(data, at, end)
         if length < 0:  # damaged: who parses it says so
             break
         at = begin + length
@@ -53,70 +58,70 @@ def _most_headers(data: NDArray[np.uint8], least: int) -> int:
             continue
         begin += 1  # attributes
         for _ in range(2):  # timestamp, offset
-            _, begin = _varint(data, begin)
+            _, begin = _varint(data, begin, end)
         for _ in range(2):  # key, value
-            size, begin = _varint(data, begin)
+            size, begin = _varint(data, begin, end)
             begin += max(0, size)
-        if not 0 <= begin < len(data):
+        if not 0 <= begin < end:
             break
-        most = max(most, _varint(data, begin)[0])
+        most = max(most, _varint(data, begin, end)[0])
     return most
 
 
 @compiled
-def _is(data: NDArray[np.uint8], at: int, size: int, text: NDArray[np.uint8]) -> bool:
+def _is(data: int, at: int, size: int, text: NDArray[np.uint8]) -> bool:
     """Whether so many bytes begin with this text, with nothing but parameters behind it."""
-    if size < len(text) or (size > len(text) and data[at + len(text)] != SEMICOLON):
+    if size < len(text) or (size > len(text) and byte_at(data, at + len(text)) != SEMICOLON):
         return False
-    same = True
     for i in range(len(text)):
-        same &= data[at + i] == text[i]
-    return same
+        if byte_at(data, at + i) != text[i]:
+            return False
+    return True
 
 
 @compiled
-def _form(data: NDArray[np.uint8], at: int, size: int) -> int:
+def _form(data: int, at: int, size: int) -> int:
     return 1 if _is(data, at, size, _VECTOR) else 2 if _is(data, at, size, _PACKED) else 0
 
 
 @compiled
 def frame(
-    data: NDArray[np.uint8], at: int, shift: int, following: int, base: tuple[int, int, bool], rows: NDArray[np.int64]
+    data: int, size: int, at: int, shift: int, following: int, base: tuple[int, int, bool], rows: NDArray[np.int64]
 ) -> tuple[int, int, bool]:
     """Find as many records as `rows` has columns, from `at` on: the place behind them, how many, and if names are odd.
 
-    `base` is the batch's first offset, and its first timestamp or, where the last is true, the one of all of its
-    records. What stands before the offset `following` is passed over, as is what goes back. Places are given `shift`
-    further on. Odd is a header's name that may be no UTF-8. The place is -1 where what is there is no record.
+    `data` is the address of `size` bytes. `base` is the batch's first offset, and its first timestamp or, where the
+    last is true, the one of all of its records. What stands before the offset `following` is passed over, as is what
+    goes back. Places are given `shift` further on. Odd is a header's name that may be no UTF-8. The place is -1 where
+    what is there is no record.
     """
     base_offset, base_timestamp, appended = base
-    size, found, odd = len(data), 0, False
+    found, odd = 0, False
     for _ in range(rows.shape[1]):
-        length, begin = _varint(data, at)
-        _, at = _varint(data, begin)  # attributes
-        timestamp, at = _varint(data, at)
-        offset, at = _varint(data, at)
-        key_size, key = _varint(data, at)
+        length, begin = _varint(data, at, size)
+        _, at = _varint(data, begin, size)  # attributes
+        timestamp, at = _varint(data, at, size)
+        offset, at = _varint(data, at, size)
+        key_size, key = _varint(data, at, size)
         if key_size > size - key:
             return -1, found, odd
-        value_size, value = _varint(data, key + max(key_size, 0))
+        value_size, value = _varint(data, key + max(key_size, 0), size)
         if value_size > size - value:
             return -1, found, odd
         value_end = value + max(value_size, 0)
         if value_end >= size:
             return -1, found, odd
-        headers, at = _varint(data, value_end)
+        headers, at = _varint(data, value_end, size)
         if headers < 0:
             return -1, found, odd
         null, first, form = value_size < 0, at, 0
         for _ in range(headers):
-            name_size, name = _varint(data, at)
+            name_size, name = _varint(data, at, size)
             if not 0 <= name_size < size - name:
                 return -1, found, odd
             for i in range(name, name + name_size):
-                if data[i] > 127:
-                    odd = True
-            value_size, at = _varint(data, name + name_size)
+                odd |= byte_at(data, i) > 127
+            value_size, at = _varint(data, name + name_size, size)
             if value_size > size - at:
                 return -1, found, odd
             if name_size == len(_HEADER) and _is(data, name, name_size, _HEADER):

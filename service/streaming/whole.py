@@ -140,7 +140,9 @@ class Taken:
         """
         count = min(self.left, batch.left, (len(batch.records) - batch.at) // LEAST_BYTES + 1)
         rows = np.empty((ROWS, count), np.int64)
-        end, found, odd = frame(batch.records, batch.at, len(self._data) - batch.at, following, batch.base, rows)
+        end, found, odd = frame(
+            batch.address, len(batch.records), batch.at, len(self._data) - batch.at, following, batch.base, rows
+        )
         if end < 0:
             raise CorruptRecordException("Found invalid record structure")
         rows = rows[:, :found]
@@ -204,7 +206,7 @@ class Batch(_DefaultRecordBatchPy):
     def __iter__(self) -> Iterator[Part]:
         self._maybe_uncompress()
         self.records: NDArray[np.uint8] = np.frombuffer(self._buffer, np.uint8)
-        self.records.flags.writeable = False  # of one type, packed or not, for what is compiled
+        self.address = self.records.ctypes.data
         self.at, self.left = self._pos, self._num_records
         appended = self.timestamp_type == self.LOG_APPEND_TIME
         self.base = self.base_offset, self.max_timestamp if appended else self.first_timestamp, appended

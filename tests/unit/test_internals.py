@@ -15,6 +15,7 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record.util import encode_varint
 
 from service.settings.kafka import KafkaSettings
 from service.settings.load import Settings
@@ -140,6 +141,16 @@ def test_headers_are_counted_without_parsing() -> None:
     assert most_headers(raw, 10 * MIB) == 0
     for damaged in (b"", b"\xff" * 30, b"\x80" * 9, raw[:100], raw[70_030:70_060], b"\x01" * 50):
         assert most_headers(damaged, 0) >= 0
+
+
+@pytest.mark.parametrize("size", [(1 << 63) - 1, 1 << 62, 1 << 40])
+def test_a_size_that_leads_out_of_memory_is_followed_nowhere(size: int) -> None:
+    key = bytearray()
+    encode_varint(size, key.append)
+    record = bytes(3) + key + bytes(3000)
+    raw = bytearray()
+    encode_varint(len(record), raw.append)
+    assert most_headers(raw + record, 10) == 0
 
 
 @codecs
