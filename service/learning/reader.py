@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning import tokens
-from service.learning.compiled import compiled
+from service.learning.compiled import compiled, inlined
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT
 from service.learning.machine import byte_at
 from service.learning.names import BEHIND, MOST_PROBES, find, hash_of, same
@@ -111,22 +111,27 @@ def _child(node: int, data: int, begin: int, size: int, nodes: Any, names: int) 
 
 
 @compiled
-def _code_of_number(place: int, value: float, first: Any, numbers: Any) -> Any:
-    low, high = first[place], first[place + 1]
+def _is_leaf(nodes: Any, node: int) -> bool:
+    return bool(nodes[node, 1] == nodes[node, 2])
+
+
+@compiled
+def _code_of_number(place: int, value: float, firsts: Any, numbers: Any) -> Any:
+    low, high = firsts[0, place], firsts[0, place + 1]
     while low < high:
         middle = (low + high) // 2
         if numbers[middle, 0] < value:
             low = middle + 1
         else:
             high = middle
-    return numbers[low, 1] if low < first[place + 1] and numbers[low, 0] == value else math.nan
+    return numbers[low, 1] if low < firsts[0, place + 1] and numbers[low, 0] == value else math.nan
 
 
 @compiled
 def _code_of_string(
-    place: int, data: int, begin: int, size: int, first: Any, ends: Any, strings: int, codes: Any
+    place: int, data: int, begin: int, size: int, firsts: Any, ends: Any, strings: int, codes: Any
 ) -> Any:
-    for k in range(first[place], first[place + 1]):
+    for k in range(firsts[1, place], firsts[1, place + 1]):
         if ends[k + 1] - ends[k] == size and same(data, begin, strings, ends[k], size):
             return codes[k]
     return math.nan
@@ -155,6 +160,64 @@ def _copy(data: int, begin: int, size: int, scratch: Any, at: int) -> int:
     return at + size
 
 
+@inlined
+def _numbers(
+    data: int, i: int, count: int, room: int, before: int, most_name: int, seed: np.uint64, generation: np.uint64,
+    table: Any, names: Any, hashes: Any, values: Any, is_number: Any,
+) -> tuple[int, int, bool]:  # fmt: skip
+    """Features on from the name at i, `room` at most, that are numbers: what most objects have, and nothing else.
+
+    Returns the place where that ends, how many features there are then, and whether another name is to follow; the
+    place is -1 where a name was there before. Most events have the names of the last one, whose features begin at
+    `before`, in their order: those are not looked at again, nor are they twice there.
+    """
+    n, known, alike = count, count, True
+    while n < count + room and byte_at(data, i) == _QUOTE:
+        was = before + n - count
+        alike = (
+            alike
+            and was < count
+            and names[was, 0] >= 0
+            and same(data, i + 1, data, names[was, 0], names[was, 1])
+            and byte_at(data, i + 1 + names[was, 1]) == _QUOTE
+        )
+        if alike:
+            size, h = names[was, 1], hashes[was]
+        else:
+            size = tokens.string(data, i + 1, True) - i - 2
+            if not 0 <= size <= most_name:
+                break
+            h = hash_of(data, i + 1, i + 1 + size, seed)
+        at = tokens.skip(data, i + 2 + size)
+        if byte_at(data, at) != _COLON:
+            break
+        at = tokens.skip(data, at + 1)
+        c = byte_at(data, at)
+        if c != _MINUS and not _ZERO <= c <= _NINE:
+            break
+        value, at = tokens.number(data, at)
+        if at < 0 or not abs(value) <= MAX_VALUE:
+            break
+        at = tokens.skip(data, at)
+        c = byte_at(data, at)
+        if c not in (_COMMA, _BRACE_END):
+            break
+        names[n, 0], names[n, 1], hashes[n], values[n], is_number[n] = i + 1, size, h, value, True
+        n += 1
+        while known < n and not alike:
+            if not _is_new(table, hashes[known], generation):
+                return -1, n, True
+            known += 1
+        if c == _BRACE_END:
+            return at, n, False
+        i = tokens.skip(data, at + 1)
+    while known < n:
+        if not _is_new(table, hashes[known], generation):
+            return -1, n, True
+        known += 1
+    return i, n, True
+
+
 @compiled
 def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments of its parts
     data: int, begins: Any, ends: Any, most_bytes: int, most_values: int, most_name: int, dimension: int, text: int,
@@ -169,7 +232,7 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
     firsts, numbers, string_ends, string_codes, strings, literals = wanted
     names, hashes, values, is_number = features
     figures, places_of = events
-    scratched = scratch.ctypes.data
+    scratched, plain = scratch.ctypes.data, not patterns
     # Of each object or list that is open: its node, and of features where in `scratch` names within begin, and how.
     opened = np.empty((MAX_DEPTH + 1, 5), np.int64)
     codes = np.empty(len(literals))
@@ -208,6 +271,20 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                 if c != _QUOTE:
                     break
                 node, is_feature = opened[depth, _NODE], opened[depth, _OF_FEATURES] != 0
+                if plain and is_feature and opened[depth, _PREFIX_SIZE] == 0 and (node < 0 or _is_leaf(nodes, node)):
+                    room, begun = min(len(values) - count, MOST_MEMBERS - members, most_values - inside), count
+                    n = state[EVENTS]
+                    before = places_of[0, n - 1] if n > 0 and inside == 0 else count
+                    i, count, more = _numbers(
+                        data, i, count, room, before, most_name, seed, generation, table, names, hashes, values,
+                        is_number,
+                    )  # fmt: skip
+                    members, inside = members + count - begun, inside + count - begun
+                    if i < 0:
+                        break
+                    if count > begun:
+                        mode = _NAME if more else _AFTER
+                        continue
                 matters = is_feature or node >= 0
                 where, name = data, i + 1
                 i = tokens.string(data, name, matters)
@@ -253,7 +330,7 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                     if is_list:
                         if count + dimension > len(values):
                             break
-                        i = tokens.positions(data, i + 1, values[count : count + dimension], MAX_VALUE)
+                        i = tokens.positions(data, i + 1, values, count, dimension, MAX_VALUE)
                         if i < 0:
                             break
                         count += dimension
@@ -292,7 +369,7 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                     break
                 if place == _LABEL or place >= _WHERE:
                     codes[place] = _code_of_string(
-                        place, data, start, i - 1 - start, firsts[1], string_ends, strings, string_codes
+                        place, data, start, i - 1 - start, firsts, string_ends, strings, string_codes
                     )
                 if is_feature and text == _CATEGORY:
                     both = size + i - start  # with the equals sign
@@ -323,7 +400,7 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                 if literal >= 0:
                     codes[place] = literals[place, literal]
                 elif abs(value) <= MOST_EXACT:
-                    codes[place] = _code_of_number(place, value, firsts[0], numbers)
+                    codes[place] = _code_of_number(place, value, firsts, numbers)
                 else:
                     break
             elif place > _FEATURES:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from service.learning.compiled import compiled
+from service.learning.compiled import compiled, inlined
 from service.learning.decimals import MOST_DIGITS, POWERS, nearest
 from service.learning.machine import byte_at, trailing_zeros, word_at
 
@@ -202,16 +202,16 @@ def literal(data: int, i: int) -> int:
     )
 
 
-@compiled
-def positions(data: int, i: int, into: Any, most: float) -> int:
+@inlined
+def positions(data: int, i: int, into: Any, first: int, count: int, most: float) -> int:
     """Read a list's numbers, from behind its bracket; returns what is behind it, -1 unless there are just as many."""
-    for n in range(len(into)):
+    for n in range(first, first + count):
         value, i = number(data, skip(data, i))
         if i < 0 or not abs(value) <= most:
             return -1
         into[n] = value
         i = skip(data, i)
-        if byte_at(data, i) != (_COMMA if n + 1 < len(into) else _BRACKET_END):
+        if byte_at(data, i) != (_COMMA if n + 1 < first + count else _BRACKET_END):
             return -1
         i += 1
     return i

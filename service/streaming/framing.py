@@ -73,10 +73,10 @@ def _is(data: int, at: int, size: int, text: NDArray[np.uint8]) -> bool:
     """Whether so many bytes begin with this text, with nothing but parameters behind it."""
     if size < len(text) or (size > len(text) and byte_at(data, at + len(text)) != SEMICOLON):
         return False
+    same = True
     for i in range(len(text)):
-        if byte_at(data, at + i) != text[i]:
-            return False
-    return True
+        same &= byte_at(data, at + i) == text[i]
+    return same
 
 
 @compiled
