@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import re
 import struct
 from collections.abc import Sequence
 from fractions import Fraction
@@ -12,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from numba import njit
 
 from service.learning.columns import columns_for
-from service.learning.compiled import compiled
 from service.learning.decimals import nearest
 from service.learning.events import Batch, Decoder, Reject
 from service.learning.identity import Identity, Places
@@ -122,7 +123,20 @@ def test_usual_events_are_not_left_to_the_decoder(monkeypatch: pytest.MonkeyPatc
         assert (len(batch.labels), rejects) == (1, []), name
 
 
-@compiled
+def test_events_after_others_of_nearly_the_same_names() -> None:
+    """Names that the event before had in their places are not looked at again: here many are, up to some place."""
+    members = '"a":1', '"b":-0.5', '"ab":2', '"a":"t"', '"c":{"a":1}', '"a" : true', '"\\u0061":3', '"b":[4]', '"":5'
+    events = [
+        f'{{"label":1,"features":{{{",".join(some)}}}}}'.encode()
+        for size in range(4)
+        for some in itertools.product(members, repeat=size)
+    ]
+    random.Random(5).shuffle(events)
+    rejects, _ = both(IDENTITIES["named"], events)
+    assert {reject.reason for reject in rejects} == {"duplicate-feature"}
+
+
+@njit  # what is kept of it would not change with what it calls
 def _parsed(address: int) -> Any:
     return number(address, 0)
 
@@ -142,6 +156,24 @@ def test_a_number_is_the_nearest_double_or_none(text: str) -> None:
     value, end = _parsed(raw.ctypes.data)
     assert end == len(text)
     assert np.isnan(value) or struct.pack("d", value) == struct.pack("d", float(text))
+
+
+def test_a_number_of_few_digits_is_what_python_says_or_none() -> None:
+    """Every text of up to four of these letters behind a digit, with what may follow."""
+    letters, more = "0719.-eE,", ("", "x", ".5", "e5", "E5", ",", "}", "9")
+    for size in range(5):
+        for some in itertools.product(letters, repeat=size):
+            for first, behind in itertools.product("01", more):
+                text = f"{first}{''.join(some)}{behind}"
+                value, end = _parsed(np.frombuffer(text.encode() + bytes(16), np.uint8).ctypes.data)
+                expected = re.match(r"(0|1[0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", text)
+                assert expected is not None
+                got = expected.group()
+                if end >= 0:
+                    assert end == len(got), text
+                    assert value == float(got) or (np.isnan(value) and not 1e-22 < float(got) < 1e22), text
+                else:
+                    assert text[len(got)] in ".eE0179", text
 
 
 def test_halfway_between_two_doubles() -> None:
