@@ -7,6 +7,7 @@ the unknown; `explain` keeps their names.
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 import mmh3
@@ -122,30 +123,26 @@ class Named:
 
     def place_rows(self, rows: Rows) -> Placed:
         columns = np.empty(len(rows.values), np.uint64)
-        unknown, _ = find_each(
+        unknown, unsure, _ = find_each(
             self._known.slots, self._known.ends, self._known.text.ctypes.data, rows.data.ctypes.data,
             rows.scratch.ctypes.data, rows.names, rows.hashes, columns,
         )  # fmt: skip
         starts, values, numbers = rows.starts, rows.values.copy(), rows.is_number.copy() if self._scaled else _NO_FLAGS
-        new: dict[str, int] = {}
-        ignored: list[tuple[int, str, float]] = []
+        new, ignored = list[str](), list[tuple[int, str, float]]()
         if unknown:
-            without = list[int]()
-            for i in np.flatnonzero(columns == 0).tolist():
-                name = rows.name(i)
-                column = self._column.get(name) or new.get(name)
-                if column is None and len(self.names) + len(new) < self._cap:
-                    column = new[name] = len(self) + len(new)
-                if column is None:
-                    without.append(i)
-                    ignored.append((int(np.searchsorted(starts, i, "right")) - 1, name, float(values[i])))
-                else:
-                    columns[i] = column
-            if without:
+            at = np.flatnonzero(columns == 0)
+            names, known = rows.names_of(at), self._column
+            fresh = (name for name in names if name not in known) if unsure else names
+            new = [*dict.fromkeys(fresh)][: self._cap - len(self.names)]
+            given = dict(zip(new, count(len(self)), strict=False))
+            columns[at] = [given.get(name) or known.get(name, 0) for name in names]
+            if len(without := np.flatnonzero(columns == 0)):
+                events, nameless = np.searchsorted(starts, without, "right") - 1, rows.names_of(without)
+                ignored = [*zip(events.tolist(), nameless, values[without].tolist(), strict=True)]
                 starts = starts - np.searchsorted(without, starts).astype(np.uint64)
                 columns, values = np.delete(columns, without), np.delete(values, without)
                 numbers = np.delete(numbers, without) if self._scaled else numbers
-        return Placed(starts, columns, values, list(new), ignored, numbers)
+        return Placed(starts, columns, values, new, ignored, numbers)
 
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
         get = self._column.get  # once: a thread may ask while names come and go

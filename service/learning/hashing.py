@@ -49,8 +49,8 @@ def hash_to_columns(
 ) -> int:  # fmt: skip
     """Fill in columns and values of features, and move `starts` where equal columns of an event are merged.
 
-    Returns how many are left. `seen` has rows for twice as many as any event's features, a power of two: the event that
-    put a column there last, by the number that `turn` counts, and the column's place.
+    Returns how many are left. `count` is a power of two, and so is the number of `seen`'s rows, which are twice as many
+    as any event's features: the event that put a column there last, by the number that `turn` counts, and its place.
     """
     at, mask = 0, np.uint64(len(seen) - 1)
     for i in range(len(starts) - 1):
@@ -60,7 +60,7 @@ def hash_to_columns(
         for j in range(first, starts[i + 1]):
             name, size = names[j, 0], names[j, 1]
             h = murmur(data, name, size) if name >= 0 else murmur(scratch, -1 - name, size)
-            column, value = 1 + abs(h) % count, given[j]
+            column, value = 1 + (abs(h) & (count - 1)), given[j]
             if h < 0:
                 value = -value if is_number[j] else 0.0 - value  # of what is no number there is no -0
             slot = np.uint64(column) & mask

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.compiled import compiled
-from service.learning.machine import word_at
+from service.learning.machine import byte_at, word_at
 
 SEED = np.uint64(secrets.randbits(64))
 MOST_PROBES = 64
@@ -54,7 +54,7 @@ class Names:
         self.ends[self._count + 1 : count + 1] = begin + np.cumsum(np.fromiter(map(len, parts), np.int64))
         first = self._count + 1
         if 2 * count > len(self.slots):
-            self.slots, first = np.zeros(2 << count.bit_length(), np.uint64), 1
+            self.slots, first = np.full(2 << count.bit_length(), 0, np.uint64), 1
         self._count = count
         _put(self.slots, self.ends, self.text.ctypes.data, first, count, SEED)
 
@@ -90,7 +90,10 @@ def same(address: int, begin: int, other: int, at: int, size: int) -> bool:
 
 @compiled
 def find(slots: Any, ends: Any, text: int, address: int, begin: int, size: int, h: np.uint64) -> Any:
-    """The number of the name of this hash that begins there; 0 where it is not found. `text` is an address too."""
+    """The number of the name of this hash that begins there; 0 where there is none, and -1 where that is not sure.
+
+    `text` is an address too.
+    """
     mask = np.uint64(len(slots) - 1)
     at, upper = h & mask, h >> _UPPER
     for _ in range(MOST_PROBES):
@@ -103,7 +106,7 @@ def find(slots: Any, ends: Any, text: int, address: int, begin: int, size: int, 
             if ends[number] - start == size and same(address, begin, text, start, size):
                 return number
         at = (at + _ONE) & mask
-    return 0
+    return -1
 
 
 @compiled
@@ -127,21 +130,42 @@ def hash_each(address: int, names: Any, into: Any, seed: np.uint64) -> None:
 
 
 @compiled
+def gather(data: int, scratch: int, names: Any, into: Any) -> None:
+    """Names one behind another, each of which is in `data`, or in `scratch` where it begins below 0."""
+    at = 0
+    for i in range(len(names)):
+        begin, address = names[i, 0], data
+        if begin < 0:
+            begin, address = -1 - begin, scratch
+        for j in range(begin, begin + names[i, 1]):
+            into[at] = byte_at(address, j)
+            at += 1
+
+
+@compiled
 def find_each(
     slots: Any, ends: Any, text: int, data: int, scratch: int, names: Any, hashes: Any, into: Any
-) -> tuple[int, np.uint64]:
+) -> tuple[int, int, np.uint64]:
     """The number of each name, which is in `data`, or in `scratch` where it begins below 0.
 
-    Returns how many are 0, and what stands where they were looked for: else that would not be looked at beforehand.
+    Returns how many are 0, of how many that is not sure, and what stands where they were looked for: else that would
+    not be looked at beforehand.
     """
-    mask, unknown, touched = np.uint64(len(slots) - 1), 0, np.uint64(0)
+    mask, unknown, unsure, touched = np.uint64(len(slots) - 1), 0, 0, np.uint64(0)
+    # Of many names nothing is in a cache: all of one kind are asked for before the first is used, so that the memory
+    # answers many at a time.
     for i in range(len(hashes)):
-        touched ^= slots[hashes[i] & mask]  # so that the processor fetches many at a time
+        into[i] = slots[hashes[i] & mask] & _NUMBER
+    for i in range(len(hashes)):
+        into[i] = ends[max(into[i], _ONE) - _ONE]
+    for i in range(len(hashes)):
+        touched ^= word_at(text, into[i])
     for i in range(len(hashes)):
         begin, address = names[i, 0], data
         if begin < 0:
             begin, address = -1 - begin, scratch
         number = find(slots, ends, text, address, begin, names[i, 1], hashes[i])
-        into[i] = number
-        unknown += number == 0
-    return unknown, touched
+        unknown += number <= 0
+        unsure += number < 0
+        into[i] = max(number, 0)
+    return unknown, unsure, touched

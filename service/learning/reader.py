@@ -358,7 +358,7 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                 break
             if is_feature and patterns:
                 key = find(keys[0], keys[1], keys[2], where, name, size, h)
-                if key == 0:
+                if key <= 0:
                     state[STATUS], state[KEY], state[KEY_SIZE] = UNKNOWN_KEY, name if where == data else -1 - name, size
                     return
                 is_feature = meant[key]

@@ -4,6 +4,7 @@ Where it stops at a record, whoever reads all of the format is asked, and the pa
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from service.learning import reader
 from service.learning.features import Features, Flattener
 from service.learning.identity import Identity
 from service.learning.joined import Joined
-from service.learning.names import BEHIND, SEED, Names, hash_each
+from service.learning.names import BEHIND, SEED, Names, gather, hash_each
 from service.learning.places import way
 from service.learning.reader import UnsuitedError, wanted, ways
 
@@ -45,9 +46,17 @@ class Rows(NamedTuple):
     skipped: NDArray[np.int64]
     """Those that `where` passes over."""
 
-    def name(self, feature: int) -> str:
-        """The name of a feature."""
-        return name_at(self.data, self.scratch, *self.names[feature].tolist())
+    def names_of(self, features: NDArray[np.intp]) -> list[str]:
+        """The names of these features."""
+        names = self.names[features]
+        ends = names[:, 1].cumsum()
+        gathered = np.empty(ends[-1] if len(ends) else 0, np.uint8)
+        gather(self.data.ctypes.data, self.scratch.ctypes.data, names, gathered)
+        raw, cuts = gathered.tobytes(), pairwise([0, *ends.tolist()])
+        if raw.isascii():
+            text = raw.decode()
+            return [text[begin:end] for begin, end in cuts]
+        return [raw[begin:end].decode(errors="surrogatepass") for begin, end in cuts]
 
 
 def name_at(data: NDArray[np.uint8], scratch: NDArray[np.uint8], begin: int, size: int) -> str:
