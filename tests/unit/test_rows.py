@@ -214,10 +214,18 @@ def test_names_that_collide_are_told_apart_or_not_found() -> None:
         crowded.slots[i] = (h >> np.uint64(32) << np.uint64(32)) | np.uint64(i + 1)
     for i in (0, 5, MOST_PROBES - 1, MOST_PROBES, 2 * MOST_PROBES):
         got = find(crowded.slots, crowded.ends, crowded.text.ctypes.data, text.ctypes.data, 5 * i, 5, h)
-        assert got == (i + 1 if i < MOST_PROBES else 0)
+        assert got == (i + 1 if i < MOST_PROBES else -1)
     source = np.frombuffer(b"n4999" + bytes(8), np.uint8)
     found = np.uint64(hash_of(source.ctypes.data, 0, 5, SEED))
     assert find(names.slots, names.ends, names.text.ctypes.data, source.ctypes.data, 0, 5, found) == 5000
+
+
+def test_a_name_that_is_found_nowhere_may_have_a_column() -> None:
+    columns = columns_for(Identity())
+    columns.extend(["a", "b"])
+    columns._known.slots[:] = 1  # type: ignore[attr-defined]  # as where more names collide than are looked at
+    batch, _ = Decoder(Identity(), columns).decode_rows(Joined.of([b'{"features":{"b":1,"c":2,"a":3},"label":1}'] * 2))
+    assert (batch.columns.tolist(), batch.names) == ([2, 3, 1, 2, 3, 1], ["c"])
 
 
 def test_where_no_control_character_stands_behind_a_record_it_is_left_alone() -> None:
