@@ -33,6 +33,7 @@ from service.learning.learner import Learner
 from service.monitoring.logs import set_up
 from service.monitoring.metrics import Metrics
 from service.process import http
+from service.process.clock import SystemClock
 from service.process.ending import end
 from service.process.figures import figures, lag
 from service.process.observer import ModelObserver
@@ -42,7 +43,7 @@ from service.serving.page.history import History
 from service.settings.load import Settings, is_topic, parse_start_at
 from service.snapshots.codec import readable
 from service.snapshots.head import Source, Writer
-from service.snapshots.keeper import Keeper
+from service.snapshots.keeper import Keeper, Together
 from service.snapshots.store import MODELS
 from service.streaming.framing import ROWS, close, frame, most_headers
 from service.streaming.group import Kafka
@@ -61,31 +62,14 @@ LONGEST_PAUSE = 5.0
 """Between two tries of a dependency: soon enough once it answers, and no flood while it does not."""
 SWITCH_SECONDS = 0.001
 """For so long the event loop waits for a thread that holds the interpreter."""
+COLLECTED = 700, 4, 10
+"""Garbage is, after so many objects: with Python's own 700 a hundred topics have it looked for a millisecond at a time,
+many times a second.
+"""
+SETTLED_SECONDS = 10.0
+"""After them there is what a process has for as long as it runs."""
 FIND_SECONDS = 2.0
 """Between two looks of a replica for models that it does not know."""
-
-
-class SystemClock:
-    """The real clock."""
-
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-
-    def now(self) -> float:
-        """Seconds that never go back."""
-        return time.monotonic()
-
-    def time(self) -> float:
-        """Seconds since 1970."""
-        return time.time()
-
-    async def sleep(self, seconds: float) -> None:
-        """Let others run."""
-        if seconds:
-            await asyncio.sleep(seconds)
-            return
-        async with self._turn:  # however many topics learn, predictions wait for a slice of one of them
-            await asyncio.sleep(0)
 
 
 class Service:
@@ -105,6 +89,7 @@ class Service:
         self._metrics = Metrics(
             __version__, lambda: figures(self._models, self._kafka), lambda: self.ready, self._missing
         )
+        self._saves = Together(lambda: sum(model.learning_here for model in self._models))
         self._learners: list[asyncio.Task[None]] = []
         self._store = settings.redis.store(self._log.warning)
         cluster = settings.kafka.cluster
@@ -142,6 +127,7 @@ class Service:
             settings, self._models, self._metrics, self._store, history, lambda: self.ready, self._stop.is_set,
             ANSWER_SECONDS, self._log.warning,
         )  # fmt: skip
+        self._clock.under_way = server.server_state.tasks
         host, port = listening.getsockname()[:2]
         self._log.info("listening", url=f"{settings.http.scheme}://{host}:{port}", release=__version__)
         failed: PerceptronError | None = None
@@ -183,6 +169,7 @@ class Service:
         # One collection of everything imported so far would take longer than any slice of learning.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*COLLECTED)
         gc.enable()  # the command began without it
         if not settings.topics:
             return
@@ -261,11 +248,13 @@ class Service:
             keep=settings.snapshots.keep,
             writer=Writer(settings.kafka.group_id, f"{socket.gethostname()}:{os.getpid()}"),
             followed=lambda: model.hand_over(self._store, self._clock),
+            together=self._saves,
         )
         start_at = parse_start_at(settings.start_at)
         log, known = self._kafka.logs[model.name], lambda: model.answering is not None
         model.wake = log.wake
-        return Learning(log, keeper, self._clock, tell, own.identity(), start_at, known, lambda: model.looked)
+        aim = lambda: self._clock.slice_seconds  # noqa: E731
+        return Learning(log, keeper, self._clock, tell, own.identity(), start_at, known, lambda: model.looked, aim)
 
     async def _check_identities(self) -> None:
         """Refuse settings under which a stored model's events would mean something else."""
@@ -296,6 +285,7 @@ class Service:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _measure_loop(self) -> None:
+        asyncio.get_running_loop().call_later(SETTLED_SECONDS, gc.freeze)
         while True:
             due = time.monotonic() + 0.5
             await asyncio.sleep(0.5)

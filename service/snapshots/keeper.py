@@ -9,7 +9,8 @@ Rules that hold whatever crashes:
 No asyncio and no clock of its own: `Clock` and `offload` are handed in, so that a test can step every await.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -22,8 +23,12 @@ from service.snapshots import blobs, codec, head
 from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, Source, Stored, Writer
 from service.snapshots.ports import Clock, Offload, Store
 
-SHARE = 50
-"""A save is followed by a pause of this many times its cost, within the two bounds below."""
+SHARE, ALL = 50, 10
+"""A save is followed by a pause of this many times its cost, within the two bounds below; where a process learns many
+models, of so many times what all of theirs cost: together they take a tenth of its time.
+"""
+AT_A_TIME = 2
+"""Saves of one process: a hundred that go on in one turn of the loop would hold predictions up."""
 SHORTEST, LONGEST = 0.1, 10.0
 BYTES_PER_SECOND = 8 << 20
 """Of blobs on average, so that a large model does not keep Redis and its disk busy with nothing else."""
@@ -115,6 +120,14 @@ def verified(
     return head.decode(current, parts, options, (before.learner, before.stored) if before else None)
 
 
+class Together:
+    """What the saves of one process share: its time."""
+
+    def __init__(self, models: Callable[[], int] = lambda: 1) -> None:
+        """`models` says how many are learned here now."""
+        self.models, self.under_way = models, 0
+
+
 async def _nothing() -> Snapshot | None:
     return None
 
@@ -135,10 +148,15 @@ class Keeper:
         keep: int = 12,
         writer: Writer = NOBODY,
         followed: Callable[[], Awaitable[Snapshot | None]] = _nothing,
+        together: Together | None = None,
     ) -> None:
-        """`writer` is what heads say of us. `followed` gives the current snapshot where it was read already."""
+        """`writer` is what heads say of us. `followed` gives the current snapshot where it was read already.
+
+        `together` is what it shares with other keepers, if there are any.
+        """
         self.model, self.options, self.start, self.writer = model, options, start, writer
         self._store, self._clock, self._offload, self._followed = store, clock, offload, followed
+        self._together = together or Together()
         self._keep_every, self._keep = keep_every, keep
         self.head: Head | None = None
         self.digest = ""
@@ -177,8 +195,19 @@ class Keeper:
 
     def due(self, learner: Learner) -> bool:
         """Whether it is time to save: also as soon as a store that was missing answers whoever asks it meanwhile."""
+        if self._together.under_way >= AT_A_TIME:
+            return False
         back = self._missed and not self._store.missing_since
         return (back or self._clock.now() >= self._next_save) and self.ahead(learner)
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """What a save takes, from its first look at Kafka on."""
+        self._together.under_way += 1
+        try:
+            yield
+        finally:
+            self._together.under_way -= 1
 
     async def save(self, learner: Learner, fingerprints: Mapping[int, Fingerprint], source: Source) -> Saved | Refused:
         """Save the learner's state as the child of the head it goes on from.
@@ -192,7 +221,8 @@ class Keeper:
             # A save that waited for a store that hung says nothing of what the next one will cost: the lesser of the
             # last two costs counts.
             cost, self._cost = min(saved.seconds, self._cost), saved.seconds
-            pause = max(min(max(SHARE * cost, SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
+            share = max(SHARE, ALL * self._together.models())
+            pause = max(min(max(share * cost, SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
             self._next_save = self._clock.now() + pause
         return saved
 

@@ -46,11 +46,8 @@ SLICE_BYTES = 1 << 20
 SLICE_SECONDS = 0.005
 """The records, their bytes and the time after which the event loop turns: predictions wait for at most one slice. A
 single record may be more, and how long that takes is the decoder's concern."""
-TURNS = 4
-"""Of the loop, which an answer takes: with fewer it would wait for as many records as are long to set aside."""
-LEAST, AIM_SECONDS = 200, 0.001
-"""Of records that take longer a slice has fewer, so that it takes about so long, but not less than so many: each slice
-costs a tenth of that by itself."""
+LEAST, AIM_SECONDS = 50, 0.001
+"""Of records that take longer a slice has fewer, so that it takes about so long, but not less than so many."""
 LONGEST_PAUSE = 5.0
 """Between two tries to restore."""
 CONFIRM_SECONDS = 1.0
@@ -89,13 +86,15 @@ class Learning:
         start_at: StartAt = None,
         known: Callable[[], bool] = lambda: False,
         looked: Callable[[], str | None] = lambda: None,
+        aim: Callable[[], float] = lambda: AIM_SECONDS,
     ) -> None:
         """`known` says whether the model was there before, though we have not learned it: a standby followed it.
 
-        `looked` is the digest of the store's head as this process last saw it, or None where it did not look.
+        `looked` is the digest of the store's head as this process last saw it, or None where it did not look. `aim` is
+        how many seconds a slice is to take now.
         """
         self._log, self._keeper, self._clock, self._tell = log, keeper, clock, tell
-        self._identity, self._start_at, self._known, self._looked = identity, start_at, known, looked
+        self._identity, self._start_at, self._known, self._looked, self._aim = identity, start_at, known, looked, aim
         self.state = State.WAITING
         self._model: _Model | None = None
         self._reason: Exception | None = None
@@ -165,6 +164,7 @@ class Learning:
             while self._log.held and self._model is not None:
                 polled = await self._log.poll(not self._keeper.ahead(learner))  # 4
                 for partition, records in polled.items():
+                    await self._clock.sleep(0)  # to unpack them took as long as a slice
                     await self._take(model, partition, records)
                 if self._log.held and self._model is not None:
                     await self._pass_markers(learner)
@@ -348,7 +348,7 @@ class Learning:
         )
         turn = now()
         took = turn - started
-        self._slice = max(LEAST, int(SLICE if took <= 0.0 else min(SLICE, outcome.consumed * AIM_SECONDS / took)))
+        self._slice = max(LEAST, int(SLICE if took <= 0.0 else min(SLICE, outcome.consumed * self._aim() / took)))
         for reject in outcome.rejects:
             r = records.record(reject.record)
             letter = dead_letter(
@@ -357,8 +357,7 @@ class Learning:
             await self._log.publish(letter)
             self._tell.set_aside(letter)
             if now() - turn >= SLICE_SECONDS:  # the record's headers may have been very many
-                for _ in range(TURNS):
-                    await self._clock.sleep(0)
+                await self._clock.sleep(0)
                 turn = now()
         if outcome.consumed:
             model.last[partition] = fingerprint(records.record(outcome.consumed - 1))
@@ -380,13 +379,14 @@ class Learning:
                 f"that one, and `perceptron verify -t {self._log.topic}` compares it with the log"
             )
         try:
-            await self._log.flush()
-            if await self._log.source() != model.source:
-                # Some of it may be of another topic under the same name: what the head covers is looked at again.
-                self._model = None
-                self._tell.rewound("recreated")
-                return
-            saved = await self._keeper.save(learner, dict(model.last), model.source)
+            with self._keeper.saving():
+                await self._log.flush()
+                if await self._log.source() != model.source:
+                    # Some of it may be of another topic under the same name: what the head covers is looked at again.
+                    self._model = None
+                    self._tell.rewound("recreated")
+                    return
+                saved = await self._keeper.save(learner, dict(model.last), model.source)
         except DependencyError as error:
             self._keeper.postpone()
             self._tell.save_failed(error)

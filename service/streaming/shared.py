@@ -1,5 +1,6 @@
 """What the topics of one process share of Kafka: how to reach it, the group's clients, and what is to be committed."""
 
+import asyncio
 from collections.abc import Mapping
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -18,6 +19,8 @@ class Shared:
         self.consumer: AIOKafkaConsumer | None = None
         self.producer: AIOKafkaProducer | None = None
         self.stopping = False
+        self.turn = asyncio.Lock()
+        """Of topics that all go on in the same turn of the event loop, each has one of its own with it."""
         self.seen = Seen()
         self.to_commit: dict[TopicPartition, int] = {}
         self.ends = Ends(lambda wanted: self.consumer.end_offsets(wanted))  # type: ignore[union-attr]  # noqa: PLW0108

@@ -45,6 +45,8 @@ class TopicLog:
         self._careful: dict[TopicPartition, int] = {}
         """Among so many records that come next of each of these one was unreadable: they are read one by one."""
         self._progress = Progress(shared, topic)
+        self._looked_at: dict[int, int] = {}
+        """How far it was read at the last look."""
         self.ends: dict[int, int] = {}
         self.outbox = Outbox(topic_of(topic), shared.cluster)
 
@@ -197,9 +199,13 @@ class TopicLog:
         try:
             async with self._shared.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
                 found = await self._shared.ends.of(self._partitions)
+            async with self._shared.turn:
+                await asyncio.sleep(0)
             self.ends = ends = {tp.partition: end for tp, end in found.items()}
-            if self._idle and any(end > self._progress.at.get(partition, end) for partition, end in ends.items()):
+            at, before = dict(self._progress.at), self._looked_at
+            if self._idle and any(before.get(p) == at.get(p, end) < end for p, end in ends.items()):
                 self.wake()  # what is there may be no record, which ends no poll
+            self._looked_at = at
         finally:
             await self._progress.watch(ends, self.held)
 

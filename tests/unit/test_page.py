@@ -41,7 +41,7 @@ def learned(*records: bytes, **identity: Any) -> Model:
 async def shown(model: Model) -> Any:
     """What the page gets of it."""
     history = History(Models([model]), lambda _: {0: 3, 1: 4})
-    history.take(time.time())
+    history.take(model, time.time())
     async with client(model, history=history) as http:
         return (await http.get("/page/now", params={"model": model.name})).raise_for_status().json()
 

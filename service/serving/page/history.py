@@ -91,16 +91,17 @@ class History:
     async def run(self) -> None:
         """Take them, for as long as the process runs."""
         while True:
-            self.take(time.time())
+            for model in list(self._models):
+                self.take(model, time.time())
+                await asyncio.sleep(0)  # a hundred of them take as long as ten predictions may
             await asyncio.sleep(SECONDS)
 
-    def take(self, now: float) -> None:
-        """A point of each model."""
-        for model in self._models:
-            if model.answering:
-                learner = model.answering.learner
-                learner.seen.wanted = True
-                self.of(model.name).add(point(learner, now, self.lag(model)))
+    def take(self, model: Model, now: float) -> None:
+        """A point of a model, if it answers."""
+        if model.answering:
+            learner = model.answering.learner
+            learner.seen.wanted = True
+            self.of(model.name).add(point(learner, now, self.lag(model)))
 
     def of(self, name: str) -> Points:
         """Those of a model."""

@@ -1,0 +1,52 @@
+"""The real clock, and the event loop's turns: how learning and predictions share it.
+
+A request that is under way is answered before more is learned, and while any come slices of learning are short. Nobody
+waits longer than the slice that is running, and where nobody asks none is shorter than it costs least.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection
+
+TURNS = 8
+"""An answer takes three; one whose body is slow to arrive is not waited for."""
+ASKED_SECONDS = 1.0
+"""After the last request slices are short for so long."""
+SHORT, LONG = 0.0002, 0.001
+"""Of slices. Each costs a tenth of a long one by itself."""
+
+
+class SystemClock:
+    """The real clock."""
+
+    def __init__(self) -> None:
+        self.under_way: Collection[object] = ()
+        """Requests."""
+        self._turn = asyncio.Lock()
+        self._asked = -ASKED_SECONDS
+
+    def now(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+    def time(self) -> float:
+        """Seconds since 1970."""
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let others run."""
+        if seconds:
+            await asyncio.sleep(seconds)
+            return
+        async with self._turn:  # however many topics learn, predictions wait for a slice of one of them
+            await asyncio.sleep(0)
+            for _ in range(TURNS):
+                if not self.under_way:
+                    break
+                self._asked = self.now()
+                await asyncio.sleep(0)
+
+    @property
+    def slice_seconds(self) -> float:
+        """How long a slice of learning may take now."""
+        return SHORT if self.now() - self._asked < ASKED_SECONDS else LONG
