@@ -24,7 +24,7 @@ from service.snapshots.ports import Clock, KeptStore, Looking, Offload
 from service.snapshots.rollback import before_growth
 
 POLL_SECONDS = 0.05
-"""So soon a follower sees a save: as often as a learner saves at most."""
+"""So soon a follower sees a save: twice as often as a learner saves at most."""
 OWN_SECONDS = 1.0
 """So often a model that is learned here is looked at too: it may have been reset."""
 NOBODYS_SECONDS = 0.5

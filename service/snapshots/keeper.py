@@ -23,7 +23,7 @@ from service.snapshots import blobs, codec, head
 from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, Source, Stored, Writer
 from service.snapshots.ports import Clock, Offload, Store
 
-SHARE, ALL = 50, 10
+SHARE, ALL = 64, 10
 """A save is followed by a pause of this many times its cost, within the two bounds below; where a process learns many
 models, of so many times what all of theirs cost: together they take a tenth of its time.
 """
