@@ -26,11 +26,11 @@ from service.learning.forms import FORMS, Vector, vector
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT, Identity, Places, listed
 from service.learning.joined import Joined
 from service.learning.places import Way, shown, values_at, way
-from service.learning.reader import UnsuitedError
 from service.learning.rows import Read, Reader
 from service.learning.scanner import MAX_DEPTH, refuse_constants, scan
 from service.learning.values import kind
 from service.learning.vectors import Vectors
+from service.learning.ways import UnsuitedError
 
 REASONS = (
     "empty", "not-json", "not-msgpack", "trailing-bytes", "missing-field", "wrong-type", "duplicate-feature",

@@ -6,11 +6,9 @@ accept, with the same values; nothing is rejected here.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from service.learning import tokens
 from service.learning.compiled import compiled, inlined
@@ -18,15 +16,23 @@ from service.learning.identity import MAX_VALUE, MAX_WEIGHT
 from service.learning.machine import byte_at
 from service.learning.names import BEHIND, MOST_PROBES, find, hash_of, same
 from service.learning.tokens import FALSE, NULL, TRUE
+from service.learning.ways import (
+    FEATURES,
+    LABEL,
+    MOST_EXACT,
+    WEIGHT,
+    WHERE,
+    child_of,
+    code_of_number,
+    code_of_string,
+    is_leaf,
+)
 
 MAX_DEPTH = 16
 """Of objects and lists."""
 MOST_MEMBERS = 1024
 """Of the objects that matter, together; a table of names seen has four times as many slots."""
-MOST_EXACT = 1 << 53
 
-_FEATURES, _LABEL, _WEIGHT, _ID, _WHERE = range(5)
-"""What stands at a place; behind them one for each pointer of `where`."""
 _ABSENT = -math.inf
 USUAL, UNUSUAL, UNKNOWN_KEY = range(3)
 """How a call of `read` ended: all was read; the next record is unusual; whether a name of it is meant is unknown."""
@@ -39,102 +45,6 @@ how it ended, where the unknown name stands, as a feature's; and one more for ea
 
 _QUOTE, _COLON, _COMMA, _DOT, _EQUALS, _MINUS, _ZERO, _NINE, _SPACE = b'":,.=-09 '
 _BRACKET, _BRACKET_END, _BRACE, _BRACE_END = b"[]{}"
-
-
-class UnsuitedError(Exception):
-    """The identity is one whose events only `events` reads."""
-
-
-def wanted(places: Sequence[dict[tuple[bool, Any], float]]) -> tuple[Any, ...]:
-    """What may stand at each place, and the code of each, as `read` takes it; raises UnsuitedError.
-
-    By (is it a boolean, value), as `events.label_signs` has them.
-    """
-    numbers, strings = list[tuple[float, float]](), list[tuple[bytes, float]]()
-    firsts, literals = [(0, 0)], np.full((len(places), 3), math.nan)
-    for place, codes in enumerate(places):
-        own = list[tuple[float, float]]()
-        for (is_bool, value), code in codes.items():
-            if is_bool:
-                literals[place, TRUE if value else FALSE] = code
-            elif isinstance(value, str):
-                strings.append((value.encode(errors="surrogatepass"), code))
-            elif abs(value) > MOST_EXACT:
-                raise UnsuitedError
-            else:
-                own.append((float(value), code))
-        numbers += sorted(own)
-        firsts.append((len(numbers), len(strings)))
-    ends, text = _text([string for string, _ in strings])
-    return (
-        np.array(firsts, np.int64).T.copy(), np.array(numbers, float).reshape(-1, 2), ends,
-        np.array([code for _, code in strings], float), text, literals,
-    )  # fmt: skip
-
-
-def ways(places: Sequence[tuple[str, ...] | None]) -> tuple[Any, Any]:
-    """The names on the way to each place, as `read` takes them: a tree of nodes, of which the first is the record.
-
-    A node has its place or -1, its first child and the node behind the last, and where its name ends. Raises
-    UnsuitedError where a way goes through another place than features.
-    """
-    paths, rows = list[tuple[str, ...]]([()]), list[tuple[int, int, int]]()
-    for path in paths:
-        at = [place for place, one in enumerate(places) if one == path]
-        beyond = dict.fromkeys(
-            one[: len(path) + 1]
-            for one in places
-            if one is not None and len(one) > len(path) and one[: len(path)] == path
-        )
-        if len(at) > 1 or (at and at[0] != _FEATURES and beyond):
-            raise UnsuitedError
-        rows.append((at[0] if at else -1, len(paths), len(paths) + len(beyond)))
-        paths += beyond
-    ends, text = _text([path[-1].encode(errors="surrogatepass") if path else b"" for path in paths])
-    return np.column_stack([np.array(rows, np.int64), ends[1:]]), text
-
-
-def _text(parts: Sequence[bytes]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Where each ends, from 0 on, and all of them joined, with room behind."""
-    ends = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-    return ends, np.frombuffer(b"".join(parts) + bytes(BEHIND), np.uint8)
-
-
-@compiled
-def _child(node: int, data: int, begin: int, size: int, nodes: Any, names: int) -> int:
-    """The node that a member of this name leads to, or -1."""
-    for child in range(nodes[node, 1], nodes[node, 2]):
-        start = nodes[child - 1, 3]
-        if nodes[child, 3] - start == size and same(data, begin, names, start, size):
-            return child
-    return -1
-
-
-@compiled
-def _is_leaf(nodes: Any, node: int) -> bool:
-    return bool(nodes[node, 1] == nodes[node, 2])
-
-
-@compiled
-def _code_of_number(place: int, value: float, firsts: Any, numbers: Any) -> Any:
-    low, high = firsts[0, place], firsts[0, place + 1]
-    while low < high:
-        middle = (low + high) // 2
-        if numbers[middle, 0] < value:
-            low = middle + 1
-        else:
-            high = middle
-    return numbers[low, 1] if low < firsts[0, place + 1] and numbers[low, 0] == value else math.nan
-
-
-@compiled
-def _code_of_string(
-    place: int, data: int, begin: int, size: int, firsts: Any, ends: Any, strings: int, codes: Any
-) -> Any:
-    for k in range(firsts[1, place], firsts[1, place + 1]):
-        if ends[k + 1] - ends[k] == size and same(data, begin, strings, ends[k], size):
-            return codes[k]
-    return math.nan
 
 
 @compiled
@@ -271,7 +181,7 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                 if c != _QUOTE:
                     break
                 node, is_feature = opened[depth, _NODE], opened[depth, _OF_FEATURES] != 0
-                if plain and is_feature and opened[depth, _PREFIX_SIZE] == 0 and (node < 0 or _is_leaf(nodes, node)):
+                if plain and is_feature and opened[depth, _PREFIX_SIZE] == 0 and (node < 0 or is_leaf(nodes, node)):
                     room, begun = min(len(values) - count, MOST_MEMBERS - members, most_values - inside), count
                     n = state[EVENTS]
                     before = places_of[0, n - 1] if n > 0 and inside == 0 else count
@@ -297,7 +207,7 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                 i, mode = i + 1, _VALUE
                 if matters:
                     if node >= 0:
-                        node = _child(node, data, name, size, nodes, way_names)
+                        node = child_of(node, data, name, size, nodes, way_names)
                     members += 1
                     inside += is_feature
                     if is_feature and opened[depth, _PREFIX_SIZE] > 0:
@@ -317,13 +227,13 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                 continue
             mode = _AFTER
             place = nodes[node, 0] if node >= 0 else -1
-            if _FEATURES < place < _WHERE:
+            if FEATURES < place < WHERE:
                 is_feature = False  # it is the label, the weight or the id
             if c in (_BRACE, _BRACKET):
                 is_list = c == _BRACKET
-                if place > _FEATURES or depth == MAX_DEPTH or (is_list and (depth == 0 or is_feature)):
+                if place > FEATURES or depth == MAX_DEPTH or (is_list and (depth == 0 or is_feature)):
                     break
-                if place == _FEATURES:
+                if place == FEATURES:
                     if is_list != (dimension >= 0):
                         break
                     found = True
@@ -337,7 +247,7 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                         continue
                 depth += 1
                 opened[depth, _NODE], opened[depth, _IS_LIST] = -1 if is_list else node, is_list
-                opened[depth, _OF_FEATURES] = is_feature or place == _FEATURES
+                opened[depth, _OF_FEATURES] = is_feature or place == FEATURES
                 opened[depth, _PREFIX], opened[depth, _PREFIX_SIZE] = used, 0
                 if is_feature:
                     if used + size + BEHIND > len(scratch):
@@ -354,7 +264,7 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                     if is_list:
                         node, is_feature = -1, False
                 continue
-            if depth == 0 or place == _FEATURES:
+            if depth == 0 or place == FEATURES:
                 break
             if is_feature and patterns:
                 key = find(keys[0], keys[1], keys[2], where, name, size, h)
@@ -365,10 +275,10 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
             if c == _QUOTE:
                 start = i + 1
                 i = tokens.string(data, start, is_feature or place >= 0)
-                if i < 0 or place == _WEIGHT or (is_feature and text == _REJECTED):
+                if i < 0 or place == WEIGHT or (is_feature and text == _REJECTED):
                     break
-                if place == _LABEL or place >= _WHERE:
-                    codes[place] = _code_of_string(
+                if place == LABEL or place >= WHERE:
+                    codes[place] = code_of_string(
                         place, data, start, i - 1 - start, firsts, string_ends, strings, string_codes
                     )
                 if is_feature and text == _CATEGORY:
@@ -396,15 +306,15 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                     break
                 i += 5 if literal == FALSE else 4
                 value = 1.0 if literal == TRUE else 0.0
-            if place == _LABEL or place >= _WHERE:
+            if place == LABEL or place >= WHERE:
                 if literal >= 0:
                     codes[place] = literals[place, literal]
                 elif abs(value) <= MOST_EXACT:
-                    codes[place] = _code_of_number(place, value, firsts, numbers)
+                    codes[place] = code_of_number(place, value, firsts, numbers)
                 else:
                     break
-            elif place > _FEATURES:
-                if literal >= 0 or (place == _WEIGHT and not 0.0 < value <= MAX_WEIGHT):
+            elif place > FEATURES:
+                if literal >= 0 or (place == WEIGHT and not 0.0 < value <= MAX_WEIGHT):
                     break
                 codes[place] = value
             if is_feature and literal != NULL:
@@ -419,15 +329,15 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
         if not whole:
             return
         passed_over = False
-        for place in range(_WHERE, len(codes)):
+        for place in range(WHERE, len(codes)):
             passed_over |= codes[place] != 1.0
         if passed_over:
             places_of[2, state[SKIPPED]] = record
             state[SKIPPED] += 1
-        elif found and abs(codes[_LABEL]) < math.inf:
+        elif found and abs(codes[LABEL]) < math.inf:
             n = state[EVENTS]
             places_of[0, n + 1], places_of[1, n] = count, record
-            figures[0, n], figures[1, n] = codes[_LABEL], 1.0 if codes[_WEIGHT] == _ABSENT else codes[_WEIGHT]
+            figures[0, n], figures[1, n] = codes[LABEL], 1.0 if codes[WEIGHT] == _ABSENT else codes[WEIGHT]
             state[EVENTS], state[VALUES], state[SCRATCH] = n + 1, count, used
         else:
             return

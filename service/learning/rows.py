@@ -16,7 +16,7 @@ from service.learning.identity import Identity
 from service.learning.joined import Joined
 from service.learning.names import BEHIND, SEED, Names, gather, hash_each
 from service.learning.places import way
-from service.learning.reader import UnsuitedError, wanted, ways
+from service.learning.ways import UnsuitedError, wanted, ways
 
 MOST_KEYS = 1 << 16
 """So many names are remembered as meant by the patterns, or not."""

@@ -23,9 +23,9 @@ from service.snapshots import blobs, codec, head
 from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, Source, Stored, Writer
 from service.snapshots.ports import Clock, Offload, Store
 
-SHARE, ALL = 64, 10
-"""A save is followed by a pause of this many times its cost, within the two bounds below; where a process learns many
-models, of so many times what all of theirs cost: together they take a tenth of its time.
+SHARE, FEW = 64, 6
+"""A save is followed by a pause of this many times its cost, within the two bounds below. So many models of a process
+together take a tenth of its time; of more, each has its part of that.
 """
 AT_A_TIME = 2
 """Saves of one process: a hundred that go on in one turn of the loop would hold predictions up."""
@@ -221,7 +221,7 @@ class Keeper:
             # A save that waited for a store that hung says nothing of what the next one will cost: the lesser of the
             # last two costs counts.
             cost, self._cost = min(saved.seconds, self._cost), saved.seconds
-            share = max(SHARE, ALL * self._together.models())
+            share = SHARE * max(1.0, self._together.models() / FEW)
             pause = max(min(max(share * cost, SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
             self._next_save = self._clock.now() + pause
         return saved

@@ -46,7 +46,7 @@ SLICE_BYTES = 1 << 20
 SLICE_SECONDS = 0.005
 """The records, their bytes and the time after which the event loop turns: predictions wait for at most one slice. A
 single record may be more, and how long that takes is the decoder's concern."""
-LEAST, AIM_SECONDS = 50, 0.001
+FIRST, LEAST, AIM_SECONDS = 200, 50, 0.001
 """Of records that take longer a slice has fewer, so that it takes about so long, but not less than so many."""
 LONGEST_PAUSE = 5.0
 """Between two tries to restore."""
@@ -103,7 +103,7 @@ class Learning:
         """Whether we ever learned it. A model that is then not there any more was lost, and is none that is new."""
         self._displaced = False
         """Whether somebody took our place since the last head was read."""
-        self._slice = LEAST
+        self._slice = FIRST
         """Of records like the last ones."""
         self._confirmed: tuple[float, str | None] = 0.0, None
         """When our head was last looked at, and what the process's look had found then."""
@@ -164,7 +164,6 @@ class Learning:
             while self._log.held and self._model is not None:
                 polled = await self._log.poll(not self._keeper.ahead(learner))  # 4
                 for partition, records in polled.items():
-                    await self._clock.sleep(0)  # to unpack them took as long as a slice
                     await self._take(model, partition, records)
                 if self._log.held and self._model is not None:
                     await self._pass_markers(learner)

@@ -24,6 +24,8 @@ from service.streaming.topic_id import topic_id
 
 POLL_RECORDS, POLL_WHOLE = 500, 2000
 """Measured: larger polls cost more a record, in garbage collection where each is an object, else in memory."""
+ANSWER_TURNS = 2
+"""Of the loop, after a poll that took as long as a slice of learning: for a request that came meanwhile."""
 POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
 """A poll that brings nothing: while there is something to save, and while there is nothing to do."""
 
@@ -175,6 +177,8 @@ class TopicLog:
         if careful and (left := self._careful.pop(careful) - 1) and found:
             self._careful[careful] = left  # behind the others; what is not met again was damaged on its way alone
         self._progress.note({partition: records.record(-1).offset + 1 for partition, records in found.items()})
+        for _ in range(ANSWER_TURNS if found else 0):
+            await asyncio.sleep(0)
         return found
 
     def _ask(self) -> None:

@@ -54,7 +54,7 @@ MUTANTS = (
         "if expected == polled_from and not await self._gap(model, partition, expected):", "if False:",
     ),
     Mutant(
-        "saved before the dead letters are flushed", LEARN, "            await self._log.flush()\n", "",
+        "saved before the dead letters are flushed", LEARN, "                await self._log.flush()\n", "",
     ),
     Mutant("an average that begins anew with each restore", CLASSIFIER, 'arrays.get("late", self._late)', "self._late"),
     Mutant(

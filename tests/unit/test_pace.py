@@ -65,7 +65,30 @@ async def test_after_the_store_hung_saves_are_as_often_as_before() -> None:
         store.seconds = seconds
         await save(k, learner)
         slow = pause(k, learner, clock)
-    assert slow == pytest.approx(2.5, abs=0.1)
+    assert slow == pytest.approx(3.2, abs=0.1)
+
+
+@pytest.mark.parametrize(("models", "seconds"), [(1, 0.64), (6, 0.64), (12, 1.28), (60, 6.4), (600, 10.0)])
+async def test_many_models_of_a_process_share_a_tenth_of_its_time(models: int, seconds: float) -> None:
+    clock = Clock()
+    store = Hanging(clock)
+    k, learner = keeper(store, "t", clock, together=keepers.Together(lambda: models)), fresh()
+    store.seconds = 0.01
+    for _ in range(2):  # the lesser of two costs counts
+        await save(k, learner)
+        found = pause(k, learner, clock)
+    assert found == pytest.approx(seconds, abs=0.02)
+
+
+async def test_two_saves_of_a_process_at_a_time() -> None:
+    clock, together = Clock(), keepers.Together()
+    a, b, c = (keeper(Hanging(clock), "t", clock, together=together) for _ in range(3))
+    learner = fresh()
+    with a.saving():
+        assert c.due(learner)
+        with b.saving():
+            assert not c.due(learner)
+        assert c.due(learner)
 
 
 async def test_a_store_that_answers_again_is_saved_to_at_once() -> None:
