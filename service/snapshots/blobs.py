@@ -59,9 +59,12 @@ def encode(array: NDArray[np.float64], before: Encoded) -> tuple[Encoded, dict[s
     each save writes about as much as changed. Values are compared by their bits with those of the last accepted save,
     so a save that failed needs no merging back: its changes are still changes.
     """
-    old = np.zeros(len(array))
-    old[: len(before.values)] = before.values
+    old = before.values
+    if len(old) < len(array):
+        old = np.concatenate([old, np.zeros(len(array) - len(old))])
     changed = np.flatnonzero(array.view(np.uint64) != old.view(np.uint64)).astype(np.uint32)
+    if old is before.values and not len(changed):
+        return before, {}
     grown = range(len(before.values) // BLOCK_COLUMNS, -(-len(array) // BLOCK_COLUMNS))
     dirty = {*np.unique(changed // BLOCK_COLUMNS).tolist(), *(grown if len(array) > len(before.values) else ())}
     blocks = before.blocks + [""] * (-(-len(array) // BLOCK_COLUMNS) - len(before.blocks))
