@@ -148,7 +148,13 @@ async def test_one_body_is_made_for_all_who_watch() -> None:
     model = learned(event({"a": 1}, 1))
     async with client(model) as http:
         bodies = [(await http.get("/page/now")).content for _ in range(20)]
-    assert len(set(bodies)) == 1
+        plain = await http.get("/page/now", headers={"accept-encoding": "identity"})
+        packed = await http.get("/page/now", headers={"accept-encoding": "br, gzip"})
+    assert set(bodies) == {plain.content}
+    # A poll of 19 kB is 5 on its way.
+    assert (plain.headers.get("content-encoding"), packed.headers["content-encoding"]) == (None, "gzip")
+    assert packed.content == plain.content
+    assert int(packed.headers["content-length"]) < len(plain.content) / 2
 
 
 async def test_a_model_that_cannot_answer_yet_says_why_and_one_that_is_not_there_is_404() -> None:

@@ -5,7 +5,7 @@ So the files are open to all, and the body, like the rest of the service, is for
 
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from service.serving.page.body import Body
@@ -20,6 +20,7 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",  # a newer release has others of the same names
 }
+_NOW = {"cache-control": "no-store", "vary": "accept-encoding"}
 _FILES = {
     "/": ("page.html", "text/html"),
     "/page/page.css": ("page.css", "text/css"),
@@ -37,9 +38,12 @@ def install(app: FastAPI, body: Body) -> None:
         _serve(app, path, Response(Path(__file__).with_name(name).read_bytes(), headers=_HEADERS, media_type=kind))
 
     @app.get("/page/now", include_in_schema=False)
-    async def now(model: str | None = None) -> Response:
+    async def now(request: Request, model: str | None = None) -> Response:
         """What the page shows of a model, or of the first."""
-        return Response(await body.of(model), headers={"cache-control": "no-store"}, media_type="application/json")
+        plain, packed = await body.of(model)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(packed, headers=_NOW | {"content-encoding": "gzip"}, media_type="application/json")
+        return Response(plain, headers=_NOW, media_type="application/json")
 
 
 def _serve(app: FastAPI, path: str, answer: Response) -> None:
