@@ -132,7 +132,7 @@ def suggest(
     """Look at a topic or a file, and suggest settings with reasons: what it holds, the label, what learns it best."""
     from service.tools.suggest import suggest as look
 
-    look(settings_of(ctx), file, form=form, label=label, count=count, output=output, yes=yes, as_json=json)
+    look(settings_of(ctx), file, topic, form=form, label=label, count=count, output=output, yes=yes, as_json=json)
 
 
 def predict(

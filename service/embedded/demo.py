@@ -106,7 +106,8 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
             f"digest {expected[2][:12]}…"
         )
         if not leave:
-            _invite(console, services[0].url, settings)
+            learner = seen.look()[0] or services[0]
+            _invite(console, learner.url, next(one.url for one in services if one is not learner), settings)
             try:
                 services[0].process.wait()
             except KeyboardInterrupt:
@@ -307,10 +308,11 @@ def _table(state: Any) -> Table:
     return table
 
 
-def _invite(console: Console, url: str, settings: Path) -> None:
+def _invite(console: Console, url: str, standby: str, settings: Path) -> None:
     module = Path(sys.argv[0]).name == "__main__.py"
     command = f"{shlex.quote(sys.executable)} -m service" if module else shlex.quote(os.path.relpath(sys.argv[0]))
-    console.print(f"\nServing on {url}/ until Ctrl-C. In another terminal, produce one event:\n", highlight=False)
+    where = f"Serving on {url}/, which learns now and saw it all, and on {standby}/, until Ctrl-C."
+    console.print(f"\n{where}\nIn another terminal, produce one event:\n", highlight=False, soft_wrap=True)
     visit = _first()
     # Plain print: these are for copying, and must not be wrapped.
     print(f"echo '{json.dumps(visit)}' | {command} -c {settings} produce -\n", flush=True)

@@ -62,7 +62,7 @@ def parse(raw: bytes) -> Any:
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             raise Rejected("trailing-bytes", f"more bytes follow the event at byte {error.pos}") from None
-        raise Rejected("not-json", f"{error.msg} at character {error.pos}") from None
+        raise Rejected("not-json", f"{error.msg.removesuffix(' at')} at character {error.pos}") from None
 
 
 def kind(value: Any) -> str:

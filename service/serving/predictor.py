@@ -366,7 +366,7 @@ def _contributions(now: Moment, features: Features, classes: tuple[int, int] | N
     rows = []
     for (name, column, value), weight in zip((("bias", 0, 1), *known), w.tolist(), strict=True):
         x = float(scaler.value(column, value) if scaler else value)
-        rows.append(Contribution(name, float(value), weight, weight * x, x if scaler else UNSET))
+        rows.append(Contribution(name, float(value), weight, weight * x + 0.0, x if scaler else UNSET))  # no -0
     rows.sort(key=lambda row: -abs(row.product))
     return cast(list[Contribution], _encoded(rows))
 

@@ -84,7 +84,7 @@ def _look(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[F
     members = given(body, (*ONE, *MANY))
     if len(members) != 1:
         names = ", ".join(f"'{name}'" for name in (*ONE, *MANY))
-        raise Rejected("missing-field", f"expected one of {names}", "/features")
+        raise Rejected("missing-field", f"expected {'exactly ' if members else ''}one of {names}", "/features")
     ((name, member),) = members.items()
     if name in ONE:
         one = _one(body, name, flattener, "", member)

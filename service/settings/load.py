@@ -6,7 +6,8 @@ The composition root (`process/service.py`) and the commands alone read these; e
 import contextlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -249,11 +250,21 @@ def _line(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"] if not _TYPE.fullmatch(str(part)))
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
-        message = "there is no such setting"
+        message = f"there is no such setting{_like(error['loc'])}"
     # A check of a whole table begins with the setting that it is about.
     tables = 2 if error["loc"][:1] == ("models",) else 1
     of_table = len(error["loc"]) == tables and _SETTING.match(message)
     return f"{where}{'.' if of_table else ': '}{message}" if where else message
+
+
+def _like(where: tuple[Any, ...]) -> str:
+    """What an unknown setting was perhaps to be."""
+    fields: Mapping[str, Any] = Settings.model_fields
+    for part in where[:-1]:
+        of = fields[part].annotation if part in fields else ModelSettings  # by a model's, or a candidate's, name
+        fields = getattr(of, "model_fields", fields)
+    near = get_close_matches(str(where[-1]), fields, 1)
+    return f": perhaps {near[0]}" if near else ""
 
 
 def parse_start_at(text: str | None) -> str | dict[int, int] | None:

@@ -64,7 +64,7 @@ def _json(value: Any) -> Any:
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:
-        raise ValueError("expected JSON") from None
+        raise ValueError('expected a list, such as ["no", "yes"], or a table; in the environment as JSON') from None
 
 
 def _of_each_label(value: Any) -> Any:

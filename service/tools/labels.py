@@ -14,11 +14,12 @@ from service.tools.sample import Sample, records
 LABELS = {
     "label", "labels", "target", "y", "class", "outcome", "clicked", "click", "converted", "conversion", "churned",
     "churn", "fraud", "fraudulent", "spam", "default", "defaulted", "purchased", "bought", "cancelled", "canceled",
-    "returned", "survived", "success", "responded", "subscribed", "approved", "won",
+    "returned", "survived", "success", "responded", "subscribed", "approved", "won", "result", "status", "verdict",
+    "decision",
 }  # fmt: skip
 PLAIN_LABELS = {"label", "labels", "target", "y", "class"}
 """Names that are the label's, however many values it has."""
-YES = {"yes", "y", "true", "1", "positive", "pos", "on"}
+YES = {"yes", "y", "true", "1", "positive", "pos", "on", "win", "won", "pass", "passed", "success"}
 
 
 class Form(NamedTuple):
@@ -137,6 +138,11 @@ def _named(name: str) -> int:
     if bare in LABELS:
         return 3
     return 2 if LABELS & set(words) else 1 if len(words) == 1 and name.endswith("ed") else 0
+
+
+def is_called_one(member: Member) -> bool:
+    """Whether its name is one that labels have."""
+    return _named(member.way[-1]) == 3
 
 
 def _fits(member: Member) -> bool:

@@ -23,6 +23,7 @@ from service.tools import files
 from service.tools.choices import Choice, Suggested, suggested
 from service.tools.formats import Name
 from service.tools.in_vain import in_vain
+from service.tools.labels import is_called_one
 from service.tools.profile import MOST_VALUES, Member, plain, shown
 from service.tools.sample import Sample, of_file, of_topic, records
 from service.tools.trials import RULES, SCALES, TIE, Baseline, Trial, best, is_better, trials
@@ -36,6 +37,7 @@ FEW = 1000
 def suggest(
     settings: Settings,
     file: str | None,
+    topic: str | None,
     *,
     form: Name | None,
     label: str | None,
@@ -49,10 +51,9 @@ def suggest(
         raise ConfigurationError(f"{output} is there already: say --yes to write over it")
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise ConfigurationError(f"{output}: there is no such folder")
-    topic = settings.topics[0] if len(settings.topics) == 1 and not settings.patterns else None
-    if file is not None:
+    if file is not None:  # it is another topic's than the settings may name
         sample, name = of_file(file, form, count), topic or _name_for(file)
-    elif topic is not None:
+    elif topic := settings.topics[0] if len(settings.topics) == 1 and not settings.patterns else None:
         missing = DataError(f"topic {topic} does not exist at {settings.kafka.bootstrap_servers}")
         sample, name = asyncio.run(of_topic(settings.kafka.cluster, topic, missing, count)), topic
     else:
@@ -62,7 +63,7 @@ def suggest(
     done, baseline = _try(found)
     chosen = best(done)
     choices = [*found.choices, *_why(chosen, done), *_beside(chosen, done)]
-    notes = [*_set_in_vain(settings, name, found.sample), *_cautions(done, baseline)]
+    notes = [*_guess(found, label), *_set_in_vain(settings, name, found.sample), *_cautions(done, baseline)]
     bootstrap = None if file is not None else settings.kafka.bootstrap_servers
     verdict = _verdict(chosen, baseline, len(done))
     text = _toml(name, bootstrap, sample, verdict, choices)
@@ -190,6 +191,13 @@ def _verdict(chosen: Trial, baseline: Baseline, tried: int) -> str:
         f"{'No difference to the baseline is shown' if more else 'Nothing beats the baseline'}: {name} is right in "
         f"{_percent(chosen.later)} of the later half, and always {baseline.name} in {baseline.later:.1%}"
     )
+
+
+def _guess(found: Suggested, label: str | None) -> list[str]:
+    """That somebody may know better what the label is."""
+    if label is not None or not found.others or is_called_one(found.label):
+        return []
+    return [f"that {found.label.name} is the label is a guess; else perhaps --label {' or '.join(found.others[:3])}"]
 
 
 def _cautions(done: list[Trial], baseline: Baseline) -> list[str]:

@@ -38,6 +38,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_file_is_its_own_topics_and_a_guess_is_called_one(folder: Path) -> None:
+    """Whatever the settings that lie there are of."""
+    (folder / "perceptron.toml").write_text('topics = ["others"]\n')
+    rows = [{"x": i % 7, "alarm": i % 7 > 3, "valve_open": i % 3 == 0} for i in range(400)]
+    (folder / "sensors.jsonl").write_bytes(lines(rows))
+    done = suggest(folder, "sensors.jsonl")
+    assert 'topics = ["sensors"]' in done.stdout
+    assert "note: that valve_open is the label is a guess; else perhaps --label /alarm\n" in done.stderr
+    assert 'topics = ["mine"]' in suggest(folder, "sensors.jsonl", "-t", "mine", "--label", "alarm").stdout
+
+
 def test_what_is_shown_of_a_file(folder: Path) -> None:
     done = suggest(folder, "clicks.jsonl")
     assert done.stderr == ""

@@ -133,6 +133,8 @@ LABELS: list[tuple[dict[str, Sequence[Any]], str, list[Any]]] = [
     ({"sex": ["m", "f", "f", "m"], "over": [True, False, True, True], "a": [1, 2, 3, 4]}, "/over", [False, True]),
     ({"from": ["a", "b", "b", "b"], "n": [1, 2, 3, 4], "to": ["b", "a", "b", "b"]}, "/to", ["b", "a"]),  # the later
     ({"a": [1, 2, 3, 4], "outcome": ["lost", "kept", "kept", "kept"]}, "/outcome", ["kept", "lost"]),
+    ({"a": [1, 2, 3, 4], "on": [True, False] * 2, "status": ["ok", "ok", "ok", "fail"]}, "/status", ["ok", "fail"]),
+    ({"a": [1, 2, 3, 4], "outcome": ["win", "loss", "win", "win"]}, "/outcome", ["loss", "win"]),
     ({"a": [1, 2, 3, 4], "churn": ["Yes", "Yes", "No", "Yes"]}, "/churn", ["No", "Yes"]),
     ({"a": [1, 2, 3, 4], "cancelled": [2.0, 1.0, 1.0, 2.0]}, "/cancelled", [1, 2]),
     ({"a": range(9), "target": "xyzzyxxyz", "pixel": [0, 1, 1] * 3}, "/target", ["x", "y", "z"]),
