@@ -86,7 +86,11 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(_request: Request, error: HTTPException) -> Response:
-        detail = HTTPStatus(error.status_code).description or error.detail
+        known = {
+            404: "nothing is served at this path: /docs shows what is",
+            405: f"this path takes {(error.headers or {}).get('Allow', 'other methods')}",
+        }
+        detail = known.get(error.status_code) or HTTPStatus(error.status_code).description or error.detail
         return response(error.status_code, detail, headers=error.headers)
 
     @app.exception_handler(Exception)

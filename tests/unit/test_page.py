@@ -166,6 +166,15 @@ async def test_a_model_that_cannot_answer_yet_says_why_and_one_that_is_not_there
         assert (await http.get("/page/now")).json()["why_not"] == "the service has no model yet"
 
 
+async def test_who_asks_in_another_way_is_told_which() -> None:
+    async with client(learned(event({"a": 1}, 1))) as http:
+        asked = [await http.get("/v1/models/m/predict"), await http.get("/nothing")]
+    assert [(answer.status_code, answer.json()["detail"]) for answer in asked] == [
+        (405, "this path takes POST"),
+        (404, "nothing is served at this path: /docs shows what is"),
+    ]
+
+
 async def test_the_files_are_open_and_the_data_is_not(tmp_path: Path) -> None:
     """And nothing that the page shows can be a program, or load one."""
     (tmp_path / "tokens").write_text("a-token-0123456789\n")
