@@ -11,7 +11,7 @@ from collections.abc import Collection
 TURNS = 8
 """An answer takes three; one whose body is slow to arrive is not waited for."""
 ASKED_SECONDS = 0.02
-"""After the last request slices are short for so long: while fifty come a second, and not for who looks now and then."""
+"""After a request slices are short for so long: while fifty come a second, and not for who looks now and then."""
 SHORT, LONG = 0.0002, 0.001
 """Of slices. Each costs a tenth of a long one by itself."""
 
