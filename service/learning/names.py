@@ -54,6 +54,7 @@ class Names:
         self.ends[self._count + 1 : count + 1] = begin + np.cumsum(np.fromiter(map(len, parts), np.int64))
         first = self._count + 1
         if 2 * count > len(self.slots):
+            # Not `zeros`, whose memory lies in no huge pages: the names are looked for all over it.
             self.slots, first = np.full(2 << count.bit_length(), 0, np.uint64), 1
         self._count = count
         _put(self.slots, self.ends, self.text.ctypes.data, first, count, SEED)

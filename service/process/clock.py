@@ -8,11 +8,13 @@ import asyncio
 import time
 from collections.abc import Collection
 
+from service.streaming.learn import AIM_SECONDS
+
 TURNS = 8
 """An answer takes three; one whose body is slow to arrive is not waited for."""
 ASKED_SECONDS = 0.02
 """After a request slices are short for so long: while fifty come a second, and not for who looks now and then."""
-SHORT, LONG = 0.0002, 0.001
+SHORT, LONG = 0.0002, AIM_SECONDS
 """Of slices. Each costs a tenth of a long one by itself."""
 
 

@@ -67,7 +67,7 @@ COLLECTED = 700, 4, 10
 many times a second.
 """
 SETTLED_SECONDS = 10.0
-"""After them there is what a process has for as long as it runs."""
+"""After the start: then there is what a process has for as long as it runs, which is not looked through again."""
 FIND_SECONDS = 2.0
 """Between two looks of a replica for models that it does not know."""
 
@@ -171,6 +171,7 @@ class Service:
         gc.freeze()
         gc.set_threshold(*COLLECTED)
         gc.enable()  # the command began without it
+        asyncio.get_running_loop().call_later(SETTLED_SECONDS, gc.freeze)
         if not settings.topics:
             return
         for warning in await self._insist(lambda: self._store.check(settings.learn)):
@@ -253,8 +254,8 @@ class Service:
         start_at = parse_start_at(settings.start_at)
         log, known = self._kafka.logs[model.name], lambda: model.answering is not None
         model.wake = log.wake
-        aim = lambda: self._clock.slice_seconds  # noqa: E731
-        return Learning(log, keeper, self._clock, tell, own.identity(), start_at, known, lambda: model.looked, aim)
+        asked = known, lambda: model.looked, lambda: self._clock.slice_seconds
+        return Learning(log, keeper, self._clock, tell, own.identity(), start_at, *asked)
 
     async def _check_identities(self) -> None:
         """Refuse settings under which a stored model's events would mean something else."""
@@ -285,7 +286,6 @@ class Service:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _measure_loop(self) -> None:
-        asyncio.get_running_loop().call_later(SETTLED_SECONDS, gc.freeze)
         while True:
             due = time.monotonic() + 0.5
             await asyncio.sleep(0.5)

@@ -165,7 +165,8 @@ def test_a_number_of_few_digits_is_what_python_says_or_none() -> None:
         for some in itertools.product(letters, repeat=size):
             for first, behind in itertools.product("01", more):
                 text = f"{first}{''.join(some)}{behind}"
-                value, end = _parsed(np.frombuffer(text.encode() + bytes(16), np.uint8).ctypes.data)
+                raw = np.frombuffer(text.encode() + bytes(16), np.uint8)
+                value, end = _parsed(raw.ctypes.data)
                 expected = re.match(r"(0|1[0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", text)
                 assert expected is not None
                 got = expected.group()
