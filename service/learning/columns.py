@@ -6,23 +6,24 @@ the unknown; `explain` keeps their names.
 """
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
+from collections.abc import Mapping, Sequence
+from itertools import chain, count, repeat
 from typing import Any, NamedTuple, Protocol
 
 import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.compiled import ENABLED
 from service.learning.hashing import hash_to_columns
 from service.learning.identity import Identity
-from service.learning.names import Names, find_each
+from service.learning.names import Names, find_each, number_each
 from service.learning.rows import Rows
 
 _NO_FLAGS = np.zeros(0, bool)
 _KEPT = 1 << 16
 """Columns of lists of values that are at hand, half a megabyte: those of a slice are the same as of the last one."""
+_ASKED = 1 << 14
+"""So many names of requests are at hand, a megabyte or two."""
 Pairs = list[tuple[int, float]]
 
 
@@ -43,7 +44,9 @@ class Placed(NamedTuple):
 class Columns(Protocol):
     """What the learner needs to know of a feature mode."""
 
-    names: list[str]
+    @property
+    def names(self) -> Sequence[str]:
+        """Those that were given, in the order of their columns from 1 on."""
 
     def __len__(self) -> int:
         """Columns in use, the bias included: the length of the weight vector."""
@@ -69,7 +72,7 @@ class Columns(Protocol):
     def column_of(self, name: str) -> int | None:
         """The column of a shown name, or None."""
 
-    def extend(self, names: Iterable[str]) -> None:
+    def extend(self, names: Sequence[str]) -> None:
         """Give these names the next columns."""
 
 
@@ -86,93 +89,89 @@ class Named:
     """
 
     def __init__(self, cap: int, scaled: bool = False) -> None:
-        self.names: list[str] = []
+        self.names = Names()
         self._cap, self._scaled = cap, scaled
-        self._column: dict[str, int] = {}
-        self._known = Names()
-        """The same names, for compiled loops."""
+        self._asked: dict[str, int] = {}
+        """Columns of what requests named: most name what others did."""
 
     def __len__(self) -> int:
         return len(self.names) + 1
 
     def place(self, events: Sequence[Mapping[str, float]]) -> Placed:
-        starts, columns, values, numbers = array("Q", [0]), array("Q"), array("d"), array("B")
-        new: dict[str, int] = {}
-        ignored: list[tuple[int, str, float]] = []
-        known = self._column.__getitem__
-        for i, features in enumerate(events):
-            try:
-                columns.fromlist(list(map(known, features)))
-                values.fromlist(list(features.values()))
-                if self._scaled:
-                    numbers.extend(map(_is_number, features.values()))
-            except KeyError:
-                for name, value in features.items():
-                    column = self._column.get(name) or new.get(name)
-                    if column is None:
-                        if len(self.names) + len(new) >= self._cap:
-                            ignored.append((i, name, value))
-                            continue
-                        column = new[name] = len(self) + len(new)
-                    columns.append(column)
-                    values.append(value)
-                    if self._scaled:
-                        numbers.append(_is_number(value))
-            starts.append(len(columns))
-        return _placed(starts, columns, values, numbers, list(new), ignored)
+        names = [*chain.from_iterable(events)]
+        values = [*chain.from_iterable(features.values() for features in events)]
+        numbers = np.array([*map(_is_number, values)], bool) if self._scaled else _NO_FLAGS
+        starts, columns = np.cumsum([0, *map(len, events)], dtype=np.uint64), self.names.numbers_of(names)
+        at = np.flatnonzero(columns == 0)
+        placed = Placed(starts, columns, np.array(values, np.float64), (), (), numbers)
+        return self._with_new(placed, at, [names[i] for i in at.tolist()])
 
     def place_rows(self, rows: Rows) -> Placed:
-        columns = np.empty(len(rows.values), np.uint64)
-        unknown, unsure, _ = find_each(
-            self._known.slots, self._known.ends, self._known.text.ctypes.data, rows.data.ctypes.data,
-            rows.scratch.ctypes.data, rows.names, rows.hashes, columns,
-        )  # fmt: skip
-        starts, values, numbers = rows.starts, rows.values.copy(), rows.is_number.copy() if self._scaled else _NO_FLAGS
-        new, ignored = list[str](), list[tuple[int, str, float]]()
-        if unknown:
-            at = np.flatnonzero(columns == 0)
-            names, known = rows.names_of(at), self._column
-            fresh = (name for name in names if name not in known) if unsure else names
-            new = [*dict.fromkeys(fresh)][: self._cap - len(self.names)]
-            given = dict(zip(new, count(len(self)), strict=False))
-            columns[at] = [given.get(name) or known.get(name, 0) for name in names]
-            if len(without := np.flatnonzero(columns == 0)):
-                events, nameless = np.searchsorted(starts, without, "right") - 1, rows.names_of(without)
-                ignored = [*zip(events.tolist(), nameless, values[without].tolist(), strict=True)]
-                starts = starts - np.searchsorted(without, starts).astype(np.uint64)
-                columns, values = np.delete(columns, without), np.delete(values, without)
-                numbers = np.delete(numbers, without) if self._scaled else numbers
+        columns, table = np.empty(len(rows.values), np.uint64), self.names.table
+        places = rows.data.ctypes.data, rows.scratch.ctypes.data, rows.names, rows.hashes
+        unknown, unsure, _ = find_each(*table[:4], *places, columns)
+        numbers = rows.is_number.copy() if self._scaled else _NO_FLAGS
+        placed = Placed(rows.starts, columns, rows.values.copy(), (), (), numbers)
+        if not unknown:
+            return placed
+        at = np.flatnonzero(columns == 0)
+        slots = np.zeros(2 << len(at).bit_length(), np.uint64)
+        firsts = np.empty(min(len(at), self._cap - len(self.names)), np.int64)
+        new = -1 if unsure else number_each(*places, at, slots, firsts, len(self), columns)
+        if new >= 0 and columns.all():
+            return placed._replace(names=rows.names_of(firsts[:new]))
+        return self._with_new(placed, at, rows.names_of(at)[:])
+
+    def _with_new(self, placed: Placed, at: NDArray[np.intp], names: Sequence[str]) -> Placed:
+        """With columns for features that the table has not, at these places with these names."""
+        starts, columns, values, _, _, numbers = placed
+        known = self.names.table.slotless
+        new = [*dict.fromkeys(name for name in names if name not in known)][: self._cap - len(self.names)]
+        given = dict(zip(new, count(len(self)), strict=False))
+        columns[at] = [given.get(name) or known.get(name, 0) for name in names]
+        ignored = list[tuple[int, str, float]]()
+        if len(without := np.flatnonzero(columns == 0)):
+            events, nameless = np.searchsorted(starts, without, "right") - 1, np.array(names, object)[columns[at] == 0]
+            ignored = [*zip(events.tolist(), nameless, values[without].tolist(), strict=True)]
+            starts = starts - np.searchsorted(without, starts).astype(np.uint64)
+            columns, values = np.delete(columns, without), np.delete(values, without)
+            numbers = np.delete(numbers, without) if self._scaled else numbers
         return Placed(starts, columns, values, new, ignored, numbers)
 
+    def _columns(self, features: Mapping[str, float]) -> list[int]:
+        """Of each of these features; 0 where it has none."""
+        columns = [*map(self._asked.get, features, repeat(0))]
+        if 0 in columns:
+            columns = self.names.numbers_of([*features]).tolist()
+            if len(self._asked) > _ASKED:
+                self._asked = {}
+            self._asked.update((name, column) for name, column in zip(features, columns, strict=True) if column)
+        return columns
+
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
-        get = self._column.get  # once: a thread may ask while names come and go
-        pairs = [(column, value) for name, value in features.items() if (column := get(name)) is not None]
+        pairs = [pair for pair in zip(self._columns(features), features.values(), strict=True) if pair[0]]
         return pairs, len(features) - len(pairs)
 
     def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float]]:
-        get = self._column.get
-        return [(name, column, value) for name, value in features.items() if (column := get(name)) is not None]
+        known = zip(features, self._columns(features), features.values(), strict=True)
+        return [(name, column, value) for name, column, value in known if column]
 
     def name_of(self, column: int) -> str:
         return self.names[column - 1]
 
     def column_of(self, name: str) -> int | None:
-        return self._column.get(name)
+        return int(self.names.numbers_of([name])[0]) or None
 
-    def extend(self, names: Iterable[str]) -> None:
-        known = len(self.names)
-        self.names += names
-        more = self.names[known:]
-        self._column.update(zip(more, range(known + 1, len(self)), strict=True))
-        if more and ENABLED:
-            self._known.add(more)
+    def extend(self, names: Sequence[str]) -> None:
+        if len(names):
+            self.names.add(names)
 
 
 class _Numbered:
     """Columns shown as "0", "1", …: there are no names to keep."""
 
     def __init__(self, count: int) -> None:
-        self.names: list[str] = []
+        self.names: Sequence[str] = []
         self._count = count
 
     def __len__(self) -> int:
@@ -186,7 +185,7 @@ class _Numbered:
             return None
         return int(name) + 1
 
-    def extend(self, names: Iterable[str]) -> None:
+    def extend(self, names: Sequence[str]) -> None:
         """There are none to be given."""
 
 

@@ -1,18 +1,19 @@
-"""Names to the numbers they were given, for compiled loops: a hash table over one buffer of all names.
+"""Names and the numbers they were given, both ways: a hash table over one buffer of all names.
 
 A hash is seeded by the process and proves nothing: a name is what its bytes are. Names that somebody made to collide
-cost no more than `MOST_PROBES` each; a name that is not found within them may still be there, and is looked for
-elsewhere.
+cost no more than `MOST_PROBES` each; those that get no slot within them are in a dictionary beside the table, as are
+all where nothing is compiled.
 """
 
 import secrets
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.compiled import compiled
+from service.learning.compiled import ENABLED, compiled
 from service.learning.machine import byte_at, word_at
 
 SEED = np.uint64(secrets.randbits(64))
@@ -24,44 +25,126 @@ _SHIFT, _UPPER = np.uint64(29), np.uint64(32)
 _NUMBER = np.uint64(0xFFFFFFFF)
 
 
-class Names:
-    """Names by their numbers, from `first` on in the order in which they were added; never removed.
+class Spelled(Sequence[str]):
+    """Names in UTF-8, the i-th as `text[ends[i]:ends[i + 1]]`: each is made a string when it is asked for."""
 
-    `slots` have the upper half of a hash and a number each, 0 where there is none; name i is
-    `text[ends[i - 1]:ends[i]]`, for i from 1 on.
-    """
-
-    def __init__(self) -> None:
-        self._count = 0
-        self.slots = np.zeros(64, np.uint64)
-        self.ends = np.zeros(64, np.int64)
-        self.text = np.zeros(1024, np.uint8)
+    def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64], count: int) -> None:
+        self.text, self.ends, self._count = text, ends, count
 
     def __len__(self) -> int:
         return self._count
 
+    @overload
+    def __getitem__(self, of: int) -> str: ...
+    @overload
+    def __getitem__(self, of: slice) -> list[str]: ...
+    def __getitem__(self, of: int | slice) -> str | list[str]:
+        if not isinstance(of, slice):
+            i = range(self._count)[of]
+            begin, end = self.ends[i : i + 2].tolist()
+            return self.text[begin:end].tobytes().decode(errors="surrogatepass")
+        first, last, _ = of.indices(self._count)
+        begin, *ends = self.ends[first : max(first, last) + 1].tolist()
+        raw = self.text[begin : [begin, *ends][-1]].tobytes()
+        cuts = pairwise([0, *(end - begin for end in ends)])
+        if raw.isascii():
+            text = raw.decode()
+            return [text[i:j] for i, j in cuts]
+        return [raw[i:j].decode(errors="surrogatepass") for i, j in cuts]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self[:])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self[:] == other[:]
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+
+def spelled(names: Sequence[str]) -> Spelled:
+    """These, with BEHIND bytes more."""
+    parts: Sequence[str | bytes] = names
+    text = "".join(names)
+    if not text.isascii():  # else each name has as many bytes as letters, and a million take a fifth of the time
+        parts = [name.encode(errors="surrogatepass") for name in names]
+    ends = np.zeros(len(names) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=ends[1:])
+    return Spelled(np.frombuffer(text.encode(errors="surrogatepass") + bytes(BEHIND), np.uint8), ends, len(names))
+
+
+class Table(NamedTuple):
+    """What names are known by at one time: those that are added later are none, though they be there.
+
+    `slots` have the upper half of a hash and a number each, 0 where there is none; name i is at `text` (an address)
+    from `ends[i - 1]` to `ends[i]`, for i from 1 to `known`. So much is for compiled loops.
+    """
+
+    slots: NDArray[np.uint64]
+    ends: NDArray[np.int64]
+    text: int
+    known: int
+    slotless: dict[str, int]
+    """The numbers of names that have no slot."""
+    letters: NDArray[np.uint8]
+    """What `text` is the address of."""
+
+
+class Names(Spelled):
+    """Names and their numbers from 1 on, in the order in which they were added; never removed.
+
+    Another thread may look for names while some are added.
+
+    >>> names = Names()
+    >>> names.add(["a", "b"])
+    >>> names[1], names.numbers_of(["b", "c"]).tolist()
+    ('b', [2, 0])
+    """
+
+    def __init__(self) -> None:
+        super().__init__(np.zeros(1024, np.uint8), np.zeros(64, np.int64), 0)
+        self.table = Table(np.zeros(64, np.uint64), self.ends, self.text.ctypes.data, 0, {}, self.text)
+
     def add(self, names: Sequence[str]) -> None:
-        """Number these, which are new, on from the last: the first of all is 1."""
-        parts: Sequence[str | bytes] = names
-        text = "".join(names)
-        if not text.isascii():  # else each name has as many bytes as letters, and a million take a fifth of the time
-            parts = [name.encode(errors="surrogatepass") for name in names]
-        more, count = np.frombuffer(text.encode(errors="surrogatepass"), np.uint8), self._count + len(names)
-        begin = int(self.ends[self._count])
-        self.text = _room(self.text, begin + len(more) + BEHIND)
-        self.ends = _room(self.ends, count + 1)
-        self.text[begin : begin + len(more)] = more
-        self.ends[self._count + 1 : count + 1] = begin + np.cumsum(np.fromiter(map(len, parts), np.int64))
-        first = self._count + 1
-        if 2 * count > len(self.slots):
+        """Number these, which are new, on from the last."""
+        more = names if isinstance(names, Spelled) else spelled(names)
+        known, begin, slots, slotless = self._count, int(self.ends[self._count]), self.table.slots, self.table.slotless
+        sizes = more.ends[: len(more) + 1]
+        count, end = known + len(more), begin + int(sizes[-1])
+        self.text, self.ends = _room(self.text, begin, end + BEHIND), _room(self.ends, known + 1, count + 1)
+        self.text[begin:end] = more.text[: end - begin]
+        self.ends[known + 1 : count + 1] = begin + sizes[1:]
+        self._count, address = count, self.text.ctypes.data
+        if 2 * count > len(slots):
             # Not `zeros`, whose memory lies in no huge pages: the names are looked for all over it.
-            self.slots, first = np.full(2 << count.bit_length(), 0, np.uint64), 1
-        self._count = count
-        _put(self.slots, self.ends, self.text.ctypes.data, first, count, SEED)
+            slots, slotless, known = np.full(2 << count.bit_length(), 0, np.uint64), {}, 0
+        left = np.arange(known + 1, count + 1)
+        if ENABLED:
+            left = left[: _put(slots, self.ends, address, left, SEED)]
+        slotless.update((self[number - 1], number) for number in left.tolist())
+        self.table = Table(slots, self.ends, address, count, slotless, self.text)
+
+    def numbers_of(self, names: Sequence[str]) -> NDArray[np.uint64]:
+        """The number of each of these, 0 where it has none."""
+        table, numbers, unsure = self.table, np.zeros(len(names), np.uint64), len(names)
+        if ENABLED:
+            found = spelled(names)
+            address, hashes = found.text.ctypes.data, np.empty(len(names), np.uint64)
+            places = np.stack([-1 - found.ends[:-1], np.diff(found.ends)], axis=1)
+            hash_each(address, places, hashes, SEED)
+            _, unsure, _ = find_each(*table[:4], 0, address, places, hashes, numbers)
+        if unsure:
+            without = np.flatnonzero(numbers == 0)
+            numbers[without] = [table.slotless.get(names[i], 0) for i in without.tolist()]
+        return numbers
 
 
-def _room(array: NDArray[Any], count: int) -> NDArray[Any]:
-    return array if count <= len(array) else np.concatenate([array, np.zeros(2 * count - len(array), array.dtype)])
+def _room(array: NDArray[Any], used: int, count: int) -> NDArray[Any]:
+    """With the values that are used; memory behind them is not touched, and so not taken."""
+    if count <= len(array):
+        return array
+    longer = np.empty(2 * count, array.dtype)
+    longer[:used] = array[:used]
+    return longer
 
 
 @compiled
@@ -90,10 +173,10 @@ def same(address: int, begin: int, other: int, at: int, size: int) -> bool:
 
 
 @compiled
-def find(slots: Any, ends: Any, text: int, address: int, begin: int, size: int, h: np.uint64) -> Any:
+def find(slots: Any, ends: Any, text: int, known: int, address: int, begin: int, size: int, h: np.uint64) -> Any:
     """The number of the name of this hash that begins there; 0 where there is none, and -1 where that is not sure.
 
-    `text` is an address too.
+    The first four are a `Table`'s.
     """
     mask = np.uint64(len(slots) - 1)
     at, upper = h & mask, h >> _UPPER
@@ -103,17 +186,19 @@ def find(slots: Any, ends: Any, text: int, address: int, begin: int, size: int, 
             return 0
         if slot >> _UPPER == upper:
             number = np.int64(slot & _NUMBER)
-            start = ends[number - 1]
-            if ends[number] - start == size and same(address, begin, text, start, size):
-                return number
+            if number <= known:
+                start = ends[number - 1]
+                if ends[number] - start == size and same(address, begin, text, start, size):
+                    return number
         at = (at + _ONE) & mask
     return -1
 
 
 @compiled
-def _put(slots: Any, ends: Any, text: int, first: int, last: int, seed: np.uint64) -> None:
-    mask = np.uint64(len(slots) - 1)
-    for number in range(first, last + 1):
+def _put(slots: Any, ends: Any, text: int, numbers: Any, seed: np.uint64) -> int:
+    """Give slots to names; the numbers of those that get none come first then, and it returns how many they are."""
+    mask, without = np.uint64(len(slots) - 1), 0
+    for number in numbers:
         h = hash_of(text, ends[number - 1], ends[number], seed)
         at = h & mask
         for _ in range(MOST_PROBES):
@@ -121,6 +206,10 @@ def _put(slots: Any, ends: Any, text: int, first: int, last: int, seed: np.uint6
                 slots[at] = (h >> _UPPER) << _UPPER | np.uint64(number)
                 break
             at = (at + _ONE) & mask
+        else:
+            numbers[without] = number
+            without += 1
+    return without
 
 
 @compiled
@@ -145,28 +234,69 @@ def gather(data: int, scratch: int, names: Any, into: Any) -> None:
 
 @compiled
 def find_each(
-    slots: Any, ends: Any, text: int, data: int, scratch: int, names: Any, hashes: Any, into: Any
+    slots: Any, ends: Any, text: int, known: int, data: int, scratch: int, names: Any, hashes: Any, into: Any
 ) -> tuple[int, int, np.uint64]:
     """The number of each name, which is in `data`, or in `scratch` where it begins below 0.
 
     Returns how many are 0, of how many that is not sure, and what stands where they were looked for: else that would
     not be looked at beforehand.
     """
-    mask, unknown, unsure, touched = np.uint64(len(slots) - 1), 0, 0, np.uint64(0)
+    mask, most, unknown, unsure, touched = np.uint64(len(slots) - 1), np.uint64(max(known, 1)), 0, 0, np.uint64(0)
     # Of many names nothing is in a cache: all of one kind are asked for before the first is used, so that the memory
     # answers many at a time.
     for i in range(len(hashes)):
         into[i] = slots[hashes[i] & mask] & _NUMBER
     for i in range(len(hashes)):
-        into[i] = ends[max(into[i], _ONE) - _ONE]
+        into[i] = ends[min(max(into[i], _ONE), most) - _ONE]
     for i in range(len(hashes)):
         touched ^= word_at(text, into[i])
     for i in range(len(hashes)):
         begin, address = names[i, 0], data
         if begin < 0:
             begin, address = -1 - begin, scratch
-        number = find(slots, ends, text, address, begin, names[i, 1], hashes[i])
+        number = find(slots, ends, text, known, address, begin, names[i, 1], hashes[i])
         unknown += number <= 0
         unsure += number < 0
         into[i] = max(number, 0)
     return unknown, unsure, touched
+
+
+@compiled
+def number_each(
+    data: int, scratch: int, names: Any, hashes: Any, at: Any, slots: Any, firsts: Any, number: int, into: Any
+) -> int:
+    """Number names that have none, in the order of these places `at`, from `number` on, no more than `firsts` has room.
+
+    Into `firsts` goes where each comes first. `slots` are empty, and twice as many as places. Returns how many names
+    got a number, or -1 where that is not sure: too many collide.
+    """
+    mask, count = np.uint64(len(slots) - 1), 0
+    for i in at:
+        upper, place = hashes[i] >> _UPPER, hashes[i] & mask
+        for _ in range(MOST_PROBES):
+            slot = slots[place]
+            if slot == 0:
+                if count < len(firsts):
+                    firsts[count], into[i] = i, number + count
+                    count += 1
+                    slots[place] = upper << _UPPER | np.uint64(count)
+                break
+            known = np.int64(slot & _NUMBER) - 1
+            if slot >> _UPPER == upper and _alike(data, scratch, names, i, firsts[known]):
+                into[i] = number + known
+                break
+            place = (place + _ONE) & mask
+        else:
+            return -1
+    return count
+
+
+@compiled
+def _alike(data: int, scratch: int, names: Any, i: int, j: int) -> bool:
+    begin, address, other, beside = names[i, 0], data, names[j, 0], data
+    if begin < 0:
+        begin, address = -1 - begin, scratch
+    if other < 0:
+        other, beside = -1 - other, scratch
+    size = names[i, 1]
+    return bool(size == names[j, 1] and same(address, begin, beside, other, size))

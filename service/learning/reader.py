@@ -267,7 +267,7 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
             if depth == 0 or place == FEATURES:
                 break
             if is_feature and patterns:
-                key = find(keys[0], keys[1], keys[2], where, name, size, h)
+                key = find(keys[0], keys[1], keys[2], keys[3], where, name, size, h)
                 if key <= 0:
                     state[STATUS], state[KEY], state[KEY_SIZE] = UNKNOWN_KEY, name if where == data else -1 - name, size
                     return

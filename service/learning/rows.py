@@ -4,7 +4,6 @@ Where it stops at a record, whoever reads all of the format is asked, and the pa
 """
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from service.learning import reader
 from service.learning.features import Features, Flattener
 from service.learning.identity import Identity
 from service.learning.joined import Joined
-from service.learning.names import BEHIND, SEED, Names, gather, hash_each
+from service.learning.names import BEHIND, SEED, Names, Spelled, gather, hash_each, spelled
 from service.learning.places import way
 from service.learning.ways import UnsuitedError, wanted, ways
 
@@ -46,17 +45,13 @@ class Rows(NamedTuple):
     skipped: NDArray[np.int64]
     """Those that `where` passes over."""
 
-    def names_of(self, features: NDArray[np.intp]) -> list[str]:
+    def names_of(self, features: NDArray[np.int64]) -> Spelled:
         """The names of these features."""
         names = self.names[features]
-        ends = names[:, 1].cumsum()
-        gathered = np.empty(ends[-1] if len(ends) else 0, np.uint8)
+        ends = np.concatenate([[0], names[:, 1].cumsum()])
+        gathered = np.empty(ends[-1] + BEHIND, np.uint8)
         gather(self.data.ctypes.data, self.scratch.ctypes.data, names, gathered)
-        raw, cuts = gathered.tobytes(), pairwise([0, *ends.tolist()])
-        if raw.isascii():
-            text = raw.decode()
-            return [text[begin:end] for begin, end in cuts]
-        return [raw[begin:end].decode(errors="surrogatepass") for begin, end in cuts]
+        return Spelled(gathered, ends, len(names))
 
 
 def name_at(data: NDArray[np.uint8], scratch: NDArray[np.uint8], begin: int, size: int) -> str:
@@ -113,7 +108,7 @@ class Reader:
         data, begins, ends = _with_room(values)
         events = np.empty((2, count)), np.zeros((3, count + 1), np.int64)
         while state[reader.NEXT] < count:
-            keys = self._keys.slots, self._keys.ends, self._keys.text.ctypes.data
+            keys = self._keys.table[:4]
             reader.read(
                 data.ctypes.data, begins, ends, *self._limits, SEED, self._ways, self._wanted, keys, self._meant,
                 self._table, state, self._scratch, self._features, events,
@@ -158,14 +153,13 @@ class Reader:
         state, (found, sign, weight) = self._state, read
         n, at, used = (int(state[i]) for i in (reader.EVENTS, reader.VALUES, reader.SCRATCH))
         end = at + len(found)
-        encoded = [name.encode(errors="surrogatepass") for name in found] if isinstance(found, dict) else []
-        text = np.frombuffer(b"".join(encoded), np.uint8)
-        self._make_room(end, used + len(text))
+        given = spelled([*found] if isinstance(found, dict) else [])
+        more = int(given.ends[-1])
+        self._make_room(end, used + more)
         names, hashes, values, is_number = self._features
         if isinstance(found, dict):
-            self._scratch[used : used + len(text)] = text
-            sizes = np.array([len(name) for name in encoded], np.int64)
-            names[at:end, 0], names[at:end, 1] = -1 - used - np.cumsum(sizes) + sizes, sizes
+            self._scratch[used : used + more] = given.text[:more]
+            names[at:end, 0], names[at:end, 1] = -1 - used - given.ends[:-1], np.diff(given.ends)
             hash_each(self._scratch.ctypes.data, names[at:end], hashes[at:end], SEED)
             values[at:end] = [*found.values()]
             is_number[at:end] = [value.__class__ is float for value in found.values()]
@@ -173,7 +167,7 @@ class Reader:
             values[at:end] = found
         (figures, places) = events
         figures[:, n], places[0, n + 1], places[1, n] = (sign, weight), end, record
-        state[reader.EVENTS], state[reader.VALUES], state[reader.SCRATCH] = n + 1, end, used + len(text)
+        state[reader.EVENTS], state[reader.VALUES], state[reader.SCRATCH] = n + 1, end, used + more
 
     def _make_room(self, features: int, scratch: int) -> None:
         used = self._state[reader.VALUES], self._state[reader.SCRATCH]

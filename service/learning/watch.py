@@ -4,6 +4,7 @@ The fold needs none of it, and it changes nothing there: it is told of columns t
 learned. A snapshot keeps it as observations.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,9 @@ class Watch:
         return self.stretch.broken(squared_norm) if self.stretch else None
 
     def restored(
-        self, recent: Recent, squared_steps: float, stretch: Stretch | None, w: Vector, updates: int, names: list[str]
-    ) -> None:
+        self, recent: Recent, squared_steps: float, stretch: Stretch | None, w: Vector, updates: int,
+        names: Sequence[str],
+    ) -> None:  # fmt: skip
         """Take over what a snapshot kept of a model that is at `w` after so many `updates`."""
         self.recent, self.squared_steps = recent, squared_steps
         given = self.options.reference
@@ -73,12 +75,12 @@ class Watch:
         self._begin_stretch(vector, "kept version", vector, w, updates)
         return True
 
-    def refer_to_given(self, w: Vector, updates: int, names: list[str]) -> None:
+    def refer_to_given(self, w: Vector, updates: int, names: Sequence[str]) -> None:
         """Begin a new stretch whose reference is the given one, if any."""
         if (given := self.options.reference) is not None:
             self._begin_stretch(self._referred(0, len(w), names), given.identity, given.vector, w, updates)
 
-    def grow(self, started: Vector, first: int, names: list[str]) -> None:
+    def grow(self, started: Vector, first: int, names: Sequence[str]) -> None:
         """Columns came, from `first` on: what they begin with is part of w(0), whenever they come."""
         self.squared_steps += float(started.ravel() @ started.ravel())
         if self.stretch is not None:
@@ -111,7 +113,7 @@ class Watch:
             along = scale * float(w.ravel() @ reference.ravel())
             self.stretch = Stretch(reference, Sums(name, scale, updates, squared, along))
 
-    def _referred(self, first: int, end: int, names: list[str]) -> Vector:
+    def _referred(self, first: int, end: int, names: Sequence[str]) -> Vector:
         """The parts of a given reference for these columns; of one that is not given there are none."""
         given = self.options.reference
         if given is None:

@@ -102,7 +102,7 @@ def as_json(
         "features": features,
         "scale": identity.scale,
         **{name: array[1:].tolist() for name, array in (sums or {}).items()},
-        "names": names if identity.features == "named" else None,
+        "names": [*names] if identity.features == "named" else None,
         "n_features": len(w) - 1,
         "classes": list(identity.labels or (-1, 1)),
         "intercept": w[0].tolist(),

@@ -143,8 +143,8 @@ def _pipeline(learner: Learner, fitted: Any) -> Any:
         vectorizer = FeatureHasher(fitted.n_features_in_)
     else:
         vectorizer = DictVectorizer(sort=False)
-        vectorizer.feature_names_ = learner.columns.names
-        vectorizer.vocabulary_ = {feature: column for column, feature in enumerate(learner.columns.names)}
+        vectorizer.feature_names_ = [*learner.columns.names]
+        vectorizer.vocabulary_ = {feature: column for column, feature in enumerate(vectorizer.feature_names_)}
     return make_pipeline(vectorizer, fitted)
 
 

@@ -1,6 +1,7 @@
 """Candidates: each is what a model of its own would be, and what the model is does not depend on them."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -72,7 +73,7 @@ def applied(learner: Learner, records: list[bytes], rng: random.Random | None = 
     return learner
 
 
-def by_name(one: Any, names: list[str]) -> dict[str, list[float]]:
+def by_name(one: Any, names: Sequence[str]) -> dict[str, list[float]]:
     columns = dict(zip(["bias", *names], range(len(names) + 1), strict=True))
     return {
         name: [float(a[c]) for a in (one.weights, one.arrays.get("late", one.weights))] for name, c in columns.items()

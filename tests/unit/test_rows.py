@@ -15,12 +15,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numba import njit
 
-from service.learning.columns import columns_for
+from service.learning.columns import Named, columns_for
 from service.learning.decimals import nearest
 from service.learning.events import Batch, Decoder, Reject
 from service.learning.identity import Identity, Places
 from service.learning.joined import Joined
-from service.learning.names import MOST_PROBES, SEED, Names, find, hash_of
+from service.learning.names import MOST_PROBES, SEED, Names, find, hash_of, number_each, spelled
 from service.learning.tokens import number
 from tests.kinds import BAD_NAMED
 
@@ -196,37 +196,62 @@ def test_names_of_any_letters_are_numbered_alike() -> None:
     for more in (["a", "bc"], ["é", "", "\ud800", "\udc00x"], ["d"], ["€" * 400, "e"]):
         names.add(more)
         added += more
-        text, ends = names.text.tobytes(), names.ends.tolist()
-        parts = [text[begin:end] for begin, end in itertools.pairwise(ends[: len(names) + 1])]
-        assert [part.decode(errors="surrogatepass") for part in parts] == added
+        assert names == added == [names[i] for i in range(len(names))]
+        assert names[2:4] == added[2:4]
+        assert names.numbers_of([*added, "none"]).tolist() == [*range(1, len(added) + 1), 0]
 
 
 def test_names_that_collide_are_told_apart_or_not_found() -> None:
-    names = Names()
-    names.add([f"n{i}" for i in range(5000)])
+    names, some = Names(), [f"n{i:04}" for i in range(5000)]
+    names.add(some)
+    slots, h = names.table.slots, np.uint64(7 << 32)
+    text = np.frombuffer("".join(some).encode() + bytes(8), np.uint8)
+    assert find(*names.table[:4], text.ctypes.data, 5 * 4999, 5, hash_of(text.ctypes.data, 24995, 25000, SEED)) == 5000
     # As if all hashes were alike: each name is behind those before it.
-    crowded = Names()
-    crowded.slots = np.zeros(1 << 14, np.uint64)
-    h = np.uint64(7 << 32)
-    text = np.frombuffer(b"".join(f"n{i:04}".encode() for i in range(5000)) + bytes(8), np.uint8)
-    crowded.add([f"n{i:04}" for i in range(5000)])
-    crowded.slots[:] = 0
+    slots[:] = 0
     for i in range(2 * MOST_PROBES):
-        crowded.slots[i] = (h >> np.uint64(32) << np.uint64(32)) | np.uint64(i + 1)
+        slots[i] = (h >> np.uint64(32) << np.uint64(32)) | np.uint64(i + 1)
     for i in (0, 5, MOST_PROBES - 1, MOST_PROBES, 2 * MOST_PROBES):
-        got = find(crowded.slots, crowded.ends, crowded.text.ctypes.data, text.ctypes.data, 5 * i, 5, h)
+        got = find(*names.table[:4], text.ctypes.data, 5 * i, 5, h)
         assert got == (i + 1 if i < MOST_PROBES else -1)
-    source = np.frombuffer(b"n4999" + bytes(8), np.uint8)
-    found = np.uint64(hash_of(source.ctypes.data, 0, 5, SEED))
-    assert find(names.slots, names.ends, names.text.ctypes.data, source.ctypes.data, 0, 5, found) == 5000
 
 
-def test_a_name_that_is_found_nowhere_may_have_a_column() -> None:
+def test_names_that_are_added_later_are_none_of_an_earlier_table() -> None:
+    names = Names()
+    names.add(["a"])
+    early, text = names.table, np.frombuffer(b"b" + bytes(8), np.uint8)
+    names.add(["b"])
+    assert early.slots is names.table.slots
+    h = hash_of(text.ctypes.data, 0, 1, SEED)
+    assert [find(*table[:4], text.ctypes.data, 0, 1, h) for table in (early, names.table)] == [0, 2]
+
+
+def test_names_that_find_no_slot_are_known_beside_the_table() -> None:
     columns = columns_for(Identity())
+    assert isinstance(columns, Named)
+    columns.names.table.slots[:] = 1  # as where more names collide than are looked at
     columns.extend(["a", "b"])
-    columns._known.slots[:] = 1  # type: ignore[attr-defined]  # as where more names collide than are looked at
-    batch, _ = Decoder(Identity(), columns).decode_rows(Joined.of([b'{"features":{"b":1,"c":2,"a":3},"label":1}'] * 2))
+    assert columns.names.table.slotless == {"a": 1, "b": 2}
+    raw = b'{"features":{"b":1,"c":2,"a":3},"label":1}'
+    batch, _ = Decoder(Identity(), columns).decode_rows(Joined.of([raw] * 2))
     assert (batch.columns.tolist(), batch.names) == ([2, 3, 1, 2, 3, 1], ["c"])
+    assert columns.find({"b": 1.0, "c": 2.0, "a": 3.0}) == ([(2, 1.0), (1, 3.0)], 1)
+    columns.extend([f"more{i}" for i in range(40)])  # a larger table, with slots for all
+    assert (columns.names.table.slotless, columns.names.numbers_of(["a", "more39"]).tolist()) == ({}, [1, 42])
+
+
+def test_new_names_that_collide_are_numbered_all_the_same() -> None:
+    """As many as the slots that are looked at, and one more, with one hash."""
+    for many, expected in ((MOST_PROBES, MOST_PROBES), (MOST_PROBES + 1, -1)):
+        given = spelled([f"n{i:03}" for i in range(many)])
+        places = np.stack([given.ends[:-1], np.diff(given.ends)], axis=1)
+        found, firsts = np.zeros(many, np.uint64), np.zeros(many, np.int64)
+        hashes, slots = np.full(many, 7, np.uint64), np.zeros(4 * MOST_PROBES, np.uint64)
+        address = given.text.ctypes.data
+        got = number_each(address, 0, places, hashes, np.arange(many), slots, firsts, 5, found)
+        assert got == expected
+        if got > 0:
+            assert (found.tolist(), firsts.tolist()) == ([*range(5, 5 + many)], [*range(many)])
 
 
 def test_where_no_control_character_stands_behind_a_record_it_is_left_alone() -> None:
