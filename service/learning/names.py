@@ -128,10 +128,7 @@ class Names(Spelled):
         table, numbers, unsure = self.table, np.zeros(len(names), np.uint64), len(names)
         if ENABLED:
             found = spelled(names)
-            address, hashes = found.text.ctypes.data, np.empty(len(names), np.uint64)
-            places = np.stack([-1 - found.ends[:-1], np.diff(found.ends)], axis=1)
-            hash_each(address, places, hashes, SEED)
-            _, unsure, _ = find_each(*table[:4], 0, address, places, hashes, numbers)
+            unsure = _find_all(*table[:4], found.text.ctypes.data, found.ends, SEED, numbers)
         if unsure:
             without = np.flatnonzero(numbers == 0)
             numbers[without] = [table.slotless.get(names[i], 0) for i in without.tolist()]
@@ -259,6 +256,21 @@ def find_each(
         unsure += number < 0
         into[i] = max(number, 0)
     return unknown, unsure, touched
+
+
+@compiled
+def _find_all(slots: Any, ends: Any, text: int, known: int, address: int, cuts: Any, seed: np.uint64, into: Any) -> int:
+    """The number of each name there, as `Spelled` has them, 0 where it has none; returns of how many that is not sure.
+
+    To be short with a few names, not with many.
+    """
+    unsure = 0
+    for i in range(len(into)):
+        h = hash_of(address, cuts[i], cuts[i + 1], seed)
+        number = find(slots, ends, text, known, address, cuts[i], cuts[i + 1] - cuts[i], h)
+        unsure += number < 0
+        into[i] = max(number, 0)
+    return unsure
 
 
 @compiled
