@@ -147,31 +147,43 @@ class Sums(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @compiled
-def _fall_short(along: float, gammas: Vector, hinge: Vector) -> None:
-    """Add max(0, γ - u·z) of one event to each Ξ, also where that is 0: several at once, and none has to be guessed."""
-    for g in range(len(gammas)):
-        hinge[g] += 0.0 if gammas[g] <= along else gammas[g] - along
+def _fall_short(along: Vector, gammas: Vector, hinge: Vector) -> None:
+    """Add each event's max(0, γ - u·z) to each Ξ, also where that is 0: several at once, and none has to be guessed.
+
+    Four events at a time, one after the other, so that a Ξ is fetched once for them.
+    """
+    fours = len(along) // 4 * 4
+    for i in range(0, fours, 4):
+        first, second, third, fourth = along[i], along[i + 1], along[i + 2], along[i + 3]
+        for g in range(len(gammas)):
+            gamma, total = gammas[g], hinge[g]
+            total += 0.0 if gamma <= first else gamma - first
+            total += 0.0 if gamma <= second else gamma - second
+            total += 0.0 if gamma <= third else gamma - third
+            total += 0.0 if gamma <= fourth else gamma - fourth
+            hinge[g] = total
+    for i in range(fours, len(along)):
+        for g in range(len(gammas)):
+            hinge[g] += 0.0 if gammas[g] <= along[i] else gammas[g] - along[i]
 
 
 @compiled
 def _follow(
-    eta: float, parameter: float, negative: float, positive: float, starts: Any, columns: Any, values: Vector,
-    labels: Vector, weights: Vector,
-    steps: Vector, squared_norms: Vector, reference: Vector, scale: float, gammas: Vector, hinge: Vector,
-    squares: Vector,
+    eta: float, parameter: float, negative: float, positive: float, labels: Vector, weights: Vector, steps: Vector,
+    squared_norms: Vector, along: Vector, scale: float, gammas: Vector, hinge: Vector, squares: Vector,
 ) -> None:  # fmt: skip
-    """Add events to the sums: R² and Ξ are over all of them, also those that changed nothing, S is over updates."""
+    """Add events to the sums: R² and Ξ are over all of them, also those that changed nothing, S is over updates.
+
+    `along` is each event's product with the reference, and becomes u·z.
+    """
     for i in range(len(steps)):
         length = eta * weights[i] * parameter
         slack = 2.0 * length * (positive if labels[i] > 0.0 else negative)
         # No branch: a wrong guess of which events are updates would cost more than their sum.
         squares[1] += steps[i] * steps[i] * squared_norms[i] + (0.0 if steps[i] == 0.0 else slack)
         squares[0] = max(squares[0], length * length * squared_norms[i] + slack)
-        along = reference[0]
-        for j in range(starts[i], starts[i + 1]):
-            along += reference[columns[j]] * values[j]
-        along *= scale * labels[i] * length
-        _fall_short(along, gammas, hinge)
+        along[i] *= scale * labels[i] * length
+    _fall_short(along, gammas, hinge)
 
 
 @compiled
@@ -180,7 +192,7 @@ def _follow_classes(
     squared_norms: Vector, reference: Any, scale: float, gammas: Vector, hinge: Vector, squares: Vector,
 ) -> None:  # fmt: skip
     """The same of classes: z = η·weight·(e_y - e_r) ⊗ x, with the class r whose part of the reference is nearest."""
-    parts = np.empty(reference.shape[1])
+    parts, along = np.empty(reference.shape[1]), np.empty(len(steps))
     for i in range(len(steps)):
         length, own = eta * weights[i], int(labels[i])
         if steps[i] != 0.0:
@@ -191,12 +203,15 @@ def _follow_classes(
             for k in range(len(parts)):
                 parts[k] += reference[columns[j], k] * values[j]
         mine, parts[own] = parts[own], -math.inf
-        along = (mine - parts.max()) * scale * length
-        _fall_short(along, gammas, hinge)
+        along[i] = (mine - parts.max()) * scale * length
+    _fall_short(along, gammas, hinge)
 
 
 class Stretch:
-    """The sums of a running model since a reference was taken, and the reference: an array beside the weights."""
+    """The sums of a running model since a reference was taken, and the reference: an array beside the weights.
+
+    It has a part for each column, and more may follow for those to come.
+    """
 
     def __init__(self, reference: Vector, sums: Sums) -> None:
         self.reference, self.sums = reference, sums
@@ -220,18 +235,23 @@ class Stretch:
             self.sums.largest_gamma = max(16.0 * longest * math.sqrt(squared), LEAST)
             self._grid()
             self.hinge = np.zeros(GRID)
-        events = batch.starts, batch.columns, batch.values, batch.labels, batch.weights
-        about = learned.steps, learned.squared_norms, self.reference, self.sums.scale
-        sums = self.gammas, self.hinge, self.squares
+        events = batch.labels, batch.weights, learned.steps, learned.squared_norms
+        sums = self.sums.scale, self.gammas, self.hinge, self.squares
         if identity.multiclass:
-            _follow_classes(identity.eta, *events, *about, *sums)
+            _follow_classes(identity.eta, batch.starts, batch.columns, batch.values, *events, self.reference, *sums)
         else:
-            _follow(identity.eta, identity.parameter, *identity.margins, *events, *about, *sums)
+            _follow(identity.eta, identity.parameter, *identity.margins, *events, learned.along, *sums)
         self.sums.updates += int(np.count_nonzero(learned.steps))
 
-    def grow(self, started: Vector, reference: Vector) -> None:
-        """Columns that came: their parts of w(0) and of the reference array."""
-        self.reference = np.concatenate([self.reference, reference])
+    def make_room(self, count: int) -> None:
+        """Let the reference have parts for so many columns: 0, until it is said otherwise."""
+        if (have := len(self.reference)) < count:
+            more = np.zeros((max(count - have, have), *self.reference.shape[1:]))
+            self.reference = np.concatenate([self.reference, more])
+
+    def grow(self, started: Vector, first: int) -> None:
+        """Columns that came, from `first` on: what they begin with is part of w(0)."""
+        reference = self.reference[first : first + len(started)]
         self.sums.start_squared += float(started.ravel() @ started.ravel())
         self.sums.start_along += self.sums.scale * float(started.ravel() @ reference.ravel())
 

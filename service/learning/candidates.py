@@ -39,7 +39,7 @@ class Candidate(Classifier):
     def begin(self) -> None:
         """Have the weights that these columns begin with."""
         self.make_room(len(self.columns))
-        self.watch.grow(self.weights, 0, self.columns.names)
+        self.watch.grow(self.weights, 0)
 
     def follow(self, batch: Batch, known: int, partition: int, first: int) -> NDArray[np.bool_] | None:
         """Learn what the model learned, whose first record is at offset `first`: was its prediction of each right?

@@ -214,14 +214,16 @@ class Classifier:
 
     def learn(self, batch: Batch) -> Learned:
         """Change the weights by a batch, up to the event that would take them beyond their limit; `count` follows."""
-        learned = kernel.learn(self.identity, self._w, self._late, batch, self.counts.events, self._reach)
+        reference = self.watch.stretch.reference if self.watch.stretch else None
+        about = self.counts.events, self._reach, reference
+        learned = kernel.learn(self.identity, self._w, self._late, batch, *about)
         self._reach = learned.reach
         return learned
 
     def count(self, batch: Batch, learned: Learned, known: int) -> None:
         """Count the events that were learned; `known` is how many columns there were before them."""
         if len(self.columns) > known:
-            self.watch.grow(self._initial(known, len(self.columns) - known), known, self.columns.names)
+            self.watch.grow(self._initial(known, len(self.columns) - known), known)
         counts, truth, predicted = self.counts, learned.truth, learned.predicted
         margins = learned.scores if self.identity.multiclass else batch.labels * learned.scores
         counts.mistakes += int(np.count_nonzero(margins <= 0.0))

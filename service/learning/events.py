@@ -120,7 +120,7 @@ def read_by(*, compiled: bool) -> None:
         for identity in (Identity(), Identity(features="hashed", bits=2), Identity(features="positional", dimension=1)):
             columns = columns_for(identity)
             columns.extend(["a"])
-            for values in ([b'{"features":{"\\u0061":1},"label":1}', b"[1]", None], [vector([1.0], 1.0)]):
+            for values in ([b'{"features":{"\\u0061":1,"new":1},"label":1}', b"[1]", None], [vector([1.0], 1.0)]):
                 Decoder(identity, columns).decode_rows(Joined.of(values))
     _Reading.compiled = compiled and ENABLED
 

@@ -31,6 +31,7 @@ register_jitable(rules.decide)
 register_jitable(rules.logistic)
 register_jitable(rules.step)
 
+_NONE = np.zeros(1)
 _NEAR = math.sqrt(MAX_SQUARED_NORM) / 2.0
 
 
@@ -51,6 +52,8 @@ class Learned(NamedTuple):
     """That of the label that was predicted before the update."""
     averaged: NDArray[np.intp]
     """What the average of the weights predicted, before the event too; empty where none is kept."""
+    along: Vector
+    """The product of each event with the reference, if one is given."""
     reach: float
     """What ‖w‖ is at most after these events."""
 
@@ -72,12 +75,13 @@ def _squared_norm_after(w: Vector, step: Any, columns: Any, values: Vector) -> f
 @compiled
 def _learn(
     rule: int, eta: float, positive_tie: bool, parameter: float, negative: float, positive: float, w: Vector,
-    late: Vector, ages: Vector, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector,
-    scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any, averaged: Any, reach: float,
+    late: Vector, ages: Vector, reference: Vector, starts: Any, columns: Any, values: Vector, labels: Vector,
+    weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any, averaged: Any,
+    along: Vector, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
-    averaging = len(late) > 0
+    averaging, referring = len(late) > 0, len(reference) > 1  # without columns its first part is all there is
     for i in range(len(labels)):
-        s, squared, a, part = w[0], 1.0, 0.0, 0.0
+        s, squared, a, part, r = w[0], 1.0, 0.0, 0.0, reference[0]
         if averaging:
             part = 1.0 / max(ages[i], 1.0)
             a = w[0] - late[0] * part
@@ -88,6 +92,9 @@ def _learn(
             squared += value * value
             if averaging:
                 a += (weight - late[columns[j]] * part) * value
+            if referring:
+                r += reference[columns[j]] * value
+        along[i] = r
         if averaging:
             averaged[i] = rules.decide(a, positive_tie)
         margin = positive if labels[i] > 0.0 else negative
@@ -202,14 +209,17 @@ def _add(
             late[columns[j], k] += ages[i] * (step * values[j])
 
 
-def learn(identity: Identity, w: Vector, late: Vector, batch: Batch, seen: int = 0, reach: float = math.inf) -> Learned:
+def learn(
+    identity: Identity, w: Vector, late: Vector, batch: Batch, seen: int = 0, reach: float = math.inf,
+    reference: Vector | None = None,
+) -> Learned:  # fmt: skip
     """Learn the batch in order, changing `w` in place, and `late` where the model keeps its average (else empty).
 
     They are of shape (columns,), or (columns, classes) where each class has weights of its own. `seen` is the number of
-    events learned before, `reach` what ‖w‖ is at most, as far as it is known.
+    events learned before, `reach` what ‖w‖ is at most, as far as it is known. Of classes no `reference` is looked at.
     """
     classes = w.ndim == 2
-    scores, steps, squared_norms = (np.empty(len(batch.labels)) for _ in range(3))
+    scores, steps, squared_norms, along = (np.empty(len(batch.labels)) for _ in range(4))
     predicted, averaged = (np.empty(n, np.intp) for n in (len(batch.labels), len(batch.labels) if len(late) else 0))
     rule, events = list(rules.RULES).index(identity.rule), (batch.starts, batch.columns, batch.values, batch.labels)
     state, found = (w, late, ages(identity, seen, len(averaged) + 1)), (scores, steps, squared_norms, predicted)
@@ -219,9 +229,9 @@ def learn(identity: Identity, w: Vector, late: Vector, batch: Batch, seen: int =
         )
     else:
         done, reach = _learn(
-            rule, identity.eta, identity.tie == "positive", identity.parameter, *identity.margins, *state, *events,
-            batch.weights, *found, averaged, reach,
+            rule, identity.eta, identity.tie == "positive", identity.parameter, *identity.margins, *state,
+            _NONE if reference is None else reference, *events, batch.weights, *found, averaged, along, reach,
         )  # fmt: skip
     truth = (batch.labels[:done] if classes else batch.labels[:done] > 0.0).astype(np.intp)
-    figures = scores[:done], steps[:done], squared_norms[:done], truth, predicted[:done], averaged[:done]
+    figures = scores[:done], steps[:done], squared_norms[:done], truth, predicted[:done], averaged[:done], along[:done]
     return Learned(*figures, float(reach))

@@ -77,7 +77,7 @@ class Learner(Classifier):
                     f"start: {len(self._w) - 1} weights are given where the model has {len(self.columns) - 1} features"
                 )
         self.make_room(len(self.columns))
-        self.watch.grow(self.weights, 0, self.columns.names)
+        self.watch.grow(self.weights, 0)
         self.watch.refer_to_given(self.weights, 0, self.columns.names)
 
     @property
@@ -170,6 +170,7 @@ class Learner(Classifier):
         known = len(self.columns)
         self.seen.add(partition, first, records, batch, known + len(batch.names))
         self.make_room(known + len(batch.names))
+        self.watch.make_room(known + len(batch.names), batch.names)
         if self.scaler:
             batch = self.scaler.learn(batch)
         learned = self.learn(batch)

@@ -78,13 +78,21 @@ class Watch:
     def refer_to_given(self, w: Vector, updates: int, names: Sequence[str]) -> None:
         """Begin a new stretch whose reference is the given one, if any."""
         if (given := self.options.reference) is not None:
-            self._begin_stretch(self._referred(0, len(w), names), given.identity, given.vector, w, updates)
+            own = given.vector if given.names is None else np.array([given.intercept, *self._parts(names)])
+            self._begin_stretch(own[: len(w)], given.identity, given.vector, w, updates)
 
-    def grow(self, started: Vector, first: int, names: Sequence[str]) -> None:
+    def make_room(self, count: int, names: Sequence[str] = ()) -> None:
+        """Before events are learned: so many columns there are to be with the new ones of these names, the last."""
+        if self.stretch is not None:
+            self.stretch.make_room(count)
+            if self._given and names:
+                self.stretch.reference[count - len(names) : count] = self._parts(names)
+
+    def grow(self, started: Vector, first: int) -> None:
         """Columns came, from `first` on: what they begin with is part of w(0), whenever they come."""
         self.squared_steps += float(started.ravel() @ started.ravel())
         if self.stretch is not None:
-            self.stretch.grow(started, self._referred(first, first + len(started), names))
+            self.stretch.grow(started, first)
 
     def follow(
         self,
@@ -113,16 +121,9 @@ class Watch:
             along = scale * float(w.ravel() @ reference.ravel())
             self.stretch = Stretch(reference, Sums(name, scale, updates, squared, along))
 
-    def _referred(self, first: int, end: int, names: Sequence[str]) -> Vector:
-        """The parts of a given reference for these columns; of one that is not given there are none."""
-        given = self.options.reference
-        if given is None:
-            classes = (self._identity.classes,) if self._identity.multiclass else ()
-            return np.zeros((end - first, *classes))
-        if given.names is None:
-            return given.vector[first:end]
-        named = [self._given.get(name, 0.0) for name in names[max(first - 1, 0) : end - 1]]
-        return np.array([given.intercept, *named] if first == 0 else named)
+    def _parts(self, names: Sequence[str]) -> list[float]:
+        """The parts of a given reference for columns of these names."""
+        return [self._given.get(name, 0.0) for name in names]
 
 
 @compiled

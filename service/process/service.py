@@ -316,7 +316,9 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     none = np.empty((ROWS, 0), np.int64)
     frame(0, 0, 0, 0, 0, (0, 0, False), none)
     close(np.zeros(1, np.uint8), none[0])
-    columns_for(Identity()).extend(["name"])
+    names = columns_for(Identity())
+    names.extend(["name"])
+    names.find({"name": 1.0})
     event = b'{"features":[1],"label":1,"more":1}'
     for labels, scale in kinds:
         learner = Learner(Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale))

@@ -216,7 +216,7 @@ def content(learner: Learner, before: Stored = NOTHING) -> Content:
     if learner.watch.stretch is not None:
         # One that is the weights of a kept version is in the store already, under the same names.
         like = before.reference or arrays.get("w", blobs.NOTHING)
-        reference, more = blobs.encode(learner.watch.stretch.reference.ravel(), like)
+        reference, more = blobs.encode(learner.watch.stretch.reference[: len(learner.columns)].ravel(), like)
         new |= more
     names, more = blobs.encode_names(learner.columns.names, before.names)
     new |= more

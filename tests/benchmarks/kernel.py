@@ -81,11 +81,12 @@ def _zeros(batch: Batch) -> kernel.Vector:
     return np.full(int(batch.columns.max()) + 1, 0.0)  # by `zeros` their pages would be given while it is measured
 
 
-def _kernel(batch: Batch, average: bool = False) -> float:
+def _kernel(batch: Batch, average: bool = False, bound: bool = False) -> float:
     w = _zeros(batch)
     late, identity = np.full(len(w) if average else 0, 0.0), Identity(average=average)
+    reference = np.full(len(w), 1.0) if bound else None
     began = time.process_time()
-    kernel.learn(identity, w, late, batch, reach=0.0)
+    kernel.learn(identity, w, late, batch, reach=0.0, reference=reference)
     return time.process_time() - began
 
 
@@ -103,9 +104,10 @@ def _loop(c: Any, batch: Batch, w: kernel.Vector | None = None) -> float:
 def _beside(batch: Batch) -> tuple[float, float, float]:
     """Averaging and the bound as multiples of the kernel, and nanoseconds of a scaled value."""
     plain, mean = _least(lambda: _kernel(batch)), _least(lambda: _kernel(batch, average=True))
+    referring = _least(lambda: _kernel(batch, bound=True))
     with_bound, without = (_least(lambda o=o: _watched(batch, o)) for o in (True, False))  # type: ignore[misc]
     scaled = _least(lambda: _scaled(batch)) / len(batch.values) * 1e9
-    return mean / plain, (plain + with_bound - without) / plain, scaled
+    return mean / plain, (referring + with_bound - without) / plain, scaled
 
 
 def _learner(batch: Batch, bound: bool = False, **identity: Any) -> Learner:

@@ -110,7 +110,9 @@ def test_learning_works_where_sockets_tasks_and_clocks_are_refused() -> None:
 
 WARM = """
 import gc
+from itertools import product
 from numba.core.registry import CPUDispatcher
+from service.learning.events import read_by
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.process import service
@@ -121,7 +123,7 @@ found = [kernel for kernel in gc.get_objects() if isinstance(kernel, CPUDispatch
 kernels = [kernel for kernel in found if kernel.py_func.__module__.startswith("service.")]
 warm = [len(kernel.signatures) for kernel in kernels]
 named, listed = '{"a":1,"b":2}', "[1,2]"
-for identity, features in (
+kinds = (
     (Identity(), named),
     (Identity(average=True, start="random:1"), named),
     (Identity(features="hashed", bits=8, rule="error-correction", outputs="bipolar"), named),
@@ -129,7 +131,9 @@ for identity, features in (
     (Identity(scale="standard"), named),
     (Identity(labels=(0, 1, 2, 3), average="recent", half_life=1), named),
     (Identity(labels=(0, 1, 2), rule="lms", eta=0.1, features="positional", dimension=2, scale="standard"), listed),
-):
+)
+for (identity, features), compiled in product(kinds, (True, False)):
+    read_by(compiled=compiled)
     learner = Learner(identity)
     learner.begin({0: 0})
     for i in range(4):
