@@ -24,8 +24,8 @@ class Mutant(NamedTuple):
 
 
 OWN = "length, own = eta * weights[i], int(labels[i])"
-ALONG = "        along *= scale * labels[i] * length\n"
-PARTS = "        along = (mine - parts.max()) * scale * length\n"
+ALONG = "        along[i] *= scale * labels[i] * length\n"
+PARTS = "        along[i] = (mine - parts.max()) * scale * length\n"
 LENGTH = "length = eta * weights[i] * parameter"
 SLACK = "slack = 2.0 * length * (positive if labels[i] > 0.0 else negative)"
 LIMIT = "2.0 * abs(steps[i]) * (positive if steps[i] > 0.0 else negative)"
@@ -33,7 +33,7 @@ MUTANTS = (
     Mutant("an update at y·s < 0 alone", RULES, (("y * s <= margin", "y * s < margin"),), "axes"),
     Mutant(
         "S without one update", BOUNDS,
-        (("about = learned.steps,", "about = learned.steps * (self.sums.updates != 5),"),), "axes",
+        (("weights, learned.steps,", "weights, learned.steps * (self.sums.updates != 5),"),), "axes",
     ),
     Mutant(
         "Ξ without the events between two updates", BOUNDS,
@@ -42,7 +42,7 @@ MUTANTS = (
     ),
     Mutant(
         "Ξ over the updates alone", BOUNDS,
-        ((ALONG, f"{ALONG}        if steps[i] == 0.0:\n            continue\n"),),
+        ((ALONG, f"{ALONG}        along[i] = math.inf if steps[i] == 0.0 else along[i]\n"),),
         "the_sums_are_the_oracles",
     ),
     Mutant(
@@ -101,7 +101,7 @@ MUTANTS = (
     ),
     Mutant(
         "of classes, Ξ over the updates alone", BOUNDS,
-        ((PARTS, f"{PARTS}        if steps[i] == 0.0:\n            continue\n"),),
+        ((PARTS, f"{PARTS}        along[i] = math.inf if steps[i] == 0.0 else along[i]\n"),),
         "the_sums_of_classes_are_the_oracles",
     ),
     Mutant(
