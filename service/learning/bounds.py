@@ -210,7 +210,7 @@ def _follow_classes(
 class Stretch:
     """The sums of a running model since a reference was taken, and the reference: an array beside the weights.
 
-    It has a part for each column, and more may follow for those to come.
+    It has a part for each column, which never changes, and more may follow for those to come.
     """
 
     def __init__(self, reference: Vector, sums: Sums) -> None:

@@ -195,8 +195,10 @@ class Positional(_Numbered):
     def __init__(self, dimension: int, scaled: bool = False) -> None:
         super().__init__(dimension)
         self._scaled = scaled
-        self._all = np.arange(1, dimension + 1, dtype=np.uint64)
-        self._repeated = np.tile(self._all, _KEPT // max(dimension, 1))
+        self._repeated = self._columns(_KEPT // max(dimension, 1))
+
+    def _columns(self, events: int) -> NDArray[np.uint64]:
+        return np.tile(np.arange(1, self._count + 1, dtype=np.uint64), events)
 
     def place(self, events: Sequence[list[float]]) -> Placed:
         values = array("d")
@@ -211,7 +213,7 @@ class Positional(_Numbered):
     def _placed(self, starts: NDArray[np.uint64], values: NDArray[np.float64]) -> Placed:
         columns = self._repeated[: len(values)]
         if len(columns) < len(values):
-            columns = np.tile(self._all, len(starts) - 1)
+            columns = self._columns(len(starts) - 1)
         return Placed(starts, columns, values, (), (), np.ones(len(values), bool) if self._scaled else _NO_FLAGS)
 
     def find(self, features: Sequence[float]) -> tuple[Pairs, int]:

@@ -51,8 +51,8 @@ class Encoded(NamedTuple):
 NOTHING = Encoded(np.zeros(0), [], [], [])
 
 
-def encode(array: NDArray[np.float64], before: Encoded) -> tuple[Encoded, dict[str, bytes]]:
-    """How to store an array of which the store has `before`, and the blobs it lacks.
+def encode(array: NDArray[np.float64], before: Encoded, constant: bool = False) -> tuple[Encoded, dict[str, bytes]]:
+    """How to store an array of which the store has `before`, and the blobs it lacks. One that is `constant` is kept.
 
     What changed becomes a delta where that is smaller than the blocks it touches, until deltas pass a quarter of the
     base; then a new base is cut. A delta swallows earlier ones that are not longer, so that they stay few although
@@ -70,7 +70,7 @@ def encode(array: NDArray[np.float64], before: Encoded) -> tuple[Encoded, dict[s
     blocks = before.blocks + [""] * (-(-len(array) // BLOCK_COLUMNS) - len(before.blocks))
     for i in dirty:
         blocks[i] = digest(_block(array, i))
-    values = array.copy()
+    values = array if constant else array.copy()
     deltas, columns = list(before.deltas), changed
     while deltas and len(deltas[-1][1]) <= len(columns):
         columns = np.union1d(deltas.pop()[1], columns)

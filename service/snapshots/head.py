@@ -216,7 +216,8 @@ def content(learner: Learner, before: Stored = NOTHING) -> Content:
     if learner.watch.stretch is not None:
         # One that is the weights of a kept version is in the store already, under the same names.
         like = before.reference or arrays.get("w", blobs.NOTHING)
-        reference, more = blobs.encode(learner.watch.stretch.reference[: len(learner.columns)].ravel(), like)
+        values = learner.watch.stretch.reference[: len(learner.columns)].ravel()
+        reference, more = blobs.encode(values, like, constant=True)
         new |= more
     names, more = blobs.encode_names(learner.columns.names, before.names)
     new |= more
@@ -363,7 +364,7 @@ def decode(
     sums = deepcopy(head.observations.stretch)
     stretch = None
     if reference is not None and sums is not None:
-        values = reference.values.copy()
+        values = reference.values
         stretch = Stretch(values.reshape(head.columns, -1) if head.identity.multiclass else values, sums)
     runs = blobs.decode_runs(head.run_blobs, head.runs, found, stored.runs, learner.runs)
     covered = {int(partition): list(ranges) for partition, ranges in head.covered.items()}
