@@ -60,7 +60,7 @@ def config(ctx: typer.Context, topics: Topics = None, json: AsJson = False) -> N
 def check(
     ctx: typer.Context, topics: Topics = None, bootstrap: Bootstrap = None, group: Group = None, redis: RedisUrl = None
 ) -> None:
-    """Check settings, Redis, Kafka, its group and topics: a line each."""
+    """Check settings, Redis, Kafka, its group and topics, stored models: a line each."""
     settings = settings_of(ctx)
     from service.tools.check import check as look
 

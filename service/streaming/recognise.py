@@ -10,6 +10,20 @@ from service.streaming.ports import Log, Observer
 from service.streaming.records import Record
 
 
+def same_settings(model: str, head: Head, identity: Identity, source: Source) -> None:
+    """Raise AnotherCluster or IdentityChanged where the model was not learned here, or not so.
+
+    The cluster comes first: nothing of another one's model has a meaning here, and it is not ours to forget.
+    """
+    if head.source.elsewhere(source):
+        raise AnotherCluster(
+            f"model {model} was learned from Kafka cluster {head.source.cluster}, and this is {source.cluster}: it may "
+            "be somebody else's. Go back to that cluster, or give this one another Redis database (redis.url)"
+        )
+    if differences := identity.differences(head.identity):
+        raise identity_changed(model, differences)
+
+
 async def may_go_on(
     log: Log,
     head: Head,
@@ -23,17 +37,10 @@ async def may_go_on(
 
     What was learned since the head goes on at `following`, by partition.
 
-    Raises AnotherCluster, IdentityChanged and LogLost where not, and DependencyError. The cluster comes first: nothing
-    of another one's model has a meaning here, and it is not ours to forget.
+    Raises AnotherCluster, IdentityChanged and LogLost where not, and DependencyError.
     """
     topic = log.topic
-    if head.source.elsewhere(source):
-        raise AnotherCluster(
-            f"model {topic} was learned from Kafka cluster {head.source.cluster}, and this is {source.cluster}: it may "
-            "be somebody else's. Go back to that cluster, or give this one another Redis database (redis.url)"
-        )
-    if differences := identity.differences(head.identity):
-        raise identity_changed(topic, differences)
+    same_settings(topic, head, identity, source)
     recreated = head.source.recreated(source)
     for partition, offset in sorted(following.items()):
         if partition not in bounds and not recreated:

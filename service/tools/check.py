@@ -1,4 +1,4 @@
-"""`perceptron check`: whether what is set can work, and the last records of each topic as its model would take them."""
+"""`perceptron check`: whether what is set can work, with what is stored, and whether records are what is set."""
 
 import asyncio
 from collections import Counter
@@ -11,9 +11,12 @@ from service.learning.columns import columns_for
 from service.learning.events import Decoder
 from service.learning.identity import Identity
 from service.settings.load import Settings
+from service.snapshots.codec import readable
+from service.snapshots.head import Source
 from service.streaming.cluster import Cluster, refused
 from service.streaming.coordinator import coordinator
 from service.streaming.dead_letters import topic_of
+from service.streaming.recognise import same_settings
 from service.streaming.records import value_of
 from service.streaming.topic_id import too_old
 from service.tools.in_vain import in_vain
@@ -39,9 +42,11 @@ async def _check(settings: Settings) -> list[PerceptronError]:
         typer.echo(f"fail  {error}")
     for warning in settings.warnings:
         typer.echo(f"warn  {warning}")
+    reached = False
     try:
         async with settings.redis.store() as store:
             warnings = await store.check(settings.learn)
+        reached = True
         typer.echo(f"ok    Redis at {store.address}")
         for warning in warnings:
             typer.echo(f"warn  {warning}")
@@ -68,7 +73,10 @@ async def _check(settings: Settings) -> list[PerceptronError]:
         found.append(error)
         typer.echo(f"fail  {error}")
     found += await _check_topics(settings, topics)
-    return found + await _check_records(settings, topics)
+    learned = [topic for topic in sorted(topics) if topic in settings.listed or settings.wanted(topic)]
+    if reached:
+        found += await _check_stored(settings, learned)
+    return found + await _check_records(settings, learned)
 
 
 async def _check_topics(settings: Settings, topics: Collection[str]) -> list[PerceptronError]:
@@ -99,23 +107,38 @@ async def _check_topics(settings: Settings, topics: Collection[str]) -> list[Per
     return found
 
 
+async def _check_stored(settings: Settings, topics: Iterable[str]) -> list[PerceptronError]:
+    """A line for each stored model that cannot be gone on with here, under these settings."""
+    found = list[PerceptronError]()
+    async with settings.redis.store() as store:
+        for topic in topics:
+            try:
+                if stored := await store.head(topic):
+                    head, here = readable(topic, *stored), Source(await settings.kafka.cluster.id())
+                    same_settings(topic, head, settings.of(topic).identity(), here)
+                    typer.echo(f"ok    model {topic}: goes on with version {head.version}")
+            except PerceptronError as error:
+                found.append(error)
+                typer.echo(f"fail  {error}")
+    return found
+
+
 async def _check_records(settings: Settings, topics: Iterable[str]) -> list[PerceptronError]:
     """A line for each topic that is learned: how many of its last records its model would accept."""
     found: list[PerceptronError] = []
-    for topic in sorted(topics):
-        if topic in settings.listed or settings.wanted(topic):
-            own, vain = settings.of(topic), list[str]()
-            try:
-                level, said, values = await _judge_newest(settings.kafka.cluster, topic, own.identity())
-                vain = in_vain(own, values)
-            except PerceptronError as error:
-                level, said = "fail", str(error)
-                found.append(error)
-            else:
-                found += [DataError(said)] if level == "fail" else []
-            typer.echo(f"{level:<4}  topic {topic}: {said}")
-            for line in vain:
-                typer.echo(f"warn  models.{topic}.{line}")
+    for topic in topics:
+        own, vain = settings.of(topic), list[str]()
+        try:
+            level, said, values = await _judge_newest(settings.kafka.cluster, topic, own.identity())
+            vain = in_vain(own, values)
+        except PerceptronError as error:
+            level, said = "fail", str(error)
+            found.append(error)
+        else:
+            found += [DataError(said)] if level == "fail" else []
+        typer.echo(f"{level:<4}  topic {topic}: {said}")
+        for line in vain:
+            typer.echo(f"warn  models.{topic}.{line}")
     return found
 
 

@@ -143,8 +143,9 @@ async def test_a_topic_that_does_not_exist_is_waited_for(
 
 
 async def test_a_changed_identity_is_refused_and_reset_is_the_way_out(
-    run: Run, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
+    run: Run, kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
 ) -> None:
+    """By `check` too, which says the same."""
     first = await asyncio.to_thread(run("[model]\neta = 1.0\n").up)
     await producer.send_and_wait(topic, event({"a": 1}, 1))
     await asyncio.to_thread(first.wait_for, 1)
@@ -155,6 +156,13 @@ async def test_a_changed_identity_is_refused_and_reset_is_the_way_out(
     assert "eta: 1.0 -> 0.5" in said
     assert f"perceptron reset -t {topic} --yes" in said
     url = f"redis://{redis.address}/0"
+    where = "-t", topic, "-b", kafka.address, "--redis", url
+    checked = perceptron("-c", str(second.config), "check", *where, cwd=tmp_path)
+    assert checked.returncode == 2
+    assert f"\nfail  {said.removeprefix('perceptron: ')}\n" in checked.stdout
+    checked = perceptron("-c", str(first.config), "check", *where, cwd=tmp_path)
+    assert checked.returncode == 0
+    assert f"\nok    model {topic}: goes on with version " in checked.stdout
     refused = perceptron("reset", "-t", topic, "--redis", url, cwd=tmp_path)
     assert refused.returncode == 2
     assert "--yes" in one_line(refused.stderr)
