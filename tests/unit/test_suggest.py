@@ -76,6 +76,8 @@ MARKS: list[tuple[str, list[Any], str | None]] = [
     ("customerId", some(lambda i: i % 7), "identifier"),
     ("paid", some(lambda i: i % 7), None),
     ("session", some(lambda i: f"s{i}"), "identifier"),
+    ("visitor", some(lambda i: f"v{i % 85}"), "identifier"),  # nearly
+    ("visitor", some(lambda i: f"v{i % 70}"), None),
     ("customer_id", some(lambda i: f"c{i % 7}"), None),  # a category that comes back
     ("trace", some(lambda i: str(uuid.UUID(int=i % 40 << 64))), "identifier"),
     ("comment", some(lambda i: f"it took {i} days"), "text"),
