@@ -63,8 +63,8 @@ class Columns(Protocol):
         Equal columns are merged where values are not scaled.
         """
 
-    def explain(self, features: Any) -> list[tuple[str, int, float]]:
-        """Name, column and value of each known feature, as given: not merged."""
+    def explain(self, features: Any) -> list[tuple[str, int, float, int]]:
+        """Name, column and value of each known feature, as given: not merged; and the sign, by which it is learned."""
 
     def name_of(self, column: int) -> str:
         """The name shown for a column > 0."""
@@ -152,9 +152,9 @@ class Named:
         pairs = [pair for pair in zip(self._columns(features), features.values(), strict=True) if pair[0]]
         return pairs, len(features) - len(pairs)
 
-    def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float]]:
+    def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float, int]]:
         known = zip(features, self._columns(features), features.values(), strict=True)
-        return [(name, column, value) for name, column, value in known if column]
+        return [(name, column, value, 1) for name, column, value in known if column]
 
     def name_of(self, column: int) -> str:
         return self.names[column - 1]
@@ -219,8 +219,8 @@ class Positional(_Numbered):
     def find(self, features: Sequence[float]) -> tuple[Pairs, int]:
         return list(enumerate(features, 1)), 0
 
-    def explain(self, features: Sequence[float]) -> list[tuple[str, int, float]]:
-        return [(str(i), i + 1, value) for i, value in enumerate(features)]
+    def explain(self, features: Sequence[float]) -> list[tuple[str, int, float, int]]:
+        return [(str(i), i + 1, value, 1) for i, value in enumerate(features)]
 
 
 class Hashed(_Numbered):
@@ -256,16 +256,16 @@ class Hashed(_Numbered):
 
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
         if self._scaled:
-            return [(column, value) for _, column, value in self.explain(features)], 0
+            return [(column, sign * value) for _, column, value, sign in self.explain(features)], 0
         merged: dict[int, float] = {}
-        for _, column, value in self.explain(features):
-            merged[column] = merged[column] + value if column in merged else value
+        for _, column, value, sign in self.explain(features):
+            merged[column] = merged[column] + sign * value if column in merged else sign * value
         return list(merged.items()), 0
 
-    def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float]]:
+    def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float, int]]:
         count = self._count
         hashed = [(name, value, mmh3.hash(name)) for name, value in features.items()]
-        return [(name, 1 + abs(h) % count, value if h >= 0 else -value) for name, value, h in hashed]
+        return [(name, 1 + abs(h) % count, value, 1 if h >= 0 else -1) for name, value, h in hashed]
 
     def column_of(self, name: str) -> int | None:
         """The column that a feature name hashes to."""

@@ -132,9 +132,8 @@ def gather(learner: Learner, by: Classifier, features: Features) -> Gathered:
     """What the model is for instances with these features."""
     names = list(features) if isinstance(features, Mapping) else list(map(str, range(len(features))))
     place = {name: i for i, name in enumerate(names)}
-    ones: Features = dict.fromkeys(names, 1.0) if isinstance(features, Mapping) else [1.0] * len(names)
     known, columns, signs = [], [], []
-    for name, column, sign in learner.columns.explain(ones):
+    for name, column, _, sign in learner.columns.explain(features):
         known.append(place[name])
         columns.append(column)
         signs.append(sign)

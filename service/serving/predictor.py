@@ -68,7 +68,7 @@ Contributions = Annotated[
     list[Contribution],
     Meta(
         description="with ?explain=true, largest first; with three labels and more the weights are those of the label "
-        "less those of the runner-up"
+        "less those of the runner-up; a hashed feature's weight has the sign of its hash"
     ),
 ]
 Ranking = Annotated[
@@ -360,13 +360,14 @@ def _contributions(now: Moment, features: Features, classes: tuple[int, int] | N
     """The terms of a score, of classes of the one's less the other's, largest first."""
     learner, _, count, served_at, scaler = now
     known = [term for term in learner.columns.explain(features) if term[1] < count]
-    w = served_at(np.array([0, *(column for _, column, _ in known)], np.intp))
+    w = served_at(np.array([0, *(column for _, column, *_ in known)], np.intp))
     if classes is not None:
         w = w[:, classes[0]] - w[:, classes[1]]
     rows = []
-    for (name, column, value), weight in zip((("bias", 0, 1), *known), w.tolist(), strict=True):
-        x = float(scaler.value(column, value) if scaler else value)
-        rows.append(Contribution(name, float(value), weight, weight * x + 0.0, x if scaler else UNSET))  # no -0
+    for (name, column, value, sign), weight in zip((("bias", 0, 1, 1), *known), w.tolist(), strict=True):
+        effective = sign * weight + 0.0  # no -0
+        x = float(sign * scaler.value(column, sign * value) if scaler else value)
+        rows.append(Contribution(name, float(value), effective, effective * x + 0.0, x if scaler else UNSET))
     rows.sort(key=lambda row: -abs(row.product))
     return cast(list[Contribution], _encoded(rows))
 
@@ -375,8 +376,7 @@ def _check_explained(instances: Sequence[Features], before: int = 0) -> int:
     """How many features these have; raises Rejected where, with those `before`, it is too many to be explained."""
     count = sum(map(len, instances))
     if before + count > MAX_EXPLAINED:
-        what = f"at most {MAX_EXPLAINED:,} features can be explained in one request"
-        raise Rejected("too-large", what, "/instances")
+        raise Rejected("too-large", f"at most {MAX_EXPLAINED:,} features can be explained in one request", "/instances")
     return count
 
 

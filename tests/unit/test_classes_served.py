@@ -8,6 +8,7 @@ from typing import Any, cast
 from unittest.mock import Mock
 from urllib.parse import quote
 
+import mmh3
 import numpy as np
 import pytest
 from sklearn import metrics as judged
@@ -122,6 +123,25 @@ def test_an_explanation_is_of_the_label_against_the_runner_up(more: Any) -> None
         column = 0 if term["name"] == "bias" else 1 + learner.columns.names.index(term["name"])
         assert term["weight"] == learner.served[column, one] - learner.served[column, other]
         assert ("scaled" in term) == bool(more)
+
+
+@pytest.mark.parametrize("scale", ["none", "standard"])
+@pytest.mark.parametrize("labels", [(-1, 1), LABELS])
+def test_a_hashed_feature_is_explained_by_the_value_that_was_sent(labels: Any, scale: Any) -> None:
+    """And by the weight with the hash's sign, which is where some names have one."""
+    learner, features = learned(labels=labels, features="hashed", bits=9, scale=scale), row(random.Random(2))
+    answer = Served(learner).predict({"features": features}, "explain=true")
+    first, second = (s["score"] for s in answer.get("scores", [answer, {"score": 0}])[:2])
+    terms = {term["name"]: term for term in answer["contributions"]}
+    assert sum(term["product"] for term in terms.values()) == pytest.approx(first - second)
+    assert {name: terms[name]["value"] for name in features} == features
+    assert {mmh3.hash(name) < 0 for name in features} == {False, True}
+    for term in terms.values():
+        assert term["product"] == term["weight"] * term.get("scaled", term["value"])
+    if len(labels) == 2:
+        hashes = {name: mmh3.hash(name) for name in features}
+        signed = {name: learner.weights[1 + abs(h) % 512] * (-1) ** (h < 0) for name, h in hashes.items()}
+        assert {name: terms[name]["weight"] for name in features} == signed
 
 
 @pytest.mark.parametrize("more", [{}, {"scale": "standard", "average": True}], ids=["plain", "scaled average"])
