@@ -39,6 +39,9 @@ PROBLEMS = {
     "not JSON": problem(415, "send the body as JSON, with the header content-type: application/json"),
     "bad body": problem(422, 'feature "age" is not a finite number', Fault("/features/age", "not-finite")),
     "bad parameter": problem(422, "'top': Input should be greater than or equal to 1", Fault("?top", "out-of-range")),
+    "unknown parameter": problem(
+        422, "'candidat': there is no such parameter: perhaps candidate", Fault("?candidat", "unknown-parameter")
+    ),
     "defect": problem(500, "the service failed on this request; its log says why"),
     "nothing learned": problem(503, "the model has no snapshot yet"),
     "not ready": problem(503, "not every model can answer yet, or the service is shutting down"),

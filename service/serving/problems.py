@@ -81,7 +81,8 @@ def install(app: FastAPI) -> None:
     async def _parameter(_request: Request, invalid: RequestValidationError) -> Response:
         first = invalid.errors()[0]
         where = first["loc"][-1]
-        reason = "out-of-range" if first["type"].startswith(("greater", "less")) else "wrong-type"
+        reasons = {"greater": "out-of-range", "less": "out-of-range", "extra": "unknown-parameter"}
+        reason = reasons.get(first["type"].partition("_")[0], "wrong-type")
         return response(422, f"'{where}': {first['msg']}", Fault(f"?{where}", reason))
 
     @app.exception_handler(HTTPException)

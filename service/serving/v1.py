@@ -5,11 +5,13 @@ Handlers are `async def` only: a plain one would run in a thread and see half an
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from msgspec import UNSET, Meta, UnsetType
@@ -84,15 +86,30 @@ class Versions(msgspec.Struct, forbid_unknown_fields=True):
 
 OF_A_MODEL = "token missing", "unknown model", "nothing learned"
 KEPT = *OF_A_MODEL, "too busy", "Redis away"
-LOOKED_AT = "token missing", "unknown model", "unknown candidate", "bad parameter", "nothing learned"
+LOOKED_AT = (
+    "token missing", "unknown model", "unknown candidate", "bad parameter", "unknown parameter", "nothing learned",
+)  # fmt: skip
 ASKED = (
     "token missing", "unknown model", "unknown candidate", "body too slow", "body too large", "not JSON", "bad body",
-    "bad parameter", "nothing learned", "too busy",
+    "bad parameter", "unknown parameter", "nothing learned", "too busy",
 )  # fmt: skip
 """What routes can end with: names of `openapi.PROBLEMS`, by status."""
 ANSWERS = One, Many, ModelList, Description, Candidates, Weights, Versions
 
 Candidate = Annotated[str | None, Query(description="who is to answer, of the candidates")]
+
+
+async def _no_other_parameter(request: Request) -> None:
+    """Refuse one that the route has not: most often it is misspelt, and would do nothing."""
+    known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
+    for name in request.query_params:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            said = f"there is no such parameter{f': perhaps {near[0]}' if near else ''}"
+            raise RequestValidationError([{"loc": ("query", name), "type": "extra_forbidden", "msg": said}])
+
+
+KNOWN_ALONE = [Depends(_no_other_parameter)]
 
 
 def install(
@@ -102,7 +119,7 @@ def install(
     known = Known()
     shown_at_a_time = asyncio.Semaphore(2)  # pages of weights, which others that wait need not hold
 
-    @app.post(PREDICT, tags=["predictions"], responses=responses([One, Many], *ASKED))
+    @app.post(PREDICT, tags=["predictions"], responses=responses([One, Many], *ASKED), dependencies=KNOWN_ALONE)
     async def predict_one_or_many(
         name: str,
         request: Request,
@@ -141,7 +158,10 @@ def install(
         learner = models.answering(name)[1].learner
         return encoded(Candidates(name, learner.answering, Beside.all_of(learner)))
 
-    @app.get("/v1/models/{name}/weights", tags=["models"], responses=responses([Weights], *LOOKED_AT))
+    @app.get(
+        "/v1/models/{name}/weights", tags=["models"], responses=responses([Weights], *LOOKED_AT),
+        dependencies=KNOWN_ALONE,
+    )  # fmt: skip
     async def weights(
         name: str,
         one: Annotated[

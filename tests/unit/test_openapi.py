@@ -42,6 +42,7 @@ HOW: dict[str, dict[str, Any]] = {
     "not JSON": {"headers": {"content-type": "text/csv"}},
     "bad body": {"content": b'{"features": {"age": NaN}}'},
     "bad parameter": {"params": {"top": 0}},
+    "unknown parameter": {"params": {"candidat": "logistic"}},
     "nothing learned": {"name": "new"},
     "not ready": {"ready": False},
     "too busy": {"limits": LIMITS._replace(in_flight=0)},
