@@ -13,6 +13,7 @@ from typing import NamedTuple
 import typer
 
 from service.errors import ConfigurationError, DataError
+from service.learning.events import REASONS
 from service.streaming.cluster import Cluster
 from service.streaming.cut import CUT
 from service.streaming.dead_letters import RETRIED, own_headers, topic_of
@@ -38,8 +39,14 @@ class Letter(NamedTuple):
         return ", ".join(parts) or None
 
 
+def _check(reason: str | None) -> None:
+    if reason not in (None, *REASONS):
+        raise ConfigurationError(f"--reason: there is no such reason: expected one of {', '.join(REASONS)}")
+
+
 def show_list(cluster: Cluster, topic: str, reason: str | None, limit: int, as_json: bool) -> None:
     """Print the newest letters, a line each, oldest first."""
+    _check(reason)
     letters = [x for x in asyncio.run(_read(cluster, topic)) if reason in (None, x.about["reason"])]
     for letter in letters[-limit:]:
         when = datetime.fromtimestamp(letter.written, UTC).isoformat(timespec="seconds")
@@ -77,6 +84,7 @@ def retry(cluster: Cluster, topic: str, keys: list[str], every: bool, reason: st
     """Send letters again: those with these keys, or every one (with this reason) that was not sent yet."""
     if bool(keys) == (every or reason is not None):
         raise ConfigurationError("dead-letters retry: name keys, or say --all or --reason")
+    _check(reason)
     letters = asyncio.run(_read(cluster, topic))
     chosen = _chosen(letters, keys) if keys else [x for x in letters if reason in (None, x.about["reason"])]
     sent = asyncio.run(_retry(cluster, topic, chosen))

@@ -38,6 +38,11 @@ NOWHERE = "127.0.0.1:1"
         (["run", "-p", "http"], "see perceptron run --help"),
         (["produce"], "Missing argument 'FILE|-'; see perceptron produce --help"),
         (["produce", "-", "--format", "xml"], "'xml' is not one of 'jsonl', 'csv', 'svmlight', 'vw'"),
+        (
+            ["dead-letters", "list", "-t", "x", "--reason", "foo"],
+            "--reason: there is no such reason: expected one of empty, ",
+        ),
+        (["dead-letters", "retry", "-t", "x", "--reason", "Empty"], "--reason: there is no such reason"),
         (["dead-letters", "list", "--limit", "0"], "see perceptron dead-letters list --help"),
     ],
 )
