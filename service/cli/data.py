@@ -138,7 +138,7 @@ def suggest(
 def predict(
     ctx: typer.Context,
     file: Annotated[
-        str, typer.Argument(metavar="FILE|-", help='Lines of features or {"features": …}, or records.')
+        str, typer.Argument(metavar="FILE|-", help='JSON lines: features or {"features": …}, or records.')
     ] = "-",
     topic: Topic = None,
     url: Url = None,

@@ -112,7 +112,8 @@ def _values(file: str, name: str) -> Iterator[tuple[int, Any]]:
                 try:
                     value = json.loads(line)
                 except ValueError as error:
-                    raise DataError(f"{name}, line {number}: not JSON: {error}") from None
+                    said = f"not JSON: {error} (predict reads JSON lines, no CSV)"
+                    raise DataError(f"{name}, line {number}: {said}") from None
                 yield number, value
         except (zlib.error, OSError, EOFError) as error:
             raise DataError(f"{name}, after line {number}: {error}") from None

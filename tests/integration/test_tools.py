@@ -34,6 +34,10 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
     for bad, part in (
         (b'{"a": 1}\n{"a": 1e99}\n', 'standard input, line 2: feature "a" is beyond ±1e+30'),
         (b'{"a": 1}\n[1\n', "standard input, line 2: not JSON"),
+        (
+            b"a,b\n1,2\n",
+            "line 1: not JSON: Expecting value: line 1 column 1 (char 0) (predict reads JSON lines, no CSV)",
+        ),
         (b"", "no line to predict"),
         (gzip.compress(b"{}")[:-4], "standard input, after line 0: Compressed file ended before"),
     ):
