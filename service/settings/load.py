@@ -4,9 +4,10 @@ The composition root (`process/service.py`) and the commands alone read these; e
 """
 
 import contextlib
+import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -36,6 +37,16 @@ from service.settings.section import Section
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|constrained).*\W.*|\[key\]")
 """What pydantic names in a place for one of several types."""
+_SHOULD_BE = "Input should be "
+_NUMBER, _TABLE = "a number {}", "a table"
+_EXPECTED = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "string": "a string", "list": "a list",
+    "tuple": "a list", "dict": _TABLE, "model": _TABLE, "greater": _NUMBER, "less": _NUMBER,
+}  # fmt: skip
+"""How we say what pydantic expects, by the first word of an error's type."""
+_SHOWN = {"int", "float", "bool", "greater", "less"}
+"""Of these it is said what was set, which is no secret."""
+_LONGEST = 40
 _SETTING = re.compile(r"(candidates\.[\w-]+|[a-z_]+): ")
 _OF_KUBERNETES = re.compile("PERCEPTRON_(SERVICE_|PORT_[0-9])")
 """Variables that it gives every pod beside a Service named perceptron; another has an address for its value."""
@@ -215,7 +226,7 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
     try:
         return FromFile(**flags)
     except ValidationError as error:
-        raise ConfigurationError("; ".join(map(_line, error.errors()))) from None
+        raise ConfigurationError("; ".join(_line(one, flags) for one in error.errors())) from None
     except SettingsError as error:  # it says which setting, and its cause why the text is not JSON
         name = "".join(re.findall(r'field "(\w+)"', str(error))).upper()
         raise ConfigurationError(f"environment PERCEPTRON_{name}: expected JSON: {error.__cause__}") from None
@@ -243,18 +254,39 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
     except KeyError:
         raise ConfigurationError(f"the settings have no model {name}") from None
     except ValidationError as error:
-        raise ConfigurationError("; ".join(map(_line, error.errors()))) from None
+        raise ConfigurationError("; ".join(_line(one, flags) for one in error.errors())) from None
 
 
-def _line(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"] if not _TYPE.fullmatch(str(part)))
-    message = error["msg"].removeprefix("Value error, ")
+def _line(error: Any, flags: Mapping[str, Any]) -> str:
+    where = [str(part) for part in error["loc"] if not _TYPE.fullmatch(str(part))]
+    message, kind = error["msg"].removeprefix("Value error, "), error["type"].partition("_")[0]
     if error["type"] == "extra_forbidden":
         message = f"there is no such setting{_like(error['loc'])}"
+    elif message.startswith(_SHOULD_BE):
+        expected = message.removeprefix(_SHOULD_BE)
+        message = f"expected {_EXPECTED.get(kind, '{}').format(expected)}"
+        if kind in _SHOWN:
+            message += f", got {json.dumps(error['input'], ensure_ascii=False, default=str)[:_LONGEST]}"
     # A check of a whole table begins with the setting that it is about.
-    tables = 2 if error["loc"][:1] == ("models",) else 1
-    of_table = len(error["loc"]) == tables and _SETTING.match(message)
-    return f"{where}{'.' if of_table else ': '}{message}" if where else message
+    if len(where) == (2 if where[:1] == ["models"] else 1) and (of := _SETTING.match(message)):
+        where, message = [*where, *of[1].split(".")], message[of.end() :]
+    flag: Any = flags
+    for part in where:
+        flag = flag.get(part) if isinstance(flag, dict) else None
+    variable = None if flag is not None else variable_of(where)
+    named = f"{'.'.join(where)}{f' (environment {variable})' if variable else ''}"
+    return f"{named}: {message}" if where else message
+
+
+def variable_of(where: Sequence[str]) -> str | None:
+    """The environment variable that has this setting, or a table that it is in."""
+    known = {name.upper() for name in os.environ}
+    # A model's setting may come from [model], the defaults of all.
+    for names in (where, ["model", *where[2:]] if where[:1] == ["models"] else []):
+        for depth in range(1, len(names) + 1):  # a table may be given whole, as JSON
+            if (variable := f"PERCEPTRON_{'__'.join(names[:depth])}".upper()) in known:
+                return variable
+    return None
 
 
 def _like(where: tuple[Any, ...]) -> str:

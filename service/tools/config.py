@@ -1,6 +1,5 @@
 """`perceptron config`: what is set, and where it came from."""
 
-import os
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import typer
 
-from service.settings.load import Settings
+from service.settings.load import Settings, variable_of
 
 
 def show_config(settings: Settings, flags: set[str], as_json: bool) -> None:
@@ -44,12 +43,8 @@ def _origin(path: str, written: Any, file: Path, flags: set[str]) -> str:
     parts = path.split(".")
     # A model's setting may come from [model], the defaults of all.
     candidates = [parts] + ([["model", *parts[2:]]] if parts[0] == "models" and len(parts) > 2 else [])
-    for names in candidates:
-        # A section may be given whole, as JSON.
-        for depth in range(1, len(names) + 1):
-            variable = f"PERCEPTRON_{'__'.join(names[:depth])}".upper()
-            if variable in {name.upper() for name in os.environ}:
-                return f"environment {variable}"
+    if variable := variable_of(parts):
+        return f"environment {variable}"
     for names in candidates:
         found = written
         for name in names:

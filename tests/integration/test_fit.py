@@ -242,7 +242,7 @@ def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> Non
         (("and.csv", "--label", "y", "--batch", "--rule", "perceptron"), 2, "it goes with --rule lms alone"),
         (("and.csv", "--label", "y", "--batch", "--tolerance", "2"), 2, "it takes no --tolerance"),
         (("and.csv", "--label", "y", "--rule", "half-step", "--eta", "1"), 2, "needs 0 < eta < 1"),
-        (("and.csv", "--label", "y", "--rule", "delta"), 2, "rule: Input should be 'perceptron', 'error-correction'"),
+        (("and.csv", "--label", "y", "--rule", "delta"), 2, "rule: expected 'perceptron', 'error-correction'"),
         (("and.csv", "--label", "y", "--start", "gone.json"), 2, "start: gone.json: No such file or directory"),
         (("and.csv", "--label", "y", "--start", "and.csv"), 2, "start: and.csv: JSON is malformed"),
         (("and.csv", "--label", "y", "--model", "none"), 2, "the settings have no model none"),

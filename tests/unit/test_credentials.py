@@ -16,8 +16,8 @@ from tests.certificates import Certificates
 SASL = 'security_protocol = "SASL_SSL"\n'
 SSL = 'security_protocol = "SSL"\n'
 WRONG = {
-    "PROTOCOL": ('security_protocol = "TLS"', "security_protocol: Input should be 'PLAINTEXT', 'SSL'"),
-    "MECHANISM": (f'{SASL}sasl_mechanism = "SCRAM"', "sasl_mechanism: Input should be 'PLAIN', 'SCRAM-SHA-256'"),
+    "PROTOCOL": ('security_protocol = "TLS"', "security_protocol: expected 'PLAINTEXT', 'SSL'"),
+    "MECHANISM": (f'{SASL}sasl_mechanism = "SCRAM"', "sasl_mechanism: expected 'PLAIN', 'SCRAM-SHA-256'"),
     "no user": (SASL, "sasl_username: is needed for PLAIN"),
     "no password": (f'{SASL}sasl_username = "u"', "sasl_password: is needed for PLAIN"),
     "two passwords": (f'{SASL}sasl_password = "CANARY"\nsasl_password_file = "FOLDER/one"', "sasl_password: set it or"),

@@ -65,9 +65,14 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
         ("topic = 1", "topic: there is no such setting: perhaps topics"),
         ("[kafka]\nbroker = 1", "kafka.broker: there is no such setting"),
         ("[kafka]\ngroupid = 1", "kafka.groupid: there is no such setting: perhaps group_id"),
-        ("[http]\nport = 99999", "http.port: Input should be less than or equal to 65535"),
+        ("[http]\nport = 99999", "http.port: expected a number less than or equal to 65535, got 99999"),
+        ("[http]\nport = 1.5", "http.port: expected a whole number, got 1.5"),
+        ("[http]\nport = 2030-01-01", 'http.port: expected a whole number, got "2030-01-01"'),
+        ('learn = "maybe"', 'learn: expected true or false, got "maybe"'),
+        ("[kafka]\ngroup_id = 5", "kafka.group_id: expected a string"),
+        ("kafka = 5", "kafka: expected a table"),
         ('[redis]\nurl = "localhost"', "redis.url"),
-        ('topics = ["a"]\n[models.a]\neta = 0', "models.a.eta: Input should be greater than 0"),
+        ('topics = ["a"]\n[models.a]\neta = 0', "models.a.eta: expected a number greater than 0, got 0"),
         ('topics = ["a"]\n[model]\neta = nan', "models.a.eta"),
         ('topics = ["a"]\n[model]\nfeatures = "positional"', "needs dimension"),
         ('topics = ["a"]\n[model]\ndimension = 3', 'takes no dimension (it belongs to features = "positional")'),
@@ -86,7 +91,7 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
         ('topics = ["a"]\n[model]\nlabels = [1, 2, 3]\nmargin = 1', "margin is of two labels: with 3 there is none"),
         ('topics = ["a"]\n[model]\nlabels = [1, 2, 3]\nstart = "x"', 'start: with 3 labels it is "zero" or "random'),
         ('topics = ["a"]\n[model]\nrule = "svm"', "models.a.rule"),
-        ('topics = ["a"]\n[model]\naverage = "mean"', "models.a.average: Input should be False, True or 'recent'"),
+        ('topics = ["a"]\n[model]\naverage = "mean"', "models.a.average: expected False, True or 'recent'"),
         ('topics = ["a"]\n[model]\nhalf_life = 5', 'models.a: half_life needs average = "recent"'),
         ('topics = ["a"]\n[model]\nserve = "average"', 'serve = "average" needs average = true or "recent"'),
         (
@@ -120,7 +125,7 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
             'topics = ["a"]\n[models.a.candidates.c]\netha = 2',
             "models.a.candidates.c.etha: there is no such setting: perhaps eta",
         ),
-        ('topics = ["a"]\n[models.a.candidates.c]\neta = 0', "models.a.candidates.c.eta: Input should be greater th"),
+        ('topics = ["a"]\n[models.a.candidates.c]\neta = 0', "models.a.candidates.c.eta: expected a number greater th"),
         (
             'topics = ["a"]\n[models.a.candidates.c]\nrule = "half-step"\neta = 2',
             'models.a.candidates.c: rule = "half-step" needs 0 < eta < 1',
@@ -245,6 +250,39 @@ def test_a_variable_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch, na
     monkeypatch.setenv(name, "notjson")
     with pytest.raises(ConfigurationError, match=f"^environment {name}: expected JSON: Expecting value"):
         load(None, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("HTTP__PORT", "abc", 'http.port (environment PERCEPTRON_HTTP__PORT): expected a whole number, got "abc"'),
+        (
+            "MODEL__ETA",
+            "0",
+            'models.a.eta (environment PERCEPTRON_MODEL__ETA): expected a number greater than 0, got "0"',
+        ),
+        (
+            "MODELS__A__ETHA",
+            "1",
+            "models.a.etha (environment PERCEPTRON_MODELS__A__ETHA): there is no such setting: perhaps eta",
+        ),
+        (
+            "KAFKA",
+            '{"group": "g"}',
+            "kafka.group (environment PERCEPTRON_KAFKA): there is no such setting: perhaps group_id",
+        ),
+        ("REDIS__USERNAME", "u", "redis.username (environment PERCEPTRON_REDIS__USERNAME): needs password, or"),
+    ],
+)
+def test_a_variable_whose_value_is_wrong_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    """But not where a flag says another value, which is then what is wrong."""
+    monkeypatch.setenv(f"PERCEPTRON_{name}", value)
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(said)}"):
+        load(None, {"topics": ["a"]})
+    with pytest.raises(ConfigurationError, match=r"(^|; )http.port: expected a number less .* got 99999"):
+        load(None, {"topics": ["a"], "http": {"port": 99999}})
 
 
 def test_what_a_candidate_does_not_say_is_what_the_model_says_of_the_same_rule() -> None:
