@@ -64,6 +64,9 @@ In the environment two underscores go one level down: `PERCEPTRON_KAFKA__GROUP_I
 Lists and tables are JSON there, but for `topics` and `redis.sentinels`, which take commas. A model's own settings are
 `PERCEPTRON_MODELS__NAME__…`, where its name is in small letters.
 
+What is set and is no setting is refused, in the file as in a variable with `__` in its name. Another variable that
+begins with `PERCEPTRON_` may be somebody else's, as those that Kubernetes gives a pod: it is warned of.
+
 A topic that begins with `^` is a regular expression: every topic it finds is learned, as it comes to exist, with the
 settings of `[models."^clicks-"]`.
 

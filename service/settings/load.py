@@ -171,13 +171,10 @@ class Settings(BaseSettings):
         """A line for each thing that is set and changes nothing: most often a misspelt name."""
         used = {*self.units, *self.topics, *(_matching(self.models, topic) for topic in self.topics)}
         unused = [f"models.{name}: no topic uses it" for name in self.models if name not in used]
-        known = {"CONFIG", *(name.upper() for name in type(self).model_fields)}
         return unused + [
             f"environment {name}: there is no such setting"
-            for name, value in sorted(os.environ.items())
-            if name.upper().startswith("PERCEPTRON_")
-            and name.upper().removeprefix("PERCEPTRON_").split("__")[0] not in known
-            and not (_OF_KUBERNETES.match(name) or "://" in value)
+            for name in _strange()
+            if not (_OF_KUBERNETES.match(name) or "://" in os.environ[name])
         ]
 
     @property
@@ -223,6 +220,9 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
             del dotenv_settings, file_secret_settings
             return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, path)
 
+    for name in _strange():
+        if "__" in name:  # only who means us writes that: it is refused as it is in the file
+            raise ConfigurationError(f"environment {name}: there is no such setting")
     try:
         return FromFile(**flags)
     except ValidationError as error:
@@ -236,6 +236,19 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
         raise ConfigurationError(f"{path}: {os_cause(error)}") from None
     except ValueError as error:  # not TOML
         raise ConfigurationError(f"{path}: {error}".replace("\n", " ")) from None
+
+
+def _strange() -> list[str]:
+    """The variables that begin as ours and say nothing that can be set; those within a table say so when it is read."""
+    fields = Settings.model_fields
+    tables = {name.upper() for name, field in fields.items() if isinstance(field.default, Section | dict)}
+    known = {"CONFIG", *(name.upper() for name in fields)}
+    parts = {name: name.upper().removeprefix("PERCEPTRON_").partition("__") for name in sorted(os.environ)}
+    return [
+        name
+        for name, (first, within, _) in parts.items()
+        if name.upper().startswith("PERCEPTRON_") and first not in (tables if within else known)
+    ]
 
 
 def model_settings(settings: Settings, model: str | None, flags: dict[str, Any]) -> ModelSettings:

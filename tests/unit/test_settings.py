@@ -285,6 +285,16 @@ def test_a_variable_whose_value_is_wrong_is_named(
         load(None, {"topics": ["a"], "http": {"port": 99999}})
 
 
+@pytest.mark.parametrize("name", ["PERCEPTRON_FOO__BAR", "PERCEPTRON_TOPICS__A", "PERCEPTRON_KAFKA__FOO"])
+def test_a_variable_within_a_table_is_refused_as_in_the_file(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """What is in no table may be somebody else's: it is warned of."""
+    monkeypatch.setenv("PERCEPTRON_FOO", "1")
+    assert load(None, {}).ignored == ["environment PERCEPTRON_FOO: there is no such setting"]
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(ConfigurationError, match=f"environment {name}\\)?: there is no such setting"):
+        load(None, {})
+
+
 def test_what_a_candidate_does_not_say_is_what_the_model_says_of_the_same_rule() -> None:
     Path("perceptron.toml").write_text(
         'topics = ["a"]\n[models.a]\neta = 2.0\nmargin = 1\ntie = "positive"\naverage = "recent"\nhalf_life = 9\n'
