@@ -170,7 +170,11 @@ class Settings(BaseSettings):
     def ignored(self) -> list[str]:
         """A line for each thing that is set and changes nothing: most often a misspelt name."""
         used = {*self.units, *self.topics, *(_matching(self.models, topic) for topic in self.topics)}
-        unused = [f"models.{name}: no topic uses it" for name in self.models if name not in used]
+        unused = [
+            f"models.{name}: no topic uses it: name it in topics, or take its table out"
+            for name in self.models
+            if name not in used
+        ]
         return unused + [
             f"environment {name}: there is no such setting"
             for name in _strange()

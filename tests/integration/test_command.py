@@ -83,14 +83,17 @@ def test_what_is_set_in_vain_is_said(kafka: Server, redis: Server, tmp_path: Pat
     checked = perceptron("check", *where, cwd=tmp_path, env=given)
     warned = [line for line in checked.stdout.splitlines() if line.startswith("warn")]
     assert warned == [
-        "warn  models.unused: no topic uses it",
+        "warn  models.unused: no topic uses it: name it in topics, or take its table out",
         "warn  environment PERCEPTRON_TOPIC: there is no such setting",
     ]
     shown = perceptron("config", "-t", "used-1", cwd=tmp_path, env=given)
     assert [f"warn  {line.removeprefix('perceptron: ')}" for line in shown.stderr.splitlines()] == warned
     ran = perceptron("run", *where, "-b", NOWHERE, "--fail-fast", "-p", "0", cwd=tmp_path, env=given)
     assert ran.returncode == 3
-    for said in ("models.unused: no topic uses it", "environment PERCEPTRON_TOPIC: there is no such setting"):
+    for said in (
+        "models.unused: no topic uses it: name it in topics",
+        "environment PERCEPTRON_TOPIC: there is no such setting",
+    ):
         assert ran.stderr.count(said) == 1
 
 
