@@ -97,5 +97,6 @@ def settings_of(ctx: typer.Context) -> "Settings":
 def one_topic(settings: "Settings") -> str:
     """The only topic of these settings; raises ConfigurationError where there is not one."""
     if len(settings.topics) != 1 or settings.patterns:
-        raise ConfigurationError("topics: name one topic with -t TOPIC")
+        known = f"; there are {', '.join(settings.topics)}" if settings.topics else ""
+        raise ConfigurationError(f"topics: name one topic with -t TOPIC{known}")
     return settings.topics[0]

@@ -52,6 +52,14 @@ def test_a_bad_setting_is_one_line_and_exit_2(arguments: list[str], part: str, t
     assert part in one_line(done.stderr)
 
 
+@pytest.mark.parametrize("command", [["inspect"], ["produce", "-"]])
+def test_where_one_topic_is_needed_those_that_there_are_are_said(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "perceptron.toml").write_text('topics = ["b", "a", "^c-"]\n')
+    done = perceptron(*command, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "topics: name one topic with -t TOPIC; there are b, a, ^c-" in one_line(done.stderr)
+
+
 def test_version_needs_no_command(tmp_path: Path) -> None:
     done = perceptron("--version", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__}\n", "")
