@@ -55,7 +55,9 @@ def reason(error: Exception, secured: bool, of: str = "") -> str:
         return "no answer in time" + (NO_TLS if plain else "")
     if any(isinstance(e, Silent) for e in chain):
         wanted = (
-            "wants a client certificate, set redis.ssl_certfile" if secured else "speaks TLS, redis.url is rediss://"
+            "wants a client certificate, set redis.ssl_certfile"
+            if secured
+            else "speaks TLS, redis.url is rediss://; if it is Kafka, another"
         )
         return f"the connection ended before anything was said: if it {wanted}"
     if isinstance(error, InvalidResponse):

@@ -153,7 +153,8 @@ class Connection(AIOKafkaConnection):
         if any(isinstance(e, asyncio.IncompleteReadError) and (e.expected or 0) >> 16 == TLS_ALERT for e in chain):
             return f"TLS: the listener speaks TLS: set kafka.security_protocol = {'SASL_SSL' if sasl else 'SSL'}"
         if isinstance(error, TimeoutError):
-            return "no answer in time"
+            silent = ": if it is Redis, kafka.bootstrap_servers is another" if self._step == "greeting" else ""
+            return f"no answer in time{silent}"
         if self._step == "connect" and isinstance(error, OSError):
             if tls and isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
                 meant = "SASL_PLAINTEXT" if sasl else "PLAINTEXT"

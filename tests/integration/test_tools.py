@@ -109,6 +109,14 @@ def test_check_says_a_line_for_each_thing(kafka: Server, redis: Server, topic: s
     assert done.stdout.count("Connection refused") == 2
 
 
+def test_check_says_where_one_server_is_taken_for_the_other(kafka: Server, redis: Server, tmp_path: Path) -> None:
+    done = perceptron("check", "-t", "x", "-b", redis.address, "--redis", f"redis://{kafka.address}/0", cwd=tmp_path)
+    assert done.returncode == 3
+    _, of_redis, of_kafka = done.stdout.splitlines()
+    assert of_redis.endswith("redis.url is rediss://; if it is Kafka, another")
+    assert of_kafka.endswith("no answer in time: if it is Redis, kafka.bootstrap_servers is another")
+
+
 async def test_dead_letters_are_listed_shown_and_sent_again_once(
     run: Run, kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
 ) -> None:
