@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -30,6 +31,8 @@ TOP = 10
 LABELS, OF_A_LABEL = 20, 3
 """So many labels at most, and the largest weights of each."""
 KAFKA_SECONDS = 3.0
+UNCUT = 10_000
+"""Characters of a line that goes to no terminal."""
 BAR_WIDTH = 30
 """Characters; even, so that zero is between two of them."""
 
@@ -69,7 +72,7 @@ def inspect_model(settings: Settings, name: str, *, bound: bool, as_json: bool) 
     if as_json:
         typer.echo(msgspec.json.encode(about))
         return
-    console = Console()
+    console = Console(width=None if Console().is_terminal or "COLUMNS" in os.environ else UNCUT)
     console.print(_facts(about))
     tables = _candidates(about), _partitions(about), _versions(about.versions), _weights(about), _labels(about)
     for table in tables:

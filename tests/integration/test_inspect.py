@@ -71,7 +71,10 @@ async def test_everything_is_shown_and_fits_80_columns(
     weights = sorted(zip(NAMES, WEIGHTS, strict=True), key=lambda pair: -abs(pair[1]))
     assert shown["largest_weights"] == [{"name": n, "weight": w} for n, w in weights]
 
-    done = perceptron(*command, "-b", kafka.address, cwd=tmp_path)
+    uncut = perceptron(*command, "-b", kafka.address, cwd=tmp_path).stdout.splitlines()
+    assert sum(NAMES[4] in line for line in uncut) == 1  # nobody's terminal is too narrow for it
+    assert max(map(len, uncut)) < 300
+    done = perceptron(*command, "-b", kafka.address, cwd=tmp_path, env={"COLUMNS": "80"})
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -191,7 +194,7 @@ async def test_labels_are_shown_with_what_is_found_of_them_and_their_weights(
     assert (shown["bias"], shown["largest_weights"]) == (None, [])
     assert [row["events"] for row in shown["labels"]] == [chosen.count(k) for k in range(count)]
 
-    done = perceptron(*command, cwd=tmp_path)
+    done = perceptron(*command, cwd=tmp_path, env={"COLUMNS": "80"})
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
