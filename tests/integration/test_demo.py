@@ -66,3 +66,22 @@ def test_ctrl_c_ends_the_demo_and_leaves_nothing_running(tmp_path: Path) -> None
     finally:
         demo.kill()
         demo.wait()
+
+
+def test_its_servers_alone_are_there_where_it_says_until_ctrl_c(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with out.open("wb") as o:
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "service", "demo", "--servers"],
+            stdout=o, stderr=subprocess.DEVNULL, cwd=tmp_path, env=clean_environment(),
+        )  # fmt: skip
+    try:
+        wait(lambda: out.read_text().count("\n") == 2, "both are there")
+        said = dict(re.findall(r"^export (\w+)=(\S+)$", out.read_text(), re.MULTILINE))
+        checked = perceptron("check", "-t", "x", cwd=tmp_path, env=said)
+        assert [line[:8] for line in checked.stdout.splitlines()[1:4]] == ["ok    Re", "ok    Ka", "ok    gr"]
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(30) == 0
+    finally:
+        demo.kill()
+        demo.wait()
