@@ -46,8 +46,9 @@ there is [the page at `/`](page.md).
 With `http.token_file` every request but `/livez` and `/readyz` needs the header `authorization: Bearer TOKEN`
 ([security.md](security.md#who-may-ask)). What features are stands in [events.md](events.md#over-http).
 
-An error is a problem document (RFC 9457) of the type `application/problem+json`. It never has what was sent. Beside
-what each route lists, any request may end with 500 (a defect; the log says why) or 503 (the service ends). A 503 has
+An error is a problem document (RFC 9457) of the type `application/problem+json`. Its `title` is what HTTP calls the
+`status`, and its `detail` says what is wrong, as in the tables here. It never has values that were sent. Beside what
+each route lists, any request may end with 500 (a defect; the log says why) or 503 (the service ends). A 503 has
 `retry-after`.
 """
 
@@ -333,7 +334,7 @@ def _route(route: Any) -> str:
                 said += "".join(block("An answer", one["value"]) for one in content["examples"].values())
             elif kind == "application/problem+json" and status != "default":
                 problems += ((status, name, one["value"]["detail"]) for name, one in content["examples"].items())
-    return said + table(("status", "problem", "for example"), problems)
+    return said + table(("status", "what is wrong", "`detail`, for example"), problems)
 
 
 def _shapes(shapes: Any) -> Iterator[str]:

@@ -22,7 +22,7 @@ Each model learns one Kafka topic and has its name. `POST /v1/models/{name}/pred
 event, with `instances` of many, or with whole records as `event` or `events`. An answer says the `version` of the
 snapshot that it stands on, and how many events it is `ahead` of that.
 
-Every error is a problem document (RFC 9457) whose `errors` name each member at fault. Nothing that was sent is echoed.
+Every error is a problem document (RFC 9457) whose `errors` name each member at fault. No value that was sent is echoed.
 With `http.token_file` each request needs the header `authorization: Bearer TOKEN`, but for `/livez` and `/readyz`.
 """
 TAGS = [
@@ -43,7 +43,7 @@ PROBLEMS = {
         422, "'candidat': there is no such parameter: perhaps candidate", Fault("?candidat", "unknown-parameter")
     ),
     "defect": problem(500, "the service failed on this request; its log says why"),
-    "nothing learned": problem(503, "the model has no snapshot yet"),
+    "no snapshot yet": problem(503, "the model has no snapshot yet"),
     "not ready": problem(503, "not every model can answer yet, or the service is shutting down"),
     "too busy": problem(503, "too many requests at a time"),
     "Redis away": problem(503, "the snapshot store does not answer"),

@@ -1,4 +1,4 @@
-"""Errors over HTTP, as RFC 9457 problem documents. What a client sent is never echoed."""
+"""Errors over HTTP, as RFC 9457 problem documents. No value that a client sent is echoed."""
 
 from http import HTTPStatus
 from typing import Annotated, Any

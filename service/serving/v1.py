@@ -84,14 +84,14 @@ class Versions(msgspec.Struct, forbid_unknown_fields=True):
     versions: list[Version]
 
 
-OF_A_MODEL = "token missing", "unknown model", "nothing learned"
+OF_A_MODEL = "token missing", "unknown model", "no snapshot yet"
 KEPT = *OF_A_MODEL, "too busy", "Redis away"
 LOOKED_AT = (
-    "token missing", "unknown model", "unknown candidate", "bad parameter", "unknown parameter", "nothing learned",
+    "token missing", "unknown model", "unknown candidate", "bad parameter", "unknown parameter", "no snapshot yet",
 )  # fmt: skip
 ASKED = (
     "token missing", "unknown model", "unknown candidate", "body too slow", "body too large", "not JSON", "bad body",
-    "bad parameter", "unknown parameter", "nothing learned", "too busy",
+    "bad parameter", "unknown parameter", "no snapshot yet", "too busy",
 )  # fmt: skip
 """What routes can end with: names of `openapi.PROBLEMS`, by status."""
 ANSWERS = One, Many, ModelList, Description, Candidates, Weights, Versions

@@ -43,7 +43,7 @@ HOW: dict[str, dict[str, Any]] = {
     "bad body": {"content": b'{"features": {"age": NaN}}'},
     "bad parameter": {"params": {"top": 0}},
     "unknown parameter": {"params": {"candidat": "logistic"}},
-    "nothing learned": {"name": "new"},
+    "no snapshot yet": {"name": "new"},
     "not ready": {"ready": False},
     "too busy": {"limits": LIMITS._replace(in_flight=0)},
     "Redis away": {},
