@@ -131,7 +131,8 @@ def install(
     ) -> Response:
         """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes.
 
-        `?candidate=NAME` has that one answer.
+        `?candidate=NAME` has that one answer. Before its first event a model answers as it begins, of `version` 1 and
+        `ahead` 0.
         """
         known.add(request.scope, (explain, top, candidate))
         return await predict(name, request.scope, request.receive, explain, top, candidate)

@@ -133,6 +133,13 @@ async def test_explain_adds_up_to_the_score(service: Running, topic: str) -> Non
     assert answer["unknown_features"] == 1
 
 
+def test_before_its_first_event_a_model_answers_as_it_begins(run: Run, topic: str) -> None:
+    service = run('[model]\ntie = "positive"\n').up()
+    answer = {"model": topic, "version": 1, "ahead": 0, "label": 1, "score": 0.0, "unknown_features": 1}
+    assert service.predict({"features": {"a": 1}}).json() == answer
+    assert service.model()["events"] == 0
+
+
 async def test_kept_versions_are_listed(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
     service = await asyncio.to_thread(run("[snapshots]\nkeep_every = 0.01\nkeep = 2\n").up)
     for i in range(4):
