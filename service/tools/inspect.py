@@ -72,7 +72,7 @@ def inspect_model(settings: Settings, name: str, *, bound: bool, as_json: bool) 
     if as_json:
         typer.echo(msgspec.json.encode(about))
         return
-    console = Console(width=None if Console().is_terminal or "COLUMNS" in os.environ else UNCUT)
+    console = Console(width=None if Console().is_terminal or os.environ.get("COLUMNS") else UNCUT)
     console.print(_facts(about))
     tables = _candidates(about), _partitions(about), _versions(about.versions), _weights(about), _labels(about)
     for table in tables:

@@ -71,7 +71,7 @@ async def test_everything_is_shown_and_fits_80_columns(
     weights = sorted(zip(NAMES, WEIGHTS, strict=True), key=lambda pair: -abs(pair[1]))
     assert shown["largest_weights"] == [{"name": n, "weight": w} for n, w in weights]
 
-    uncut = perceptron(*command, "-b", kafka.address, cwd=tmp_path).stdout.splitlines()
+    uncut = perceptron(*command, "-b", kafka.address, cwd=tmp_path, env={"COLUMNS": ""}).stdout.splitlines()
     assert sum(NAMES[4] in line for line in uncut) == 1  # nobody's terminal is too narrow for it
     assert max(map(len, uncut)) < 300
     done = perceptron(*command, "-b", kafka.address, cwd=tmp_path, env={"COLUMNS": "80"})
