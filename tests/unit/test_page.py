@@ -16,6 +16,7 @@ from service.monitoring.metrics import Metrics
 from service.serving.app import Limits, create_app
 from service.serving.models import Model, Models, given
 from service.serving.page import OPEN
+from service.serving.page.body import LATELY
 from service.serving.page.history import MOST, History, Point, Points
 from service.serving.tokens import Tokens
 from service.snapshots.store import RedisStore
@@ -98,6 +99,27 @@ async def test_the_body_has_what_the_page_shows() -> None:
     }
     assert accuracy == pytest.approx(now["model"]["accuracy"]["all"], abs=1e-5)
     assert 0 <= low <= accuracy <= high <= 1
+
+
+async def test_who_has_the_history_is_sent_the_newest_of_it() -> None:
+    model, begin = learned(event({"a": 1}, 1)), time.time()
+    assert model.answering is not None
+    history = History(Models([model]), lambda _: {})
+    for second in range(20):
+        model.answering.learner.apply(0, second + 1, [event({"a": 1}, 1)])
+        history.take(model, begin + second)
+    async with client(model, history=history) as http:
+
+        async def points(since: object) -> list[Any]:
+            now = (await http.get("/page/now", params={"model": "m", "since": str(since)})).raise_for_status().json()
+            return cast(list[Any], now["points"])
+
+        whole = await points("")
+        assert [one[1] for one in whole] == list(range(2, 22))
+        for since in (whole[-1][0], whole[-LATELY][0], "inf"):
+            assert await points(since) == whole[-LATELY:]
+        for since in (whole[-LATELY - 1][0], 0, "nan", "yesterday"):
+            assert await points(since) == whole
 
 
 async def test_a_plane_is_in_the_events_own_units_scaled_or_not() -> None:

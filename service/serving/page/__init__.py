@@ -4,9 +4,12 @@ So the files are open to all, and the body, like the rest of the service, is for
 """
 
 from pathlib import Path
+from urllib.parse import parse_qsl
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from service.serving.page.body import Body
 
@@ -37,13 +40,30 @@ def install(app: FastAPI, body: Body) -> None:
     for path, (name, kind) in _FILES.items():
         _serve(app, path, Response(Path(__file__).with_name(name).read_bytes(), headers=_HEADERS, media_type=kind))
 
-    @app.get("/page/now", include_in_schema=False)
-    async def now(request: Request, model: str | None = None) -> Response:
-        """What the page shows of a model, or of the first."""
-        plain, packed = await body.of(model)
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(packed, headers=_NOW | {"content-encoding": "gzip"}, media_type="application/json")
-        return Response(plain, headers=_NOW, media_type="application/json")
+    # First of all and not FastAPI's: most of a poll would be to find the route and to read two parameters.
+    app.router.routes.insert(0, Route("/page/now", _Now(body), methods=["GET"], include_in_schema=False))
+
+
+class _Now:
+    """What the page shows of a model, or of the first: of its history what is newer than `since`, or about that."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        plain, packed = await self._body.of(asked.get("model"), _seconds(asked.get("since", "")))
+        gzip = any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"])
+        body, headers = (packed, _NOW | {"content-encoding": "gzip"}) if gzip else (plain, _NOW)
+        await Response(body, headers=headers, media_type="application/json")(scope, receive, send)
+
+
+def _seconds(text: str) -> float:
+    """Since 1970; none where it says none."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
 
 
 def _serve(app: FastAPI, path: str, answer: Response) -> None:

@@ -25,6 +25,8 @@ from service.serving.report import Description, iso
 
 LEVEL = 1
 """Of packing: it takes a fifth of a millisecond."""
+LATELY = 5
+"""Points that are sent to who has those before them: `History` may still change the last, and a poll may be late."""
 MOST_MODELS = 1000
 MOST_LABELS = 12
 """Labels whose confusion is shown, and whose largest weights are."""
@@ -84,41 +86,47 @@ class Body:
 
     def __init__(self, models: Models, history: History, release: str) -> None:
         self._models, self._history, self._release = models, history, release
-        self._made: dict[str | None, tuple[float, asyncio.Future[tuple[bytes, bytes]]]] = {}
+        self._made: dict[tuple[str | None, bool], tuple[float, asyncio.Future[tuple[bytes, bytes]]]] = {}
         self._largest: dict[str, tuple[float, str | None, list[LargestWeights]]] = {}
 
-    async def of(self, name: str | None) -> tuple[bytes, bytes]:
-        """That of a model, or of the first, and the same packed by gzip; raises UnknownModel."""
+    async def of(self, name: str | None, since: float = 0.0) -> tuple[bytes, bytes]:
+        """That of a model, or of the first, and the same packed by gzip; raises UnknownModel.
+
+        The history is whole but for who has it up to a time, `since`, that is not long ago.
+        """
         if name is not None and self._models.get(name) is None:
             raise UnknownModel
-        at, made = self._made.get(name, (-math.inf, None))
+        asked = name if name is not None else next((model.name for model in self._models), None)
+        lately = self._history.of(asked).all[-LATELY:] if asked is not None else []
+        key = asked, not (lately and since >= lately[0].time)
+        at, made = self._made.get(key, (-math.inf, None))
         if made is None or time.monotonic() - at >= SECONDS:
-            made = asyncio.ensure_future(self._pack(name))
-            self._made[name] = time.monotonic(), made
+            made = asyncio.ensure_future(self._pack(*key))
+            self._made[key] = time.monotonic(), made
         return await asyncio.shield(made)  # others may wait for it
 
-    async def _pack(self, name: str | None) -> tuple[bytes, bytes]:
-        body = await self._make(name)
+    async def _pack(self, asked: str | None, whole: bool) -> tuple[bytes, bytes]:
+        body = await self._make(asked, whole)
         return body, gzip.compress(body, LEVEL, mtime=0)
 
-    async def _make(self, name: str | None) -> bytes:
-        names = [model.name for model in self._models]
-        asked = name if name is not None else names[0] if names else None
-        now = Now(release=self._release, time=round(time.time(), 1), models=names[:MOST_MODELS], asked=asked)
+    async def _make(self, asked: str | None, whole: bool) -> bytes:
+        names = [model.name for model in self._models][:MOST_MODELS]
+        now = Now(release=self._release, time=round(time.time(), 1), models=names, asked=asked)
         model = None if asked is None else self._models.get(asked)
         if model is None or model.answering is None:
             now.why_not = model.why_not if model else "the service has no model yet"
         else:
-            await self._fill(now, model, model.answering)
+            await self._fill(now, model, model.answering, whole)
         return msgspec.json.encode(now)
 
-    async def _fill(self, now: Now, model: Model, a: Answering) -> None:
+    async def _fill(self, now: Now, model: Model, a: Answering, whole: bool) -> None:
         learner, identity, points = a.learner, a.learner.identity, self._history.of(model.name)
         now.labels = [as_text(label) for label in identity.labels or (-1, 1)]
         now.model = _short(Description.of(model, a))
         now.answering, now.learner = answering(learner), a.head.writer.process
         now.kept = [(kept.version, iso(kept.saved_at)) for kept in a.head.kept]
-        now.rate, now.lag, now.points = points.rate, self._history.lag(model), _with_intervals(points.all)
+        now.rate, now.lag = points.rate, self._history.lag(model)
+        now.points = _with_intervals(points.all if whole else points.all[-LATELY:])
         now.set_aside, now.skipped = model.set_aside, learner.seen.skipped
         now.event = _event(learner)
         now.plane = _plane(learner, a.by(None)[1])
@@ -144,7 +152,8 @@ class Body:
 
 
 def _short(model: Description) -> Description:
-    """Without what would be large: the confusion of many labels, all but the most frequent of them."""
+    """Without what is not shown, or would be large: the confusion of many labels, all but the most frequent of them."""
+    model = msgspec.structs.replace(model, comparisons=[])
     if len(model.labels) <= MOST_LABELS:
         return model
     most = sorted(model.labels, key=lambda one: -one.events)[:MOST_LABELS]

@@ -280,7 +280,7 @@ function ask(url, options = {}) {
   return fetch(url, { ...options, headers, signal: AbortSignal.timeout(5000) });
 }
 
-/* A restart begins the history anew: what is known of before stays, as far as it is still true. */
+/* A poll has the newest of the history, and a restart begins it anew: what is known of before stays, if it is still true. */
 function remember(points, model) {
   const begin = points[0];
   if (!begin && state.of === model) return;
@@ -305,6 +305,7 @@ function show(now) {
     return say(`Just begun: ${now.why_not}.${old()}`);
   }
   state.now = now;
+  state.model ??= now.asked;
   part("models", [now.models, now.asked], () => {
     $("models").replaceChildren(...now.models.map((name) => h("option", { value: name }, name)));
     $("models").value = now.asked ?? "";
@@ -331,7 +332,9 @@ async function poll() {
   if (document.hidden || state.asking) return;
   state.asking = true;
   try {
-    const found = await ask(`/page/now${state.model === null ? "" : `?model=${encodeURIComponent(state.model)}`}`);
+    const asked = new URLSearchParams(state.model === null ? {} : { model: state.model });
+    if (state.of === state.model && state.points.length) asked.set("since", state.points.at(-1)[0]);
+    const found = await ask(`/page/now?${asked}`);
     $("access").hidden = found.status !== 401;
     if (found.ok) {
       show(await found.json());
