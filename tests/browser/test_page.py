@@ -119,6 +119,7 @@ async def test_it_shows_what_the_service_says_to_all_and_asks_it(
     await _draws_what_has_no_length(page)
     await _predicts_by_keyboard_alone(page, service)
     await _is_read_by_all(page, topic)
+    await _says_that_there_is_no_such_model(page, topic)
     await asyncio.to_thread(_is_followed, replica, service)
 
 
@@ -229,6 +230,17 @@ async def _is_read_by_all(page: Page, topic: str) -> None:
                 assert found.violations_count == 0, (model, width, scheme, found.generate_report())
                 assert await page.evaluate("document.documentElement.scrollWidth") <= width
     assert await page.locator("#plane .mark").count() == RECORDS
+
+
+async def _says_that_there_is_no_such_model(page: Page, topic: str) -> None:
+    """And shows the first; until one is chosen."""
+    await page.goto(f"{page.url.partition('?')[0]}?model=nope")
+    status = page.get_by_role("status").first
+    await expect(page.locator("#main")).to_be_visible()
+    await expect(status).to_have_text("There is no model “nope” here: the first is shown. ")
+    await expect(page.get_by_label("Model")).to_have_value(topic)
+    await page.get_by_label("Model").select_option(f"{topic}-plane")
+    await expect(status).to_be_empty()
 
 
 async def test_it_says_so_when_the_service_is_gone_and_goes_on_when_it_is_back(

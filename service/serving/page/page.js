@@ -5,7 +5,7 @@ import {
 
 const SECOND = 1000, MOST_POINTS = 1200, MOST_FIELDS = 40, TRAIL = 8;
 const $ = (id) => document.getElementById(id);
-const state = { now: null, points: [], since: 0, trail: [], drawn: {}, form: "", label: "", timer: 0, asking: false };
+const state = { now: null, points: [], since: 0, trail: [], drawn: {}, form: "", missing: "", timer: 0, asking: false };
 state.model = new URLSearchParams(location.search).get("model");
 
 /* Draws a part only where what it shows changed, so that a selection in it stays. */
@@ -313,7 +313,7 @@ function show(now) {
   $("footer").textContent = `Perceptron Service ${now.release}`;
   $("main").hidden = now.model === null;
   const model = now.model;
-  say(model ? "" : `Nothing to show yet: ${now.why_not}.`);
+  say(`${state.missing}${model ? "" : `Nothing to show yet: ${now.why_not}.`}`);
   $("state").textContent = !model ? "" : model.stopped ? `Learning stopped: ${model.stopped}` : model.learning_here ? "Learning here" : "Following another process";
   if (!model) return;
   state.since = Date.now();
@@ -342,6 +342,7 @@ async function poll() {
       $("main").hidden = true;
       say(sessionStorage.getItem("token") ? "The service does not accept this token." : "The service asks for a token. It is kept until this tab is closed.");
     } else if (found.status === 404) {
+      state.missing = `There is no model “${state.model}” here: the first is shown. `;
       state.model = null;
     } else say(`The service answers with an error (${found.status}). Trying again.`);
   } catch (error) {
@@ -354,7 +355,7 @@ async function poll() {
 }
 
 $("models").addEventListener("change", () => {
-  state.model = $("models").value;
+  [state.model, state.missing] = [$("models").value, ""];
   history.replaceState(null, "", `/?model=${encodeURIComponent(state.model)}`);
   poll();
 });
