@@ -233,8 +233,12 @@ async def _is_read_by_all(page: Page, topic: str) -> None:
 
 
 async def _says_that_there_is_no_such_model(page: Page, topic: str) -> None:
-    """And shows the first; until one is chosen."""
+    """And shows the first, until one is chosen; and before that it says that it waits."""
+    held = asyncio.get_running_loop().create_future()
+    await page.route("**/page/now*", lambda route: held.set_result(route), times=1)  # noqa: PLW0108 - it is marked
     await page.goto(f"{page.url.partition('?')[0]}?model=nope")
+    await expect(page.locator("#state")).to_have_text("Waiting for the first answer…")
+    await (await held).continue_()
     status = page.get_by_role("status").first
     await expect(page.locator("#main")).to_be_visible()
     await expect(status).to_have_text("There is no model “nope” here: the first is shown. ")

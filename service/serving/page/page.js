@@ -340,6 +340,7 @@ async function poll() {
       show(await found.json());
     } else if (found.status === 401) {
       $("main").hidden = true;
+      $("state").textContent = "";
       say(sessionStorage.getItem("token") ? "The service does not accept this token." : "The service asks for a token. It is kept until this tab is closed.");
     } else if (found.status === 404) {
       state.missing = `There is no model “${state.model}” here: the first is shown. `;
@@ -371,4 +372,5 @@ $("features").addEventListener("submit", predict);
 $("another").addEventListener("click", () => form(state.now, true));
 document.addEventListener("visibilitychange", poll);
 addEventListener("resize", draw);
+$("state").textContent = "Waiting for the first answer…";
 poll();
