@@ -28,6 +28,7 @@ token_file = "{tokens}"
 [models."{topic}"]
 average = "recent"
 candidates.logistic = {{ rule = "logistic-delta", eta = 0.1 }}
+event.without = ["at"]
 event.where = {{ "/kind" = "click" }}
 [models."{topic}-plane"]
 features = "positional"
@@ -49,7 +50,8 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 def _event(i: int) -> bytes:
-    features = {"age": i % 7, "user": {"name": HTML if i % 3 else "plain"}, "new": i % 2 == 0}
+    name = HTML if i % 3 else "plain"
+    features = {"at": i, "age": i % 7, "user": {"name": name}, "new": i % 2 == 0, "from": None, "tags": ["b", "a"]}
     return event(features, int(i % 7 > 3), kind="click")
 
 
@@ -191,19 +193,20 @@ async def _by_keyboard(page: Page, name: str, presses: int = 40) -> None:
 
 
 async def _predicts_by_keyboard_alone(page: Page, service: Running) -> None:
-    """To the form, through it and back; what it shows is the service's own answer."""
+    """To the form, through it and back; it asks with the whole event, and shows the service's own answer."""
     await page.evaluate("document.activeElement.blur()")
     await _by_keyboard(page, "To the prediction form")
     await page.keyboard.press("Enter")
     await _by_keyboard(page, "age", 2)
     await page.keyboard.type("5")
-    await page.keyboard.press("Enter")
+    async with page.expect_request("**/predict?explain=true") as asked:
+        await page.keyboard.press("Enter")
     await expect(page.locator("#answer")).to_contain_text("Predicted")
-    features = {
-        "age": float(await page.get_by_label("age", exact=True).input_value()),
-        "user": {"name": await page.get_by_label("user.name").input_value()},
-        "new": await page.get_by_role("combobox", name="new").input_value() == "true",
-    }
+    sent: Any = (await asked.value).post_data_json
+    features = sent["features"]
+    assert features == json.loads(_event(features["at"]))["features"] | {"age": 5}
+    labels = await page.locator("#fields label").all_inner_texts()
+    assert [label.strip() for label in labels] == ["age", "user.name", "new\ntrue\nfalse", "from", "tags"]
     answer = (
         service.http.post(f"/v1/models/{service.topic}/predict?explain=true", json={"features": features})
         .raise_for_status()

@@ -16,7 +16,7 @@ from service.monitoring.metrics import Metrics
 from service.serving.app import Limits, create_app
 from service.serving.models import Model, Models, given
 from service.serving.page import OPEN
-from service.serving.page.body import LATELY
+from service.serving.page.body import LATELY, MOST_FIELDS
 from service.serving.page.history import MOST, History, Point, Points
 from service.serving.tokens import Tokens
 from service.snapshots.store import RedisStore
@@ -157,6 +157,25 @@ async def test_the_form_has_the_features_of_a_record_of_any_form() -> None:
         (learned(), None),
     ):
         assert (await shown(model))["event"] == expected
+
+
+async def test_the_form_offers_what_the_model_reads_of_an_event() -> None:
+    """The event itself is whole: what else is in it, lists and nulls are sent as they came."""
+    features = {"at": "now", "user": {"id": 7, "age": 3, "from": None}, "tags": ["a", "b"], "odd": [1, 2], "e": [1, 2]}
+    every = ["at", "user.id", "user.age", "user.from", "tags", "odd", "e"]
+    for places, fields in (
+        (Places(), every),
+        (Places(without=("at", "*.id", "odd")), ["user.age", "user.from", "tags", "e"]),
+        (Places(only=("e.1", "user.*")), ["user.id", "user.age", "user.from", "e"]),
+    ):
+        now = await shown(learned(event(features, 1), event=places))
+        assert (list(map(".".join, now["fields"])), now["event"]) == (fields, features)
+    assert (await shown(learned(event({"a": "x", "b": 1}, 1), text="ignore")))["fields"] == [["b"]]
+    listed = await shown(learned(event([1, 2], 1), features="positional", dimension=2))
+    assert listed["fields"] == [["0"], ["1"]]
+    many = await shown(learned(event({f"n{i}": i for i in range(MOST_FIELDS + 1)}, 1)))
+    assert (many["fields"], len(many["event"])) == (None, MOST_FIELDS + 1)
+    assert (await shown(learned()))["fields"] is None
 
 
 async def test_many_labels_do_not_make_a_large_body() -> None:

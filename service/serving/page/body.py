@@ -4,7 +4,8 @@ import asyncio
 import gzip
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -13,10 +14,11 @@ import numpy as np
 from service.errors import Rejected, UnknownModel
 from service.learning.classifier import Classifier, largest
 from service.learning.confidence import intervals
+from service.learning.features import Flattener
 from service.learning.forms import Vector, doubles
 from service.learning.identity import as_text
 from service.learning.learner import Learner
-from service.learning.places import values_at
+from service.learning.places import Way, values_at
 from service.learning.seen import PLANE
 from service.learning.values import Members
 from service.serving.models import Answering, Model, Models
@@ -28,6 +30,7 @@ LEVEL = 1
 LATELY = 5
 """Points that are sent to who has those before them: `History` may still change the last, and a poll may be late."""
 MOST_MODELS = 1000
+MOST_FIELDS = 40
 MOST_LABELS = 12
 """Labels whose confusion is shown, and whose largest weights are."""
 LARGEST_WEIGHTS = 12
@@ -78,6 +81,8 @@ class Now(msgspec.Struct, kw_only=True):
     skipped: tuple[int, int] | None = None
     event: Any = None
     """The features of an event, as its record had them."""
+    fields: list[Way] | None = None
+    """Where in it the values are that the model reads, a list as one; None without an event, and of many."""
     plane: Plane | None = None
 
 
@@ -129,6 +134,9 @@ class Body:
         now.points = _with_intervals(points.all if whole else points.all[-LATELY:])
         now.set_aside, now.skipped = model.set_aside, learner.seen.skipped
         now.event = _event(learner)
+        if now.event is not None:
+            fields = list(islice(_fields(learner.flattener, now.event), MOST_FIELDS + 1))
+            now.fields = fields if len(fields) <= MOST_FIELDS else None
         now.plane = _plane(learner, a.by(None)[1])
         now.largest = await self._weights(model.name, *a.by(None))
 
@@ -184,6 +192,19 @@ def _event(learner: Learner) -> Any:
     except Rejected:
         return None
     return _plain(value)
+
+
+def _fields(flattener: Flattener, value: Any, path: Way = ()) -> Iterator[Way]:
+    """Where the values are that the model reads; what is null might be one."""
+    if isinstance(value, dict) or not path:
+        for name, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _fields(flattener, one, (*path, str(name)))
+        return
+    patterns, name = flattener.patterns, ".".join(path)
+    names = [name, *(f"{name}.{i}" for i in range(len(value)))] if isinstance(value, list) else [name]
+    ignored = isinstance(value, str) and flattener.identity.text == "ignore"
+    if not ignored and (patterns is None or (not patterns.out(name) and any(map(patterns.among, names)))):
+        yield path
 
 
 def _plain(value: Any) -> Any:

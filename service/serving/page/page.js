@@ -3,7 +3,7 @@ import {
   bars, boundary, chart, clipped, count, decimals, duration, facts, frame, h, number, percent, s, scales, short, span,
 } from "./chart.js";
 
-const SECOND = 1000, MOST_POINTS = 1200, MOST_FIELDS = 40, TRAIL = 8;
+const SECOND = 1000, MOST_POINTS = 1200, TRAIL = 8;
 const $ = (id) => document.getElementById(id);
 const state = { now: null, points: [], since: 0, trail: [], drawn: {}, form: "", missing: "", timer: 0, asking: false };
 state.model = new URLSearchParams(location.search).get("model");
@@ -208,46 +208,53 @@ function plane(now) {
 
 // --- The form
 
-function leaves(value, path = []) {
-  if (value === null || typeof value !== "object") return value === null ? [] : [[path, value]];
-  return Object.entries(value).flatMap(([name, one]) => leaves(one, [...path, name]));
+const within = (value, path) => path.reduce((at, name) => at[name], value);
+
+/* What a value is changed in: a null has no kind yet, and a list is its JSON. What is not changed is sent as it was. */
+function field(value) {
+  const found = typeof value === "boolean" ? h("select", {}, h("option", {}, "true"), h("option", {}, "false"))
+    : h("input", typeof value === "number" ? { type: "number", step: "any" } : { type: "text", placeholder: value === null ? "null" : "" });
+  found.value = value === null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
+  return found;
 }
 
 function form(now, anew = false) {
-  const features = now.event, known = features !== null, key = `${now.asked} ${known}`;
+  const known = now.event !== null, key = `${now.asked} ${known}`;
   if (state.form === key && !anew) return;
   state.form = key;
   const { dimension, features: mode } = now.model.identity;
   const guess = mode === "positional" ? Array(dimension).fill(0) : Object.fromEntries((now.largest[0]?.weights ?? []).map(([name]) => [name, 0]));
-  state.features = known ? features : guess;
-  const found = leaves(state.features), fields = $("fields");
-  $("ask-note").textContent = known ? "The features of an event that was learned here; change what you like. An empty number is left out."
+  state.features = known ? now.event : guess;
+  $("ask-note").textContent = known ? "The features of an event that was learned here; change what you like. An empty number is left out, and a list is JSON."
     : "This process has read no event yet: give the features as JSON.";
-  state.whole = !known || found.length > MOST_FIELDS;
-  if (state.whole) {
+  state.fields = now.fields?.map((path) => ({ path, was: within(state.features, path), field: field(within(state.features, path)) })) ?? null;
+  for (const one of state.fields ?? []) one.shown = one.field.value;
+  if (state.fields === null) {
     const text = h("textarea", { spellcheck: "false", id: "whole" });
     text.value = JSON.stringify(state.features, null, 1);
-    fields.replaceChildren(h("label", { class: "all" }, "Features as JSON", text));
-  } else {
-    fields.replaceChildren(...found.map(([path, value]) => {
-      const field = typeof value === "boolean" ? h("select", {}, h("option", {}, "true"), h("option", {}, "false"))
-        : h("input", typeof value === "number" ? { type: "number", step: "any" } : { type: "text" });
-      field.value = String(value);
-      return h("label", {}, path.join("."), field);
-    }));
-  }
+    $("fields").replaceChildren(h("label", { class: "all" }, "Features as JSON", text));
+  } else $("fields").replaceChildren(...state.fields.map((one) => h("label", {}, one.path.join("."), one.field)));
   $("answer").replaceChildren();
   $("contributions").replaceChildren();
 }
 
+/* What a value was changed into; of a null it may be of any kind. */
+function read(text, was) {
+  if (typeof was === "string") return text;
+  try {
+    return text === "" ? null : JSON.parse(text);
+  } catch (error) {
+    if (was !== null) throw error;
+    return text;
+  }
+}
+
 function entered() {
-  if (state.whole) return JSON.parse($("whole").value);
-  const features = structuredClone(state.features), fields = $("fields").querySelectorAll("input, select");
-  leaves(state.features).forEach(([path, was], i) => {
-    const text = fields[i].value, last = path.at(-1);
-    const value = typeof was === "string" ? text : text === "" ? null : JSON.parse(text);
-    path.slice(0, -1).reduce((at, name) => at[name], features)[last] = value;
-  });
+  if (state.fields === null) return JSON.parse($("whole").value);
+  const features = structuredClone(state.features);
+  for (const { path, was, field, shown } of state.fields) {
+    if (field.value !== shown) within(features, path.slice(0, -1))[path.at(-1)] = read(field.value, was);
+  }
   return features;
 }
 
