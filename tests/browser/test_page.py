@@ -169,15 +169,17 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
 
 
 async def _draws_what_has_no_length(page: Page) -> None:
-    """A line of one point, or of several at one place, as when all events came within a second."""
+    """Lines of one point, or of several at one place, as when all events came within a second; of others the rest."""
     drawn = await page.evaluate("""async () => {
-        const { chart, s } = await import("/page/chart.js"), svg = s("svg");
-        const lines = [[[5, 1]], [[5, 2], [5, 2]], [[4, null], [5, 3]], [[4, 1], [5, 2]]];
-        const named = lines.map((points) => ({ name: "x", kind: "main", points }));
-        chart(svg, { lines: named, yname: String, label: "" });
-        return ["circle.main", "path.main"].map((kind) => svg.querySelectorAll(kind).length);
+        const { chart, s } = await import("/page/chart.js");
+        const dots = [[[5, 1]], [[5, 2], [5, 2]], [[4, null], [5, 3]], [[3, 1], [4, null], [5, 3]]];
+        return [dots, [...dots, [[4, 1], [5, 2]]]].map((lines) => {
+            const svg = s("svg"), named = lines.map((points) => ({ name: "x", kind: "main", points }));
+            chart(svg, { lines: named, yname: String, label: "" });
+            return ["circle.main", "path.main", ".name"].map((kind) => svg.querySelectorAll(kind).length);
+        });
     }""")
-    assert drawn == [3, 1]
+    assert drawn == [[4, 0, 4], [0, 1, 1]]
 
 
 async def _by_keyboard(page: Page, name: str, presses: int = 40) -> None:

@@ -71,12 +71,16 @@ function path(points, at) {
   return d;
 }
 
-/* Draws `lines` of {name, kind, points}; `band` has [x, low, high]; `log` counts in decades; `time` has seconds ago.
+const hasLength = ({ points }) => points.some(([x, y], i) => i && y !== null && points[i - 1][1] !== null && points[i - 1][0] !== x);
+
+/* Draws `lines` of {name, kind, points}, as dots where none has a length, and else those that have; `band` has
+   [x, low, high]; `log` counts in decades; `time` has seconds ago.
    `room` is for names of so many characters, where another chart below it has the same x. */
 export function chart(svg, { lines, band = [], log = false, time = false, range = null, least = 0, room = 0, yname, label }) {
   const scaled = (v) => (v === null || v === undefined ? null : log ? Math.log10(Math.max(v, 1)) : v);
   const kept = lines.map((line) => ({ ...line, points: line.points.map(([x, y]) => [x, scaled(y)]) }));
-  const shown = kept.filter((line) => line.points.some(([, y]) => y !== null));
+  const known = kept.filter((line) => line.points.some(([, y]) => y !== null)), long = known.filter(hasLength);
+  const shown = long.length ? long : known;
   svg.setAttribute("aria-label", shown.length ? label : `${label} Nothing to draw yet.`);
   const xs = shown.flatMap((line) => line.points.map(([x]) => x));
   const ys = shown.flatMap((line) => line.points.map(([, y]) => y)).filter((y) => y !== null);
@@ -98,8 +102,7 @@ export function chart(svg, { lines, band = [], log = false, time = false, range 
   const ends = [];
   for (const line of shown) {
     const points = line.points.filter(([, y]) => y !== null), [u, v] = points.at(-1), kind = `line ${line.kind}`;
-    const long = points.some(([x]) => x !== u);
-    drawn.push(long ? s("path", { class: kind, d: path(line.points, at) }) : s("circle", { class: kind, cx: at.x(u), cy: at.y(v), r: 2 }));
+    drawn.push(long.length ? s("path", { class: kind, d: path(line.points, at) }) : s("circle", { class: kind, cx: at.x(u), cy: at.y(v), r: 2 }));
     ends.push({ name: clipped(line.name), y: at.y(v) });
   }
   ends.sort((a, b) => a.y - b.y);
