@@ -20,6 +20,7 @@ BEARER = "a-token-of-the-page-0123456789"
 HTML = "<img src=x onerror=alert(1)>"
 WIDTHS = (390, 1280)
 RECORDS = 120
+FIT = "all => all.every((one) => one.scrollWidth <= one.clientWidth)"
 expect.set_options(timeout=DEADLINE * 1000)
 
 SETTINGS = """
@@ -223,7 +224,7 @@ async def _predicts_by_keyboard_alone(page: Page, service: Running) -> None:
 
 
 async def _is_read_by_all(page: Page, topic: str) -> None:
-    """In light and dark, on a phone and a screen axe finds nothing and nothing is wider; also with the plane."""
+    """In light and dark, on a phone and a screen axe finds nothing and nothing is wider or cut; also with the plane."""
     for model in (topic, f"{topic}-plane"):
         await page.get_by_label("Model").select_option(model)
         await expect(page.locator("#plane-card")).to_be_visible(visible=model != topic)
@@ -234,6 +235,7 @@ async def _is_read_by_all(page: Page, topic: str) -> None:
                 found: Any = await Axe().run(page)
                 assert found.violations_count == 0, (model, width, scheme, found.generate_report())
                 assert await page.evaluate("document.documentElement.scrollWidth") <= width
+                assert await page.locator(".scroll").evaluate_all(FIT)
     assert await page.locator("#plane .mark").count() == RECORDS
 
 

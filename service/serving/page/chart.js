@@ -15,7 +15,7 @@ const few = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
 export const number = (n) => (n !== 0 && (Math.abs(n) >= 1e7 || Math.abs(n) < 1e-4) ? n.toExponential(2) : few.format(n));
 export const percent = (share, digits = 1) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)} %`);
-export const span = (a, b) => `${percent(a)} to ${percent(b)}`;
+export const span = (a, b) => `${(100 * a).toFixed(1)} to ${percent(b)}`;
 export function duration(seconds) {
   const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([size]) => seconds >= 2 * size) ?? [1, "s"];
   return `${Math.max(0, Math.floor(seconds / size))} ${unit}`;

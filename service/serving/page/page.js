@@ -69,13 +69,13 @@ function accuracy(now) {
   rows.sort((a, b) => (b[0] === now.answering) - (a[0] === now.answering));
   part("predictors", [rows, model.baseline, now.answering], () => $("predictors").replaceChildren(
     h("caption", { class: "unseen" }, "Accuracy of all that predict"),
-    h("thead", {}, h("tr", {}, ...["Predictor", "Recent", "All", "Interval (95 %)", "Beside the model"].map((head) => h("th", { scope: "col" }, head)))),
+    h("thead", {}, h("tr", {}, ...["Predictor", "Recent", "All (95 % interval)", "Beside the model"].map((head) => h("th", { scope: "col" }, head)))),
     h("tbody", {}, ...rows.filter(([, figures]) => figures).map(([one, figures, candidate]) => h("tr", {},
-      h("th", { scope: "row" }, name(one)), h("td", {}, percent(figures.recent)), h("td", {}, percent(figures.all)),
-      h("td", {}, figures.all_interval ? span(...figures.all_interval) : "–"),
+      h("th", { scope: "row" }, name(one)), h("td", {}, percent(figures.recent)),
+      h("td", {}, percent(figures.all), figures.all_interval ? h("small", {}, span(...figures.all_interval)) : null),
       h("td", {}, candidate ? candidate.diverged ?? verdict(candidate) : ""))),
     h("tr", {}, h("th", { scope: "row" }, "baseline"), h("td", {}, percent(model.baseline.recent)), h("td", {}, percent(model.baseline.all)),
-      h("td", {}, ""), h("td", {}, "always the most frequent label")))));
+      h("td", {}, "the most frequent label")))));
 }
 function verdict(candidate) {
   const against = candidate.against_the_model;
