@@ -120,6 +120,9 @@ async def test_who_has_the_history_is_sent_the_newest_of_it() -> None:
             assert await points(since) == whole[-LATELY:]
         for since in (whole[-LATELY - 1][0], 0, "nan", "yesterday"):
             assert await points(since) == whole
+        model.answering.learner.apply(0, 21, [event({"a": 1}, 1)])
+        history.take(model, begin + 20)  # which makes a new body, of whatever age the last is
+        assert [one[1] for one in await points(whole[-1][0])] == list(range(18, 23))
 
 
 async def test_a_plane_is_in_the_events_own_units_scaled_or_not() -> None:

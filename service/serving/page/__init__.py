@@ -23,7 +23,6 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",  # a newer release has others of the same names
 }
-_NOW = {"cache-control": "no-store", "vary": "accept-encoding"}
 _FILES = {
     "/": ("page.html", "text/html"),
     "/page/page.css": ("page.css", "text/css"),
@@ -54,8 +53,7 @@ class _Now:
         asked = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         plain, packed = await self._body.of(asked.get("model"), _seconds(asked.get("since", "")))
         gzip = any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"])
-        body, headers = (packed, _NOW | {"content-encoding": "gzip"}) if gzip else (plain, _NOW)
-        await Response(body, headers=headers, media_type="application/json")(scope, receive, send)
+        await (packed if gzip else plain)(scope, receive, send)
 
 
 def _seconds(text: str) -> float:

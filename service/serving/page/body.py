@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from fastapi.responses import Response
 
 from service.errors import Rejected, UnknownModel
 from service.learning.classifier import Classifier, largest
@@ -38,6 +39,11 @@ IN_THE_LOOP = 10_000
 """Weights of which the largest are found in a turn of the loop: of more a thread finds them."""
 A_SECOND = 100_000
 """Weights that are looked through in a second, so that a large model's are shown a little late."""
+
+
+Answers = tuple[Response, Response]
+"""The same, as it is and packed by gzip."""
+_HEADERS, _JSON = {"cache-control": "no-store", "vary": "accept-encoding"}, "application/json"
 
 
 class LargestWeights(msgspec.Struct):
@@ -91,11 +97,11 @@ class Body:
 
     def __init__(self, models: Models, history: History, release: str) -> None:
         self._models, self._history, self._release = models, history, release
-        self._made: dict[tuple[str | None, bool], tuple[float, asyncio.Future[tuple[bytes, bytes]]]] = {}
+        self._made: dict[tuple[str | None, bool], tuple[float, float, asyncio.Future[Answers]]] = {}
         self._largest: dict[str, tuple[float, str | None, list[LargestWeights]]] = {}
 
-    async def of(self, name: str | None, since: float = 0.0) -> tuple[bytes, bytes]:
-        """That of a model, or of the first, and the same packed by gzip; raises UnknownModel.
+    async def of(self, name: str | None, since: float = 0.0) -> Answers:
+        """That of a model, or of the first; raises UnknownModel.
 
         The history is whole but for who has it up to a time, `since`, that is not long ago.
         """
@@ -103,16 +109,17 @@ class Body:
             raise UnknownModel
         asked = name if name is not None else next((model.name for model in self._models), None)
         lately = self._history.of(asked).all[-LATELY:] if asked is not None else []
-        key = asked, not (lately and since >= lately[0].time)
-        at, made = self._made.get(key, (-math.inf, None))
-        if made is None or time.monotonic() - at >= SECONDS:
+        key, newest = (asked, not (lately and since >= lately[0].time)), lately[-1].time if lately else 0.0
+        at, of, made = self._made.get(key, (-math.inf, 0.0, None))
+        if made is None or of != newest or time.monotonic() - at >= SECONDS:
             made = asyncio.ensure_future(self._pack(*key))
-            self._made[key] = time.monotonic(), made
+            self._made[key] = time.monotonic(), newest, made
         return await asyncio.shield(made)  # others may wait for it
 
-    async def _pack(self, asked: str | None, whole: bool) -> tuple[bytes, bytes]:
+    async def _pack(self, asked: str | None, whole: bool) -> Answers:
         body = await self._make(asked, whole)
-        return body, gzip.compress(body, LEVEL, mtime=0)
+        packed, encoded = gzip.compress(body, LEVEL, mtime=0), _HEADERS | {"content-encoding": "gzip"}
+        return Response(body, 200, _HEADERS, _JSON), Response(packed, 200, encoded, _JSON)
 
     async def _make(self, asked: str | None, whole: bool) -> bytes:
         names = [model.name for model in self._models][:MOST_MODELS]

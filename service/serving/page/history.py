@@ -19,6 +19,9 @@ from service.serving.models import Model, Models
 MOST = 120
 """Points: then every second one is dropped, and the next are twice as far apart."""
 SECONDS = 1.0
+AFTER = 0.02
+"""A point is taken so late in a second. Pages ask a little later, all at once and for what is new: most of what a poll
+costs is to wake up for it."""
 RATE_SAMPLES = 6
 """The rate is of so many seconds, less one."""
 
@@ -94,7 +97,7 @@ class History:
             for model in list(self._models):
                 self.take(model, time.time())
                 await asyncio.sleep(0)  # a hundred of them take as long as ten predictions may
-            await asyncio.sleep(SECONDS)
+            await asyncio.sleep(SECONDS + AFTER - time.time() % SECONDS)
 
     def take(self, model: Model, now: float) -> None:
         """A point of a model, if it answers."""

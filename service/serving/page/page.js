@@ -3,7 +3,7 @@ import {
   bars, boundary, chart, clipped, count, decimals, duration, facts, frame, h, number, percent, s, scales, short, span,
 } from "./chart.js";
 
-const SECOND = 1000, MOST_POINTS = 1200, TRAIL = 8;
+const SECOND = 1000, AFTER = 100, MOST_POINTS = 1200, TRAIL = 8;
 const $ = (id) => document.getElementById(id);
 const state = { now: null, points: [], since: 0, trail: [], drawn: {}, form: "", missing: "", timer: 0, asking: false };
 state.model = new URLSearchParams(location.search).get("model");
@@ -359,7 +359,7 @@ async function poll() {
     $("state").textContent = "";
   }
   state.asking = false;
-  state.timer = setTimeout(poll, SECOND);
+  state.timer = setTimeout(poll, SECOND + AFTER - (Date.now() % SECOND)); // all pages at once: see history.py
 }
 
 $("models").addEventListener("change", () => {
