@@ -201,6 +201,20 @@ async def test_one_body_is_made_for_all_who_watch() -> None:
     assert int(packed.headers["content-length"]) < len(plain.content) / 2
 
 
+async def test_of_a_model_that_rests_one_body_is_made_in_five_seconds() -> None:
+    model, begin = learned(event({"a": 1}, 1)), time.time()
+    assert model.answering is not None
+    history, bodies = History(Models([model]), lambda _: {}), list[bytes]()
+    async with client(model, history=history) as http:
+        for second in range(4):
+            if second == 2:
+                model.answering.learner.apply(0, 1, [b"nothing"])
+            history.take(model, begin + second)
+            bodies.append((await http.get("/page/now")).content)
+    # The first has no rate yet.
+    assert bodies[0] != bodies[1] != bodies[2] == bodies[3]
+
+
 async def test_a_model_that_cannot_answer_yet_says_why_and_one_that_is_not_there_is_404() -> None:
     async with client(Model("later")) as http:
         now = (await http.get("/page/now")).json()

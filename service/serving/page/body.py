@@ -2,11 +2,10 @@
 
 import asyncio
 import gzip
-import math
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -30,6 +29,8 @@ LEVEL = 1
 """Of packing: it takes a fifth of a millisecond."""
 LATELY = 5
 """Points that are sent to who has those before them: `History` may still change the last, and a poll may be late."""
+RESTING = 5 * SECONDS
+"""So long one body is enough of a model of which nothing changes."""
 MOST_MODELS = 1000
 MOST_FIELDS = 40
 MOST_LABELS = 12
@@ -92,12 +93,20 @@ class Now(msgspec.Struct, kw_only=True):
     plane: Plane | None = None
 
 
+class _Made(NamedTuple):
+    at: float
+    newest: float
+    """The time of the newest point then."""
+    shown: object
+    answers: asyncio.Future[Answers]
+
+
 class Body:
     """The bodies of all models."""
 
     def __init__(self, models: Models, history: History, release: str) -> None:
         self._models, self._history, self._release = models, history, release
-        self._made: dict[tuple[str | None, bool], tuple[float, float, asyncio.Future[Answers]]] = {}
+        self._made: dict[tuple[str | None, bool], _Made] = {}
         self._largest: dict[str, tuple[float, str | None, list[LargestWeights]]] = {}
 
     async def of(self, name: str | None, since: float = 0.0) -> Answers:
@@ -110,11 +119,22 @@ class Body:
         asked = name if name is not None else next((model.name for model in self._models), None)
         lately = self._history.of(asked).all[-LATELY:] if asked is not None else []
         key, newest = (asked, not (lately and since >= lately[0].time)), lately[-1].time if lately else 0.0
-        at, of, made = self._made.get(key, (-math.inf, 0.0, None))
-        if made is None or of != newest or time.monotonic() - at >= SECONDS:
-            made = asyncio.ensure_future(self._pack(*key))
-            self._made[key] = time.monotonic(), newest, made
-        return await asyncio.shield(made)  # others may wait for it
+        made, now = self._made.get(key), time.monotonic()
+        if made is None or now - made.at >= SECONDS or made.newest != newest:
+            shown = self._shown(asked)
+            if made is None or now - made.at >= RESTING or made.shown != shown:
+                made = self._made[key] = _Made(now, newest, shown, asyncio.ensure_future(self._pack(*key)))
+        return await asyncio.shield(made.answers)  # others may wait for it
+
+    def _shown(self, asked: str | None) -> object:
+        """What changes with anything that is shown but the time; of a model that does not answer always another."""
+        model = None if asked is None else self._models.get(asked)
+        if model is None or model.answering is None:
+            return object()
+        a, counts, points = model.answering, model.answering.learner.counts, self._history.of(model.name)
+        read = counts.events, counts.skipped, sum(counts.rejected.values())
+        told = model.learning_here, model.stopped, model.unusable, len(list(self._models))
+        return a.digest, *read, points.rate, self._history.lag(model), *told
 
     async def _pack(self, asked: str | None, whole: bool) -> Answers:
         body = await self._make(asked, whole)
