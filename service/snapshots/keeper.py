@@ -163,7 +163,7 @@ class Keeper:
         self._stored = head.NOTHING
         self._doubtful: _Doubt | None = None
         self._next_save = 0.0
-        self._costs = [0.0, 0.0, 0.0]
+        self._costs = list[float]()
         self._failures, self._missed = 0, False
         self._last_kept = 0, 0.0
         """The last kept version, and when it was kept, on the clock that never goes back."""
@@ -220,9 +220,10 @@ class Keeper:
         if isinstance(saved, Saved):
             # A save that waited for a store that hung says nothing of what the next one will cost: the middle one of
             # the last three costs counts.
-            self._costs = [*self._costs[1:], saved.seconds]
+            self._costs = [*self._costs[-2:], saved.seconds]
+            cost = sorted(self._costs)[(len(self._costs) - 1) // 2]
             share = SHARE * max(1.0, self._together.models() / FEW)
-            pause = max(min(max(share * sorted(self._costs)[1], SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
+            pause = max(min(max(share * cost, SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
             self._next_save = self._clock.now() + pause
         return saved
 

@@ -203,7 +203,7 @@ MUTANTS = (
         f"{ALONE}::test_a_look_from_before_the_last_save_drops_nothing",
     ),
     Mutant(
-        "a save that waited for the store paces the next", KEEPER, "sorted(self._costs)[1]",
+        "a save that waited for the store paces the next", KEEPER, "sorted(self._costs)[(len(self._costs) - 1) // 2]",
         "saved.seconds", f"{PACE}::test_after_the_store_hung_saves_are_as_often_as_before",
     ),
     Mutant(
