@@ -163,7 +163,7 @@ class Keeper:
         self._stored = head.NOTHING
         self._doubtful: _Doubt | None = None
         self._next_save = 0.0
-        self._costs = list[float]()
+        self._cost = 0.0
         self._failures, self._missed = 0, False
         self._last_kept = 0, 0.0
         """The last kept version, and when it was kept, on the clock that never goes back."""
@@ -218,10 +218,9 @@ class Keeper:
         saved = await self._save(learner, fingerprints, source, started)
         self._failures, self._missed = 0, False
         if isinstance(saved, Saved):
-            # A save that waited for a store that hung says nothing of what the next one will cost: the middle one of
-            # the last three costs counts.
-            self._costs = [*self._costs[-2:], saved.seconds]
-            cost = sorted(self._costs)[(len(self._costs) - 1) // 2]
+            # A save that waited for a store that hung says nothing of what the next one will cost: the lesser of the
+            # last two costs counts.
+            cost, self._cost = min(saved.seconds, self._cost), saved.seconds
             share = SHARE * max(1.0, self._together.models() / FEW)
             pause = max(min(max(share * cost, SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
             self._next_save = self._clock.now() + pause

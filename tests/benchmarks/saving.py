@@ -17,7 +17,7 @@ from tests.benchmarks.start import COLUMNS, wide
 from tests.conftest import event
 
 ROUNDS = 3
-EVENTS = 400_000
+EVENTS = 2_000_000
 PER_EVENT = 20
 HOT = 3_000
 """Columns that change over and over: 35 kB, at 12 bytes a column in a snapshot."""

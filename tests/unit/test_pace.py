@@ -74,7 +74,7 @@ async def test_many_models_of_a_process_share_a_tenth_of_its_time(models: int, s
     store = Hanging(clock)
     k, learner = keeper(store, "t", clock, together=keepers.Together(lambda: models)), fresh()
     store.seconds = 0.01
-    for _ in range(2):  # the middle one of three costs counts
+    for _ in range(2):  # the lesser of two costs counts
         await save(k, learner)
         found = pause(k, learner, clock)
     assert found == pytest.approx(seconds, abs=0.02)
