@@ -16,8 +16,8 @@ from tests.benchmarks.figure import Figure
 from tests.benchmarks.start import COLUMNS, wide
 from tests.conftest import event
 
-ROUNDS = 3
-EVENTS = 2_000_000
+ROUNDS = 5
+EVENTS = 1_200_000
 PER_EVENT = 20
 HOT = 3_000
 """Columns that change over and over: 35 kB, at 12 bytes a column in a snapshot."""
