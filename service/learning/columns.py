@@ -7,7 +7,7 @@ the unknown; `explain` keeps their names.
 
 from array import array
 from collections.abc import Mapping, Sequence
-from itertools import chain, count, repeat
+from itertools import chain, count
 from typing import Any, NamedTuple, Protocol
 
 import mmh3
@@ -140,15 +140,16 @@ class Named:
 
     def _columns(self, features: Mapping[str, float]) -> list[int]:
         """Of each of these features; 0 where it has none."""
-        columns = [*map(self._asked.get, features, repeat(0))]
-        if 0 in columns:
-            columns = self.names.numbers_of([*features]).tolist()
-            if len(self._asked) > _ASKED:
-                self._asked = {}
-            self._asked.update((name, column) for name, column in zip(features, columns, strict=True) if column)
+        columns: list[int] = self.names.numbers_of([*features]).tolist()
+        if len(self._asked) > _ASKED:
+            self._asked = {}
+        self._asked.update((name, column) for name, column in zip(features, columns, strict=True) if column)
         return columns
 
     def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
+        asked: list[Any] = [*map(self._asked.get, features)]
+        if all(asked):
+            return [*zip(asked, features.values(), strict=True)], 0
         pairs = [pair for pair in zip(self._columns(features), features.values(), strict=True) if pair[0]]
         return pairs, len(features) - len(pairs)
 
