@@ -103,8 +103,9 @@ def fit(
     wanted = tool.Wanted(tolerance, max_passes, batch, trace)
     flags = {"rule": rule, "eta": eta, "tie": tie, "start": start}
     settings = settings_of(ctx)
-    own = tool.settings_of(settings, topic or model, {k: v for k, v in flags.items() if v is not None}, wanted)
-    source = tool.source_of(settings, own, file, topic, name=form, label=label, zero_based=zero_based)
+    one = topic[0] if topic else None
+    own = tool.settings_of(settings, one or model, {k: v for k, v in flags.items() if v is not None}, wanted)
+    source = tool.source_of(settings, own, file, one, name=form, label=label, zero_based=zero_based)
     raise typer.Exit(tool.fit(source, own, wanted, output, json))
 
 
@@ -132,7 +133,8 @@ def suggest(
     """Look at a topic or a file, and suggest settings with reasons: what it holds, the label, what learns it best."""
     from service.tools.suggest import suggest as look
 
-    look(settings_of(ctx), file, topic, form=form, label=label, count=count, output=output, yes=yes, as_json=json)
+    one = topic[0] if topic else None
+    look(settings_of(ctx), file, one, form=form, label=label, count=count, output=output, yes=yes, as_json=json)
 
 
 def predict(

@@ -21,6 +21,12 @@ def _known_topics(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in models if name.startswith(incomplete) and not name.startswith("^")]
 
 
+def _only_one(topics: list[str] | None) -> list[str] | None:
+    if len(topics or ()) > 1:
+        raise typer.BadParameter(f"one topic at a time, got {', '.join(topics or ())}")
+    return topics
+
+
 Config = Annotated[
     str | None, typer.Option("-c", "--config", metavar="FILE", help="Settings (default: perceptron.toml).")
 ]
@@ -29,15 +35,17 @@ Topics = Annotated[
     typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be given again.", autocompletion=_known_topics),
 ]
 Topic = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "-t",
         "--topic",
         metavar="TOPIC",
         help="The topic, where settings name several.",
         autocompletion=_known_topics,
+        callback=_only_one,
     ),
 ]
+"""At most one, in a list: of a plain option the last would win, whoever was meant."""
 Bootstrap = Annotated[str | None, typer.Option("-b", "--bootstrap-servers", metavar="HOST:PORT", help="Kafka.")]
 Group = Annotated[str | None, typer.Option("-g", "--group", help="Consumer group.")]
 RedisUrl = Annotated[
@@ -90,7 +98,7 @@ def settings_of(ctx: typer.Context) -> "Settings":
         if name in SETTINGS and value is not None and value != ():
             section, _, key = SETTINGS[name].rpartition(".")
             part = given.setdefault(section, {}) if section else given
-            part[key] = [value] if name == "topic" else list(value) if isinstance(value, tuple) else value
+            part[key] = list(value) if isinstance(value, tuple) else value
     return load(ctx.obj, given)
 
 

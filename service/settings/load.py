@@ -313,7 +313,7 @@ def _like(where: tuple[Any, ...]) -> str:
         of = fields[part].annotation if part in fields else ModelSettings  # by a model's, or a candidate's, name
         fields = getattr(of, "model_fields", fields)
     near = get_close_matches(str(where[-1]), fields, 1)
-    return f": perhaps {near[0]}" if near else ""
+    return f": perhaps {near[0]}" if near and near[0] != where[-1] else ""  # a candidate has not all that a model has
 
 
 def parse_start_at(text: str | None) -> str | dict[int, int] | None:

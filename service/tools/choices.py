@@ -175,7 +175,7 @@ def _id(sample: Sample, form: Form, members: dict[Way, Member], count: int) -> C
         mark = member.mark(count) if member and set(member.kinds) <= {"string", "number"} else None
         if member and mark and mark.name == "identifier":
             return Choice("event.id", pointer_of(form.features, member), f"{mark.name}: {mark.why}")
-    return Choice("event.id", False, "no member names a record")
+    return Choice("event.id", False, "no member is sure to name a record")
 
 
 def _positional(lists: Sequence[Any]) -> list[Choice]:

@@ -89,7 +89,8 @@ def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool
     if "runner_up" in prediction:
         typer.echo(f"\tahead of {prediction['runner_up']}:")
     for c in prediction["contributions"] if explain else ():
-        typer.echo(f"\t{c['product']:+g}\t{c['name']}\t{c['value']:g} x {c['weight']:g}")
+        met = f" (scaled {c['scaled']:g})" if c.get("scaled", c["value"]) != c["value"] else ""
+        typer.echo(f"\t{c['product']:+g}\t{c['name']}\t{c['value']:g}{met} x {c['weight']:g}")
 
 
 def _instance(value: Any) -> Any:

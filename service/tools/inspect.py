@@ -73,12 +73,15 @@ def inspect_model(settings: Settings, name: str, *, bound: bool, as_json: bool) 
         typer.echo(msgspec.json.encode(about))
         return
     console = Console(width=None if Console().is_terminal or os.environ.get("COLUMNS") else UNCUT)
-    console.print(_facts(about))
-    tables = _candidates(about), _partitions(about), _versions(about.versions), _weights(about), _labels(about)
-    for table in tables:
-        if table.row_count:
-            console.print()
-            console.print(table)
+    with console.capture() as printed:
+        console.print(_facts(about))
+        tables = _candidates(about), _partitions(about), _versions(about.versions), _weights(about), _labels(about)
+        for table in tables:
+            if table.row_count:
+                console.print()
+                console.print(table)
+    for line in printed.get().splitlines():
+        typer.echo(line.rstrip())  # a table is filled up to its longest line
 
 
 async def _about(settings: Settings, name: str, bound: bool) -> Inspection:

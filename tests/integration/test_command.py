@@ -31,6 +31,8 @@ NOWHERE = "127.0.0.1:1"
         (["run", "-t", "x", "--start-at", "noon"], "start_at: expected earliest"),
         (["-c", "missing.toml", "run", "-t", "x"], "missing.toml: no such file"),
         (["inspect"], "topics: name one topic with -t TOPIC"),
+        (["rollback", "--to", "1", "-t", "a", "-t", "b"], "one topic at a time, got a, b"),
+        (["fit", "-t", "a", "-t", "b"], "one topic at a time, got a, b"),
         (["produce", "missing.jsonl", "-t", "x"], "missing.jsonl: No such file or directory"),
         (["predict", "-", "-t", "x", "--url", "ftp://x"], "--url ftp://x: expected http://HOST:PORT"),
         (["learn"], "No such command 'learn'; see perceptron --help"),

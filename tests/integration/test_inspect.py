@@ -74,6 +74,7 @@ async def test_everything_is_shown_and_fits_80_columns(
     uncut = perceptron(*command, "-b", kafka.address, cwd=tmp_path, env={"COLUMNS": ""}).stdout.splitlines()
     assert sum(NAMES[4] in line for line in uncut) == 1  # nobody's terminal is too narrow for it
     assert max(map(len, uncut)) < 300
+    assert all(line == line.rstrip() for line in uncut)
     done = perceptron(*command, "-b", kafka.address, cwd=tmp_path, env={"COLUMNS": "80"})
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()

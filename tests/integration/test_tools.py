@@ -3,9 +3,11 @@
 import asyncio
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server, free_port
@@ -59,6 +61,23 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
     dead = perceptron("healthcheck", cwd=tmp_path, env={"PERCEPTRON_HTTP__PORT": str(free_port())})
     assert dead.returncode == 1
     assert dead.stderr.count("\n") == 1
+
+
+async def test_what_a_scaled_value_adds_is_shown_with_what_it_was_scaled_to(
+    run: Run, producer: AIOKafkaProducer, topic: str, tmp_path: Path
+) -> None:
+    service = await asyncio.to_thread(run('[model]\nscale = "standard"\n').up)
+    for a, label in ((1, 1), (4, 0), (2, 1), (9, 0)):
+        await producer.send_and_wait(topic, event({"a": a}, label))
+    await asyncio.to_thread(service.wait_for, 4)
+    command = ["predict", "-t", topic, "--url", f"http://127.0.0.1:{service.port}", "--explain"]
+    _, *terms = perceptron(*command, stdin=b'{"a": 7}', cwd=tmp_path).stdout.splitlines()
+    found = {name: (float(product), term) for _, product, name, term in (line.split("\t") for line in terms)}
+    product, term = found["a"]
+    value, scaled, weight = re.fullmatch(r"(\S+) \(scaled (\S+)\) x (\S+)", term).groups()  # type: ignore[union-attr]
+    assert value == "7"
+    assert float(scaled) * float(weight) == pytest.approx(product, rel=1e-4)
+    assert "scaled" not in found["bias"][1]
 
 
 async def test_predict_sends_the_token(run: Run, kafka: Server, topic: str, tmp_path: Path) -> None:
