@@ -155,10 +155,14 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
         return decide(s, self.tie == "positive")
 
     def differences(self, stored: "Identity") -> list[str]:
-        """One `name: stored -> ours` for each member that differs; the margins may be unset."""
+        """One `name: stored -> ours` for each member that differs, `event.name` within it; the margins may be unset."""
         # As JSON: Python takes true and 1 for equal, and they are different labels.
         ours, theirs = (
-            {k: msgspec.json.encode(v).decode() for k, v in msgspec.to_builtins(identity).items()}
+            {
+                ".".join(name): msgspec.json.encode(v).decode()
+                for member, own in msgspec.to_builtins(identity).items()
+                for *name, v in ([(member, k, v) for k, v in own.items()] if isinstance(own, dict) else [(member, own)])
+            }
             for identity in (self, stored)
         )
         every = {k: (theirs.get(k, "unset"), ours.get(k, "unset")) for k in ours | theirs}

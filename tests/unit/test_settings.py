@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from service.errors import ConfigurationError
-from service.learning.identity import Identity
+from service.learning.identity import Identity, Places
 from service.settings.load import load, model_settings, parse_start_at
 
 
@@ -227,6 +227,7 @@ def test_start_at(text: str | None, value: Any) -> None:
 def test_an_identity_sees_labels_that_python_takes_for_equal() -> None:
     numbers, booleans = Identity(labels=(0, 1)), Identity(labels=(False, True))
     assert booleans.differences(numbers) == ["labels: [0,1] -> [false,true]"]
+    assert Identity(event=Places(label="/x")).differences(Identity()) == ['event.label: "/label" -> "/x"']
     by_value = load(None, {"topics": ["a"], "model": {"labels": [0.0, 1.0]}}).models["a"].identity()
     assert by_value.differences(numbers) == []
 
