@@ -97,6 +97,11 @@ class Named:
     def __len__(self) -> int:
         return len(self.names) + 1
 
+    @property
+    def _room(self) -> int:
+        """So many names may come; given weights may have more than the cap."""
+        return max(0, self._cap - len(self.names))
+
     def place(self, events: Sequence[Mapping[str, float]]) -> Placed:
         names = [*chain.from_iterable(events)]
         values = [*chain.from_iterable(features.values() for features in events)]
@@ -116,7 +121,7 @@ class Named:
             return placed
         at = np.flatnonzero(columns == 0)
         slots = np.zeros(2 << len(at).bit_length(), np.uint64)
-        firsts = np.empty(min(len(at), self._cap - len(self.names)), np.int64)
+        firsts = np.empty(min(len(at), self._room), np.int64)
         new = -1 if unsure else number_each(*places, at, slots, firsts, len(self), columns)
         if new >= 0 and columns.all():
             return placed._replace(names=rows.names_of(firsts[:new]))
@@ -126,7 +131,7 @@ class Named:
         """With columns for features that the table has not, at these places with these names."""
         starts, columns, values, _, _, numbers = placed
         known = self.names.table.slotless
-        new = [*dict.fromkeys(name for name in names if name not in known)][: self._cap - len(self.names)]
+        new = [*dict.fromkeys(name for name in names if name not in known)][: self._room]
         given = dict(zip(new, count(len(self)), strict=False))
         columns[at] = [given.get(name) or known.get(name, 0) for name in names]
         ignored = list[tuple[int, str, float]]()

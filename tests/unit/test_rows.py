@@ -241,6 +241,15 @@ def test_names_that_find_no_slot_are_known_beside_the_table() -> None:
     assert (columns.names.table.slotless, columns.names.numbers_of(["a", "more39"]).tolist()) == ({}, [1, 42])
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_where_more_columns_are_given_than_may_come_a_new_name_gets_none(compiled: bool) -> None:
+    columns = columns_for(Identity(max_columns=2))
+    columns.extend(["a", "b", "c"])
+    decoder, values = Decoder(Identity(max_columns=2), columns), [b'{"features":{"d":1,"c":2,"e":3},"label":1}']
+    batch, _ = decoder.decode_rows(Joined.of(values)) if compiled else decoder.decode(values)
+    assert (batch.columns.tolist(), list(batch.names), batch.ignored) == ([3], [], [0, 0])
+
+
 def test_new_names_that_collide_are_numbered_all_the_same() -> None:
     """As many as the slots that are looked at, and one more, with one hash."""
     for many, expected in ((MOST_PROBES, MOST_PROBES), (MOST_PROBES + 1, -1)):
