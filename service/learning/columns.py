@@ -143,8 +143,8 @@ class Named:
             numbers = np.delete(numbers, without) if self._scaled else numbers
         return Placed(starts, columns, values, new, ignored, numbers)
 
-    def _columns(self, features: Mapping[str, float]) -> list[int]:
-        """Of each of these features; 0 where it has none."""
+    def _look_up(self, features: Mapping[str, float]) -> list[int]:
+        """The column of each of these features, 0 where it has none; those that have are at hand from now on."""
         columns: list[int] = self.names.numbers_of([*features]).tolist()
         if len(self._asked) > _ASKED:
             self._asked = {}
@@ -155,11 +155,11 @@ class Named:
         asked: list[Any] = [*map(self._asked.get, features)]
         if all(asked):
             return [*zip(asked, features.values(), strict=True)], 0
-        pairs = [pair for pair in zip(self._columns(features), features.values(), strict=True) if pair[0]]
+        pairs = [pair for pair in zip(self._look_up(features), features.values(), strict=True) if pair[0]]
         return pairs, len(features) - len(pairs)
 
     def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float, int]]:
-        known = zip(features, self._columns(features), features.values(), strict=True)
+        known = zip(features, self._look_up(features), features.values(), strict=True)
         return [(name, column, value, 1) for name, column, value in known if column]
 
     def name_of(self, column: int) -> str:
@@ -246,7 +246,8 @@ class Hashed(_Numbered):
             if self._scaled:
                 numbers.extend(_is_number(value) for _, value in pairs)
             starts.append(len(columns))
-        return _placed(starts, columns, values, numbers)
+        rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint64), np.frombuffer(values, np.float64)
+        return Placed(*rows, (), (), np.frombuffer(numbers, np.bool_))
 
     def place_rows(self, rows: Rows) -> Placed:
         if 2 * (longest := int(np.diff(rows.starts).max(initial=0))) > len(self._seen):
@@ -276,18 +277,6 @@ class Hashed(_Numbered):
     def column_of(self, name: str) -> int | None:
         """The column that a feature name hashes to."""
         return 1 + abs(mmh3.hash(name)) % self._count
-
-
-def _placed(
-    starts: "array[int]",
-    columns: "array[int]",
-    values: "array[float]",
-    numbers: "array[int]",
-    names: Sequence[str] = (),
-    ignored: Sequence[tuple[int, str, float]] = (),
-) -> Placed:
-    rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint64), np.frombuffer(values, np.float64)
-    return Placed(*rows, names, ignored, np.frombuffer(numbers, np.bool_))
 
 
 def _is_number(value: float) -> bool:

@@ -31,7 +31,7 @@ register_jitable(rules.decide)
 register_jitable(rules.logistic)
 register_jitable(rules.step)
 
-_NONE = np.zeros(1)
+_NO_REFERENCE = np.zeros(1)
 _NEAR = math.sqrt(MAX_SQUARED_NORM) / 2.0
 
 
@@ -230,7 +230,7 @@ def learn(
     else:
         done, reach = _learn(
             rule, identity.eta, identity.tie == "positive", identity.parameter, *identity.margins, *state,
-            _NONE if reference is None else reference, *events, batch.weights, *found, averaged, along, reach,
+            _NO_REFERENCE if reference is None else reference, *events, batch.weights, *found, averaged, along, reach,
         )  # fmt: skip
     truth = (batch.labels[:done] if classes else batch.labels[:done] > 0.0).astype(np.intp)
     figures = scores[:done], steps[:done], squared_norms[:done], truth, predicted[:done], averaged[:done], along[:done]

@@ -81,7 +81,7 @@ class Watch:
             own = given.vector if given.names is None else np.array([given.intercept, *self._parts(names)])
             self._begin_stretch(own[: len(w)], given.identity, given.vector, w, updates)
 
-    def make_room(self, count: int, names: Sequence[str] = ()) -> None:
+    def make_room(self, count: int, names: Sequence[str]) -> None:
         """Before events are learned: so many columns there are to be with the new ones of these names, the last."""
         if self.stretch is not None:
             self.stretch.make_room(count)
