@@ -6,7 +6,7 @@ waits longer than the slice that is running, and where nobody asks none is short
 
 import asyncio
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from service.streaming.learn import AIM_SECONDS
 
@@ -24,6 +24,9 @@ class SystemClock:
     def __init__(self) -> None:
         self.under_way: Collection[object] = ()
         """Requests."""
+        self.answered: Callable[[], int] = int
+        """How many, so far."""
+        self._seen = 0
         self._turn = asyncio.Lock()
         self._asked = -ASKED_SECONDS
 
@@ -42,6 +45,8 @@ class SystemClock:
             return
         async with self._turn:  # however many topics learn, predictions wait for a slice of one of them
             await asyncio.sleep(0)
+            if (answered := self.answered()) != self._seen:  # perhaps in a single turn, none of which is under way
+                self._seen, self._asked = answered, self.now()
             for _ in range(TURNS):
                 if not self.under_way:
                     break

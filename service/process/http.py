@@ -7,9 +7,10 @@ from service import __version__
 from service.errors import ConfigurationError, os_cause
 from service.monitoring.metrics import Metrics
 from service.serving.app import Limits, create_app
-from service.serving.connections import ConnectionLimits, Connections, Server
+from service.serving.connections import ConnectionLimits, Connections
 from service.serving.models import Models
 from service.serving.page.history import History
+from service.serving.server import Server
 from service.serving.tokens import Tokens
 from service.settings.load import Settings
 from service.snapshots.store import RedisStore
@@ -51,13 +52,14 @@ def server(
     """What serves these models, and at the end waits so long for requests in flight."""
     http = settings.http
     limits = Limits(http.max_body_bytes, http.max_instances, http.body_timeout, http.max_in_flight)
-    connections = Connections(
-        ConnectionLimits(http.max_connections, http.header_timeout, http.answer_timeout),
-        lambda cause: metrics.ended.labels(cause).inc(),
-        lambda: DESCRIPTORS + http.max_in_flight + MODEL_DESCRIPTORS * len(list(models)),
-    )
     files = http.token_file, http.metrics_token_file
     tokens, metrics_tokens = (Tokens(file, warn) if file else None for file in files)
     about = models, metrics, ready, stopping, store, limits
     app = create_app(*about, version=__version__, tokens=tokens, metrics_tokens=metrics_tokens, history=history)
+    connections = Connections(
+        ConnectionLimits(http.max_connections, http.header_timeout, http.answer_timeout),
+        lambda cause: metrics.ended.labels(cause).inc(),
+        lambda: DESCRIPTORS + http.max_in_flight + MODEL_DESCRIPTORS * len(list(models)),
+        app.state.direct,
+    )
     return Server(app, connections, answer_seconds, http.tls and http.tls.context(warn))

@@ -128,6 +128,7 @@ class Service:
             ANSWER_SECONDS, self._log.warning,
         )  # fmt: skip
         self._clock.under_way = server.server_state.tasks
+        self._clock.answered = lambda: server.server_state.total_requests
         host, port = listening.getsockname()[:2]
         self._log.info("listening", url=f"{settings.http.scheme}://{host}:{port}", release=__version__)
         failed: PerceptronError | None = None

@@ -3,6 +3,8 @@
 So are the page's files: a browser asks for them before it has one, and they hold nothing of any model.
 """
 
+from collections.abc import Iterable
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.serving import page, problems
@@ -21,15 +23,15 @@ class Access:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: D102
         if scope["type"] == "http" and scope["path"] not in OPEN:
             tokens = self._metrics if scope["path"] == METRICS else self._tokens
-            if tokens is not None and not tokens.accept(_given(scope)):
+            if tokens is not None and not tokens.accept(given(scope["headers"])):
                 said = "send a token, with the header authorization: Bearer TOKEN"
                 headers = {"www-authenticate": "Bearer"}
                 return await problems.response(401, said, headers=headers)(scope, receive, send)
         await self._app(scope, receive, send)
 
 
-def _given(scope: Scope) -> str:
+def given(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The token of a request; empty where there is none, or several."""
-    found = [value for name, value in scope["headers"] if name == b"authorization"]
+    found = [value for name, value in headers if name == b"authorization"]
     scheme, _, token = found[0].partition(b" ") if len(found) == 1 else (b"", b"", b"")
     return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from service.monitoring.metrics import Metrics
 from service.serving import openapi, page, pages, problems, v1
 from service.serving.access import Access
+from service.serving.direct import Direct
 from service.serving.edge import Edge, InFlight
 from service.serving.models import Models
 from service.serving.openapi import responses
@@ -20,7 +21,6 @@ from service.serving.page.body import Body
 from service.serving.page.history import History
 from service.serving.predictor import Predictor
 from service.serving.problems import Refusal
-from service.serving.short import Short
 from service.serving.tokens import Tokens
 from service.snapshots.store import RedisStore
 
@@ -61,7 +61,7 @@ def create_app(
 ) -> FastAPI:
     """The application over these models, and their `history`, if somebody takes it.
 
-    With `tokens` who asks needs one of them, but for probes.
+    With `tokens` who asks needs one of them, but for probes. `state.direct` is what answers predictions at once.
     """
     # Its own telemetry would look for somebody to tell at each request. An older release knows of none.
     telemetry = {"tracing": False, "metrics": False, "logs": False}
@@ -74,7 +74,10 @@ def create_app(
     pages.install(app)
     page.install(app, Body(models, history or History(models, lambda _: None), version))
     in_flight = InFlight(limits.in_flight, limits.body_bytes, limits.body_seconds)
-    short = v1.install(app, models, Predictor(models, metrics, limits.instances), store, in_flight)
+    predictor = Predictor(models, metrics, limits.instances)
+    direct = Direct(predictor, in_flight, metrics, stopping, tokens)
+    v1.install(app, models, predictor, store, in_flight, direct)
+    app.state.direct = direct
 
     @app.get("/livez", tags=["process"], responses=responses([Live]))
     async def live() -> Response:
@@ -96,7 +99,7 @@ def create_app(
     document = openapi.described(app.openapi(), [*v1.ANSWERS, Live, Ready])
     app.openapi = openapi.following(document, models, limits.instances)  # type: ignore[method-assign]
     # Not as FastAPI's own middleware: a prediction would go through all of it.
-    within: ASGIApp = Short(app.build_middleware_stack(), *short)
+    within: ASGIApp = app.build_middleware_stack()
     if tokens or metrics_tokens:
         within = Access(within, tokens, metrics_tokens)
     app.middleware_stack = Edge(within, metrics, stopping, in_flight)

@@ -4,24 +4,19 @@ A connection that is not being answered waits for its client: for the head of a 
 body (see `edge`), or for an answer to be read. Each wait has an end, and where connections are too many, those go first
 that waited longest. No task ever waits for a client to read: an answer goes to the transport whole, and a
 connection's next request is begun when the answer before has been read.
+
+A small request that `direct` can answer is held until it is whole, and answered with no task at all.
 """
 
-import asyncio
-import contextlib
-import functools
 import resource
-import socket
-import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, cast
 
-import uvicorn
-from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.serving import problems
+from service.serving.direct import MOST_BYTES, Asked, Direct
 from service.serving.edge import WHOLE
-from service.serving.encrypted import Encrypted
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_URL_BYTES = 32 << 10
@@ -31,18 +26,12 @@ MAX_PIPELINED = 32
 """Requests of one connection that came before their turn."""
 MAX_UNREAD_BYTES = 64 << 20
 """Of answers that nobody has read yet."""
+DIRECT = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\ncontent-type: application/json\r\n%b\r\n%b"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 MAX_JOINED_BYTES = 64 << 10
 """Of a body's first bytes that are copied behind the head."""
 LINGER_SECONDS = 1.0
 """For a client to read why it is refused, while what it still sends is thrown away."""
-HEADERS = [
-    ("x-content-type-options", "nosniff"),
-    ("cache-control", "no-store"),
-    ("referrer-policy", "no-referrer"),
-]
-"""Of every answer."""
-TLS_HEADERS = [("strict-transport-security", "max-age=31536000")]
 
 
 class ConnectionLimits(NamedTuple):
@@ -56,9 +45,15 @@ class ConnectionLimits(NamedTuple):
 class Connections:
     """All connections, whoever was answered longest ago first."""
 
-    def __init__(self, limits: ConnectionLimits, ended: Callable[[str], None], needed: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        ended: Callable[[str], None],
+        needed: Callable[[], int],
+        direct: Direct | None = None,
+    ) -> None:
         """`ended` hears the cause of each end that is ours; `needed` says how many descriptors to keep free."""
-        self.limits, self.ended = limits, ended
+        self.limits, self.ended, self.direct = limits, ended, direct
         self._needed = needed
         self._all: dict[Connection, None] = {}
         self._unread: dict[Connection, None] = {}
@@ -170,16 +165,20 @@ class Connection(HttpToolsProtocol):
         self._refused = False
         self._unread = False
         self._next: tuple[RequestResponseCycle, Any] | None = None
+        self._direct = connections.direct
+        self._asked: Asked | None = None  # of a request that is held
+        self._held = b""  # of its body
+        self._answered = False  # one, of what came last
 
     @property
     def idle(self) -> bool:
         """Whether no request is under way, beyond its head."""
-        return self.cycle is None or self.cycle.response_complete
+        return not self._asked and (self.cycle is None or self.cycle.response_complete)
 
     @property
     def keeps_us_waiting(self) -> bool:
         """Whether its request waits for the client, and not for us."""
-        return not self.idle and (self.cycle.more_body or self._unread)
+        return bool(self._asked) or (not self.idle and (self.cycle.more_body or self._unread))
 
     def end(self, cause: str) -> None:
         """End it now, whatever is under way."""
@@ -192,7 +191,6 @@ class Connection(HttpToolsProtocol):
         self._others.ended(cause)
         self._refused = True
         self.pipeline.clear()
-        self._unset_keepalive_if_required()
         if self.idle:
             retry = {"retry-after": "1"} if status == 503 else {}
             problem = problems.response(status, detail, headers={"connection": "close", **retry})
@@ -204,6 +202,7 @@ class Connection(HttpToolsProtocol):
 
     def check(self) -> None:
         """End it if it has kept us waiting for too long."""
+        self._hand_on()  # it is slow
         waited, limits = self.loop.time() - self._since, self._others.limits
         if self._unread or self.transport.is_closing():
             if waited > limits.answer_seconds:
@@ -222,13 +221,14 @@ class Connection(HttpToolsProtocol):
         self._others.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+        self._hand_on()
         super().connection_lost(exc)
         self._others.remove(self)
 
     def data_received(self, data: bytes) -> None:  # noqa: D102
         if self._refused:
             return
-        self._went_on = False
+        self._went_on = self._answered = False
         super().data_received(data)
         # Of a header whose end has not come the parser tells nothing, and keeps all.
         self._more = 0 if self._went_on else self._more + len(data)
@@ -252,6 +252,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:  # noqa: D102
         self._went_on, self._head_bytes = True, 1  # not 0: a head is under way
+        if self.idle:
+            self._since = self.loop.time()
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop("pipelined", 503, "too many requests at a time on this connection")
         super().on_message_begin()
@@ -271,9 +273,23 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:  # noqa: D102
         self._went_on = True
-        super().on_body(body)
+        if self._asked:
+            self._held += body
+            if len(self._held) > MOST_BYTES:
+                self._hand_on()
+        else:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:  # noqa: D102
+        if self._asked and self._direct:
+            said = self._direct.answer(self._asked, self.headers, self._held)
+            if said is not None:
+                self._asked, self._held, self._answered = None, b"", True
+                every = self._others.headers(self.server_state.default_headers)
+                self.transport.write(DIRECT % (len(said), every, said))
+                self.on_response_complete()
+                return
+            self._hand_on()
         super().on_message_complete()
         cast(Any, self.cycle.scope)[WHOLE] = True
 
@@ -285,7 +301,26 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:  # noqa: D102
         self._head_bytes = 0
-        super().on_headers_complete()
+        if self._direct and (asked := self._direct.known(self.url)) and self._is_plain():
+            self._asked = asked
+        else:
+            super().on_headers_complete()
+
+    def _is_plain(self) -> bool:
+        """Whether a request has its turn, and wants nothing but an answer. No more than one of what came at a time."""
+        parser, not_now = self.parser, self.expect_100_continue or self._unread or self._answered
+        return (
+            self.idle and not not_now and parser.get_method() == b"POST" and parser.get_http_version() == "1.1"
+            and parser.should_keep_alive()
+        )  # fmt: skip
+
+    def _hand_on(self) -> None:
+        """Give the request that is held to its route, with what of its body is there."""
+        if self._asked:
+            held, self._asked, self._held = self._held, None, b""
+            super().on_headers_complete()
+            if held:
+                super().on_body(held)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if cycle.scope["method"] != "HEAD":  # whose answer is a head alone
@@ -296,60 +331,22 @@ class Connection(HttpToolsProtocol):
         else:
             super()._start_asgi_task(cycle, app)
 
-    def on_response_complete(self) -> None:  # noqa: D102
+    def on_response_complete(self) -> None:
+        """As uvicorn, without its timer for who asks no more: `check` sees that, and a timer a request is not cheap."""
         self._since = self.loop.time()
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
         self._others.answered(self)
+
+    def shutdown(self) -> None:
+        """A request that has begun is answered."""
+        self._hand_on()
+        super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
         """The parser has stopped."""
         del msg
         self.refuse(*self._why)
-
-
-class Server(uvicorn.Server):
-    """uvicorn with these connections, and without its signal handlers: it would end before the last save."""
-
-    def __init__(
-        self, app: ASGIApp, connections: Connections, stop_seconds: int, tls: ssl.SSLContext | None = None
-    ) -> None:
-        """`stop_seconds` are for requests in flight, after `should_exit`. With `tls` it speaks nothing else."""
-        plain = functools.partial(Connection, connections)
-        super().__init__(
-            uvicorn.Config(
-                cast(Any, app),
-                http=cast(Any, plain if tls is None else lambda **of_uvicorn: Encrypted(plain(**of_uvicorn), tls)),
-                headers=HEADERS + (TLS_HEADERS if tls else []),
-                ws="none",
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                proxy_headers=False,  # of who asks and by which scheme nothing is made
-                timeout_graceful_shutdown=stop_seconds,
-            )
-        )
-        self._connections, self._stop_seconds = connections, stop_seconds
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Requests under way have their time, then clients have theirs, and uvicorn is left nothing to cut off."""
-        loop = asyncio.get_running_loop()
-        for share in (0.75, 0.8, 0.85):  # Redis' client can take the first cancellation for its own
-            loop.call_later(share * self._stop_seconds, lambda: [task.cancel() for task in self.server_state.tasks])
-        loop.call_later(0.9 * self._stop_seconds, self._abort)
-        await super().shutdown(sockets)
-
-    def _abort(self) -> None:
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
-
-    async def on_tick(self, counter: int) -> bool:
-        """Ten times a second."""
-        if counter % 10 == 0:
-            self._connections.sweep()
-        return await super().on_tick(counter)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the process."""
-        yield

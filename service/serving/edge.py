@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -56,10 +56,14 @@ class InFlight:
         self._arriving: dict[_Body, None] = {}
         self._held = 0  # bytes of all bodies, arriving or being answered
 
+    @property
+    def full(self) -> bool:
+        """Whether there is no place for one more request."""
+        return not self._places
+
     async def read(self, scope: Scope, receive: Receive) -> bytes:
         """A request's body, counted as it streams in, and a place for the request; raises Refusal."""
-        media = _media(scope)
-        if media != "application/json" and not media.endswith("+json"):
+        if not is_json(scope["headers"]):
             raise Refusal(415, "send the body as JSON, with the header content-type: application/json")
         parts: list[bytes] = []
         body, more = _Body(), True
@@ -113,7 +117,7 @@ class InFlight:
 
     def take(self, scope: Scope, body_bytes: int = 0) -> None:
         """A place for a request, until the request is `done`; raises Refusal where all are taken."""
-        if not self._places:
+        if self.full:
             raise Refusal(503, "too many requests at a time")
         self._places -= 1
         self._held += body_bytes
@@ -164,10 +168,10 @@ class Edge:
             self._timed[key].observe(time.perf_counter() - started)
 
 
-def _media(scope: Scope) -> str:
-    """The media type of a body: JSON, where it is not said."""
-    for name, value in scope["headers"]:
+def is_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a body is said to be JSON, by the first that says it, or nothing is said of it."""
+    for name, value in headers:
         if name == b"content-type":
-            media: str = value.decode("latin-1")
-            return media.partition(";")[0].strip().lower()
-    return "application/json"
+            media = value.partition(b";")[0].strip().lower()
+            return media == b"application/json" or media.endswith(b"+json")
+    return True

@@ -138,8 +138,7 @@ class Predictor:
         self._models, self._metrics, self._max_instances = models, metrics, max_instances
         # More threads at a time would only take the interpreter from the loop, and memory.
         self._beside = asyncio.Semaphore(1)
-        # To look one up in the metrics takes longer.
-        self._counted: dict[tuple[str, type, Any], prometheus_client.Counter] = {}
+        self._counted: dict[tuple[str, type, Any], prometheus_client.Counter] = {}  # to look one up there takes longer
 
     def answering(self, name: str) -> Answering:
         """What answers for a model; raises UnknownModel, and Unanswerable also where it diverged."""
@@ -151,31 +150,31 @@ class Predictor:
     async def predict(
         self, name: str, body: bytes, explain: bool, top: int = TOP, candidate: str | None = None
     ) -> One | Many:
-        """The answer to a request, of classes with the `top` scores.
+        """The answer to a request, of classes with the `top` scores; raises Rejected, and as `answering` and `by`."""
+        if len(body) <= LARGE and (small := self.at_once(name, body, explain, top, candidate)):
+            return small
+        async with self._beside:
+            return self._said(name, *await self._answer_large(name, candidate, body, explain, top))
 
-        Raises Rejected, and as `answering` and `Answering.by`.
-        """
+    def at_once(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> One | Many | None:
+        """As `predict`, for a body of LARGE bytes at most; None where the answer would take too long for a turn."""
         a = self.answering(name)
         who, by = a.by(candidate)
-        learner, large = a.learner, len(body) > LARGE
-        if not large:
-            instances, form = requests.read(body, learner.flattener, self._max_instances)
-            large = (explain or len(instances) > 1) and _is_large(learner, instances, explain)
-        if large:
-            async with self._beside:
-                a, who, ahead, made = await self._answer_large(name, candidate, body, explain, top)
-        else:
-            # One state answers, as there is no turn of the loop.
-            _check_scores(by, len(instances), top)
-            if explain:
-                _check_explained(instances)
-            answers = [answer(learner, by, features, explain, top) for features in instances]
-            _check_finite(answers, form)
-            made, ahead = Answers(answers, form, _counted(answers)), a.ahead
-        # Of many labels there would be as many series.
-        few = a.learner.identity.classes <= MAX_LABELS
+        instances, form = requests.read(body, a.learner.flattener, self._max_instances)
+        if (explain or len(instances) > 1) and _is_large(a.learner, instances, explain):
+            return None
+        # One state answers, as there is no turn of the loop.
+        _check_scores(by, len(instances), top)
+        if explain:
+            _check_explained(instances)
+        answers = [answer(a.learner, by, features, explain, top) for features in instances]
+        _check_finite(answers, form)
+        return self._said(name, a, who, a.ahead, Answers(answers, form, _counted(answers)))
+
+    def _said(self, name: str, a: Answering, who: str | None, ahead: int, made: Answers) -> One | Many:
+        """The answer, counted: by label where there are few, as there would be as many series."""
         for label, n in made.labels.items():
-            self._count(name, label if few else "", n)
+            self._count(name, label if a.learner.identity.classes <= MAX_LABELS else "", n)
         answered_by = UNSET if who is None else who
         if made.form in MANY:
             return Many(name, a.head.version, ahead, made.predictions, answered_by)

@@ -13,21 +13,19 @@ import numpy as np
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from fastapi.routing import APIRoute
 from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
-from starlette.types import Receive, Scope
 
 from service.errors import DependencyError, Rejected, SnapshotDamaged
 from service.learning.classifier import Classifier, largest
 from service.learning.identity import MAX_CLASSES, Identity, listed
+from service.serving.direct import Asked, Direct
 from service.serving.edge import InFlight
 from service.serving.models import Models
 from service.serving.openapi import PREDICT, responses
 from service.serving.predictor import TOP, Many, One, Predictor
 from service.serving.problems import Refusal
 from service.serving.report import Beside, Description, Name, Summary, Version
-from service.serving.short import AnswersOne, Known
 from service.snapshots import codec
 from service.snapshots.store import RedisStore
 
@@ -113,10 +111,9 @@ KNOWN_ALONE = [Depends(_no_other_parameter)]
 
 
 def install(
-    app: FastAPI, models: Models, predictor: Predictor, store: RedisStore, in_flight: InFlight
-) -> tuple[APIRoute, AnswersOne, Known]:
-    """Give `app` the routes of this protocol; returns what the short way to the one that predicts needs."""
-    known = Known()
+    app: FastAPI, models: Models, predictor: Predictor, store: RedisStore, in_flight: InFlight, direct: Direct
+) -> None:
+    """Give `app` the routes of this protocol; `direct` hears by what addresses predictions are asked for."""
     shown_at_a_time = asyncio.Semaphore(2)  # pages of weights, which others that wait need not hold
 
     @app.post(PREDICT, tags=["predictions"], responses=responses([One, Many], *ASKED), dependencies=KNOWN_ALONE)
@@ -134,14 +131,10 @@ def install(
         `?candidate=NAME` has that one answer. Before its first event a model answers as it begins, of `version` 1 and
         `ahead` 0.
         """
-        known.add(request.scope, (explain, top, candidate))
-        return await predict(name, request.scope, request.receive, explain, top, candidate)
-
-    async def predict(
-        name: str, scope: Scope, receive: Receive, explain: bool, top: int, candidate: str | None
-    ) -> Response:
         predictor.answering(name).by(candidate)  # before a body is waited for
-        return encoded(await predictor.predict(name, await in_flight.read(scope, receive), explain, top, candidate))
+        direct.add(request.scope["raw_path"], request.scope["query_string"], Asked(name, explain, top, candidate))
+        body = await in_flight.read(request.scope, request.receive)
+        return encoded(await predictor.predict(name, body, explain, top, candidate))
 
     @app.get("/v1/models", tags=["models"], responses=responses([ModelList], "token missing"))
     async def list_models() -> Response:
@@ -210,9 +203,6 @@ def install(
         except DependencyError:
             raise Refusal(503, "the snapshot store does not answer") from None
         return encoded(Versions([Version.of(*version) for version in kept]))
-
-    (route,) = [route for route in app.routes if isinstance(route, APIRoute) and route.path == PREDICT]
-    return route, predict, known
 
 
 class Answer(Response):

@@ -1,14 +1,22 @@
 """The fuzzer of events finds nothing, and finds what is put there for it. EVENTS=1000000 for a long run."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
 from service.learning import events, features, places, values
-from service.learning.events import REASONS, Decoder
+from service.learning.events import REASONS, Decoder, read_by
 from service.learning.scanner import scan
 from service.learning.values import UNSURE
 from tests.fuzz.events import fuzz
+
+
+@pytest.fixture(autouse=True)
+def reading() -> Iterator[None]:
+    """Which reader a stream was read by is forgotten: tests that come after in this process have their own."""
+    yield
+    read_by(compiled=False)
 
 
 @pytest.mark.long

@@ -62,3 +62,7 @@ async def test_slices_are_short_while_requests_come(monkeypatch: pytest.MonkeyPa
     now = ours.now()
     monkeypatch.setattr(ours, "now", lambda: now + clock.ASKED_SECONDS)
     assert ours.slice_seconds == LONG
+    ours.under_way, answered = (), [1]
+    ours.answered = answered.pop  # one since the last turn, in a turn
+    await ours.sleep(0)
+    assert ours.slice_seconds == SHORT

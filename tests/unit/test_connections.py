@@ -12,7 +12,8 @@ import pytest
 from uvicorn.protocols.http import flow_control, httptools_impl
 
 from service.credentials.tls import Tls
-from service.serving.connections import MAX_JOINED_BYTES, ConnectionLimits, Connections, Server, _Joined
+from service.serving.connections import MAX_JOINED_BYTES, ConnectionLimits, Connections, _Joined
+from service.serving.server import Server
 from tests.certificates import Certificates
 
 
