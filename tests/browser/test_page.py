@@ -119,6 +119,7 @@ async def test_it_shows_what_the_service_says_to_all_and_asks_it(
     replica = run(SETTINGS.format(tokens=tmp_path / "tokens", topic=topic), "--no-learn", create=False)
     await _until(page, RECORDS)
     await _shows_what_the_service_says(page, service)
+    await _says_why_the_bound_is_the_updates(page, service)
     await _draws_what_has_no_length(page)
     await _predicts_by_keyboard_alone(page, service)
     await _is_read_by_all(page, topic)
@@ -167,6 +168,18 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
     await expect(accuracy.locator("path.band")).to_have_count(0)
     await page.get_by_label("Of all events").check()
     await expect(accuracy.locator("path.band")).to_have_count(1)
+
+
+async def _says_why_the_bound_is_the_updates(page: Page, service: Running) -> None:
+    """As right after a kept version."""
+    note, why = page.locator("#mistakes-note"), "counts anew from each kept version"
+    await expect(note).not_to_contain_text(why)
+    now: Any = service.http.get("/page/now", params={"model": service.topic}).raise_for_status().json()
+    kept = now | {"model": now["model"] | {"bound": now["model"]["updates"]}}
+    await page.route("**/page/now*", lambda route: route.fulfill(json=kept))
+    await expect(note).to_contain_text(why)
+    await page.unroute("**/page/now*")
+    await expect(note).not_to_contain_text(why)
 
 
 async def _draws_what_has_no_length(page: Page) -> None:

@@ -30,6 +30,8 @@ function tiles(now) {
   ]);
 }
 
+const ANEW = " The bound counts anew from each kept version: the updates until then, and the most that can have come since.";
+
 function mistakes(now) {
   const of = (i) => state.points.map((point) => [point[1], point[i]]), model = now.model;
   const log = $("log").checked;
@@ -39,7 +41,7 @@ function mistakes(now) {
     label: `${count(model.mistakes)} mistakes after ${count(model.events)} events; the bound is ${count(model.bound)}.`,
   });
   $("mistakes-note").textContent = model.bound === null ? `No bound: ${model.bound_reason}.`
-    : `The perceptron theorem allows ${count(model.bound)} updates at most; there were ${count(model.updates)}.`;
+    : `The perceptron theorem allows ${count(model.bound)} updates at most; there were ${count(model.updates)}.${model.updates && model.updates === model.bound ? ANEW : ""}`;
 }
 
 function named(now) {
