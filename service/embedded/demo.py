@@ -85,8 +85,10 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
             services = [stack.enter_context(_Service(settings)) for _ in range(2)]
             status.update("starting the service (the first time it compiles its kernels)")
             _wait(lambda: all(service.get("/readyz") for service in services), "both processes are ready")
-        say(f"[bold]the page: {services[0].url}/[/]; of the second process: {services[1].url}/")
-        say(f"Kafka on {broker.address}, Valkey on {store.address}, and perceptron run, twice: one learns")
+        # Each address with a space or nothing behind it, so that it can be clicked and copied.
+        say(f"[bold]the page: {services[0].url}/[/]")
+        say(f"the page of the second process: {services[1].url}/")
+        say(f"perceptron run, twice: one learns; with Kafka on {broker.address} and Valkey on {store.address}")
         fold = learner_of(tomllib.loads(settings.read_text())["models"][TOPIC])
         fold.begin({0: 0})
         fold.reconcile()
@@ -329,7 +331,7 @@ def _table(state: Any) -> Table:
 def _invite(console: Console, url: str, standby: str, settings: Path) -> None:
     module = Path(sys.argv[0]).name == "__main__.py"
     command = f"{shlex.quote(sys.executable)} -m service" if module else shlex.quote(os.path.relpath(sys.argv[0]))
-    where = f"Serving on {url}/, which learns now and saw it all, and on {standby}/, until Ctrl-C."
+    where = f"Serving until Ctrl-C, on {url}/ which learns now and saw it all, and on {standby}/"
     console.print(f"\n{where}\nIn another terminal, produce one event:\n", highlight=False, soft_wrap=True)
     visit = _first()
     # Plain print: these are for copying, and must not be wrapped.

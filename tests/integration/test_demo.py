@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> None:
     done = perceptron("demo", "--exit", "--events", "8000", "--rate", "8000", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "the page: http://127.0.0.1:" in done.stderr.splitlines()[0]
+    assert re.search(r"^ *\d+\.\d s the page: http://127\.0\.0\.1:\d+/\n", done.stderr)
     found = re.search(r"3,200 events, ([\d,]+) mistakes <= ([\d,]+).*\n.* a sale begins", done.stderr)
     assert found, done.stderr
     separated, bound = (int(n.replace(",", "")) for n in found.groups())
@@ -58,6 +58,8 @@ def test_ctrl_c_ends_the_demo_and_leaves_nothing_running(tmp_path: Path) -> None
                 ["bash", "-c", command], capture_output=True, text=True, check=True, cwd=Path.cwd(), env=os.environ
             )
         assert '"model":"demo"' in done.stdout
+        assert len(re.findall(r"http://[\d.:]+/(?:\s|$)", err.read_text())) == 4
+        assert not re.search(r"http://[\d.:]+/\S", err.read_text()), "each address can be copied with a click"
         children = psutil.Process(demo.pid).children(recursive=True)
         assert len(children) >= 3
         demo.send_signal(signal.SIGINT)
