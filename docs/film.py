@@ -17,6 +17,20 @@ from playwright.async_api import Page, ViewportSize, async_playwright
 FOLDER = Path(__file__).parent
 SIZE = ViewportSize(width=1100, height=990)
 EVERY_SECONDS, SHOWN_MS, LAST_MS = 2.5, 700, 3000
+SETTLED_SECONDS = 1.5
+"""So long the page may take to show what was learned."""
+END = "nothing lost"
+"""What the demo says in the end. Then it serves on, so that the last picture too is of a service that answers."""
+
+
+async def told(said: asyncio.StreamReader) -> str:
+    """What it says until then."""
+    lines = list[str]()
+    async for line in said:
+        lines.append(line.decode())
+        if END in lines[-1]:
+            break
+    return "".join(lines)
 
 
 async def look(pages: dict[str, Page], films: dict[str, list[Image.Image]]) -> None:
@@ -28,19 +42,19 @@ async def look(pages: dict[str, Page], films: dict[str, list[Image.Image]]) -> N
 async def film() -> None:
     """Write both, unless the demo fails."""
     demo = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "service", "demo", "--exit", stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", "service", "demo", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
     said = cast(asyncio.StreamReader, demo.stderr)
     try:
         first = (await said.readline()).decode()
-        found = re.search(r"the page: (\S+?/);", first)
+        found = re.search(r"the page: (\S+)", first)
         if found is None:
             sys.exit(first)
-        rest = asyncio.create_task(said.read())
+        rest = asyncio.create_task(told(said))
         films = await watched(found[1], rest)
-        print(first + (await rest).decode())
-        if failed := await demo.wait():
-            sys.exit(failed)
+        print(first + rest.result())
+        if END not in rest.result():
+            sys.exit("the demo failed")
     finally:
         if demo.returncode is None:
             demo.terminate()  # it stops its servers
@@ -51,7 +65,7 @@ async def film() -> None:
         pictures[0].save(file, save_all=True, append_images=pictures[1:], duration=shown, loop=0, quality=60, method=6)
 
 
-async def watched(url: str, show: asyncio.Task[bytes]) -> dict[str, list[Image.Image]]:
+async def watched(url: str, show: asyncio.Task[str]) -> dict[str, list[Image.Image]]:
     """The pictures of the page until the show is over, by colour scheme."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
@@ -64,6 +78,8 @@ async def watched(url: str, show: asyncio.Task[bytes]) -> dict[str, list[Image.I
         while not show.done():
             await look(pages, films)
             await asyncio.wait([show], timeout=EVERY_SECONDS)
+        await asyncio.sleep(SETTLED_SECONDS)
+        await look(pages, films)
         await browser.close()
     return films
 
