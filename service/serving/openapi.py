@@ -38,7 +38,7 @@ PROBLEMS = {
     "body too large": problem(413, f"the body is larger than {16 << 20} bytes"),
     "not JSON": problem(415, "send the body as JSON, with the header content-type: application/json"),
     "bad body": problem(422, 'feature "age" is not a finite number', Fault("/features/age", "not-finite")),
-    "bad parameter": problem(422, "'top': Input should be greater than or equal to 1", Fault("?top", "out-of-range")),
+    "bad parameter": problem(422, "?top= must be at least 1, got less", Fault("?top", "out-of-range")),
     "unknown parameter": problem(
         422, "'candidat': there is no such parameter: perhaps candidate", Fault("?candidat", "unknown-parameter")
     ),

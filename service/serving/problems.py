@@ -55,6 +55,16 @@ ANSWERED = Refusal, UnknownModel, UnknownCandidate, Unanswerable, Rejected
 """What is raised for a request that is not answered as it asks: the problem is said by `answer_to`."""
 
 
+_EXPECTED = {
+    "bool_parsing": "true or false, got {got}",
+    "int_parsing": "a whole number, got {got}",
+    "int_parsing_size": "a whole number, got one of too many digits",
+    "greater_than_equal": "at least {ge}, got less",
+    "less_than_equal": "at most {le}, got more",
+}
+"""What a parameter must be, by pydantic's type of error."""
+
+
 def answer_to(error: Exception) -> Response:
     """The problem document of an error of these."""
     if isinstance(error, Rejected):
@@ -83,7 +93,11 @@ def install(app: FastAPI) -> None:
         where = first["loc"][-1]
         reasons = {"greater": "out-of-range", "less": "out-of-range", "extra": "unknown-parameter"}
         reason = reasons.get(first["type"].partition("_")[0], "wrong-type")
-        return response(422, f"'{where}': {first['msg']}", Fault(f"?{where}", reason))
+        detail = f"'{where}': {first['msg']}"
+        if expected := _EXPECTED.get(first["type"]):
+            got = "something else" if first["input"] else "nothing"
+            detail = f"?{where}= must be {expected.format_map(first.get('ctx', {}) | {'got': got})}"
+        return response(422, detail, Fault(f"?{where}", reason))
 
     @app.exception_handler(HTTPException)
     async def _http(_request: Request, error: HTTPException) -> Response:

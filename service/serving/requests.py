@@ -29,6 +29,7 @@ LARGEST_PIECE = 1 << 20
 """Bytes of one instance, and of all that is not in a list of them; more where a record of the model may have more."""
 MOST_VALUES = 100_000
 """Commas in such a piece; more where an event of the model may have more features."""
+_NAMES = ", ".join(f"'{name}'" for name in (*ONE, *MANY))
 _LIST = re.compile(rb"[ \t\n\r]*\[(.*)\][ \t\n\r]*", re.DOTALL)
 _UNSET = msgspec.UNSET
 _F = TypeVar("_F")
@@ -83,8 +84,7 @@ def _look(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[F
     """What `read` gives, by every rule; raises Rejected with the first that is broken."""
     members = given(body, (*ONE, *MANY))
     if len(members) != 1:
-        names = ", ".join(f"'{name}'" for name in (*ONE, *MANY))
-        raise Rejected("missing-field", f"expected {'exactly ' if members else ''}one of {names}", "/features")
+        raise Rejected("missing-field", f"expected {'exactly ' if members else ''}one of {_NAMES}", "/features")
     ((name, member),) = members.items()
     if name in ONE:
         one = _one(body, name, flattener, "", member)
@@ -163,3 +163,13 @@ def _at(rejected: Rejected, name: str, first: int) -> Rejected:
         return Rejected(rejected.reason, detail, rejected.pointer)
     _, _, index, *rest = rejected.pointer.split("/")
     return Rejected(rejected.reason, rejected.detail, "/".join(("", name, str(int(index) + first), *rest)))
+
+
+def of_body(rejected: Rejected, body: bytes) -> Rejected:
+    """Why a request is rejected; of a body that is no JSON, in words that say so, where readers' own do not."""
+    if rejected.reason != "not-json" or rejected.detail.startswith("nested"):
+        return rejected
+    if not body.strip(WHITE):
+        return Rejected("not-json", f"the body is empty; expected an object with one of {_NAMES}")
+    why = rejected.detail.removeprefix("JSON is malformed: ").replace("Input data was truncated", "it ends too early")
+    return Rejected("not-json", f"the body is not JSON: {why[0].lower()}{why[1:]}", rejected.pointer)

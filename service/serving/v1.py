@@ -26,6 +26,7 @@ from service.serving.openapi import PREDICT, responses
 from service.serving.predictor import TOP, Many, One, Predictor
 from service.serving.problems import Refusal
 from service.serving.report import Beside, Description, Name, Summary, Version
+from service.serving.requests import of_body
 from service.snapshots import codec
 from service.snapshots.store import RedisStore
 
@@ -134,7 +135,10 @@ def install(
         predictor.answering(name).by(candidate)  # before a body is waited for
         direct.add(request.scope["raw_path"], request.scope["query_string"], Asked(name, explain, top, candidate))
         body = await in_flight.read(request.scope, request.receive)
-        return encoded(await predictor.predict(name, body, explain, top, candidate))
+        try:
+            return encoded(await predictor.predict(name, body, explain, top, candidate))
+        except Rejected as rejected:
+            raise of_body(rejected, body) from None
 
     @app.get("/v1/models", tags=["models"], responses=responses([ModelList], "token missing"))
     async def list_models() -> Response:
