@@ -121,6 +121,7 @@ async def test_it_shows_what_the_service_says_to_all_and_asks_it(
     await _shows_what_the_service_says(page, service)
     await _says_why_the_bound_is_the_updates(page, service)
     await _draws_what_has_no_length(page)
+    await _cuts_names_behind_separators(page)
     await _predicts_by_keyboard_alone(page, service)
     await _is_read_by_all(page, topic)
     await _says_that_there_is_no_such_model(page, topic)
@@ -173,13 +174,15 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
 async def _says_why_the_bound_is_the_updates(page: Page, service: Running) -> None:
     """As right after a kept version."""
     note, why = page.locator("#mistakes-note"), "counts anew from each kept version"
-    await expect(note).not_to_contain_text(why)
     now: Any = service.http.get("/page/now", params={"model": service.topic}).raise_for_status().json()
-    kept = now | {"model": now["model"] | {"bound": now["model"]["updates"]}}
-    await page.route("**/page/now*", lambda route: route.fulfill(json=kept))
+    updates = now["model"]["updates"]
+    answer = now | {"model": now["model"] | {"bound": updates}}
+    await page.route("**/page/now*", lambda route: route.fulfill(json=answer))
     await expect(note).to_contain_text(why)
-    await page.unroute("**/page/now*")
+    answer["model"]["bound"] += 1
+    await expect(note).to_contain_text(f"allows {updates + 1} updates")
     await expect(note).not_to_contain_text(why)
+    await page.unroute("**/page/now*")
 
 
 async def _draws_what_has_no_length(page: Page) -> None:
@@ -194,6 +197,16 @@ async def _draws_what_has_no_length(page: Page) -> None:
         });
     }""")
     assert drawn == [[4, 0, 4], [0, 1, 1]]
+
+
+async def _cuts_names_behind_separators(page: Page) -> None:
+    """Where a line is too short for one; a number stays whole."""
+    cut = await page.evaluate("""async () => {
+        const { bars } = await import("/page/chart.js");
+        const rows = [{ name: "user.tag_1=http://x/y = -0.3", value: 1, text: "1" }];
+        return bars(rows, "", []).querySelector("tbody th").innerHTML;
+    }""")
+    assert cut == "user.<wbr>tag_1=<wbr>http://<wbr>x/<wbr>y =<wbr> -0.3"
 
 
 async def _by_keyboard(page: Page, name: str, presses: int = 40) -> None:

@@ -20,6 +20,8 @@ export function duration(seconds) {
   const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([size]) => seconds >= 2 * size) ?? [1, "s"];
   return `${Math.max(0, Math.floor(seconds / size))} ${unit}`;
 }
+/* A name as text that is cut behind a separator first, where it has to be; a number is not. */
+export const cut = (name) => name.split(/(?<=[/._=:?&-])(?![/._=:?&\d-])/).flatMap((piece, i) => (i ? [h("wbr"), piece] : [piece]));
 export const clipped = (text, most = 22) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 // --- Charts: lines with their names at their ends
@@ -121,7 +123,7 @@ export function bars(rows, caption, heads) {
       const bar = s("svg", { "aria-hidden": "true" },
         s("rect", { class: `bar ${row.value < 0 ? "minus" : "plus"}`, x: `${x}%`, width: `${size}%`, y: "15%", height: "70%" }),
         s("line", { class: "zero", x1: "50%", x2: "50%", y1: 0, y2: "100%" }));
-      return h("tr", {}, h("th", { scope: "row" }, row.name), h("td", {}, bar), h("td", { class: "number" }, row.text));
+      return h("tr", {}, h("th", { scope: "row" }, ...cut(row.name)), h("td", {}, bar), h("td", { class: "number" }, row.text));
     })));
 }
 

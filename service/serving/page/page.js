@@ -1,6 +1,6 @@
 // Asks for one body a second and draws it. Whatever comes from data goes into the page as text, never as markup.
 import {
-  bars, boundary, chart, clipped, count, decimals, duration, facts, frame, h, number, percent, s, scales, short, span,
+  bars, boundary, chart, clipped, count, cut, decimals, duration, facts, frame, h, number, percent, s, scales, short, span,
 } from "./chart.js";
 
 const SECOND = 1000, AFTER = 100, MOST_POINTS = 1200, TRAIL = 8;
@@ -235,7 +235,7 @@ function form(now, anew = false) {
     const text = h("textarea", { spellcheck: "false", id: "whole" });
     text.value = JSON.stringify(state.features, null, 1);
     $("fields").replaceChildren(h("label", { class: "all" }, "Features as JSON", text));
-  } else $("fields").replaceChildren(...state.fields.map((one) => h("label", {}, one.path.join("."), one.field)));
+  } else $("fields").replaceChildren(...state.fields.map((one) => h("label", {}, ...cut(one.path.join(".")), one.field)));
   $("answer").replaceChildren();
   $("contributions").replaceChildren();
 }
