@@ -17,7 +17,7 @@ from playwright.async_api import Page, ViewportSize, async_playwright
 FOLDER = Path(__file__).parent
 SIZE = ViewportSize(width=1100, height=990)
 EVERY_SECONDS, SHOWN_MS, LAST_MS = 2.5, 700, 3000
-SETTLED_SECONDS = 1.5
+SETTLED_SECONDS = 3.0
 """So long the page may take to show what was learned."""
 END = "nothing lost"
 """What the demo says in the end. Then it serves on, so that the last picture too is of a service that answers."""

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,7 @@ async def test_it_shows_what_the_service_says_to_all_and_asks_it(
     await _says_why_the_bound_is_the_updates(page, service)
     await _draws_what_has_no_length(page)
     await _cuts_names_behind_separators(page)
+    await _asks_less_often_while_no_events_come(page, service)
     await _predicts_by_keyboard_alone(page, service)
     await _is_read_by_all(page, topic)
     await _says_that_there_is_no_such_model(page, topic)
@@ -207,6 +209,22 @@ async def _cuts_names_behind_separators(page: Page) -> None:
         return bars(rows, "", []).querySelector("tbody th").innerHTML;
     }""")
     assert cut == "user.<wbr>tag_1=<wbr>http://<wbr>x/<wbr>y =<wbr> -0.3"
+
+
+async def _asks_less_often_while_no_events_come(page: Page, service: Running) -> None:
+    """And at once when its window gets the focus."""
+    answer: Any = service.http.get("/page/now", params={"model": service.topic}).raise_for_status().json()
+    await page.route("**/page/now*", lambda route: route.fulfill(json=answer))
+    for answer["rate"], seconds in ((3.0, 2.0), (0.0, 4.0)):
+        asked = [time.monotonic()]
+        for i in range(3):
+            async with page.expect_request("**/page/now*") as found:
+                while i == 0 and not found.is_done():  # before it has the last answer it asks for no other
+                    await page.evaluate("dispatchEvent(new Event('focus'))")
+            asked.append(time.monotonic())
+        assert asked[1] - asked[0] < 0.5
+        assert asked[3] - asked[2] == pytest.approx(seconds, abs=0.5)
+    await page.unroute("**/page/now*")
 
 
 async def _by_keyboard(page: Page, name: str, presses: int = 40) -> None:

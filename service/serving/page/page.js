@@ -1,9 +1,11 @@
-// Asks for one body a second and draws it. Whatever comes from data goes into the page as text, never as markup.
+// Asks for one body every few seconds and draws it. Whatever comes from data goes into the page as text, never as markup.
 import {
   bars, boundary, chart, clipped, count, cut, decimals, duration, facts, frame, h, number, percent, s, scales, short, span,
 } from "./chart.js";
 
-const SECOND = 1000, AFTER = 100, MOST_POINTS = 1200, TRAIL = 8;
+// Between two polls. A connection that is quiet for five seconds is closed, and another costs more than a poll.
+const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 4 * SECOND;
+const AFTER = 100, MOST_POINTS = 1200, TRAIL = 8;
 const $ = (id) => document.getElementById(id);
 const state = { now: null, points: [], since: 0, trail: [], drawn: {}, form: "", missing: "", timer: 0, asking: false };
 state.model = new URLSearchParams(location.search).get("model");
@@ -340,13 +342,16 @@ async function poll() {
   clearTimeout(state.timer);
   if (document.hidden || state.asking) return;
   state.asking = true;
+  let every = SECOND;
   try {
     const asked = new URLSearchParams(state.model === null ? {} : { model: state.model });
     if (state.of === state.model && state.points.length) asked.set("since", state.points.at(-1)[0]);
     const found = await ask(`/page/now?${asked}`);
     $("access").hidden = found.status !== 401;
     if (found.ok) {
-      show(await found.json());
+      const now = await found.json();
+      show(now);
+      if (now.model) every = now.rate === 0 ? RESTING : BUSY;
     } else if (found.status === 401) {
       $("main").hidden = true;
       $("state").textContent = "";
@@ -361,7 +366,7 @@ async function poll() {
     $("state").textContent = "";
   }
   state.asking = false;
-  state.timer = setTimeout(poll, SECOND + AFTER - (Date.now() % SECOND)); // all pages at once: see history.py
+  state.timer = setTimeout(poll, every + AFTER - (Date.now() % every)); // all pages at once: see history.py
 }
 
 $("models").addEventListener("change", () => {
@@ -380,6 +385,7 @@ $("class").addEventListener("change", draw);
 $("features").addEventListener("submit", predict);
 $("another").addEventListener("click", () => form(state.now, true));
 document.addEventListener("visibilitychange", poll);
+addEventListener("focus", poll);
 addEventListener("resize", draw);
 $("state").textContent = "Waiting for the first answer…";
 poll();
