@@ -11,8 +11,11 @@ import sys
 from pathlib import Path
 from typing import cast
 
+import httpx
 from PIL import Image
 from playwright.async_api import Page, ViewportSize, async_playwright
+
+from service.embedded.demo import START_SECONDS, TOPIC
 
 FOLDER = Path(__file__).parent
 SIZE = ViewportSize(width=1100, height=990)
@@ -33,6 +36,16 @@ async def told(said: asyncio.StreamReader) -> str:
     return "".join(lines)
 
 
+async def standby(urls: list[str]) -> str:
+    """The page of the process that does not learn: the other is killed, and its page would stand still."""
+    async with asyncio.timeout(START_SECONDS), httpx.AsyncClient() as http:
+        while True:
+            for url, other in (urls, urls[::-1]):
+                if (await http.get(f"{url}v1/models/{TOPIC}")).json().get("learning_here"):
+                    return other
+            await asyncio.sleep(0.1)
+
+
 async def look(pages: dict[str, Page], films: dict[str, list[Image.Image]]) -> None:
     """One more picture of each."""
     for scheme, page in pages.items():
@@ -46,12 +59,12 @@ async def film() -> None:
     )
     said = cast(asyncio.StreamReader, demo.stderr)
     try:
-        first = (await said.readline()).decode()
-        found = re.search(r"the page: (\S+)", first)
-        if found is None:
+        first = (await said.readline() + await said.readline()).decode()
+        urls = re.findall(r"http://\S+", first)
+        if len(urls) != 2:
             sys.exit(first)
         rest = asyncio.create_task(told(said))
-        films = await watched(found[1], rest)
+        films = await watched(await standby(urls), rest)
         print(first + rest.result())
         if END not in rest.result():
             sys.exit("the demo failed")
