@@ -52,7 +52,7 @@ def config(ctx: typer.Context, topics: Topics = None, json: AsJson = False) -> N
     settings = settings_of(ctx)
     from service.tools.config import show_config
 
-    show_config(settings, {"topics"} if topics else set(), json)
+    show_config(settings, json)
     for line in settings.ignored:
         typer.echo(f"perceptron: {line}", err=True)
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from service.settings.section import TlsSection, is_address, loopback
+from service.settings.section import TlsSection, check_addresses, loopback
 
 if TYPE_CHECKING:
     from service.streaming.cluster import Cluster
@@ -23,7 +23,9 @@ _SASL_NEEDS: dict[str | None, tuple[str, ...]] = {
 class KafkaSettings(TlsSection):
     """`[kafka]`: where events come from."""
 
-    bootstrap_servers: str = Field("localhost:9092", description="HOST:PORT, or several with commas between them")
+    bootstrap_servers: str = Field(
+        "localhost:9092", description="HOST:PORT, or several with commas between them"
+    )
     group_id: str = Field("perceptron", min_length=1, description="the consumer group: its members share the topics")
     session_timeout: float = Field(
         10.0,
@@ -57,8 +59,7 @@ class KafkaSettings(TlsSection):
     @field_validator("bootstrap_servers", mode="after")
     @classmethod
     def _addresses(cls, servers: str) -> str:
-        if not all(map(is_address, servers.split(","))):
-            raise ValueError("expected HOST:PORT, or several with commas between them")
+        check_addresses(servers.split(","), "expected HOST:PORT, or several with commas between them")
         return servers
 
     @model_validator(mode="after")

@@ -7,12 +7,14 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    BaseModel,
     Field,
     ValidationError,
     field_validator,
@@ -20,32 +22,36 @@ from pydantic import (
 )
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
-    TomlConfigSettingsSource,
 )
 
 from service.errors import ConfigurationError, os_cause
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
 from service.settings.model import ModelSettings
+from service.settings.origin import Origins
 from service.settings.redis import RedisSettings
 from service.settings.section import Section
+from service.settings.typed import mistyped, tables
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|constrained).*\W.*|\[key\]")
 """What pydantic names in a place for one of several types."""
 _SHOULD_BE = "Input should be "
-_NUMBER, _TABLE = "a number {}", "a table"
+_NUMBER, _TABLE, _LIST = "a number {}", "a table", 'a list, such as ["a", "b"]'
 _EXPECTED = {
-    "int": "a whole number", "float": "a number", "bool": "true or false", "string": "a string", "list": "a list",
-    "tuple": "a list", "dict": _TABLE, "model": _TABLE, "greater": _NUMBER, "less": _NUMBER,
+    "int": "a whole number", "float": "a number", "bool": "true or false", "string": "a string", "list": _LIST,
+    "tuple": _LIST, "dict": _TABLE, "model": _TABLE, "greater": _NUMBER, "less": _NUMBER,
 }  # fmt: skip
 """How we say what pydantic expects, by the first word of an error's type."""
 _SHOWN = {"int", "float", "bool", "greater", "less"}
 """Of these it is said what was set, which is no secret."""
+_WORDS, _SECRETIVE = {"list", "tuple", "literal"}, {"kafka", "redis", "http"}
+"""Of these too, but in the tables where a secret may stand in a wrong place."""
 _LONGEST = 40
 _SETTING = re.compile(r"(candidates\.[\w-]+|[a-z_]+): ")
 _OF_KUBERNETES = re.compile("PERCEPTRON_(SERVICE_|PORT_[0-9])")
@@ -195,8 +201,8 @@ class Settings(BaseSettings):
         """A model's settings: its own, or those of the pattern that its topic was found by."""
         return self.models[model if model in self.models else _matching(self.models, model) or model]
 
-    file: ClassVar[Path] = Path("perceptron.toml")
-    """The file that was looked for; there may be none."""
+    origins: ClassVar[Origins]
+    """Who said what of it."""
 
 
 def load(file: str | None, flags: dict[str, Any]) -> Settings:
@@ -206,10 +212,15 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
     if chosen and not path.is_file():
         raise ConfigurationError(f"{chosen}: {'it is no file' if path.exists() else 'no such file'}")
 
-    class FromFile(Settings):
+    for name in _strange():
+        if "__" in name:  # only who means us writes that: it is refused as it is in the file
+            raise ConfigurationError(f"environment {name}: there is no such setting")
+    said = Origins(flags, os.environ, _read(path) if path.is_file() else {}, path)
+
+    class FromAll(Settings):
         """The library asks the class for its sources."""
 
-        file: ClassVar[Path] = path
+        origins: ClassVar[Origins] = said
 
         @classmethod
         def settings_customise_sources(
@@ -222,18 +233,23 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             """Flags over environment over file over defaults."""
             del dotenv_settings, file_secret_settings
-            return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, path)
+            return init_settings, env_settings, InitSettingsSource(settings_cls, dict(said.file))
 
-    for name in _strange():
-        if "__" in name:  # only who means us writes that: it is refused as it is in the file
-            raise ConfigurationError(f"environment {name}: there is no such setting")
     try:
-        return FromFile(**flags)
+        settings = FromAll(**flags)
     except ValidationError as error:
-        raise ConfigurationError("; ".join(_line(one, flags) for one in error.errors())) from None
+        raise _refused(error.errors(), said) from None
     except SettingsError as error:  # it says which setting, and its cause why the text is not JSON
         name = "".join(re.findall(r'field "(\w+)"', str(error))).upper()
         raise ConfigurationError(f"environment PERCEPTRON_{name}: expected JSON: {error.__cause__}") from None
+    if errors := list(mistyped(Settings, said.file)):
+        raise _refused(errors, Origins({}, {}, said.file, path))
+    return settings
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_bytes().decode())
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: not UTF-8 at byte {error.start}") from None
     except OSError as error:
@@ -271,49 +287,46 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
     except KeyError:
         raise ConfigurationError(f"the settings have no model {name}") from None
     except ValidationError as error:
-        raise ConfigurationError("; ".join(_line(one, flags) for one in error.errors())) from None
+        raise _refused(error.errors(), Origins(flags, {}, {}, settings.origins.path)) from None
 
 
-def _line(error: Any, flags: Mapping[str, Any]) -> str:
+def _refused(errors: Iterable[Any], origins: Origins) -> ConfigurationError:
+    """One line. What is wrong in `[model]` is wrong with each model, and is said once."""
+    return ConfigurationError("; ".join(dict.fromkeys(_line(error, origins) for error in errors)))
+
+
+def _line(error: Any, origins: Origins) -> str:
     where = [str(part) for part in error["loc"] if not _TYPE.fullmatch(str(part))]
     message, kind = error["msg"].removeprefix("Value error, "), error["type"].partition("_")[0]
     if error["type"] == "extra_forbidden":
-        message = f"there is no such setting{_like(error['loc'])}"
+        message = f"there is no such setting{_perhaps(where[-1], _settings_beside(error['loc']))}"
     elif message.startswith(_SHOULD_BE):
         expected = message.removeprefix(_SHOULD_BE)
         message = f"expected {_EXPECTED.get(kind, '{}').format(expected)}"
-        if kind in _SHOWN:
+        if kind in _SHOWN or (kind in _WORDS and where[0] not in _SECRETIVE):
             message += f", got {json.dumps(error['input'], ensure_ascii=False, default=str)[:_LONGEST]}"
+        if kind == "literal":
+            message += _perhaps(str(error["input"]), re.findall("'(.+?)'", expected))
     # A check of a whole table begins with the setting that it is about.
     if len(where) == (2 if where[:1] == ["models"] else 1) and (of := _SETTING.match(message)):
         where, message = [*where, *of[1].split(".")], message[of.end() :]
-    flag: Any = flags
-    for part in where:
-        flag = flag.get(part) if isinstance(flag, dict) else None
-    variable = None if flag is not None else variable_of(where)
-    named = f"{'.'.join(where)}{f' (environment {variable})' if variable else ''}"
+    place, origin = origins.of(where)
+    named = f"{'.'.join(place)}{f' ({origin})' if origin.startswith('environment') else ''}"
     return f"{named}: {message}" if where else message
 
 
-def variable_of(where: Sequence[str]) -> str | None:
-    """The environment variable that has this setting, or a table that it is in."""
-    known = {name.upper() for name in os.environ}
-    # A model's setting may come from [model], the defaults of all.
-    for names in (where, ["model", *where[2:]] if where[:1] == ["models"] else []):
-        for depth in range(1, len(names) + 1):  # a table may be given whole, as JSON
-            if (variable := f"PERCEPTRON_{'__'.join(names[:depth])}".upper()) in known:
-                return variable
-    return None
-
-
-def _like(where: tuple[Any, ...]) -> str:
-    """What an unknown setting was perhaps to be."""
-    fields: Mapping[str, Any] = Settings.model_fields
+def _settings_beside(where: Sequence[Any]) -> Iterable[str]:
+    """The settings of the table that this is in."""
+    section: type[BaseModel] = Settings
     for part in where[:-1]:
-        of = fields[part].annotation if part in fields else ModelSettings  # by a model's, or a candidate's, name
-        fields = getattr(of, "model_fields", fields)
-    near = get_close_matches(str(where[-1]), fields, 1)
-    return f": perhaps {near[0]}" if near and near[0] != where[-1] else ""  # a candidate has not all that a model has
+        section = tables(section, str(part))[0] or section  # else it is a model's, or a candidate's, name
+    return section.model_fields
+
+
+def _perhaps(name: str, known: Iterable[str]) -> str:
+    """What this was perhaps to be."""
+    near = get_close_matches(name, known, 1)
+    return f": perhaps {near[0]}" if near and near[0] != name else ""  # a candidate has not all that a model has
 
 
 def parse_start_at(text: str | None) -> str | dict[int, int] | None:

@@ -325,7 +325,8 @@ class ModelSettings(Section):
         try:
             raw = Path(file).read_bytes()
         except OSError as error:
-            raise ConfigurationError(f"{name}: {file}: {error.strerror}") from None
+            others = ': expected "zero", "random:SEED" or a file of weights' if name == "start" else ""
+            raise ConfigurationError(f"{name}: {file}: {error.strerror}{others}") from None
         weights = read(raw, f"{name}: {file}", self.features, self.scale)
         expected = {"positional": self.dimension, "hashed": 1 << (self.bits or 0)}.get(self.features)
         if (weights.names is None) == (self.features == "named") or expected not in {None, len(weights.coef)}:

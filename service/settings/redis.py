@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from service.settings.section import TlsSection, is_address, loopback
+from service.settings.section import TlsSection, check_addresses, loopback, masked
 
 if TYPE_CHECKING:
     from service.snapshots.endpoint import Endpoint
@@ -41,7 +41,8 @@ class RedisSettings(TlsSection):
         except ValueError:
             good = False
         if not good:
-            raise ValueError("expected redis://[user:password@]host:port/number, rediss:// or unix://path")
+            got = f', got "{masked(url)}"' if ":" in url else ""  # a word may be the password itself
+            raise ValueError(f"expected redis://[user:password@]host:port/number, rediss:// or unix://path{got}")
         return url
 
     @field_validator("sentinels", mode="before")
@@ -73,8 +74,7 @@ class RedisSettings(TlsSection):
                 if name.startswith("sentinel_"):
                     raise ValueError(f"{name}: is of no use without sentinels")
             return self
-        if not all(map(is_address, self.sentinels)):
-            raise ValueError("sentinels: expected HOST:PORT of each")
+        check_addresses(self.sentinels, "sentinels: expected HOST:PORT of each")
         if "url" not in self.model_fields_set:
             self.url = "redis:///0"
         parts = urlsplit(self.url)

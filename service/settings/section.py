@@ -1,7 +1,7 @@
 """What every table of the settings file is: of known names, each secret in a file too, TLS by its files."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any, Self
@@ -15,9 +15,25 @@ from service.errors import ConfigurationError
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
 
 
-def is_address(text: str) -> bool:
-    """Whether it is HOST:PORT."""
-    return _ADDRESS.fullmatch(text) is not None and 0 < int(text.rpartition(":")[2]) < 65536
+def check_addresses(addresses: Iterable[str], expected: str) -> None:
+    """Raise ValueError where one of them is not HOST:PORT."""
+    for address in addresses:
+        if not _ADDRESS.fullmatch(address):
+            raise ValueError(f'{expected}, got "{masked(address)}"')
+        if not 0 < int(address.rpartition(":")[2]) < 65536:
+            raise ValueError(f"{expected}: a port is from 1 to 65535, got {address}")
+
+
+def masked(url: str) -> str:
+    """It without what may be a password, also where it is not written as it should be."""
+    scheme, slashes, rest = url.rpartition("://")
+    given, at, rest = rest.rpartition("@")
+    user, colon, _ = given.partition(":")
+    address, *more = re.split("(?<=[?#])", rest, maxsplit=1)  # options may be passwords too
+    host, between, port = address.partition(":")
+    if not (port.partition("/")[0].rstrip("?#").isdigit() or address.startswith("[")):
+        address = host + between + ("***" if port else "")
+    return f"{scheme}{slashes}{user if colon else ''}{colon}{'***@' if at else ''}{address}{'***' if more else ''}"
 
 
 def loopback(host: str) -> bool:
@@ -39,7 +55,7 @@ class Section(BaseModel):
         for name, value in values.items() if isinstance(values, dict) else ():
             field = cls.model_fields.get(name)
             if isinstance(value, bool) and field and field.annotation in {int, float, int | None, float | None}:
-                raise ValueError(f"{name} is a number, not {str(value).lower()}")
+                raise ValueError(f"{name}: expected a number, got {str(value).lower()}")
         return values
 
     @model_validator(mode="after")

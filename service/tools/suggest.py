@@ -221,7 +221,7 @@ def _set_in_vain(settings: Settings, name: str, sample: Sample) -> list[str]:
         own = settings.of(name)
     except KeyError:
         return []
-    return [f"{settings.file}: models.{name}.{line}" for line in in_vain(own, sample.values)]
+    return [f"{settings.origins.path}: models.{name}.{line}" for line in in_vain(own, sample.values)]
 
 
 def _members(found: Suggested) -> Table:

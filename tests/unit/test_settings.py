@@ -61,7 +61,7 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
     [
         ('topics = ["a b"]', "topics: 'a b' is no topic name"),
         ('topics = ["^("]', "topics: '^(' is no regular expression"),
-        ('topics = ["a"]\n[model]\neta = true', "models.a: eta is a number, not true"),
+        ('topics = ["a"]\n[model]\neta = true', "model.eta: expected a number, got true"),
         ("topic = 1", "topic: there is no such setting: perhaps topics"),
         ("[kafka]\nbroker = 1", "kafka.broker: there is no such setting"),
         ("[kafka]\ngroupid = 1", "kafka.groupid: there is no such setting: perhaps group_id"),
@@ -73,42 +73,42 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
         ("kafka = 5", "kafka: expected a table"),
         ('[redis]\nurl = "localhost"', "redis.url"),
         ('topics = ["a"]\n[models.a]\neta = 0', "models.a.eta: expected a number greater than 0, got 0"),
-        ('topics = ["a"]\n[model]\neta = nan', "models.a.eta"),
+        ('topics = ["a"]\n[model]\neta = nan', "model.eta"),
         ('topics = ["a"]\n[model]\nfeatures = "positional"', "needs dimension"),
         ('topics = ["a"]\n[model]\ndimension = 3', 'takes no dimension (it belongs to features = "positional")'),
         ('topics = ["a"]\n[model]\nlabels = "ok,fail"', 'labels: expected a list, such as ["no", "yes"]'),
         ('topics = ["a"]\n[model]\nlabels = [1, 1]', "the labels must differ"),
         ('topics = ["a"]\n[model]\nlabels = [1, 2, 3, 2.0]', "the labels must differ"),
-        ('topics = ["a"]\n[model]\nlabels = [1]', "models.a.labels: expected from 2 to 1,000 labels, got 1"),
+        ('topics = ["a"]\n[model]\nlabels = [1]', "model.labels: expected from 2 to 1,000 labels, got 1"),
         (
             f'topics = ["a"]\n[model]\nlabels = {[*range(1001)]}',
-            "models.a.labels: expected from 2 to 1,000 labels, got 1,001",
+            "model.labels: expected from 2 to 1,000 labels, got 1,001",
         ),
         (
             'topics = ["a"]\n[model]\nlabels = [1, 2, 3]\nrule = "half-step"',
-            'models.a: rule = "half-step" is of two labels: for 3 take rule = "perceptron" or "lms" or',
+            'model: rule = "half-step" is of two labels: for 3 take rule = "perceptron" or "lms" or',
         ),
         ('topics = ["a"]\n[model]\nlabels = [1, 2, 3]\nmargin = 1', "margin is of two labels: with 3 there is none"),
         ('topics = ["a"]\n[model]\nlabels = [1, 2, 3]\nstart = "x"', 'start: with 3 labels it is "zero" or "random'),
-        ('topics = ["a"]\n[model]\nrule = "svm"', "models.a.rule"),
-        ('topics = ["a"]\n[model]\naverage = "mean"', "models.a.average: expected False, True or 'recent'"),
-        ('topics = ["a"]\n[model]\nhalf_life = 5', 'models.a: half_life needs average = "recent"'),
+        ('topics = ["a"]\n[model]\nrule = "svm"', "model.rule"),
+        ('topics = ["a"]\n[model]\naverage = "mean"', "model.average: expected False, True or 'recent'"),
+        ('topics = ["a"]\n[model]\nhalf_life = 5', 'model: half_life needs average = "recent"'),
         ('topics = ["a"]\n[model]\nserve = "average"', 'serve = "average" needs average = true or "recent"'),
         (
             'topics = ["a"]\n[model]\nmargin = -1',
-            "models.a.margin: expected a number from 0 to 1e+30, or [negative, pos",
+            "model.margin: expected a number from 0 to 1e+30, or [negative, pos",
         ),
         (
             'topics = ["a"]\n[model]\nmargin = [1, nan]',
-            "models.a.margin: expected a number from 0 to 1e+30, or [negative",
+            "model.margin: expected a number from 0 to 1e+30, or [negative",
         ),
         (
             'topics = ["a"]\n[model]\nmargin = true',
-            "models.a.margin: expected a number from 0 to 1e+30, or [negative, po",
+            "model.margin: expected a number from 0 to 1e+30, or [negative, po",
         ),
         (
             'topics = ["a"]\n[model]\nmargin = [1, 1, 1]',
-            "models.a.margin: expected a number from 0 to 1e+30, or [negativ",
+            "model.margin: expected a number from 0 to 1e+30, or [negativ",
         ),
         ('topics = ["a"]\n[model]\nrule = "lms"\nmargin = 1', 'takes no margin (it belongs to rule = "perceptron")'),
         (
@@ -117,7 +117,7 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
         ),
         (
             'topics = ["a"]\n[model]\nrule = "lms"\neta = 0.5\n[model.candidates.c]\nrule = "lms"',
-            "models.a.candidates.c: it is the model itself",
+            "model.candidates.c: it is the model itself",
         ),
         ('topics = ["a"]\n[models.a.candidates."a b"]\neta = 2', "models.a.candidates: 'a b' is no name of one"),
         ('topics = ["a"]\n[models.a.candidates.last]\neta = 2', "models.a.candidates: 'last' is no name of one"),
@@ -168,7 +168,29 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
         ('[redis]\nsentinel_password = "x"', "redis.sentinel_password: is of no use without sentinels"),
         ('[redis]\nurl = "redis://u:p/x@h:1/0"', "redis.url: expected redis://"),
         ('[http]\ntoken_file = "tokens"', "http.token_file: tokens: No such file or directory"),
-        ("model = 3", "model"),
+        ("model = 3", "model: expected a table"),
+        ('topics = "churn"', 'topics: expected a list, such as ["a", "b"], got "churn"'),
+        ('learn = "yes"', 'learn: expected true or false, got "yes"'),
+        ("learn = 1", "learn: expected true or false, got 1"),
+        ('[http]\nport = "8000"', 'http.port: expected a whole number, got "8000"'),
+        ('[redis]\nsentinels = "a:1,b:1"', "redis.sentinels: expected a list, such as"),
+        ('[model]\nlabels = "[0, 1]"', 'model.labels: expected a list, such as ["a", "b"], got "[0, 1]"'),
+        ('[model]\nmargin = "1"', 'model.margin: expected a number, got "1"'),
+        ('[model]\naverage = "yes"', "model.average: expected False, True or 'recent', got \"yes\""),
+        ('[models.a.candidates.c]\neta = "2"', 'models.a.candidates.c.eta: expected a number, got "2"'),
+        ("[models.a]\ncandidates = {c = 1}", "models.a.candidates.c: expected a table"),
+        ('[model]\nruel = "lms"', "model.ruel: there is no such setting: perhaps rule"),
+        ('topics = ["a", "b"]\n[model]\nruel = "lms"', "model.ruel: there is no such setting: perhaps rule"),
+        ('topics = ["a"]\n[model]\nrule = "percepton"', '-unit\', got "percepton": perhaps perceptron'),
+        ('topics = ["a"]\n[models.a]\nrule = 1\n[model]\nrule = "lms"', "models.a.rule: expected"),
+        (
+            'topics = ["a"]\n[model]\nstart = "random"',
+            'model.start: random: No such file or directory: expected "zero", "random:SEED" or a file of weights',
+        ),
+        ('[kafka]\nbootstrap_servers = "h:1,h:99999"', "between them: a port is from 1 to 65535, got h:99999"),
+        ('[kafka]\nbootstrap_servers = "http://h:1"', 'got "http://h:1"'),
+        ('[redis]\nurl = "localhost:6379"', 'unix://path, got "localhost:6379"'),
+        ('[redis]\nurl = "http://me:secret@h:1/0"', 'unix://path, got "http://me:***@h:1/0"'),
     ],
 )
 def test_what_is_wrong_is_one_line_that_names_the_setting(text: str, part: str) -> None:
@@ -178,6 +200,64 @@ def test_what_is_wrong_is_one_line_that_names_the_setting(text: str, part: str) 
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+def test_each_wrong_thing_is_said_once() -> None:
+    Path("perceptron.toml").write_text('topics = ["a", "b"]\n[model]\nruel = "lms"\neta = 0\n')
+    with pytest.raises(ConfigurationError) as caught:
+        load(None, {})
+    assert str(caught.value) == (
+        "model.eta: expected a number greater than 0, got 0; model.ruel: there is no such setting: perhaps rule"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text", "said"),
+    [
+        ("REDIS__URL", "redis://h:1/0", 'redis = "redis://x"', "redis: expected a table"),
+        ("HTTP__PORT", "1", '[http]\nport = "2"', 'http.port: expected a whole number, got "2"'),
+        ("MODEL__ETA", "1", "model = 3", "model: expected a table"),
+    ],
+)
+def test_a_variable_hides_nothing_that_is_wrong_in_the_file(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, text: str, said: str
+) -> None:
+    monkeypatch.setenv(f"PERCEPTRON_{name}", value)
+    Path("perceptron.toml").write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load(None, {})
+    assert str(caught.value) == said
+
+
+def test_text_of_the_environment_is_read_as_what_a_setting_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("LEARN", "no"),
+        ("HTTP__PORT", "80"),
+        ("MODELS__A__WINDOW", "7"),
+        ("SNAPSHOTS", '{"keep": "3"}'),
+    ):
+        monkeypatch.setenv(f"PERCEPTRON_{name}", value)
+    settings = load(None, {"topics": ["a"]})
+    assert (settings.learn, settings.http.port, settings.of("a").window, settings.snapshots.keep) == (False, 80, 7, 3)
+
+
+def test_each_setting_has_the_origin_that_it_was_taken_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model's own table wins over [model], whoever says the one and the other."""
+    Path("perceptron.toml").write_text('topics = ["a.b", "c"]\n[models."a.b"]\neta = 2.0\n[model]\nwindow = 5\n')
+    monkeypatch.setenv("PERCEPTRON_MODEL__ETA", "3")
+    monkeypatch.setenv("PERCEPTRON_HTTP", '{"port": 1}')
+    settings = load(None, {"topics": ["a.b", "c"], "http": {"host": "h"}})
+    assert [settings.of(model).eta for model in ("a.b", "c")] == [2.0, 3.0]
+    for setting, origin in {
+        ("models", "a.b", "eta"): "perceptron.toml",
+        ("models", "c", "eta"): "environment PERCEPTRON_MODEL__ETA",
+        ("models", "c", "window"): "perceptron.toml",
+        ("models", "c", "rule"): "default",
+        ("http", "port"): "environment PERCEPTRON_HTTP",
+        ("http", "host"): "flag",
+        ("http", "token_file"): "default",
+    }.items():
+        assert settings.origins.of(setting)[1] == origin, setting
 
 
 def test_sentinels_from_the_environment_and_the_database_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +340,7 @@ def test_a_variable_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch, na
         (
             "MODEL__ETA",
             "0",
-            'models.a.eta (environment PERCEPTRON_MODEL__ETA): expected a number greater than 0, got "0"',
+            'model.eta (environment PERCEPTRON_MODEL__ETA): expected a number greater than 0, got "0"',
         ),
         (
             "MODELS__A__ETHA",
