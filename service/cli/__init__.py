@@ -54,6 +54,18 @@ for listed in (*app.registered_commands, *data.dead_letters.registered_commands)
     listed.short_help = (inspect.getdoc(listed.callback) or "").partition("\n")[0]  # whole: else it would be cut
 
 
+def _of_option(error: typer.TyperException) -> str | None:
+    """What is wrong with an option's value, as it is said of a setting's."""
+    if not isinstance(error, typer.BadParameter) or error.param is None or not error.message:
+        return None
+    from pydantic import ValidationError
+
+    from service.settings.words import worded
+
+    cause, name = error.__cause__, error.param.get_error_hint().replace("'", "").replace(" / ", "/")
+    return f"{name}: {worded(cause.errors()[0]) if isinstance(cause, ValidationError) else error.message}"
+
+
 def main() -> None:
     """Run the command; turn every known error into one line and its exit code."""
     # Before numpy is loaded: a thread of BLAS that waits for the next sum spends a sixth of what learning takes.
@@ -66,7 +78,7 @@ def main() -> None:
     except typer.TyperException as error:
         said, ctx = error.format_message(), getattr(error, "ctx", None)
         if ctx is None or said != ctx.get_help():  # that is what a command without its arguments says
-            said = " ".join(said.replace("Value error, ", "").split()).rstrip(".")
+            said = " ".join((_of_option(error) or said).split()).rstrip(".")
             said = f"perceptron: {said}; see {ctx.command_path if ctx else 'perceptron'} --help"
         typer.echo(said, err=True)
         sys.exit(error.exit_code)

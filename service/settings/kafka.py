@@ -23,9 +23,7 @@ _SASL_NEEDS: dict[str | None, tuple[str, ...]] = {
 class KafkaSettings(TlsSection):
     """`[kafka]`: where events come from."""
 
-    bootstrap_servers: str = Field(
-        "localhost:9092", description="HOST:PORT, or several with commas between them"
-    )
+    bootstrap_servers: str = Field("localhost:9092", description="HOST:PORT, or several with commas between them")
     group_id: str = Field("perceptron", min_length=1, description="the consumer group: its members share the topics")
     session_timeout: float = Field(
         10.0,

@@ -4,12 +4,10 @@ The composition root (`process/service.py`) and the commands alone read these; e
 """
 
 import contextlib
-import json
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -37,22 +35,11 @@ from service.settings.origin import Origins
 from service.settings.redis import RedisSettings
 from service.settings.section import Section
 from service.settings.typed import mistyped, tables
+from service.settings.words import perhaps, worded
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|constrained).*\W.*|\[key\]")
 """What pydantic names in a place for one of several types."""
-_SHOULD_BE = "Input should be "
-_NUMBER, _TABLE, _LIST = "a number {}", "a table", 'a list, such as ["a", "b"]'
-_EXPECTED = {
-    "int": "a whole number", "float": "a number", "bool": "true or false", "string": "a string", "list": _LIST,
-    "tuple": _LIST, "dict": _TABLE, "model": _TABLE, "greater": _NUMBER, "less": _NUMBER,
-}  # fmt: skip
-"""How we say what pydantic expects, by the first word of an error's type."""
-_SHOWN = {"int", "float", "bool", "greater", "less"}
-"""Of these it is said what was set, which is no secret."""
-_WORDS, _SECRETIVE = {"list", "tuple", "literal"}, {"kafka", "redis", "http"}
-"""Of these too, but in the tables where a secret may stand in a wrong place."""
-_LONGEST = 40
 _SETTING = re.compile(r"(candidates\.[\w-]+|[a-z_]+): ")
 _OF_KUBERNETES = re.compile("PERCEPTRON_(SERVICE_|PORT_[0-9])")
 """Variables that it gives every pod beside a Service named perceptron; another has an address for its value."""
@@ -297,16 +284,9 @@ def _refused(errors: Iterable[Any], origins: Origins) -> ConfigurationError:
 
 def _line(error: Any, origins: Origins) -> str:
     where = [str(part) for part in error["loc"] if not _TYPE.fullmatch(str(part))]
-    message, kind = error["msg"].removeprefix("Value error, "), error["type"].partition("_")[0]
+    message = worded(error, secretive=where[:1] in [["kafka"], ["redis"], ["http"]])
     if error["type"] == "extra_forbidden":
-        message = f"there is no such setting{_perhaps(where[-1], _settings_beside(error['loc']))}"
-    elif message.startswith(_SHOULD_BE):
-        expected = message.removeprefix(_SHOULD_BE)
-        message = f"expected {_EXPECTED.get(kind, '{}').format(expected)}"
-        if kind in _SHOWN or (kind in _WORDS and where[0] not in _SECRETIVE):
-            message += f", got {json.dumps(error['input'], ensure_ascii=False, default=str)[:_LONGEST]}"
-        if kind == "literal":
-            message += _perhaps(str(error["input"]), re.findall("'(.+?)'", expected))
+        message = f"there is no such setting{perhaps(where[-1], _settings_beside(error['loc']))}"
     # A check of a whole table begins with the setting that it is about.
     if len(where) == (2 if where[:1] == ["models"] else 1) and (of := _SETTING.match(message)):
         where, message = [*where, *of[1].split(".")], message[of.end() :]
@@ -321,12 +301,6 @@ def _settings_beside(where: Sequence[Any]) -> Iterable[str]:
     for part in where[:-1]:
         section = tables(section, str(part))[0] or section  # else it is a model's, or a candidate's, name
     return section.model_fields
-
-
-def _perhaps(name: str, known: Iterable[str]) -> str:
-    """What this was perhaps to be."""
-    near = get_close_matches(name, known, 1)
-    return f": perhaps {near[0]}" if near and near[0] != name else ""  # a candidate has not all that a model has
 
 
 def parse_start_at(text: str | None) -> str | dict[int, int] | None:

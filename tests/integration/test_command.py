@@ -37,7 +37,9 @@ NOWHERE = "127.0.0.1:1"
         (["predict", "-", "-t", "x", "--url", "ftp://x"], "--url ftp://x: expected http://HOST:PORT"),
         (["learn"], "No such command 'learn'; see perceptron --help"),
         (["run", "--topics", "x"], "No such option: --topics"),
-        (["run", "-p", "http"], "see perceptron run --help"),
+        (["run", "-p", "http"], '-p/--port: expected a whole number, got "http"; see perceptron run --help'),
+        (["rollback", "--to", "abc"], '--to: expected a whole number, got "abc"; see perceptron rollback --help'),
+        (["produce", "-", "--rate", "0"], "--rate: expected a number greater than or equal to 0.001, got "),
         (["produce"], "Missing argument 'FILE|-'; see perceptron produce --help"),
         (["produce", "-", "--format", "xml"], "'xml' is not one of 'jsonl', 'csv', 'svmlight', 'vw'"),
         (

@@ -376,7 +376,12 @@ def test_other_forms_are_sent_and_learned_as_the_same_json(run: Run, kafka: Serv
         (CSV_SETTINGS, event([1, 2], True), "f8", "line 1: --as f8: the label must be a number, got a boolean"),
         (CSV_SETTINGS, event([1, 2], 1, weight=2), "f8", "line 1: --as f8: a vector has no weight"),
         (CSV_SETTINGS, event([1], 1), "f8", "line 1: wrong-length"),
-        (CSV_SETTINGS, event([1, 2], 1), "f4", "Invalid value for '--as'"),
+        (
+            CSV_SETTINGS,
+            event([1, 2], 1),
+            "f4",
+            "--as: 'f4' is not one of 'json', 'msgpack', 'f8'; see perceptron produce",
+        ),
     ],
 )
 def test_a_form_that_an_event_cannot_have_is_said(

@@ -1,0 +1,37 @@
+"""What pydantic finds wrong with a value, in our words: what was expected, and what there is."""
+
+import json
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+_SHOULD_BE = "Input should be "
+_NUMBER, _TABLE, _LIST = "a number {}", "a table", 'a list, such as ["a", "b"]'
+_EXPECTED = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "string": "a string", "list": _LIST,
+    "tuple": _LIST, "dict": _TABLE, "model": _TABLE, "greater": _NUMBER, "less": _NUMBER,
+}  # fmt: skip
+"""By the first word of an error's type."""
+_NUMBERS, _WORDS = {"int", "float", "bool", "greater", "less"}, {"list", "tuple", "literal"}
+_LONGEST = 40
+
+
+def worded(error: Any, secretive: bool = False) -> str:
+    """One of pydantic's errors. A value is shown where it is no secret: where some are, only one that is a number."""
+    message, kind = error["msg"].removeprefix("Value error, "), error["type"].partition("_")[0]
+    if not message.startswith(_SHOULD_BE):
+        return str(message)
+    expected = message.removeprefix(_SHOULD_BE)
+    message = f"expected {_EXPECTED.get(kind, '{}').format(expected)}"
+    if kind in _NUMBERS or (kind in _WORDS and not secretive):
+        message += f", got {json.dumps(error['input'], ensure_ascii=False, default=str)[:_LONGEST]}"
+    if kind == "literal":
+        message += perhaps(str(error["input"]), re.findall("'(.+?)'", expected))
+    return message
+
+
+def perhaps(name: str, known: Iterable[str]) -> str:
+    """What a name that is not known was perhaps to be."""
+    near = get_close_matches(name, known, 1)
+    return f": perhaps {near[0]}" if near and near[0] != name else ""  # a candidate has not all that a model has
