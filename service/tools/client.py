@@ -17,9 +17,10 @@ import typer
 
 from service.credentials.asking import opener, why_not
 from service.credentials.certificate import trusting
-from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError
-from service.learning.identity import Places
+from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError, Rejected
+from service.learning.identity import Identity, Places
 from service.settings.load import Settings
+from service.settings.words import perhaps
 
 BATCH = 1000
 """Lines of a request."""
@@ -56,9 +57,10 @@ def predict(
     asked = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
     at += f"?{'&'.join(asked)}" if asked else ""
     trust = trusted(settings, url)
-    whole = settings.of(topic).event.features != Places().features
+    own = settings.of(topic).identity()
+    whole = own.event.features != Places().features
     lines = _values(file, name)
-    number = 0
+    number, strange = 0, list[tuple[int, int]]()
     while batch := list(islice(lines, min(BATCH, settings.http.max_instances))):
         try:
             values = [value for _, value in batch]
@@ -69,11 +71,45 @@ def predict(
             parts = refused.pointer.split("/")
             line = batch[int(parts[2])][0] if len(parts) > 2 and parts[2].isdigit() else batch[0][0]
             raise DataError(f"{name}, line {line}: {refused}") from None
-        for prediction in answer["predictions"]:
+        except _Missing as missing:
+            raise DataError(_which(settings, url, trust, topic) or str(missing)) from None
+        for (line, value), prediction in zip(batch, answer["predictions"], strict=True):
             number += 1
             _show(prediction, explain, top is not None, as_json)
+            if (unknown := prediction["unknown_features"]) and unknown == _features_in(value, whole, own):
+                strange.append((line, unknown))
     if not number:
         raise DataError(f"{name}: no line to predict")
+    if strange:
+        line, unknown = strange[0]
+        of = f"line {line}'s {unknown:,} feature{'s' * (unknown != 1)}"
+        more = f", nor of {len(strange) - 1:,} more of {number:,} lines" if len(strange) > 1 else ""
+        typer.echo(f"note: none of {of} is known to model {topic}{more}: is it the right model?", err=True)
+
+
+def _features_in(value: Any, whole: bool, identity: Identity) -> int:
+    """How many features a record, or what a line has of them, has; 0 where our own settings find none."""
+    from service.learning.features import Flattener  # these are long to load, and most often not needed
+    from service.serving.requests import read
+
+    body = {"event": value} if whole else _instance(value)
+    try:
+        return len(read(json.dumps(body).encode(), Flattener(identity), 1)[0][0])
+    except Rejected:
+        return 0
+
+
+def _which(settings: Settings, url: str | None, trust: ssl.SSLContext | None, wanted: str) -> str | None:
+    """That a service has no such model, and which it has; None where it is none of ours."""
+    at = address(settings, url)
+    try:
+        names = [model["model"] for model in _ask(f"{at}/v1/models", trust, token=settings.http.token)["models"]]
+    except (PerceptronError, LookupError, TypeError):
+        return None
+    if wanted in names:
+        return None
+    has = perhaps(wanted, names) or f"; it has {', '.join(names) or 'none'}"
+    return f"the service at {at} has no model {wanted}{has}"
 
 
 def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool) -> None:
@@ -113,11 +149,17 @@ def _values(file: str, name: str) -> Iterator[tuple[int, Any]]:
                 try:
                     value = json.loads(line)
                 except ValueError as error:
-                    said = f"not JSON: {error} (predict reads JSON lines, no CSV)"
+                    # It has a line's number, of this line alone.
+                    why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+                    said = f"not JSON: {why} (predict reads JSON lines, no CSV)"
                     raise DataError(f"{name}, line {number}: {said}") from None
                 yield number, value
         except (zlib.error, OSError, EOFError) as error:
             raise DataError(f"{name}, after line {number}: {error}") from None
+
+
+class _Missing(DataError):
+    """Nothing is there."""
 
 
 class _Refused(Exception):
@@ -138,7 +180,8 @@ def _ask(url: str, trust: ssl.SSLContext | None, body: Any = None, token: str | 
         problem = _problem(error)
         if error.code == 422:
             raise _Refused(problem["detail"], problem["errors"][0]["pointer"] if problem["errors"] else "") from None
-        raise DataError(f"{url}: {error.code} {problem['detail']}") from None
+        said = f"{url}: {error.code} {problem['detail']}"
+        raise _Missing(said) if error.code == 404 else DataError(said) from None
     except OSError as error:
         raise DependencyError(f"the service at {url}: {why_not(error)}") from None
     except http.client.HTTPException:

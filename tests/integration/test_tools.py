@@ -38,7 +38,7 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
         (b'{"a": 1}\n[1\n', "standard input, line 2: not JSON"),
         (
             b"a,b\n1,2\n",
-            "line 1: not JSON: Expecting value: line 1 column 1 (char 0) (predict reads JSON lines, no CSV)",
+            "line 1: not JSON: Expecting value at column 1 (predict reads JSON lines, no CSV)",
         ),
         (b"", "no line to predict"),
         (gzip.compress(b"{}")[:-4], "standard input, after line 0: Compressed file ended before"),
@@ -49,7 +49,9 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
         assert done.stderr.count("\n") == 1
     done = perceptron("predict", "-t", "none", "--url", url, stdin=lines, cwd=tmp_path)
     assert done.returncode == 1
-    assert "404 there is no model of this name" in done.stderr
+    assert f"the service at {url} has no model none; it has {topic}\n" in done.stderr
+    near = perceptron("predict", "-t", f"{topic}s", "--url", url, stdin=lines, cwd=tmp_path)
+    assert f"the service at {url} has no model {topic}s: perhaps {topic}\n" in near.stderr
     done = perceptron("predict", "-t", topic, "--url", f"http://{NOWHERE}", stdin=lines, cwd=tmp_path)
     assert done.returncode == 3
     assert "Connection refused" in done.stderr
@@ -61,6 +63,25 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
     dead = perceptron("healthcheck", cwd=tmp_path, env={"PERCEPTRON_HTTP__PORT": str(free_port())})
     assert dead.returncode == 1
     assert dead.stderr.count("\n") == 1
+
+
+async def test_records_of_another_model_are_noticed(
+    run: Run, producer: AIOKafkaProducer, topic: str, tmp_path: Path
+) -> None:
+    """They have an answer, as over HTTP: that of the bias alone."""
+    service = await asyncio.to_thread(run().up)
+    await producer.send_and_wait(topic, event({"a": 2, "b": 1}, 1))
+    await asyncio.to_thread(service.wait_for, 1)
+    command = ["predict", "-t", topic, "--url", f"http://127.0.0.1:{service.port}"]
+    for lines, said in {
+        b'{"a": 1, "z": 5}\n{}\n': "",
+        b'\n{"x": 1, "y": {"z": "w", "tags": ["a", "b"]}}\n': f"none of line 2's 4 features is known to model {topic}",
+        b'{"a": 1}\n{"x": 1}\n{"y": 1}\n': f"line 2's 1 feature is known to model {topic}, nor of 1 more of 3 lines",
+    }.items():
+        done = perceptron(*command, stdin=lines, cwd=tmp_path)
+        assert done.returncode == 0
+        assert said in done.stderr
+        assert done.stderr.count(": is it the right model?\n") == bool(said)
 
 
 async def test_what_a_scaled_value_adds_is_shown_with_what_it_was_scaled_to(
