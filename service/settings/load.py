@@ -264,7 +264,7 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
     Raises ConfigurationError.
     """
     if model is None and len(settings.models) > 1:
-        raise ConfigurationError(f"the settings have several models: name one of {', '.join(settings.models)}")
+        raise ConfigurationError(f"--model: the settings have several models: name one of {', '.join(settings.models)}")
     name = model or next(iter(settings.models), None)
     try:
         own = settings.model if name is None else settings.of(name).model_dump(exclude_unset=True)
@@ -272,7 +272,7 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
         alone = {key: value for key, value in own.items() if key not in {"candidates", "serve"}}
         return ModelSettings(**{**alone, **flags})
     except KeyError:
-        raise ConfigurationError(f"the settings have no model {name}") from None
+        raise ConfigurationError(f"the settings have no model {name}{perhaps(name or '', settings.models)}") from None
     except ValidationError as error:
         raise _refused(error.errors(), Origins(flags, {}, {}, settings.origins.path)) from None
 

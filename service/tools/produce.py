@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import dropwhile, islice
 from typing import Any
 
@@ -18,6 +18,7 @@ from rich.text import Text
 
 from service.errors import ConfigurationError, DataError, DependencyError
 from service.learning.forms import headers_of
+from service.settings.words import perhaps
 from service.streaming.cluster import Cluster
 from service.tools.formats import Events, Line
 
@@ -41,11 +42,15 @@ def send(cluster: Cluster, topic: str, events: Events, *, rate: float | None, co
     def stop(message: str) -> None:
         raise DataError(message) from None
 
-    return asyncio.run(_send(cluster, topic, _part(events.lines(stop), skip, count), events, rate, count, skip))
+    return asyncio.run(_send(cluster, topic, _part(events, stop, skip, count), events, rate, count, skip))
 
 
-def _part(lines: Iterator[Line], skip: int, count: int | None) -> Iterator[Line]:
-    return islice(lines, skip, None if count is None else skip + count)
+def _part(events: Events, tell: Callable[[str], None], skip: int, count: int | None) -> Iterator[Line]:
+    """`count` events after the first `skip`; raises DataError where there are not even those."""
+    lines = events.lines(tell)
+    if (skipped := sum(1 for _ in islice(lines, skip))) < skip:
+        raise DataError(f"{events.name}: it has only {number(skipped)}, and --skip {skip} leaves them out")
+    yield from islice(lines, count)
 
 
 def dry_run(events: Events, count: int | None, skip: int = 0) -> int:
@@ -62,18 +67,18 @@ def dry_run(events: Events, count: int | None, skip: int = 0) -> int:
             typer.echo(message, err=True)
 
     try:
-        for _ in _part(events.lines(tell), skip, count):
+        for _ in _part(events, tell, skip, count):
             good += 1
     except DataError as error:
         raise DataError(f"{error} ({number(good)} before it good)") from None
     if bad:
-        raise DataError(f"{events.name}: {bad} line{'s' * (bad != 1)} bad, {number(good)} good")
+        raise DataError(f"{events.name}: {bad:,} line{'s' * (bad != 1)} bad, {number(good)} good")
     return good
 
 
 def number(events: int) -> str:
-    """`1 event`, `2 events`."""
-    return f"{events} event{'s' * (events != 1)}"
+    """`1 event`, `2,000 events`."""
+    return f"{events:,} event{'s' * (events != 1)}"
 
 
 async def _send(
@@ -86,8 +91,11 @@ async def _send(
     skip: int,
 ) -> int:
     if not await cluster.partitions(topic, "Write"):
+        async with cluster.admin() as client:
+            near = perhaps(topic, await client.list_topics())
         raise ConfigurationError(
-            f"topic {topic} does not exist: create it, or start `perceptron run -t {topic} --create-topics`"
+            f"topic {topic} does not exist{near}{'; else' if near else ':'} create it, or start "
+            f"`perceptron run -t {topic} --create-topics`"
         )
     producer = cluster.producer(enable_idempotence=True, linger_ms=5)
     batches = _Batches(lines)
@@ -227,7 +235,7 @@ class _progress:  # noqa: N801 - a context manager used once, named like a funct
 
     def __init__(self, size: int | None, count: int | None) -> None:
         self._total = size or count
-        columns: list[Any] = [SpinnerColumn(), TextColumn("{task.fields[events]} events"), _Rate()]
+        columns: list[Any] = [SpinnerColumn(), TextColumn("{task.fields[events]:,} events"), _Rate()]
         columns += [BarColumn(), TaskProgressColumn()] if self._total else []
         console = Console(stderr=True)
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal)

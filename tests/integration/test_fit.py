@@ -258,6 +258,13 @@ def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> Non
         assert lines[0].startswith("perceptron: ")
         assert part in lines[0]
         assert done.stdout == ""
+    (folder / "two.toml").write_text("[models.first]\n[models.second]\n")
+    for more, said in (
+        ([], "--model: the settings have several models: name one of first, second"),
+        (["--model", "frist"], "the settings have no model frist: perhaps first"),
+    ):
+        done = perceptron("-c", "two.toml", "fit", "and.csv", "--label", "y", *more, cwd=folder)
+        assert (done.returncode, done.stderr) == (2, f"perceptron: {said}\n")
     done = perceptron("-c", "unit.toml", "fit", "and.csv", "--label", "y", cwd=folder)
     assert (done.returncode, done.stderr) == (2, "perceptron: a threshold-unit never learns: there is nothing to fit\n")
 

@@ -79,7 +79,7 @@ def test_breast_cancer_equals_the_oracle_and_scikit_learn(run: Run, kafka: Serve
 
     def produce() -> None:
         sent = perceptron(*command, str(half))
-        assert (sent.returncode, sent.stderr) == (0, f"{rows} events sent to {topic}\n")
+        assert (sent.returncode, sent.stderr) == (0, f"{rows:,} events sent to {topic}\n")
 
     produce()
     wait(lambda: first.model()["events"] > 0, "some are learned")

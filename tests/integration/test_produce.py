@@ -54,7 +54,7 @@ def test_produce_reads_json_lines_gzip_and_standard_input(kafka: Server, topic: 
         perceptron(*command, "-", stdin=zipped.read_bytes(), cwd=tmp_path),
         perceptron(*command, "-", stdin=plain.read_bytes(), cwd=tmp_path),
     ):
-        assert (done.returncode, done.stderr) == (0, f"1200 events sent to {topic}\n")
+        assert (done.returncode, done.stderr) == (0, f"1,200 events sent to {topic}\n")
     assert [r.value for r in asyncio.run(read_all(kafka, topic))] == events * 4
 
 
@@ -94,6 +94,13 @@ def test_produce_names_the_bad_line(
     done = perceptron("-c", str(config), "produce", str(file), "-t", "bad-lines", "-b", kafka.address, *more)
     assert done.returncode == 1
     assert part in one_line(done.stderr)
+
+
+def test_a_topic_of_nearly_that_name_is_said(kafka: Server, topic: str, tmp_path: Path) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    done = perceptron("produce", "-", "-t", f"{topic}s", "-b", kafka.address, stdin=b"", cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"topic {topic}s does not exist: perhaps {topic}; else create it, or start" in one_line(done.stderr)
 
 
 def test_what_cannot_be_read_is_one_line(kafka: Server, topic: str, tmp_path: Path) -> None:
@@ -150,7 +157,7 @@ def test_produce_shows_progress_on_a_terminal(kafka: Server, topic: str, tmp_pat
         pass
     os.close(parent)
     assert process.wait() == 0
-    assert b"3000 events" in shown
+    assert b"3,000 events" in shown
     assert re.search(rb"[1-9][\d,]*/s", shown)
     assert b"100%" in shown
 
@@ -296,17 +303,23 @@ def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
     file.write_text("u,a,y\n" + "x,1,1\n" * 1200)
     command = ["produce", str(file), "-t", "x", "-b", NOWHERE, "--label", "y", "--dry-run"]
     done = perceptron(*command, "--key", "u", "--rate", "1", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1200 events good; nothing was sent\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1,200 events good; nothing was sent\n", "")
     assert perceptron(*command, "--key", "u", "--count", "7", cwd=tmp_path).stdout.startswith("7 events good")
     assert perceptron(*command, "--key", "u", "--skip", "1195", cwd=tmp_path).stdout.startswith("5 events good")
+    done = perceptron(*command, "--key", "u", "--skip", "1201", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        done.stderr
+        == f"perceptron: {file}: it has only 1,200 events, and --skip 1201 leaves them out (0 events before it good)\n"
+    )
     # Without a key, u is a feature: a text.
-    assert perceptron(*command, cwd=tmp_path).stdout.startswith("1200 events good")
+    assert perceptron(*command, cwd=tmp_path).stdout.startswith("1,200 events good")
     done = perceptron(*command, cwd=tmp_path, env={"PERCEPTRON_MODEL__TEXT": "reject"})
     assert done.returncode == 1
     assert done.stdout == ""
     said = done.stderr.splitlines()
     assert said[0] == f"{file}, line 2: column 'u': expected a number, got 'x'"
-    assert said[10:] == [f"perceptron: {file}: 1200 lines bad, 0 events good"]
+    assert said[10:] == [f"perceptron: {file}: 1,200 lines bad, 0 events good"]
 
 
 @pytest.mark.parametrize(
