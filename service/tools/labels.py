@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from service.errors import ConfigurationError, DataError
 from service.learning.identity import MAX_CLASSES, Label
 from service.learning.places import Way, way
-from service.tools.profile import Member, at, member_at, plain, pointer_of, profile, shown
+from service.settings.words import perhaps
+from service.tools.profile import ENOUGH, Member, at, member_at, plain, pointer_of, profile, shown
 from service.tools.sample import Sample, records
 
 LABELS = {
@@ -19,6 +20,8 @@ LABELS = {
 }  # fmt: skip
 PLAIN_LABELS = {"label", "labels", "target", "y", "class"}
 """Names that are the label's, however many values it has."""
+MOST_NAMED = 20
+"""Members that an error names."""
 YES = {"yes", "y", "true", "1", "positive", "pos", "on", "win", "won", "pass", "passed", "success"}
 
 
@@ -38,6 +41,9 @@ class Found(NamedTuple):
     member: Member
     why: str
     others: list[str]
+    """What else may be it, likeliest first, as it is called."""
+    called: str
+    """Its pointer, or the name of its column."""
 
 
 def form_of(sample: Sample) -> Form:
@@ -71,42 +77,68 @@ def label_of(sample: Sample, form: Form, wanted: str | None) -> Found:
     there = [one for one in (at(record, way(form.features)) for record in sample.objects()) if isinstance(one, dict)]
     members = profile(there, len(there))
     candidates = _candidates(form, members)
-    others = [pointer for pointer, _ in candidates]
+    others = [_called(form, pointer) for pointer, _ in candidates]
     if wanted is not None:
-        named = {member.name: pointer_of(form.features, member) for member in members.values()}
-        pointer = wanted if wanted.startswith("/") else named.get(wanted, "")
-        if not pointer or not re.fullmatch("(/([^~\0]|~[01])*)+", pointer):
-            raise ConfigurationError(f"--label: '{wanted}' is no JSON Pointer, such as /clicked, and no member's name")
-        member = member_at(sample.objects(), way(pointer))
-        if not member.present:
-            raise DataError(
-                f"--label: {plain(pointer)} is in none of {records(len(sample.values))} of {sample.name}{_such(others)}"
-            )
-        return Found(pointer, member, "--label says so", [one for one in others if one != pointer])
+        pointer, member = _wanted(sample, form, members, others, wanted)
+        called = _called(form, pointer)
+        return Found(pointer, member, "--label says so", [one for one in others if one != called], called)
     if form.name == "own" and (member := member_at(sample.objects(), ("label",))).present:
-        return Found("/label", member, "our own form has it there", [])
+        return Found("/label", member, "our own form has it there", [], "/label")
     likeliest = candidates[0][1] if candidates else None
     own = next((one for one in members.values() if one.way[-1].lower() in PLAIN_LABELS and one.distinct > 2), None)
     if own and not (likeliest and likeliest.distinct == 2 and likeliest.way[-1].lower() in LABELS):
         pointer = pointer_of(form.features, own)
         if not _fits(own):
-            raise DataError(f"{sample.name}: {_unfit(pointer, own)}{_such(others)}")
+            raise DataError(f"{sample.name}: {_unfit(_called(form, pointer), own)}{_such(others)}")
         candidates = [(pointer, own), *(one for one in candidates if one[1] is not own)]
-        others = [pointer for pointer, _ in candidates]
+        others = [_called(form, pointer) for pointer, _ in candidates]
     if not candidates:
+        one, option = ("column", "COLUMN") if form.name == "table" else ("member", "POINTER")
         raise DataError(
-            f"{sample.name}: no member has two values, so none can be the label: --label POINTER names it; the members "
-            f"are {', '.join([plain(member.name) for member in members.values()][:20]) or 'none'}"
+            f"{sample.name}: no {one} has two values, so none can be the label: --label {option} names it; "
+            f"{_those(form, members)}"
         )
     (pointer, member), *_ = candidates
     said = [f"named {name}"] if _named(name := member.way[-1]) else []
     said.append(f"a {member.kind} of {'two' if member.distinct == 2 else f'{member.distinct:,}'} values")
     also = f"; else perhaps {', '.join(others[1:4])} (--label)" if others[1:] else ""
-    return Found(pointer, member, " and ".join(said) + also, others[1:])
+    return Found(pointer, member, " and ".join(said) + also, others[1:], _called(form, pointer))
+
+
+def _wanted(
+    sample: Sample, form: Form, members: dict[Way, Member], others: list[str], wanted: str
+) -> tuple[str, Member]:
+    """Where the member stands that is said to be the label, and what it is; raises DataError and ConfigurationError."""
+    named = {member.name: pointer_of(form.features, member) for member in members.values()}
+    if form.name == "table" and wanted not in named:
+        raise DataError(
+            f"--label: there is no column '{plain(wanted)}'{perhaps(wanted, named)}; {_those(form, members)}"
+        )
+    pointer = named.get(wanted, wanted)
+    if not re.fullmatch("(/([^~\0]|~[01])*)+", pointer):
+        raise ConfigurationError(
+            f"--label: '{plain(wanted)}' is no JSON Pointer, such as /clicked, and no member's name"
+            f"{perhaps(wanted, named)}; {_those(form, members)}"
+        )
+    member = member_at(sample.objects(), way(pointer))
+    if not member.present:
+        near = perhaps(pointer[1:].replace("/", "."), named) or _such(others)
+        raise DataError(f"--label: {plain(pointer)} is in none of {records(len(sample.values))} of {sample.name}{near}")
+    return pointer, member
+
+
+def _called(form: Form, pointer: str) -> str:
+    return way(pointer)[-1] if form.name == "table" else pointer
+
+
+def _those(form: Form, members: dict[Way, Member]) -> str:
+    names = [plain(member.name) for member in members.values()]
+    more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
+    return f"the {'columns' if form.name == 'table' else 'members'} are {', '.join(names[:MOST_NAMED]) or 'none'}{more}"
 
 
 def _such(others: Sequence[str]) -> str:
-    return f"; perhaps {', '.join(map(plain, others[:5]))}: --label POINTER takes one" if others else ""
+    return f"; perhaps {', '.join(map(plain, others[:5]))}: --label takes one" if others else ""
 
 
 def _candidates(form: Form, members: dict[Way, Member]) -> list[tuple[str, Member]]:
@@ -145,6 +177,19 @@ def is_called_one(member: Member) -> bool:
     return _named(member.way[-1]) == 3
 
 
+def is_amount(member: Member) -> bool:
+    """Whether its values are amounts rather than classes: many numbers, which seldom come back or are not whole."""
+    many = member.distinct > ENOUGH
+    seldom = 20 * member.distinct > member.values or member.distinct > 5 * ENOUGH or member.whole < member.distinct
+    return member.kind == "number" and many and seldom
+
+
+def amount(called: str, member: Member) -> str:
+    """What to mind of such a label."""
+    of = f"{member.distinct:,} different values of {records(member.values)}"
+    return f"{plain(called)} has {of}: a number to be predicted is not a class, and only classes are learned"
+
+
 def _fits(member: Member) -> bool:
     """Whether it may be a label: of two values, or of up to MAX_CLASSES that come back."""
     several = 2 < member.distinct <= MAX_CLASSES and 2 * member.distinct <= member.values
@@ -158,12 +203,13 @@ def labels_of(found: Found) -> tuple[list[Label], str]:
     """
     member = found.member
     if not _fits(member):
-        raise DataError(f"label: {_unfit(found.pointer, member)}{_such(found.others)}")
+        raise DataError(f"label: {_unfit(found.called, member)}{_such(found.others)}")
     if member.distinct > 2:
         counts = {value: count for (_, value), count in member.counts.items()}
         usual = max(counts, key=lambda one: counts[one])
         often = f"{shown(_whole(usual))} is in {counts[usual] / member.present:.1%} of the events"
         why = f"the {member.distinct:,} values of the sample, an event with another is set aside: {often}"
+        why += f"; {amount(found.called, member)}" if is_amount(member) else ""
         return [_whole(one) for one in sorted(counts)], why
     (_, one), (_, other) = sorted(member.counts, key=lambda key: str(key[1]))
     if member.kind == "string":
@@ -185,17 +231,18 @@ def _whole(value: Any) -> Label:
     return label
 
 
-def _unfit(pointer: str, member: Member) -> str:
-    pointer = plain(pointer)
+def _unfit(called: str, member: Member) -> str:
+    pointer = plain(called)
     if member.kind not in ("boolean", "number", "string"):
         return f"{pointer} is {_article(member.kind)}: a label is a boolean, a number or a string"
     if member.distinct < 2:
         return f"{pointer} is always {shown(member.example)}: a label has two values"
     values = ", ".join(shown(value) for _, value in [*member.counts][:4])
     found = f"{pointer} has {member.distinct:,} values ({values}{', …' * (member.distinct > 4)})"
+    no_class = "; a number to be predicted is not a class" if is_amount(member) else ""
     if member.distinct > MAX_CLASSES:
-        return f"{found}: a label has at most {MAX_CLASSES:,}"
-    return f"{found} in {records(member.present)}: those of a label come back"
+        return f"{found}: a label has at most {MAX_CLASSES:,}{no_class}"
+    return f"{found} in {records(member.present)}: those of a label come back{no_class}"
 
 
 def _article(kind: str) -> str:

@@ -217,8 +217,9 @@ def pointer_of(outer: str, member: Member) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as JSON writes it, cut to a width."""
-    text = json.dumps(value, ensure_ascii=False)
+    """A value as JSON writes it, cut to a width; a whole number without a point, as 5000 stands in a table."""
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+    text = json.dumps(int(value) if whole else value, ensure_ascii=False)
     return text if len(text) <= EXAMPLE else text[: EXAMPLE - 1] + "…"
 
 

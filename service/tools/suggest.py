@@ -7,6 +7,7 @@ import asyncio
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from service.tools import files
 from service.tools.choices import Choice, Suggested, suggested
 from service.tools.formats import Name
 from service.tools.in_vain import in_vain
-from service.tools.labels import is_called_one
+from service.tools.labels import amount, is_amount, is_called_one
 from service.tools.profile import MOST_VALUES, Member, plain, shown
 from service.tools.sample import Sample, of_file, of_topic, records
 from service.tools.trials import RULES, SCALES, TIE, Baseline, Trial, best, is_better, trials
@@ -63,7 +64,8 @@ def suggest(
     done, baseline = _try(found)
     chosen = best(done)
     choices = [*found.choices, *_why(chosen, done), *_beside(chosen, done)]
-    notes = [*_guess(found, label), *_set_in_vain(settings, name, found.sample), *_cautions(done, baseline)]
+    amounts = [amount(found.label.name, found.label)] if is_amount(found.label) else []
+    notes = [*_guess(found, label), *amounts, *_set_in_vain(settings, name, found.sample), *_cautions(done, baseline)]
     bootstrap = None if file is not None else settings.kafka.bootstrap_servers
     verdict = _verdict(chosen, baseline, len(done))
     text = _toml(name, bootstrap, sample, verdict, choices)
@@ -80,9 +82,11 @@ def suggest(
         typer.echo(f"note: {plain(note)}", err=True)
     if output is not None:
         files.write(output, text.encode())
-        typer.echo(
-            f"{output} is written: `perceptron -c {output} check` says whether it can run, `run` runs it", err=True
-        )
+        # Of a table it is not said in the settings which column is the label.
+        column = f" --label {shlex.quote(found.label.name)}" if sample.cells else ""
+        sends = f", `produce {shlex.quote(file)}{column}` sends it the file" if file else ""
+        said = f"`perceptron -c {output} check` says whether it can run, `run` runs it{sends}"
+        typer.echo(f"{output} is written: {said}", err=True)
 
 
 def _name_for(file: str) -> str:
@@ -273,6 +277,8 @@ def _toml(name: str, bootstrap: str | None, sample: Sample, verdict: str, choice
         f"# Suggested by `perceptron suggest` from {sample.said}.",
         f"# {verdict}.",
         f"topics = [{_value(name)}]",
+        "# Where they are missing, its topic and that of its dead letters are made.",
+        "create_topics = true",
         "",
     ]
     if bootstrap is not None:

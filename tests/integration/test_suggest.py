@@ -49,6 +49,22 @@ def test_a_file_is_its_own_topics_and_a_guess_is_called_one(folder: Path) -> Non
     assert 'topics = ["mine"]' in suggest(folder, "sensors.jsonl", "-t", "mine", "--label", "alarm").stdout
 
 
+def test_a_table_is_shown_and_sent_as_one(folder: Path) -> None:
+    """Its whole numbers without a point, with the column that `produce` is to be told; an amount is no label."""
+    (folder / "rents.csv").write_text(
+        "rooms,rent,let\n" + "".join(f"{i % 7},{i % 90 * 100},{i % 2}\n" for i in range(1000))
+    )
+    done = suggest(folder, "rents.csv", "--label", "rent", "-o", "rents.toml")
+    assert ["rooms", "number", "100%", "7", "0"] in [line.split() for line in done.stdout.splitlines()]
+    noted, written = done.stderr.splitlines()
+    assert noted == (
+        "note: rent has 90 different values of 1,000 records: a number to be predicted is not a class, and only "
+        "classes are learned"
+    )
+    assert "`run` runs it, `produce rents.csv --label rent` sends it the file" in written
+    assert load(str(folder / "rents.toml"), {}).create_topics
+
+
 def test_what_is_shown_of_a_file(folder: Path) -> None:
     done = suggest(folder, "clicks.jsonl")
     assert done.stderr == ""

@@ -14,6 +14,7 @@ from service.learning.learner import Learner
 from service.settings.model import ModelSettings
 from service.tools.choices import Suggested, suggested
 from service.tools.in_vain import in_vain
+from service.tools.labels import is_amount
 from service.tools.profile import MOST_VALUES, kind_of, member_at, profile
 from service.tools.sample import Sample
 from service.tools.suggest import _beats, _verdict, _why
@@ -256,6 +257,12 @@ WRONG: list[tuple[list[Any], str | None, type[Exception], str]] = [
      "no member beside the label is a feature: a (constant)"),
     ([{"y": True}, {"y": False}], None, DataError, "beside the label /y there is nothing to learn from"),
     (clicks(9), "/nope", DataError, "--label: /nope is in none of 9 records of the test; perhaps /clicked"),
+    (clicks(9), "/clickd", DataError, "--label: /clickd is in none of 9 records of the test: perhaps clicked"),
+    (clicks(9), "/user/contry", DataError, "is in none of 9 records of the test: perhaps user.country"),
+    (clicks(9), "clickd", ConfigurationError,
+     "and no member's name: perhaps clicked; the members are user.country, user.visits, page, is_member, referrer"),
+    ([{"a": i, "price": i * 1.5} for i in range(40)], "price", DataError,
+     "/price has 40 values (0, 1.5, 3, 4.5, …) in 40 records: those of a label come back; a number to be predicted is"),
     (clicks(9), "/user", DataError, "/user is an object: a label is a boolean, a number or a string"),
     (clicks(9), "/user/~2", ConfigurationError, "--label: '/user/~2' is no JSON Pointer, such as /clicked"),
     (clicks(9), "nope", ConfigurationError, "--label: 'nope' is no JSON Pointer, such as"),
@@ -268,6 +275,40 @@ def test_what_cannot_be_suggested(records: list[Any], label: str | None, error: 
         suggested(sample(records), label)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        ("clickd", "--label: there is no column 'clickd': perhaps clicked; the columns are a, clicked, price"),
+        ("/clicked", "--label: there is no column '/clicked': perhaps clicked"),
+        ("nope", "--label: there is no column 'nope'; the columns are a, clicked, price"),
+        ("price", "label: price has 40 values"),
+    ],
+)
+def test_what_cannot_be_suggested_of_a_table_is_said_of_columns(label: str, said: str) -> None:
+    rows = [{"a": i % 3, "clicked": i % 2, "price": i} for i in range(40)]
+    with pytest.raises(DataError) as caught:
+        suggested(sample(rows, cells=True), label)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "amount"),
+    [
+        (lambda i: i % 10, False),  # digits
+        (lambda i: f"c{i % 150}", False),
+        (lambda i: i % 40, False),  # each 50 times
+        (lambda i: i % 15 + 0.5, False),
+        (lambda i: i % 40 + 0.5, True),
+        (lambda i: i % 435 * 1000, True),
+    ],
+)
+def test_a_label_that_is_an_amount_is_warned_of(value: Callable[[int], Any], amount: bool) -> None:
+    found = suggested(sample([{"a": i % 3, "y": value(i)} for i in range(2000)]), "/y")
+    assert is_amount(found.label) == amount
+    (why,) = [choice.why for choice in found.choices if choice.setting == "labels"]
+    assert (f"/y has {found.label.distinct} different values of 2,000 records: a number to be predic" in why) == amount
 
 
 def model_of(found: Suggested) -> dict[str, Any]:
