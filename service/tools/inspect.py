@@ -156,19 +156,19 @@ def _facts(about: Inspection) -> Table:
     table = Table(show_header=False, box=None)
     identity = about.identity
     lag, limit, margins = about.lag, about.squared_norm_limit, about.margins
+    last = "" if about.serve == "last" else ", of the last weights"
     rows = {
         "model": about.model,
         "rule": f"{identity.rule}, eta {identity.eta:g}, {_margins(identity)}features {identity.features}",
         "version": f"{about.version}, saved {about.saved_at}",
         "events": f"{about.events:,}",
-        "mistakes": f"{about.mistakes:,} ({about.wrong_predictions:,} wrong predictions)",
-        "updates": f"{about.updates:,}, "
-        + (f"no bound: {about.bound_reason}" if about.bound is None else f"of at most {about.bound:,}"),
+        "mistakes": f"{about.mistakes:,} ({about.wrong_predictions:,} wrong predictions){last}",
+        "updates": f"{about.updates:,}, {_bound(about)}",
         **_hindsight(about),
-        "accuracy": _share(about.accuracy),
+        "accuracy": f"{_share(about.accuracy)}{last}",
         **({"of the average": _share(about.average_accuracy)} if about.average_accuracy else {}),
         **({"answers": f"candidate {about.serve}, {_share(about.served_accuracy)}"} if _answering(about) else {}),
-        **({"compared": "; ".join(map(_compared, about.comparisons))} if about.comparisons else {}),
+        **({"compared": _compared(about.comparisons)} if about.comparisons else {}),
         "baseline": f"{_share(about.baseline)} (always the {'most' if identity.multiclass else 'more'} frequent label)",
         **_by_label(about),
         "loss": "-" if about.loss is None else f"{about.loss:g} (mean perceptron loss of recent events)",
@@ -188,17 +188,19 @@ def _facts(about: Inspection) -> Table:
 
 
 def _by_label(about: Inspection) -> dict[str, str]:
-    balanced = _share(about.balanced_accuracy)
+    balanced, serve = _share(about.balanced_accuracy), about.serve
+    who = "the average" if serve == "average" else f"candidate {serve}"
+    of = "" if serve == "last" else f"; of {who}, which answers"
     if about.identity.multiclass:
         came = sum(row.events > 0 for row in about.labels)
         below = f"; below are the {LABELS} most frequent" if len(about.labels) > LABELS else ""
         return {
             "labels": f"{len(about.labels):,}, of which {came:,} came{below}",
-            "balanced": f"{balanced} (mean recall of those that came)",
+            "balanced": f"{balanced} (mean recall of those that came{of})",
         }
     return {
-        "balanced": f"{balanced} (mean accuracy over both labels)",
-        "precision": f"{_share(about.precision)} (of the positive label, as the next two)",
+        "balanced": f"{balanced} (mean accuracy over both labels{of})",
+        "precision": f"{_share(about.precision)} (of the positive label, as the next two{of})",
         "recall": _share(about.recall),
         "F1": _share(about.f1),
     }
@@ -218,13 +220,28 @@ def _share(share: Share) -> str:
     return ", ".join(said.values()) or "-"
 
 
-def _compared(two: Comparison) -> str:
-    if two.better is None or two.interval is None:
-        return f"{two.first} and {two.second}: no difference shown"
-    (low, high), better, other = two.interval, two.better, two.second
-    if better == two.second:
-        low, high, other = -high, -low, two.first
-    return f"{better} is better than {other} by {low:.4f} to {high:.4f} (95 %)"
+def _compared(pairs: list[Comparison]) -> str:
+    """A line for each difference that is shown, and one of those that are not."""
+    alike = [f"{two.first} and {two.second}" for two in pairs if two.better is None or two.interval is None]
+    lines = [_difference(two.first, two.second, two.interval) for two in pairs if two.better and two.interval]
+    return "\n".join([*lines, *([f"no difference shown: {', '.join(alike)}"] if alike else [])])
+
+
+def _difference(first: str, second: str, interval: tuple[float, float]) -> str:
+    low, high = interval
+    if high < 0.0:
+        first, second, low, high = second, first, -high, -low
+    return f"{first} is better than {second} by {low:.4f} to {high:.4f} (95 %)"
+
+
+def _bound(about: Inspection) -> str:
+    """The most updates that the theorem allows. It counts anew from a kept version, and says little soon after one."""
+    if about.bound is None:
+        return f"no bound: {about.bound_reason}"
+    newest = max((row.version for row in about.versions), default=None)
+    fresh = newest is not None and about.bound == about.updates
+    why = f": the bound counts from version {newest}, and the events since are too few for more" if fresh else ""
+    return f"of at most {about.bound:,}{why}"
 
 
 def _gaps(about: Inspection) -> str:

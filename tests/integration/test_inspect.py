@@ -14,7 +14,9 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.serving.report import Comparison
 from service.snapshots.store import RedisStore
+from service.tools.inspect import _compared
 from tests.conftest import Run, create_topic, delete_topic, event, one_line, perceptron, trim, wait
 from tests.saving import keeper, save
 
@@ -82,6 +84,12 @@ async def test_everything_is_shown_and_fits_80_columns(
     assert "\x1b" not in done.stdout
     rows = {line.split()[0]: line for line in lines if line.strip()}
     assert rows["lag"].split() == ["lag", "1,500", "records"]
+    # Its bound was begun anew by the version that was kept last.
+    newest = max(version["version"] for version in about["versions"])
+    assert any(
+        f"1, of at most 1: the bound counts from version {newest}, and the events since are too few" in line
+        for line in uncut
+    )
     assert [rows[p].split() for p in "01"] == [
         ["0", "0", "to", "0", "1,000"],
         ["1", "0", "to", "1", "500"],
@@ -102,6 +110,21 @@ async def test_everything_is_shown_and_fits_80_columns(
     assert r"\u001b" in done.stdout
     assert sum("long name long" in line for line in lines) == 1  # cut, not wrapped
     assert "none" not in rows  # a weight of zero is not worth a line
+
+
+def test_each_difference_that_is_shown_has_a_line_and_the_others_share_one() -> None:
+    def pair(first: str, second: str, low: float, better: str | None) -> Comparison:
+        return Comparison(first, second, 90, 9, 3, low + 0.01, (low, low + 0.02), better)
+
+    said = _compared(
+        [pair("last", "a", -0.01, None), pair("average", "last", 0.01, "average"), pair("b", "last", -0.03, "last")]
+        + [pair("last", "c", -0.01, None)]
+    )
+    assert said.splitlines() == [
+        "average is better than last by 0.0100 to 0.0300 (95 %)",
+        "last is better than b by 0.0100 to 0.0300 (95 %)",
+        "no difference shown: last and a, last and c",
+    ]
 
 
 async def test_without_kafka_it_says_so_and_goes_on(

@@ -116,6 +116,13 @@ async def test_a_model_below_its_baseline_says_so_and_what_to_try(
     assert "(always the more frequent label)" in said
     assert f"F1 all {shown['f1']['all']:.4f}, recent {shown['f1']['recent']:.4f}" in said
     assert "advice of the last 100 predictions" in said
+    assert "of the last weights" not in said
+    config.write_text(f'{SETTINGS}serve = "average"\n')  # then some figures are of other weights than those that answer
+    said = " ".join(perceptron("-c", str(config), *about).stdout.split())
+    assert f"wrong predictions), of the last weights updates {shown['updates']:,}," in said
+    assert f"recent {shown['accuracy']['recent']:.4f}, of the last weights of the average all" in said
+    assert "(mean accuracy over both labels; of the average, which answers)" in said
+    assert "(of the positive label, as the next two; of the average, which answers)" in said
 
 
 async def test_the_logistic_rule_answers_with_a_probability(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
