@@ -116,10 +116,8 @@ def test_each_difference_that_is_shown_has_a_line_and_the_others_share_one() -> 
     def pair(first: str, second: str, low: float, better: str | None) -> Comparison:
         return Comparison(first, second, 90, 9, 3, low + 0.01, (low, low + 0.02), better)
 
-    said = _compared(
-        [pair("last", "a", -0.01, None), pair("average", "last", 0.01, "average"), pair("b", "last", -0.03, "last")]
-        + [pair("last", "c", -0.01, None)]
-    )
+    alike, better = pair("last", "a", -0.01, None), pair("average", "last", 0.01, "average")
+    said = _compared([alike, better, pair("b", "last", -0.03, "last"), pair("last", "c", -0.01, None)])
     assert said.splitlines() == [
         "average is better than last by 0.0100 to 0.0300 (95 %)",
         "last is better than b by 0.0100 to 0.0300 (95 %)",
