@@ -221,10 +221,16 @@ def _share(share: Share) -> str:
 
 
 def _compared(pairs: list[Comparison]) -> str:
-    """A line for each difference that is shown, and one of those that are not."""
-    alike = [f"{two.first} and {two.second}" for two in pairs if two.better is None or two.interval is None]
-    lines = [_difference(two.first, two.second, two.interval) for two in pairs if two.better and two.interval]
-    return "\n".join([*lines, *([f"no difference shown: {', '.join(alike)}"] if alike else [])])
+    """A line for each difference that is shown, and one for each predictor with those of whom it shows none."""
+    lines, alike = list[str](), dict[str, list[str]]()
+    for two in pairs:
+        if two.better is None or two.interval is None:
+            alike.setdefault(two.first, []).append(two.second)
+        else:
+            lines.append(_difference(two.first, two.second, two.interval))
+    return "\n".join(
+        [*lines, *(f"{one} and {' or '.join(those)}: no difference shown" for one, those in alike.items())]
+    )
 
 
 def _difference(first: str, second: str, interval: tuple[float, float]) -> str:

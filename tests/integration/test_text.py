@@ -42,7 +42,7 @@ def test_a_csv_with_text_is_learned_fitted_and_predicted_alike(
     (tmp_path / "people.csv").write_text(f"user.age,country,vip,note,label\n{lines}")
     asyncio.run(create_topic(kafka, topic))
     done = perceptron("produce", "people.csv", "-t", topic, "-b", kafka.address, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, f"1200 events sent to {topic}\n")
+    assert (done.returncode, done.stderr) == (0, f"1,200 events sent to {topic}\n")
     records = [json.loads(r.value) for r in asyncio.run(read_all(kafka, topic))]
     a, c, v, n, y = rows()[0]
     given: dict[str, Any] = {"country": c, "vip": v == "true", "note": n.strip('"')}
