@@ -2,16 +2,15 @@
 
 import json
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests import template
+from tests.changed import changed
 
 HERE = Path(__file__).parents[1]
 KERNEL, RULES, BOUNDS, WATCH = (f"service/learning/{name}.py" for name in ("kernel", "rules", "bounds", "watch"))
-TESTS = ("__init__.py", "checks.py", "formulas.py", "kinds.py", "oracle.py", "stretches.py")
 
 
 class Mutant(NamedTuple):
@@ -124,18 +123,9 @@ def tried(mutant: Mutant | None, *checks: str) -> Any:
     Of these checks, or of all.
     """
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        shutil.copytree(HERE / "service", copy / "service", ignore=shutil.ignore_patterns("__pycache__"))
-        (copy / "tests").mkdir()
-        for name in TESTS:
-            shutil.copy(HERE / "tests" / name, copy / "tests" / name)
+        copy = HERE
         if mutant:
-            source = copy / mutant.file
-            text = source.read_text()
-            for old, new in mutant.changes:
-                assert text.count(old) == 1, f"{mutant.name}: {old!r} stands {text.count(old)} times in {mutant.file}"
-                text = text.replace(old, new)
-            source.write_text(text)
+            copy = changed(HERE, Path(folder) / "copy", mutant.file, mutant.changes)
         done = template.run(
             ["tests.stretches", *checks], os.environ | {"NUMBA_DISABLE_JIT": "1"}, copy, kind="packages"
         )

@@ -1,11 +1,12 @@
 """Protections taken away one at a time, and the first seed that notices: `python -m tests.simulation.mutants`."""
 
 import re
-import shutil
 import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.changed import changed
 
 HERE = Path(__file__).parents[2]
 LEARN, KEEPER, EVENTS = "service/streaming/learn.py", "service/snapshots/keeper.py", "service/learning/events.py"
@@ -259,16 +260,7 @@ MUTANTS = (
 def tried(mutant: Mutant) -> str:
     """The first seed that notices and what it says, or the test; '' where none does."""
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        for part in ("service", "tests"):
-            shutil.copytree(HERE / part, copy / part, ignore=shutil.ignore_patterns("*.nb?"))
-        shutil.copy(HERE / "pyproject.toml", copy)
-        source = copy / mutant.file
-        text = source.read_text()
-        assert text.count(mutant.old) == 1, f"{mutant.name}: its text stands {text.count(mutant.old)} times"
-        source.write_text(text.replace(mutant.old, mutant.new))
-        for compiled in source.parent.glob(f"__pycache__/{source.stem}.*"):
-            compiled.unlink()
+        copy = changed(HERE, Path(folder) / "copy", mutant.file, [(mutant.old, mutant.new)])
         if mutant.test:
             from tests.template import PYTEST
 
