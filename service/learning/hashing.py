@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from service.learning.compiled import compiled
-from service.learning.machine import byte_at, word_at
+from service.learning.machine import word_at
 
 _C1, _C2 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593)
 _FIVE, _MORE, _MIX_1, _MIX_2 = (np.uint32(n) for n in (5, 0xE6546B64, 0x85EBCA6B, 0xC2B2AE35))
@@ -27,12 +27,8 @@ def murmur(address: int, begin: int, size: int) -> Any:
         h ^= _mixed(np.uint32(word_at(address, i)))
         h = np.uint32(h << _13) | np.uint32(h >> _19)
         h = np.uint32(h * _FIVE + _MORE)
-    rest = size & 3
-    if rest > 0:
-        k = np.uint32(0)
-        for j in range(rest):
-            k |= np.uint32(byte_at(address, begin + size - rest + j) << (8 * j))
-        h ^= _mixed(k)
+    rest = size & 3  # of none k is 0, which changes nothing
+    h ^= _mixed(np.uint32(word_at(address, begin + size - rest) & ((1 << 8 * rest) - 1)))
     h ^= np.uint32(size)
     h ^= h >> _16
     h = np.uint32(h * _MIX_1)
