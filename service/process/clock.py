@@ -13,7 +13,8 @@ from service.streaming.learn import AIM_SECONDS
 TURNS = 8
 """An answer takes three; one whose body is slow to arrive is not waited for."""
 ASKED_SECONDS = 0.02
-"""After a request slices are short for so long: while fifty come a second, and not for who looks now and then."""
+"""After two requests within it slices are short for so long: while fifty come a second, and not for who looks ten times
+a second, for whom a tenth of all time would be spent."""
 SHORT, LONG = 0.0002, AIM_SECONDS
 """Of slices. Each costs a tenth of a long one by itself."""
 
@@ -28,7 +29,7 @@ class SystemClock:
         """How many, so far."""
         self._seen = 0
         self._turn = asyncio.Lock()
-        self._asked = -ASKED_SECONDS
+        self._asked = self._often = -ASKED_SECONDS
 
     def now(self) -> float:
         """Seconds that never go back."""
@@ -46,14 +47,16 @@ class SystemClock:
         async with self._turn:  # however many topics learn, predictions wait for a slice of one of them
             await asyncio.sleep(0)
             if (answered := self.answered()) != self._seen:  # perhaps in a single turn, none of which is under way
-                self._seen, self._asked = answered, self.now()
+                before, self._seen, self._asked = self._asked, answered, self.now()
+                if self._asked - before < ASKED_SECONDS:
+                    self._often = self._asked
             for _ in range(TURNS):
                 if not self.under_way:
-                    break
-                self._asked = self.now()
+                    return
                 await asyncio.sleep(0)
+            self._often = self.now()  # one that takes long
 
     @property
     def slice_seconds(self) -> float:
         """How long a slice of learning may take now."""
-        return SHORT if self.now() - self._asked < ASKED_SECONDS else LONG
+        return SHORT if self.now() - self._often < ASKED_SECONDS else LONG

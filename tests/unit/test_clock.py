@@ -54,15 +54,24 @@ async def test_topics_have_a_turn_each() -> None:
 
 
 async def test_slices_are_short_while_requests_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = SystemClock()
-    assert ours.slice_seconds == LONG
-    ours.under_way = {1}
+    ours, answered, now = SystemClock(), [0], 100.0
+    ours.answered = lambda: answered[0]
+    monkeypatch.setattr(ours, "now", lambda: now)
+    found = []
+    for later in (0.0, 0.1, clock.ASKED_SECONDS / 2, 0.0, 2 * clock.ASKED_SECONDS):
+        now, answered[0] = now + later, answered[0] + (later > 0.0)
+        await ours.sleep(0)
+        found.append(ours.slice_seconds)
+    assert found == [LONG, LONG, SHORT, SHORT, LONG], "of requests one after the other, and soon after it a third"
+
+
+async def test_slices_are_short_while_one_takes_long() -> None:
+    ours, under_way, done = SystemClock(), {1}, list[str]()
+    ours.under_way = under_way
+    asked = asyncio.create_task(answer(under_way, done))
     await ours.sleep(0)
-    assert ours.slice_seconds == SHORT
-    now = ours.now()
-    monkeypatch.setattr(ours, "now", lambda: now + clock.ASKED_SECONDS)
-    assert ours.slice_seconds == LONG
-    ours.under_way, answered = (), [1]
-    ours.answered = answered.pop  # one since the last turn, in a turn
+    assert ours.slice_seconds == LONG, "it took a few turns"
+    await asked
+    under_way.add(1)
     await ours.sleep(0)
     assert ours.slice_seconds == SHORT
