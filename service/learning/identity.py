@@ -131,7 +131,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     @property
     def multiclass(self) -> bool:
         """Whether each label has weights of its own, as of three and more it has: see `kernel`."""
-        return self.classes > 2
+        return self.labels is not None and len(self.labels) > 2
 
     @property
     def parameter(self) -> float:

@@ -85,8 +85,8 @@ def _learn(
         if averaging:
             part = 1.0 / max(ages[i], 1.0)
             a = w[0] - late[0] * part
-        # All sums in one loop: each waits for its own last term, and meanwhile the others get theirs. A loop for each case:
-        # one with tests that are always false is compiled to one that costs a third more.
+        # All sums in one loop: each waits for its own last term, and meanwhile the others get theirs. A loop for each
+        # case: one with tests that are always false is compiled to one that costs a third more.
         if averaging:
             for j in range(starts[i], starts[i + 1]):
                 weight, value = w[columns[j]], values[j]

@@ -269,7 +269,10 @@ class Connection(HttpToolsProtocol):
             self._stop("large-headers", 431, f"the request's headers are larger than {MAX_HEAD_BYTES} bytes")
         if len(self.headers) >= MAX_HEADERS:
             self._stop("large-headers", 431, f"the request has more than {MAX_HEADERS} headers")
-        super().on_header(name, value)
+        name = name.lower()  # as uvicorn, and not by another call: a request has many
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_body(self, body: bytes) -> None:  # noqa: D102
         self._went_on = True

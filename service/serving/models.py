@@ -23,8 +23,10 @@ from service.snapshots.keeper import Snapshot, fetch
 from service.snapshots.ports import Clock, KeptStore, Looking, Offload
 from service.snapshots.rollback import before_growth
 
-POLL_SECONDS = 0.05
-"""So soon a follower sees a save: twice as often as a learner saves at most."""
+POLL_SECONDS, BUSY_SECONDS = 0.05, 1.0
+"""So soon a follower sees a save: twice as often as a learner saves at most. For so long after one it looks twice as
+often: most follow on each other, and half of what it takes until a replica shows an event is the wait for them.
+"""
 OWN_SECONDS = 1.0
 """So often a model that is learned here is looked at too: it may have been reset."""
 NOBODYS_SECONDS = 0.5
@@ -206,7 +208,7 @@ class Models:
 
         A model that is large, or damaged, holds up no other: each catches up as a task of its own, which `spawn` makes.
         """
-        own = 0.0
+        own = busy = 0.0
         while True:
             # Who learns a model knows how it stands, unless it was reset.
             if all_ := clock.now() >= own:
@@ -225,8 +227,10 @@ class Models:
                     if model.learning_here:
                         model.wake()
                     else:
+                        busy = clock.now() + BUSY_SECONDS
                         spawn(model.catch_up(store, clock, offload, tell[model.name]))
-            await clock.sleep(NOBODYS_SECONDS if all(model.learning_here for model in wanted) else POLL_SECONDS)
+            pause = POLL_SECONDS if clock.now() >= busy else POLL_SECONDS / 2
+            await clock.sleep(NOBODYS_SECONDS if all(model.learning_here for model in wanted) else pause)
 
 
 def given(name: str, learner: Learner, now: float) -> Model:
