@@ -109,6 +109,14 @@ def test_nothing_changed_is_nothing_written() -> None:
     assert encode(array, encoded)[1] == {}
 
 
+def test_of_what_is_constant_no_second_array_is_kept() -> None:
+    """As of the bound's reference, which is the weights of a kept version: a million columns of it are 8 MB."""
+    weights, _ = encode(np.ones(3), NOTHING)
+    reference = np.ones(3)
+    for before in (NOTHING, weights):
+        assert encode(reference, before, constant=True)[0].values is reference
+
+
 def test_what_does_not_fit_is_damage() -> None:
     encoded, store = encode(np.ones(10), NOTHING)
     with pytest.raises(SnapshotDamaged, match="10 columns where the head says 9"):
