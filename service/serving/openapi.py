@@ -87,8 +87,8 @@ def _example(schema: Any, shapes: Any) -> Any:
         return True
     if schema.get("type") == "array":
         return [_example(schema["items"], shapes)] if schema.get("items") else []
-    needed = schema.get("required", [])
-    return {name: _example(one, shapes) for name, one in schema.get("properties", {}).items() if name in needed}
+    parts, needed = schema.get("properties", {}), schema.get("required", [])
+    return {name: _example(one, shapes) for name, one in parts.items() if name in needed or "default" in one}
 
 
 def described(document: dict[str, Any], answers: Iterable[Any]) -> dict[str, Any]:
