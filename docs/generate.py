@@ -44,7 +44,8 @@ A running service has the same as a document for programs at `/openapi.json`, an
 there is [the page at `/`](page.md).
 
 With `http.token_file` every request but `/livez` and `/readyz` needs the header `authorization: Bearer TOKEN`
-([security.md](security.md#who-may-ask)). What features are stands in [events.md](events.md#over-http).
+([security.md](security.md#who-may-ask)). What features are stands in [events.md](events.md#over-http). Where GET is
+answered, so is HEAD.
 
 An error is a problem document (RFC 9457) of the type `application/problem+json`. Its `title` is what HTTP calls the
 `status`, and its `detail` says what is wrong, as in the tables here. It never has values that were sent. Beside what

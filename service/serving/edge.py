@@ -140,7 +140,9 @@ class Edge:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: D102
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        started, code = time.perf_counter(), "500"
+        started, code, method = time.perf_counter(), "500", scope["method"]
+        if method == "HEAD":  # answered as GET wherever that is: of the answer the server sends the head alone
+            scope = dict(scope, method="GET")
 
         async def sending(message: Message) -> None:
             nonlocal code
@@ -162,7 +164,7 @@ class Edge:
             self._in_flight.done(scope)
             route = scope.get("route")
             template = getattr(route, "path", "unknown")
-            key = template, scope["method"] if template != "unknown" else "any", code
+            key = template, method if template != "unknown" else "any", code
             if key not in self._timed:
                 self._timed[key] = self._metrics.requests.labels(*key)
             self._timed[key].observe(time.perf_counter() - started)

@@ -101,12 +101,15 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http(_request: Request, error: HTTPException) -> Response:
+        headers = dict(error.headers or {})
+        if (allowed := headers.get("Allow")) and "GET" in allowed and "HEAD" not in allowed:
+            headers["Allow"] = f"{allowed}, HEAD"  # which `edge` answers, and no route knows of
         known = {
             404: "nothing is served at this path: /docs shows what is",
-            405: f"this path takes {(error.headers or {}).get('Allow', 'other methods')}",
+            405: f"this path takes {headers.get('Allow', 'other methods')}",
         }
         detail = known.get(error.status_code) or HTTPStatus(error.status_code).description or error.detail
-        return response(error.status_code, detail, headers=error.headers)
+        return response(error.status_code, detail, headers=headers)
 
     @app.exception_handler(Exception)
     async def _defect(_request: Request, _error: Exception) -> Response:
