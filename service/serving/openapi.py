@@ -49,6 +49,8 @@ PROBLEMS = {
     "Redis away": problem(503, "the snapshot store does not answer"),
 }
 """Each problem that a route may name among its `responses`, as it answers it at the defaults: any can have a defect."""
+SHOWN = 5
+"""Names of models in a summary; all of them are the values that its parameter may have."""
 _REF = "#/components/schemas/{name}"
 _NUMBER = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
 
@@ -108,8 +110,8 @@ def described(document: dict[str, Any], answers: Iterable[Any]) -> dict[str, Any
 def following(document: dict[str, Any], models: Iterable[Any], max_instances: int) -> Callable[[], dict[str, Any]]:
     """`/openapi.json`: the document of the routes, its requests of the kinds that there are `models` of by now.
 
-    What one kind of model takes another refuses. So where there are several kinds, one has the route as it stands, for
-    the names of its models, and each model of another kind has a path of its own.
+    What one kind of model takes another refuses. So where there are several kinds, the one of most models has the route
+    as it stands, which says of which models, and each model of another kind has a path of its own.
     """
 
     def openapi() -> dict[str, Any]:
@@ -118,8 +120,7 @@ def following(document: dict[str, Any], models: Iterable[Any], max_instances: in
             if model.answering is not None:
                 body = _body(model.answering.learner.identity, max_instances)
                 kinds.setdefault(repr(body), (body, []))[1].append(model.name)
-        by_count = sorted(kinds.values(), key=lambda kind: -len(kind[1]))
-        body, names = by_count[0] if by_count else (_body(None, max_instances), [])
+        by_count = sorted(kinds.values(), key=lambda kind: -len(kind[1])) or [(_body(None, max_instances), [])]
         components = document.get("components", {})
         shapes = components.get("schemas", {}) | _values(Identity())
         for model in models:
@@ -127,13 +128,16 @@ def following(document: dict[str, Any], models: Iterable[Any], max_instances: in
                 shapes |= _values(model.answering.learner.identity)
         operation = document["paths"][PREDICT]["post"]
         name, *parameters = operation["parameters"]
-        if len(by_count) > 1:
-            name = name | {"schema": name["schema"] | {"enum": names}}
-        paths = document["paths"] | {PREDICT: {"post": operation | {"parameters": [name, *parameters]} | body}}
-        for own, others in by_count[1:]:
-            for other in others:
-                its = {"operationId": f"{operation['operationId']}_{other}", "parameters": parameters}
-                paths[PREDICT.replace("{name}", quote(other, safe=""))] = {"post": operation | its | own}
+        (body, names), *others = by_count
+        paths = document["paths"] | {PREDICT: {"post": operation | body}}
+        if others:
+            only = name | {"schema": name["schema"] | {"enum": names}}
+            said = f"{operation['summary']}: {', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}"
+            paths[PREDICT]["post"] |= {"parameters": [only, *parameters], "summary": said}
+        for body, names in others:
+            for own in names:
+                its = {"operationId": f"{operation['operationId']}_{own}", "parameters": parameters}
+                paths[PREDICT.replace("{name}", quote(own, safe=""))] = {"post": operation | its | body}
         return document | {"paths": paths, "components": components | {"schemas": shapes}}
 
     return openapi

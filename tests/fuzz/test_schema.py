@@ -35,7 +35,7 @@ async def test_the_example_of_a_request_is_one_that_its_models_take(kinds: list[
     for i in kinds:  # they come to be known while the process runs
         models.add(given(f"m{i}", learners[i], 0.0))
     document = json.loads((await ask(app, Asked("GET", "/openapi.json", "", None, b""))).body)
-    asked = set()
+    asked, shown = set[str](), set[str]()
     for path in [path for path in document["paths"] if path.endswith("/predict")]:
         operation = document["paths"][path]["post"]
         named = [
@@ -44,9 +44,12 @@ async def test_the_example_of_a_request_is_one_that_its_models_take(kinds: list[
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         for name in named[0] if named else [path.split("/")[3]]:
             asked.add(name)
+            if name in f"{path} {operation['summary']}":
+                shown.add(name)
             for example in schema["examples"]:
                 jsonschema.validate(example, schema | {"components": document["components"]})
                 url = path.replace("{name}", name)
                 answered = await ask(app, Asked("POST", url, "", b"application/json", json.dumps(example).encode()))
                 assert answered.status == 200, (url, example, answered.body)
     assert asked == {f"m{i}" for i in kinds}
+    assert len(kinds) == 1 or shown == asked, "where there are several kinds each name stands in a path or beside it"
