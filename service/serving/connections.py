@@ -120,9 +120,9 @@ class Connections:
 class _Joined:
     """A request's way to its client: the head of the answer goes with what follows it, as one write is half of two."""
 
-    def __init__(self, transport: Any, headers: bytes) -> None:
-        """`headers` are those of every answer."""
-        self._transport, self._headers = transport, headers
+    def __init__(self, transport: Any, headers: bytes, close: Callable[[], None]) -> None:
+        """`headers` are those of every answer; `close` ends the connection when all is sent."""
+        self._transport, self._headers, self._close = transport, headers, close
         self._head: bytes | None = None
         self.is_closing = transport.is_closing
 
@@ -139,7 +139,7 @@ class _Joined:
     def close(self) -> None:
         """When all is sent."""
         self._flush()
-        self._transport.close()
+        self._close()
 
     def _flush(self) -> None:
         if self._head:
@@ -189,16 +189,36 @@ class Connection(HttpToolsProtocol):
     def refuse(self, cause: str, status: int, detail: str) -> None:
         """Say why where the client can know which request is meant, read no more, and end it."""
         self._others.ended(cause)
-        self._refused = True
-        self.pipeline.clear()
-        if self.idle:
-            retry = {"retry-after": "1"} if status == 503 else {}
-            problem = problems.response(status, detail, headers={"connection": "close", **retry})
+        self._hand_on()
+        if self.idle or self._arriving:
+            problem = problems.response(status, detail, headers={"connection": "close"})
             every = [*self.server_state.default_headers, *problem.raw_headers]
             headers = [b"%b: %b\r\n" % header for header in every]
             self.transport.write(b"".join([STATUS_LINE[status], *headers, b"\r\n", problem.body]))
             self.transport.write_eof()
+        if self._arriving:  # it is answered: what waits for its body hears that no more comes
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self._linger()
+
+    @property
+    def _arriving(self) -> bool:
+        """Whether a request has its turn, and its body is not all there."""
+        return not self.idle and not self.pipeline and self.cycle.more_body and not self.cycle.response_started
+
+    def _linger(self) -> None:
+        """Read no more, and end it when its client had the time to read why."""
+        self._refused = True
+        self.pipeline.clear()
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+    def _close(self) -> None:
+        """All is sent. A client that still sends would be reset before it had read that."""
+        if self.cycle.more_body:
+            self.transport.write_eof()
+            self._linger()
+        else:
+            self.transport.close()
 
     def check(self) -> None:
         """End it if it has kept us waiting for too long."""
@@ -327,7 +347,8 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if cycle.scope["method"] != "HEAD":  # whose answer is a head alone
-            cycle.transport = cast(Any, _Joined(self.transport, self._others.headers(cycle.default_headers)))
+            headers = self._others.headers(cycle.default_headers)
+            cycle.transport = cast(Any, _Joined(self.transport, headers, self._close))
             cycle.default_headers = []
         if self._unread:
             self._next = cycle, app
@@ -352,4 +373,8 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """The parser has stopped."""
         del msg
-        self.refuse(*self._why)
+        self._hand_on()
+        cause, status, detail = self._why
+        if cause == "no-request" and self._arriving:
+            detail = "the body is not in chunks as HTTP has them"
+        self.refuse(cause, status, detail)

@@ -13,7 +13,7 @@ import msgspec
 
 from service.monitoring.metrics import Metrics
 from service.serving.access import given
-from service.serving.edge import InFlight, is_json
+from service.serving.edge import InFlight, unreadable
 from service.serving.openapi import PREDICT
 from service.serving.predictor import Predictor
 from service.serving.requests import LARGE
@@ -63,7 +63,7 @@ class Direct:
     def answer(self, asked: Asked, headers: Collection[tuple[bytes, bytes]], body: bytes) -> bytes | None:
         """The JSON of the answer, of status 200; None where the route is to answer."""
         started = time.perf_counter()
-        if not is_json(headers) or self._in_flight.full or self._stopping():
+        if unreadable(headers) or self._in_flight.full or self._stopping():
             return None
         if self._tokens is not None and not self._tokens.accept(given(headers)):
             return None

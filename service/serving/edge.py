@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 from prometheus_client import Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,6 +18,8 @@ SMALL_BODY = 64 << 10
 """Up to here a body is never refused for what others hold: there are no more of them than connections."""
 WHOLE = "perceptron.whole"
 """In the scope of a request whose body is there: nothing is to be waited for."""
+NOT_JSON = "send the body as JSON, with the header content-type: application/json"
+ENCODED = "the body is compressed or otherwise encoded: send it without a content-encoding"
 _TAKEN = "perceptron.in_flight"
 
 
@@ -63,8 +66,10 @@ class InFlight:
 
     async def read(self, scope: Scope, receive: Receive) -> bytes:
         """A request's body, counted as it streams in, and a place for the request; raises Refusal."""
-        if not is_json(scope["headers"]):
-            raise Refusal(415, "send the body as JSON, with the header content-type: application/json")
+        if why := unreadable(scope["headers"]):
+            raise Refusal(415, why)
+        if _declared(scope["headers"]) > self._body_bytes:
+            self._too_large()
         parts: list[bytes] = []
         body, more = _Body(), True
         if WHOLE not in scope:
@@ -99,13 +104,16 @@ class InFlight:
         body.size += more
         self._held += more
         if body.size > self._body_bytes:
-            raise Refusal(413, f"the body is larger than {self._body_bytes} bytes")
+            self._too_large()
         if self._held > BODIES * self._body_bytes:
             largest = max(self._arriving, key=lambda one: one.size)
             if largest.size > SMALL_BODY:
                 self._given_way(largest)
                 self._not_given_way(body)
                 largest.end()
+
+    def _too_large(self) -> NoReturn:
+        raise Refusal(413, f"the body is larger than {self._body_bytes} bytes")
 
     def _given_way(self, body: _Body) -> None:
         del self._arriving[body]
@@ -170,10 +178,21 @@ class Edge:
             self._timed[key].observe(time.perf_counter() - started)
 
 
-def is_json(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a body is said to be JSON, by the first that says it, or nothing is said of it."""
+def unreadable(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Why a body is not read, by what is said of it: it is JSON, as the first that says so has it, and nothing else."""
+    media = None
     for name, value in headers:
         if name == b"content-type":
-            media = value.partition(b";")[0].strip().lower()
-            return media == b"application/json" or media.endswith(b"+json")
-    return True
+            if media is None:
+                media = value
+        elif name == b"content-encoding" and value.strip().lower() != b"identity":
+            return ENCODED
+    if media is None or media == b"application/json":
+        return None
+    media = media.partition(b";")[0].strip().lower()
+    return None if media == b"application/json" or media.endswith(b"+json") else NOT_JSON
+
+
+def _declared(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """The bytes that a body is said to have; 0 where that is not said."""
+    return next((int(value) for name, value in headers if name == b"content-length"), 0)

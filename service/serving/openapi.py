@@ -14,6 +14,7 @@ import msgspec
 from service.errors import UnknownCandidate, UnknownModel
 from service.learning.identity import MAX_VALUE, Identity
 from service.learning.places import way
+from service.serving.edge import ENCODED, NOT_JSON
 from service.serving.problems import Fault, Problem, problem
 
 PREDICT = "/v1/models/{name}/predict"
@@ -36,7 +37,8 @@ PROBLEMS = {
     "unknown candidate": problem(404, str(UnknownCandidate(["logistic"]))),
     "body too slow": problem(408, "the body did not arrive within 10 seconds"),
     "body too large": problem(413, f"the body is larger than {16 << 20} bytes"),
-    "not JSON": problem(415, "send the body as JSON, with the header content-type: application/json"),
+    "not JSON": problem(415, NOT_JSON),
+    "encoded": problem(415, ENCODED),
     "bad body": problem(422, 'feature "age" is not a finite number', Fault("/features/age", "not-finite")),
     "bad parameter": problem(422, "?top= must be at least 1, got less", Fault("?top", "out-of-range")),
     "unknown parameter": problem(

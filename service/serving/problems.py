@@ -46,11 +46,15 @@ def problem(status: int, detail: str, *faults: Fault) -> Problem:
 def response(status: int, detail: str, *faults: Fault, headers: Any = None) -> Response:
     """The answer with a problem document."""
     if status == 503:
-        headers = {"retry-after": "1"}
+        headers = {**(headers or {}), "retry-after": "1"}
+    elif status in ENDING:
+        headers = {"connection": "close"}
     body = msgspec.json.encode(problem(status, detail, *faults))
     return Response(body, status, headers, media_type="application/problem+json")
 
 
+ENDING = 408, 413
+"""The body is not all there, and nobody wants the rest: the connection, which would have to read it, ends."""
 ANSWERED = Refusal, UnknownModel, UnknownCandidate, Unanswerable, Rejected
 """What is raised for a request that is not answered as it asks: the problem is said by `answer_to`."""
 

@@ -89,8 +89,8 @@ LOOKED_AT = (
     "token missing", "unknown model", "unknown candidate", "bad parameter", "unknown parameter", "no snapshot yet",
 )  # fmt: skip
 ASKED = (
-    "token missing", "unknown model", "unknown candidate", "body too slow", "body too large", "not JSON", "bad body",
-    "bad parameter", "unknown parameter", "no snapshot yet", "too busy",
+    "token missing", "unknown model", "unknown candidate", "body too slow", "body too large", "not JSON", "encoded",
+    "bad body", "bad parameter", "unknown parameter", "no snapshot yet", "too busy",
 )  # fmt: skip
 """What routes can end with: names of `openapi.PROBLEMS`, by status."""
 ANSWERS = One, Many, ModelList, Description, Candidates, Weights, Versions

@@ -97,7 +97,7 @@ LARGE = b"x" * (MAX_JOINED_BYTES + 1)
 )
 def test_the_head_of_an_answer_goes_with_the_first_of_its_body(given: list[bytes], written: list[bytes]) -> None:
     transport = _Written()
-    joined = _Joined(transport, b"ours: 1\r\n")
+    joined = _Joined(transport, b"ours: 1\r\n", transport.close)
     for data in given:
         joined.write(data)
     joined.close()

@@ -131,6 +131,9 @@ ODD = {
     "no JSON": post(b'{"features":'),
     "empty": post(b""),
     "of another type": post(more="content-type: text/plain\r\n"),
+    "encoded": post(more=MEDIA + "content-encoding: gzip\r\n"),
+    "encoded, and said first": post(more="content-encoding: gzip\r\n" + MEDIA),
+    "not encoded": post(more=MEDIA + "content-encoding: identity\r\n"),
     "large": post(BODY + b" " * MOST_BYTES),
     "too large": post(b" " * 2 * MOST_BYTES + BODY),
     "unknown model": post(path="/v1/models/none/predict"),
@@ -156,7 +159,7 @@ PLAIN = {
     "explained": post(query="explain=true"),
     "in chunks": CHUNKED % (BODY[:5], len(BODY) - 5, BODY[5:]),
 }
-ENDING = ("closes", "an old client", "an old client that stays", "wants another protocol")
+ENDING = ("too large", "closes", "an old client", "an old client that stays", "wants another protocol")
 
 
 @pytest.mark.parametrize("seed", range(60))

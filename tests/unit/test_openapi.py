@@ -40,6 +40,7 @@ HOW: dict[str, dict[str, Any]] = {
     "body too slow": {"content": stalled(), "limits": LIMITS._replace(body_seconds=SECONDS)},
     "body too large": {"content": b" " * (LIMITS.body_bytes + 1)},
     "not JSON": {"headers": {"content-type": "text/csv"}},
+    "encoded": {"headers": {"content-encoding": "gzip"}},
     "bad body": {"content": b'{"features": {"age": NaN}}'},
     "bad parameter": {"params": {"top": 0}},
     "unknown parameter": {"params": {"candidat": "logistic"}},
