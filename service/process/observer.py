@@ -177,7 +177,8 @@ class ModelObserver:
         self._log.error("snapshot not usable; the model that answers stays", reason=str(error))
 
     def _miss(self, what: str, error: DependencyError, said: str) -> None:
-        # A save that fails where its dependency is known to be missing is the same outage, and the other way round.
+        # A save that fails where its dependency is known to be missing is the same outage, and the other way round: the
+        # log has what noticed it first.
         if all(dependency != error.dependency for _, dependency, _ in self._missing.values()):
             self._missing[what] = said, error.dependency, time.monotonic()
             self._log.error(said)
