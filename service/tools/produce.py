@@ -29,6 +29,8 @@ CATCH_UP = 0.05
 """Seconds that the pace may be behind and still make up for: no timer is exact, and a pause must not end in a burst."""
 ANSWER_SECONDS = 30.0
 """Without an acknowledgement for so long, Kafka is given up."""
+TOPIC_SECONDS = 10.0
+"""For a topic to exist: as a process creates its own, when it has compiled and is connected."""
 STOP_SECONDS = 3.0
 SHOWN = 10
 
@@ -90,13 +92,7 @@ async def _send(
     count: int | None,
     skip: int,
 ) -> int:
-    if not await cluster.partitions(topic, "Write"):
-        async with cluster.admin() as client:
-            near = perhaps(topic, await client.list_topics())
-        raise ConfigurationError(
-            f"topic {topic} does not exist{near}{'; else' if near else ':'} create it, or start "
-            f"`perceptron run -t {topic} --create-topics`"
-        )
+    await _exists(cluster, topic)
     producer = cluster.producer(enable_idempotence=True, linger_ms=5)
     batches = _Batches(lines)
     pace = _Pace(rate)
@@ -140,6 +136,27 @@ async def _send(
     if batches.error is not None:
         raise DataError(f"{batches.error} ({number(sent)} before it sent)") from None
     return sent
+
+
+async def _exists(cluster: Cluster, topic: str) -> None:
+    """Wait a little for the topic: a process that was started just before may be about to create it.
+
+    One of nearly that name is what was meant, more likely.
+    """
+    until, said = time.monotonic() + TOPIC_SECONDS, False
+    while not await cluster.partitions(topic, "Write"):
+        async with cluster.admin() as client:
+            known = await client.list_topics()
+        near = "" if topic in known else perhaps(topic, known)
+        if near or time.monotonic() > until:
+            raise ConfigurationError(
+                f"topic {topic} does not exist{near}{'; else' if near else ':'} create it, or start "
+                f"`perceptron run -t {topic} --create-topics`"
+            )
+        if not said:
+            typer.echo(f"topic {topic} does not exist: waiting {TOPIC_SECONDS:g} seconds for it", err=True)
+            said = True
+        await asyncio.sleep(0.2)
 
 
 async def _acknowledged(under_way: deque[Any], rest: int = 0) -> None:

@@ -135,7 +135,9 @@ def test_produce_says_when_the_topic_or_kafka_is_not_there(kafka: Server, topic:
     raw = event({}, 1)
     done = perceptron("produce", "-", "-t", topic, "-b", kafka.address, stdin=raw, cwd=tmp_path)
     assert done.returncode == 2
-    assert f"topic {topic} does not exist" in one_line(done.stderr)
+    waiting, said = done.stderr.splitlines()
+    assert waiting == f"topic {topic} does not exist: waiting 10 seconds for it"
+    assert f"topic {topic} does not exist: create it, or start" in said
     done = perceptron("produce", "-", "-t", topic, "-b", NOWHERE, stdin=raw, cwd=tmp_path)
     assert done.returncode == 3
     assert f"Kafka at {NOWHERE}: Connection refused" in one_line(done.stderr)
@@ -419,3 +421,18 @@ def test_the_producers_of_the_page_do_what_it_says(run: Run, kafka: Server, topi
         subprocess.run([sys.executable, "-c", code], check=True)
     service.wait_for(1)
     wait(lambda: service.http.get(f"/v1/models/{points}").json()["events"] == 1, "the vector is learned")
+
+
+def test_a_topic_that_is_about_to_exist_is_waited_for(kafka: Server, topic: str, tmp_path: Path) -> None:
+    """As one that a process creates, which was started just before."""
+    with producing("-t", topic, "-b", kafka.address, cwd=tmp_path) as process:
+        assert process.stdin
+        assert process.stderr
+        process.stdin.write(event({"a": 1}, 1) + b"\n")
+        process.stdin.close()
+        said = process.stderr.readline().decode()
+        assert said == f"topic {topic} does not exist: waiting 10 seconds for it\n"
+        asyncio.run(create_topic(kafka, topic))
+        assert process.wait(20) == 0
+        assert process.stderr.read().decode() == f"1 event sent to {topic}\n"
+    assert len(asyncio.run(read_all(kafka, topic))) == 1
