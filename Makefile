@@ -104,12 +104,13 @@ $(VENV)/.embedded $(VENV)/.dev $(VENV)/.fuzz $(VENV)/.bench: $(VENV)/.%: require
 	@echo "installing the service and its $* packages into $(VENV)"
 	@$(UV) pip install --python $(BIN)/python $(LOCKED) -r $< || $(PIP) install $(LOCKED) -r $<
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
-	@test $* = dev || echo "compiling what it learns and reads with"
+	@test $* = dev || echo "compiling what it learns and reads with, once: 10 to 20 seconds"
 	@test $* = dev || $(BIN)/python -c 'from service.process.service import warm_up; warm_up()' # tests do it while their servers start
 	@touch $@
 
 $(VENV)/.build: requirements/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
+	@echo "making the environment $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install --quiet $(LOCKED) -r $<
 	@touch $@
