@@ -28,26 +28,24 @@ from service.tools.stored import newest
 def export(settings: Settings, name: str, output: str | None, sklearn: str | None, onnx: str | None) -> None:
     """Write the model to these files, each whole or not at all; the JSON to standard output where none is named."""
     answering = asyncio.run(_newest(settings, name))
-    written: list[tuple[str, bytes]] = []
-    if sklearn is not None:
-        written.append((sklearn, _skops(name, answering)))
-    if onnx is not None:
-        written.append((onnx, _onnx(name, answering)))
-    if output is not None or not written:
-        data = msgspec.json.encode(as_json(name, answering)) + b"\n"
-        if output is None:
-            typer.echo(data, nl=False)
-            return
-        written.append((output, data))
-    for file, content in written:
-        files.write(file, content)
-        typer.echo(f"version {answering.head.version} of {name} written to {file}", err=True)
+    if output is None and sklearn is None and onnx is None:
+        typer.echo(_json(name, answering), nl=False)
+        return
+    # The JSON first: every model has one, and it is there where another form cannot be made.
+    for file, made in ((output, _json), (sklearn, _skops), (onnx, _onnx)):
+        if file is not None:
+            files.write(file, made(name, answering))
+            typer.echo(f"version {answering.head.version} of {name} written to {file}", err=True)
 
 
 async def _newest(settings: Settings, name: str) -> Answering:
     async with settings.redis.store() as store:
         found = await newest(store, name, settings.of(name).options())
         return found._replace(learner=found.learner.promoted())
+
+
+def _json(name: str, a: Answering) -> bytes:
+    return msgspec.json.encode(as_json(name, a)) + b"\n"
 
 
 def as_json(name: str, a: Answering) -> dict[str, Any]:
@@ -113,8 +111,9 @@ def _unscaled(name: str, learner: Learner) -> tuple[NDArray[np.float64], NDArray
         return coef, intercept
     if learner.identity.features != "positional":
         raise DataError(
-            f'model {name} has scale = "standard": a feature that is absent is 0 after scaling, which scikit-learn\'s '
-            "scaler cannot express; the JSON has weights, count, mean and m2 of each column"
+            f'model {name} has scale = "standard": the columns that scikit-learn and ONNX take have 0 for a '
+            "feature that is absent, and scaling has to tell it from the number 0; the JSON (-o FILE) has "
+            "weights, count, mean and m2 of each column"
         )
     n, mean, m2 = (array[1:] for array in learner.scaler.arrays(len(learner.columns)).values())
     deviation = np.sqrt(m2 / np.maximum(n, 1.0))

@@ -156,9 +156,9 @@ def matrix(about: Any, instances: list[Any]) -> Any:
 @pytest.mark.parametrize("model", MODELS[:-2])
 def test_scores_and_labels_are_the_services(service: Running, tmp_path: Path, model: str) -> None:
     """On 1,000 random instances and the empty one: scikit-learn's and ONNX's, labels exactly."""
-    files = [("--sklearn", "m.skops"), ("--onnx", "m.onnx"), ("-o", "m.json")]
+    files = [("-o", "m.json"), ("--sklearn", "m.skops"), ("--onnx", "m.onnx")]
     if model == "mixed":
-        refused = export(service, model, *files.pop(1), cwd=tmp_path)
+        refused = export(service, model, *files.pop(), cwd=tmp_path)
         assert refused.returncode == 1
         assert refused.stderr == (
             "perceptron: model mixed: ONNX takes labels that are all integers or all strings, not [0, 'yes']\n"
@@ -334,14 +334,8 @@ def test_the_json_names_every_part(service: Running, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_is_one_line_and_leaves_no_file(service: Running, tmp_path: Path) -> None:
-    done = export(service, "empty", "--sklearn", "m.skops", "-o", "m.json", cwd=tmp_path)
+    done = export(service, "empty", "--sklearn", "m.skops", cwd=tmp_path)
     said = "perceptron: model empty knows no feature yet, and scikit-learn takes no model without\n"
-    assert (done.returncode, done.stderr) == (1, said)
-    done = export(service, "scaled", "--sklearn", "m.skops", cwd=tmp_path)
-    said = (
-        'perceptron: model scaled has scale = "standard": a feature that is absent is 0 after scaling, which '
-        "scikit-learn's scaler cannot express; the JSON has weights, count, mean and m2 of each column\n"
-    )
     assert (done.returncode, done.stderr) == (1, said)
     done = export(service, "none", cwd=tmp_path)
     assert done.returncode == 1
@@ -352,6 +346,21 @@ def test_what_cannot_be_written_is_one_line_and_leaves_no_file(service: Running,
     done = perceptron("export", "-t", "named", "--redis", "redis://127.0.0.1:1/0", cwd=tmp_path)
     assert done.returncode == 3
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--sklearn", "--onnx"])
+def test_the_json_is_written_where_another_form_cannot_be(service: Running, tmp_path: Path, option: str) -> None:
+    done = export(service, "scaled", option, "m", "-o", "m.json", cwd=tmp_path)
+    written, refused = done.stderr.splitlines()
+    assert written.endswith(" of scaled written to m.json")
+    assert refused == (
+        'perceptron: model scaled has scale = "standard": the columns that scikit-learn and ONNX take have 0 for a '
+        "feature that is absent, and scaling has to tell it from the number 0; the JSON (-o FILE) has weights, count, "
+        "mean and m2 of each column"
+    )
+    assert done.returncode == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["m.json"]
+    assert json.loads((tmp_path / "m.json").read_text())["scale"] == "standard"
 
 
 def test_without_the_extra_it_says_what_to_install(service: Running, tmp_path: Path) -> None:
