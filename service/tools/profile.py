@@ -24,6 +24,8 @@ ENOUGH = 20
 """Values: of fewer, how many differ says nothing."""
 LONGEST = Identity().max_name_bytes
 
+COMMA = "decimal comma"
+"""The mark of numbers that are written so."""
 NO_FEATURE = ("list of objects", "list of mixed kinds", "object")
 """Kinds of which no feature is made; of objects those that stand too deep."""
 
@@ -31,6 +33,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _ID = re.compile(r"(.*[_.-])?(id|uuid|guid)|.*[a-z](Id|ID|Uuid|UUID)", re.DOTALL)
 _TIME = re.compile(r"(.*[_.-])?(ts|time|timestamp|date|datetime|at|ms)|.*[a-z](Time|Timestamp|Date|At)", re.DOTALL)
+_COMMA = re.compile(r"[-+]?\d+,\d+")
 _EPOCH = (946_684_800, 4_102_444_800)
 """Seconds of the years 2000 and 2100."""
 
@@ -61,8 +64,8 @@ class Member:
         """Bytes of `name=value`."""
         self.values = self.rises = 0
         """How many, and how many numbers are no smaller than the one before."""
-        self.dates = self.uuids = self.spaced = self.whole = 0
-        """How many of its different values are dates, UUIDs, strings with a space, whole numbers."""
+        self.texts = self.dates = self.uuids = self.commas = self.spaced = self.whole = 0
+        """How many of its different values are strings, of these dates, UUIDs, `31,65`, with a space; whole numbers."""
         self.low, self.high = math.inf, -math.inf
         self._last: float | None = None
 
@@ -110,6 +113,8 @@ class Member:
     def _look(self, text: str) -> None:
         """What a string is that was not there before."""
         self.longest = max(self.longest, len(self.name.encode()) + 1 + len(text.encode()))
+        self.texts += 1
+        self.commas += _COMMA.fullmatch(text) is not None
         self.dates += _DATE.fullmatch(text) is not None
         self.uuids += _UUID.fullmatch(text) is not None
         self.spaced += " " in text
@@ -128,6 +133,9 @@ class Member:
         number = self.kinds["number"] == self.present
         if scalar and self.distinct == 1 and self.present == records and records > 1:
             return Mark("constant", f"it is always {shown(self.example)}")
+        if scalar and self.texts and self.commas >= 0.95 * self.texts:  # a whole number among them has none
+            such = next(shown(one) for _, one in self.counts if isinstance(one, str))
+            return Mark(COMMA, f"a number with a comma, such as {such}, is a string: write it with a point")
         if text and self.dates >= 0.95 * self.distinct:
             return Mark("timestamp", f"a time, such as {shown(self.example)}, does not come back")
         if number and self._epoch(_TIME.fullmatch(own) is not None):

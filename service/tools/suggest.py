@@ -25,7 +25,7 @@ from service.tools.choices import Choice, Suggested, suggested
 from service.tools.formats import Name
 from service.tools.in_vain import in_vain
 from service.tools.labels import amount, is_amount, is_called_one
-from service.tools.profile import MOST_VALUES, Member, plain, shown
+from service.tools.profile import COMMA, MOST_VALUES, Member, plain, shown
 from service.tools.sample import Sample, of_file, of_topic, records
 from service.tools.trials import RULES, SCALES, TIE, Baseline, Trial, best, is_better, trials
 
@@ -65,7 +65,13 @@ def suggest(
     chosen = best(done)
     choices = [*found.choices, *_why(chosen, done), *_beside(chosen, done)]
     amounts = [amount(found.label.name, found.label)] if is_amount(found.label) else []
-    notes = [*_guess(found, label), *amounts, *_set_in_vain(settings, name, found.sample), *_cautions(done, baseline)]
+    notes = [
+        *_guess(found, label),
+        *amounts,
+        *_commas(found),
+        *_set_in_vain(settings, name, found.sample),
+        *_cautions(done, baseline),
+    ]
     bootstrap = None if file is not None else settings.kafka.bootstrap_servers
     verdict = _verdict(chosen, baseline, len(done))
     text = _toml(name, bootstrap, sample, verdict, choices)
@@ -202,6 +208,16 @@ def _guess(found: Suggested, label: str | None) -> list[str]:
     if label is not None or not found.others or is_called_one(found.label):
         return []
     return [f"that {found.label.name} is the label is a guess; else perhaps --label {' or '.join(found.others[:3])}"]
+
+
+def _commas(found: Suggested) -> list[str]:
+    """That numbers were taken for texts."""
+    names = [name for name, mark in found.left_out.items() if mark == COMMA]
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    said = (
+        f"{', '.join(names[:5])}{more}: numbers with a decimal comma are strings, and left out: write them with a point"
+    )
+    return [said] if names else []
 
 
 def _cautions(done: list[Trial], baseline: Baseline) -> list[str]:

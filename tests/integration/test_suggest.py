@@ -229,6 +229,19 @@ def test_names_of_any_kind_are_quoted(folder: Path) -> None:
     assert learner.columns.names == [f"{name}.n"]
 
 
+def test_numbers_with_a_comma_are_named(folder: Path) -> None:
+    """And no feature: as strings they would be categories that seldom come back."""
+    rows = "".join(f'"{i * 31 % 1896},{i % 100:02}",{i % 4},{i % 2}\n' for i in range(3000))
+    (folder / "comma.csv").write_text(f"price,rooms,let\n{rows}")
+    done = suggest(folder, "comma.csv", "-o", "x.toml")
+    said = "price: numbers with a decimal comma are strings, and left out: write them with a point"
+    assert f"note: {said}\n" in done.stderr
+    model = load(str(folder / "x.toml"), {}).of("comma")
+    assert (model.features, model.event.without) == ("named", ("price",))
+    why = '"price",  # decimal comma: a number with a comma, such as "0,00", is a string: write it with a point'
+    assert why in (folder / "x.toml").read_text()
+
+
 def test_nothing_beats_the_baseline(folder: Path) -> None:
     records = [{"a": i * 7919 % 13, "y": i * 104_729 % 11 == 0} for i in range(1200)]
     (folder / "noise.jsonl").write_bytes(lines(records))

@@ -81,6 +81,10 @@ MARKS: list[tuple[str, list[Any], str | None]] = [
     ("visitor", some(lambda i: f"v{i % 70}"), None),
     ("customer_id", some(lambda i: f"c{i % 7}"), None),  # a category that comes back
     ("trace", some(lambda i: str(uuid.UUID(int=i % 40 << 64))), "identifier"),
+    ("price", some(lambda i: f"{i * 37 % 60},{i % 10}"), "decimal comma"),
+    ("price", some(lambda i: f"{i % 7},5" if i % 3 else i % 7), "decimal comma"),  # a whole number has none
+    ("place", some(lambda i: f"{i % 7},5" if i % 3 else "none"), None),
+    ("places", [["1,5", "2,5"]] * 100, None),
     ("comment", some(lambda i: f"it took {i} days"), "text"),
     ("n" * 257, some(lambda i: i % 3), "long"),
     ("agent", some(lambda i: "x" * (250 + i % 3)), "long"),
