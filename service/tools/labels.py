@@ -142,9 +142,9 @@ def _such(others: Sequence[str]) -> str:
 
 
 def _candidates(form: Form, members: dict[Way, Member]) -> list[tuple[str, Member]]:
-    """What may be the label, likeliest first: members of two values, or where there are none texts of a few.
+    """What may be the label: the likeliest member of two values, or where there are none text of a few; then others.
 
-    Of equals the later, as in most tables.
+    These by likelihood too, of a few values those that are called as labels are. Of equals the later comes first.
     """
 
     def likelihood(member: Member) -> float:
@@ -154,13 +154,14 @@ def _candidates(form: Form, members: dict[Way, Member]) -> list[tuple[str, Membe
         return 2.0 * _named(member.way[-1]) + kind + (len(member.way) == 1) * 0.5 - rare
 
     most = max((member.present for member in members.values()), default=0)
-    fitting = [one for one in members.values() if one.distinct == 2 and _fits(one)] or [
-        one
-        for one in members.values()
-        if one.kind == "string" and one.distinct > 2 and _fits(one) and not one.mark(most)
-    ]
-    fitting.reverse()
-    return [(pointer_of(form.features, one), one) for one in sorted(fitting, key=likelihood, reverse=True)]
+    fitting = [one for one in reversed(members.values()) if _fits(one)]
+    fitting.sort(key=likelihood, reverse=True)
+    two = [one for one in fitting if one.distinct == 2]
+    few = [one for one in fitting if one.distinct > 2 and one.kind != "boolean" and not one.mark(most)]
+    if two:
+        also = [one for one in few if _named(one.way[-1]) > 1 and not is_amount(one)]
+        two[1:] = sorted([*two[1:], *also], key=likelihood, reverse=True)
+    return [(pointer_of(form.features, one), one) for one in two or [one for one in few if one.kind == "string"]]
 
 
 def _named(name: str) -> int:

@@ -159,6 +159,23 @@ def test_the_likely_label(columns: dict[str, Sequence[Any]], label: str, labels:
     assert [type(one) for one in found["labels"]] == [type(one) for one in labels]
 
 
+def test_a_label_of_a_few_values_is_named_beside_one_of_two() -> None:
+    """Where it is called as labels are: before others of two values, and never in place of the first."""
+    rows = [
+        {
+            "member": {"student": i % 2 == 0, "grade": "abc"[i % 3]},
+            "rich": i % 5 == 0,
+            "result": {"status": ["paid", "late", "lost"][i % 3], "code": i % 4, "decision": i % 40 + 0.5},
+        }
+        for i in range(200)
+    ]
+    found = suggested(sample(rows), None)
+    assert settings(found)["event.label"] == "/rich"
+    assert found.others == ["/result/status", "/member/student"]
+    (why,) = [choice.why for choice in found.choices if choice.setting == "event.label"]
+    assert why.endswith("; else perhaps /result/status, /member/student (--label)")
+
+
 def test_changes_of_rows() -> None:
     """Debezium's, also wrapped with their schema: deleted rows are passed over."""
     changes = [{"before": None, "after": {**record, "id": i}, "op": "cu"[i % 2]} for i, record in enumerate(clicks())]
