@@ -19,12 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from service.errors import ConfigurationError, DataError
+from service.learning.identity import Label
 from service.settings.load import Settings, is_topic
 from service.tools import files
 from service.tools.choices import Choice, Suggested, suggested
 from service.tools.formats import Name
 from service.tools.in_vain import in_vain
-from service.tools.labels import amount, is_amount, is_called_one
+from service.tools.labels import amount, is_amount, is_called_one, rare
 from service.tools.profile import COMMA, MOST_VALUES, Member, plain, shown
 from service.tools.sample import Sample, of_file, of_topic, records
 from service.tools.trials import RULES, SCALES, TIE, Baseline, Trial, best, is_better, trials
@@ -73,7 +74,7 @@ def suggest(
         *_cautions(done, baseline),
     ]
     bootstrap = None if file is not None else settings.kafka.bootstrap_servers
-    verdict = _verdict(chosen, baseline, len(done))
+    verdict = ". ".join(filter(None, (_verdict(chosen, baseline, len(done)), rare(_labels(found), found.label))))
     text = _toml(name, bootstrap, sample, verdict, choices)
     if as_json:
         typer.echo(json.dumps(_json(sample, found, choices, done, baseline, chosen, notes, text), ensure_ascii=False))
@@ -82,7 +83,7 @@ def suggest(
         console.print(Text(f"{sample.said}\n"))
         console.print(_members(found))
         console.print(_accuracies(done, baseline, chosen))
-        console.print(Text(f"{verdict}\n"))
+        console.print(Text(f"{verdict}\n"), soft_wrap=True)
         typer.echo(text)
     for note in notes:
         typer.echo(f"note: {plain(note)}", err=True)
@@ -208,6 +209,10 @@ def _guess(found: Suggested, label: str | None) -> list[str]:
     if label is not None or not found.others or is_called_one(found.label):
         return []
     return [f"that {found.label.name} is the label is a guess; else perhaps --label {' or '.join(found.others[:3])}"]
+
+
+def _labels(found: Suggested) -> list[Label]:
+    return next(choice.value for choice in found.choices if choice.setting == "labels")
 
 
 def _commas(found: Suggested) -> list[str]:

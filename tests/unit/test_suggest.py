@@ -14,7 +14,7 @@ from service.learning.learner import Learner
 from service.settings.model import ModelSettings
 from service.tools.choices import Suggested, suggested
 from service.tools.in_vain import in_vain
-from service.tools.labels import is_amount
+from service.tools.labels import is_amount, rare
 from service.tools.profile import MOST_VALUES, kind_of, member_at, profile
 from service.tools.sample import Sample
 from service.tools.suggest import _beats, _verdict, _why
@@ -330,6 +330,24 @@ def test_a_label_that_is_an_amount_is_warned_of(value: Callable[[int], Any], amo
     assert is_amount(found.label) == amount
     (why,) = [choice.why for choice in found.choices if choice.setting == "labels"]
     assert (f"/y has {found.label.distinct} different values of 2,000 records: a number to be predic" in why) == amount
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["no", "yes"], '"yes" is in 4.0% of the events, where accuracy says little: mind its recall and precision'),
+        (["no", "yes"], ", and try a margin for it, such as margin = [0, 100] (docs/model.md)"),
+        ([1, 0], "0 is in 4.0% of the events, "),
+        ([1, 0], "such as margin = [100, 0] "),
+        ([False, True], "true is in 4.0% of the events, "),
+    ],
+)
+def test_a_rare_label_is_said_to_be_one(values: list[Any], said: str) -> None:
+    for every, share in ((25, 0.04), (20, 0.05)):
+        found = suggested(sample([{"a": i % 3, "y": values[i % every == 0]} for i in range(2000)]), "/y")
+        assert (said in rare(settings(found)["labels"], found.label)) == (share < 0.05)
+    three = suggested(sample([{"a": i % 3, "y": "pqr"[i % 50 if i % 50 < 3 else 0]} for i in range(2000)]), "/y")
+    assert rare(settings(three)["labels"], three.label) == ""
 
 
 def model_of(found: Suggested) -> dict[str, Any]:
