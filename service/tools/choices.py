@@ -2,6 +2,7 @@
 
 import glob
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -109,7 +110,8 @@ def _label(sample: Sample, wanted: str | None) -> tuple[Sample, Form, Found]:
         return sample, form, label_of(sample, form, wanted)
     found = label_of(sample, Form("table", "", "", {}), wanted)
     column = found.member.way[-1]
-    form = Form("table", "/features", f"so `perceptron produce --label {column}` sends a table's rows", {})
+    sends = f"`perceptron produce --label {shlex.quote(column)}`"
+    form = Form("table", "/features", f"so {sends} sends a table's rows", {})
     return _as_events(sample, column), form, found._replace(pointer="/label", why=f"the column {column}: {found.why}")
 
 

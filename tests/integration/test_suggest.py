@@ -52,16 +52,17 @@ def test_a_file_is_its_own_topics_and_a_guess_is_called_one(folder: Path) -> Non
 def test_a_table_is_shown_and_sent_as_one(folder: Path) -> None:
     """Its whole numbers without a point, with the column that `produce` is to be told; an amount is no label."""
     (folder / "rents.csv").write_text(
-        "rooms,rent,let\n" + "".join(f"{i % 7},{i % 90 * 100},{i % 2}\n" for i in range(1000))
+        "rooms,rent now,let\n" + "".join(f"{i % 7},{i % 90 * 100},{i % 2}\n" for i in range(1000))
     )
-    done = suggest(folder, "rents.csv", "--label", "rent", "-o", "rents.toml")
+    done = suggest(folder, "rents.csv", "--label", "rent now", "-o", "rents.toml")
     assert ["rooms", "number", "100%", "7", "0"] in [line.split() for line in done.stdout.splitlines()]
     noted, written = done.stderr.splitlines()
     assert noted == (
-        "note: rent has 90 different values of 1,000 records: a number to be predicted is not a class, and only "
+        "note: rent now has 90 different values of 1,000 records: a number to be predicted is not a class, and only "
         "classes are learned"
     )
-    assert "`run` runs it, `produce rents.csv --label rent` sends it the file" in written
+    assert "`run` runs it, `produce rents.csv --label 'rent now'` sends it the file" in written
+    assert "# so `perceptron produce --label 'rent now'` sends a table's rows\n" in (folder / "rents.toml").read_text()
     assert load(str(folder / "rents.toml"), {}).create_topics
 
 
@@ -227,6 +228,12 @@ def test_names_of_any_kind_are_quoted(folder: Path) -> None:
     learner.begin({0: 0})
     assert learner.apply(0, 0, [json.dumps(record).encode() for record in records]).rejects == []
     assert learner.columns.names == [f"{name}.n"]
+
+
+def test_a_rare_label_is_said_with_the_verdict(folder: Path) -> None:
+    (folder / "rare.jsonl").write_bytes(lines([{"a": i % 13, "fraud": i % 50 == 0} for i in range(2000)]))
+    done = suggest(folder, "rare.jsonl")
+    assert done.stdout.count("%. true is in 2.0% of the events, where accuracy says little: ") == 2
 
 
 def test_numbers_with_a_comma_are_named(folder: Path) -> None:
