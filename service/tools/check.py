@@ -161,9 +161,21 @@ async def _judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tup
         return "ok", "no records yet", values
     accepted = len(values) - reasons.total() - skipped
     said = f"{accepted} of the last {len(values)} records would be accepted"
-    said += f"; {skipped} are passed over, since `where` does not mean them" if skipped else ""
+    said += f"; {_are(skipped)} passed over, since `where` does not mean them" if skipped else ""
     if not reasons:
         return "ok" if accepted else "warn", said, values
-    reason, count = reasons.most_common(1)[0]
-    said = f"{said}; {count} are rejected as {reason}, such as: {example[reason]}"
+    often = reasons.most_common()
+    each = (
+        f", {', '.join(f'{count} as {reason}' for reason, count in often)}" if len(often) > 1 else f" as {often[0][0]}"
+    )
+    said = f"{said}; {_are(reasons.total())} rejected{each}, such as: {example[often[0][0]]}"
     return "warn" if accepted else "fail", said, values
+
+
+def _are(count: int) -> str:
+    """How many records, and that they are so.
+
+    >>> _are(1), _are(6)
+    ('1 is', '6 are')
+    """
+    return f"{count} {'is' if count == 1 else 'are'}"

@@ -54,5 +54,12 @@ async def test_a_topic_of_other_records_is_said_loudly(
     await send(15, PLAIN)
     code, said = check()
     assert (code, said.split(" would")[0]) == (0, f"warn  topic {topic}: 85 of the last 100 records")
+    assert "; 15 are rejected as missing-field, such as: " in said
+    bad = [event({}, 7), event({}, 8), b"x"]
+    for partition, values in enumerate(zip(*[iter([*bad, *bad, *bad])] * 3, strict=True)):
+        for value in values:
+            await producer.send_and_wait(topic, value, partition=partition)
+    said = check()[1]
+    assert "; 24 are rejected, 15 as missing-field, 6 as unknown-label, 3 as not-json, such as: 'features' is" in said
     log = service.log.read_text()
     assert (log.count(MOSTLY), log.count("most records are accepted again")) == (1, 1)
