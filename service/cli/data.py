@@ -38,7 +38,8 @@ def produce(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The record's key: a member (as id) or feature, a CSV's column, svmlight's index or qid, VW's tag.",
+            help="The record's key: an outermost member (as id) or feature, a CSV's column, svmlight's index or qid, "
+            "VW's tag.",
         ),
     ] = None,
     zero_based: ZeroBased = False,

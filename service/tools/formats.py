@@ -19,7 +19,7 @@ from service.learning.columns import columns_for
 from service.learning.events import Decoder
 from service.learning.forms import Packed, vector
 from service.learning.identity import Identity
-from service.learning.places import values_at, way
+from service.learning.places import shown, values_at, way
 from service.learning.values import kind
 from service.tools.readers import BadLine, Csv, Format, JsonLines, Svmlight, VowpalWabbit
 
@@ -60,6 +60,7 @@ class Events:
     ) -> None:
         """`written` makes of an event's JSON what is to be sent; see `writer`."""
         self._form, self._keyed, self._written = form, keyed, written
+        self._label = shown(identity.event.label)
         self._decoder = Decoder(identity, columns_for(identity)) if check else None
         if file == "-":
             # Not sys.stdin: the interpreter cannot end in order while a thread waits in that.
@@ -105,7 +106,10 @@ class Events:
         """The event, unless the model would reject it."""
         if self._decoder and (rejects := self._decoder.decode([value])[1]):
             hint = "" if value.startswith(b"{") else "; the lines are read as JSON, see --format for others"
-            raise BadLine(f"{rejects[0].reason}: {rejects[0].detail}{hint}")
+            _, reason, detail = rejects[0]
+            if reason == "unknown-label" and isinstance(self._form, Csv):  # its user knows it by its column
+                detail = f"column '{self._form.label}'{detail.removeprefix(self._label)}"
+            raise BadLine(f"{reason}: {detail}{hint}")
         return value
 
 

@@ -68,7 +68,8 @@ class JsonLines:
         for found in (event, features):
             if isinstance(found, dict) and self._key in found:
                 return _key(self._key, found[self._key])
-        raise BadLine(f"--key {self._key}: the event has no member and no feature of this name")
+        inner = " (a member of an object in it cannot be the key)" if {*"./"} & {*(self._key or "")} else ""
+        raise BadLine(f"--key {self._key}: the event has no member and no feature of this name{inner}")
 
 
 class Csv:
@@ -82,7 +83,7 @@ class Csv:
 
     def __init__(self, identity: Identity, label: str | None, key: str | None) -> None:
         self._identity, self._key = identity, key
-        self._label = "label" if label is None else label
+        self.label = "label" if label is None else label
         self._hint = "; --label COLUMN says which is the label" if label is None else ""
         self._header: list[str] = []
 
@@ -98,11 +99,11 @@ class Csv:
                     yield reader.line_num, row
 
     def _take_header(self, header: list[str]) -> None:
-        for name in (self._label, self._key):
+        for name in (self.label, self._key):
             if name is not None and name not in header:
-                hint = self._hint if name == self._label else ""
+                hint = self._hint if name == self.label else ""
                 raise BadLine(f"there is no column '{name}'; the columns are {', '.join(header) or 'none'}{hint}")
-        features = len(set(header) - {self._label, self._key})
+        features = len(set(header) - {self.label, self._key})
         if self._identity.features == "positional" and features != self._identity.dimension:
             raise BadLine(f"{features} feature columns, the model's dimension is {self._identity.dimension}")
 
@@ -113,8 +114,8 @@ class Csv:
 
     def event(self, row: list[str]) -> bytes:
         cells = self._cells(row)
-        label = cells[self._label]
-        cells = {name: cell for name, cell in cells.items() if name not in (self._label, self._key)}
+        label = cells[self.label]
+        cells = {name: cell for name, cell in cells.items() if name not in (self.label, self._key)}
         if self._identity.features == "positional":
             return _event([_number(f"column '{name}'", cell) for name, cell in cells.items()], label, self._identity)
         return _event(self._values(cells), label, self._identity)
