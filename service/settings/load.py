@@ -3,6 +3,7 @@
 The composition root (`process/service.py`) and the commands alone read these; everything else takes plain arguments.
 """
 
+import codecs
 import contextlib
 import os
 import re
@@ -236,7 +237,7 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        return tomllib.loads(path.read_bytes().removeprefix(codecs.BOM_UTF8).decode())
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: not UTF-8 at byte {error.start}") from None
     except OSError as error:

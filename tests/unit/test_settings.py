@@ -297,6 +297,11 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
             load(file, {})
 
 
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "marked.toml").write_bytes(b'\xef\xbb\xbftopics = ["a"]\n')
+    assert load(str(tmp_path / "marked.toml"), {}).topics == ["a"]
+
+
 @pytest.mark.parametrize(
     ("text", "value"), [(None, None), ("earliest", "earliest"), ("0:5,2:7", {0: 5, 2: 7}), ("latest", "latest")]
 )
