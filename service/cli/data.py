@@ -68,14 +68,14 @@ def produce(
     record = formats.writer(identity, written)
     events = formats.Events(file, how, identity, keyed=key is not None, check=check, written=record)
     from service.tools.produce import dry_run as try_out
-    from service.tools.produce import number, send
+    from service.tools.produce import result, send
 
     if dry_run:
-        typer.echo(f"{number(try_out(events, count, skip))} good; nothing was sent")
+        typer.echo(result(try_out(events, count, skip), events, skip, "good; nothing was sent"))
     else:
         with closing(events):
             sent = send(settings.kafka.cluster, to, events, rate=rate, count=count, skip=skip)
-        typer.echo(f"{number(sent)} sent to {to}", err=True)
+        typer.echo(result(sent, events, skip, f"sent to {to}"), err=True)
 
 
 def fit(

@@ -1,5 +1,6 @@
 """`perceptron predict` and `perceptron healthcheck`: a running service, asked over HTTP."""
 
+import codecs
 import gzip
 import http.client
 import json
@@ -144,18 +145,28 @@ def _values(file: str, name: str) -> Iterator[tuple[int, Any]]:
         number = 0
         try:
             for number, line in enumerate(plain, 1):
-                if not line.strip():
+                text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                if not text.strip():
                     continue
                 try:
-                    value = json.loads(line)
+                    value = json.loads(text)
                 except ValueError as error:
-                    # It has a line's number, of this line alone.
-                    why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-                    said = f"not JSON: {why} (predict reads JSON lines, no CSV)"
+                    said = f"not JSON: {_why_none(error, text)} (predict reads JSON lines, no CSV)"
                     raise DataError(f"{name}, line {number}: {said}") from None
                 yield number, value
         except (zlib.error, OSError, EOFError) as error:
             raise DataError(f"{name}, after line {number}: {error}") from None
+
+
+def _why_none(error: ValueError, line: bytes) -> str:
+    """Why a line is no JSON. Where it ends too soon, Python counts its end as another line."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 at byte {error.start}"
+    if not isinstance(error, json.JSONDecodeError):
+        return str(error)
+    if error.pos >= len(line.decode().rstrip()):
+        return "the line ends within it"
+    return f"{error.msg} at column {error.pos + 1}"
 
 
 class _Missing(DataError):

@@ -3,6 +3,7 @@
 `-` is standard input.
 """
 
+import codecs
 import csv
 import gzip
 import struct
@@ -87,6 +88,8 @@ class Events:
         try:
             with raw:
                 plain = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
+                if plain.peek(3)[:3] == codecs.BOM_UTF8:
+                    plain.read(3)
                 for number, row in self._form.rows(plain):
                     try:
                         value = self._written(self._checked(self._form.event(row)))
@@ -99,7 +102,9 @@ class Events:
             raise DataError(f"{self.name}, line 1: {error}") from None  # a header, without which no row can be read
         except UnicodeDecodeError:
             raise DataError(f"{self.name}, after line {number}: not UTF-8") from None
-        except (csv.Error, zlib.error, OSError, EOFError) as error:
+        except csv.Error as error:  # it has the line
+            raise DataError(f"{self.name}, {error}") from None
+        except (zlib.error, OSError, EOFError) as error:
             raise DataError(f"{self.name}, after line {number}: {error}") from None
 
     def _checked(self, value: bytes) -> bytes:

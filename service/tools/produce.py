@@ -78,6 +78,11 @@ def dry_run(events: Events, count: int | None, skip: int = 0) -> int:
     return good
 
 
+def result(done: int, events: Events, skip: int, what: str) -> str:
+    """How many events were sent, or are good; of a file without any that it has none."""
+    return f"{number(done)} {what}" if done or skip else f"{events.name} has no events: nothing was sent"
+
+
 def number(events: int) -> str:
     """`1 event`, `2,000 events`."""
     return f"{events:,} event{'s' * (events != 1)}"

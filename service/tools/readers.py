@@ -19,6 +19,12 @@ from service.learning.places import Way, way
 NOTHING = ("", "nan", "-nan")
 """What a cell says, in lower case, when there is nothing."""
 
+CSV_FAULTS = {
+    "unexpected end of data": "a cell begins with a quote that nothing closes",
+    "',' expected after '\"'": "a quote is followed by more of its cell: within one it is written twice",
+}
+"""What Python finds wrong with a row, in our words."""
+
 
 class BadLine(Exception):
     """A line that is no event: what was expected."""
@@ -88,15 +94,25 @@ class Csv:
         self._header: list[str] = []
 
     def rows(self, plain: Any) -> Iterator[tuple[int, list[str]]]:
-        with io.TextIOWrapper(plain, "utf-8-sig", newline="") as text:
-            reader = csv.reader(text, strict=True)
-            self._take_header(header := [name.strip() for name in next(reader, [])])
-            if len(set(header)) < len(header):
-                raise BadLine("two columns have the same name")
-            self._header = header
-            for row in reader:
-                if row:
-                    yield reader.line_num, row
+        with io.TextIOWrapper(plain, "utf-8", newline="") as text:
+            reader, begin = csv.reader(text, strict=True), 1
+            try:
+                self._header = self._checked([name.strip() for name in next(reader, [])])
+                begin = reader.line_num + 1
+                for row in reader:
+                    if row:
+                        yield reader.line_num, row
+                    begin = reader.line_num + 1
+            except csv.Error as error:  # where the row begins: a quote may have taken many lines into it
+                raise csv.Error(f"line {begin}: {CSV_FAULTS.get(str(error), error)}") from None
+
+    def _checked(self, header: list[str]) -> list[str]:
+        if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
+            raise BadLine(f"the header is one column: cells are separated by commas, not by {json.dumps(other)}")
+        self._take_header(header)
+        if len(set(header)) < len(header):
+            raise BadLine("two columns have the same name")
+        return header
 
     def _take_header(self, header: list[str]) -> None:
         for name in (self.label, self._key):

@@ -300,6 +300,16 @@ def test_a_kafka_that_hangs_is_given_up(own_kafka: Server, topic: str, tmp_path:
         )
 
 
+def test_a_file_without_an_event_is_said_to_have_none(kafka: Server, topic: str, tmp_path: Path) -> None:
+    asyncio.run(create_topic(kafka, topic))
+    (tmp_path / "e.jsonl").write_text("\n\n")
+    command = ["produce", "e.jsonl", "-t", topic, "-b", kafka.address]
+    done = perceptron(*command, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "e.jsonl has no events: nothing was sent\n")
+    done = perceptron(*command, "--dry-run", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "e.jsonl has no events: nothing was sent\n")
+
+
 def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
     file = tmp_path / "e.csv"
     file.write_text("u,a,y\n" + "x,1,1\n" * 1200)

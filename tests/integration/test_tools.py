@@ -1,6 +1,7 @@
 """The tools that ask and look, as a new user meets them."""
 
 import asyncio
+import codecs
 import gzip
 import json
 import re
@@ -26,7 +27,7 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
     done = perceptron(*command, stdin=lines, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "1\t3\t(1 unknown feature)\n-1\t-2\n")
     file = tmp_path / "lines.jsonl"
-    file.write_bytes(lines * 700)
+    file.write_bytes(codecs.BOM_UTF8 + lines * 700)
     done = perceptron(*command, str(file), "--json", cwd=tmp_path)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == 1400
@@ -35,7 +36,9 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
     assert done.stdout == "1\t3\n\t+2\ta\t1 x 2\n\t+1\tbias\t1 x 1\n"
     for bad, part in (
         (b'{"a": 1}\n{"a": 1e99}\n', 'standard input, line 2: feature "a" is beyond ±1e+30'),
-        (b'{"a": 1}\n[1\n', "standard input, line 2: not JSON"),
+        (b'{"a": 1}\n[1\n', "standard input, line 2: not JSON: the line ends within it (predict"),
+        (b'{"a": 1}\n  {"a" 1}\n', "standard input, line 2: not JSON: Expecting ':' delimiter at column 8 (predict"),
+        (b'{"a": 1}\n{"\xe9": 1}\n', "standard input, line 2: not JSON: not UTF-8 at byte 2 (predict"),
         (
             b"a,b\n1,2\n",
             "line 1: not JSON: Expecting value at column 1 (predict reads JSON lines, no CSV)",

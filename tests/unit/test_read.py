@@ -155,7 +155,12 @@ def test_a_bad_line_is_named_with_what_was_expected(
         ("a,y\n1,1\n", {"name": "csv"},
          "line 1: there is no column 'label'; the columns are a, y; --label COLUMN says which is the label"),
         ("a,a,y\n1,2,1\n", CSV, "line 1: two columns have the same name"),
-        ('a,y\n1,1\n"1,0\n', CSV, "after line 2: unexpected end of data"),
+        ('a,y\n1,1\n"1,0\n', CSV, "line 3: a cell begins with a quote that nothing closes"),
+        ('a,y\n"1,0\n2,1\n3,1\n', CSV, "line 2: a cell begins with a quote that nothing closes"),
+        ('"a,y\n1,0\n', CSV, "line 1: a cell begins with a quote that nothing closes"),
+        ('a,y\n\n"x\ny"z,0\n', CSV, "line 3: a quote is followed by more of its cell: within one it is written twice"),
+        ("a;y\n1;0\n", CSV, 'line 1: the header is one column: cells are separated by commas, not by ";"'),
+        ("a\ty\n1\t0\n", CSV, 'line 1: the header is one column: cells are separated by commas, not by "\\t"'),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_on_is_an_error(tmp_path: Path, text: str, how: dict[str, Any], said: str) -> None:
@@ -220,6 +225,26 @@ def test_a_line_becomes_a_record_that_the_model_reads(
     batch, rejects = Decoder(identity, columns_for(identity)).decode([lines[0].value])
     assert rejects == []
     assert (list(batch.names), list(batch.skipped)) == (names or [], [] if names else [0])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ({}, '{"features":{"1":2},"label":1}\n'),
+        (CSV, "1,y\n2,1\n"),
+        (SVM, "1 1:2\n"),
+        ({"name": "vw"}, "1 | 1:2\n"),
+        ({}, ""),
+    ],
+)
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path, packed: bool, form: Any, text: str) -> None:
+    path = tmp_path / "file"
+    marked = b"\xef\xbb\xbf" + text.encode()
+    path.write_bytes(gzip.compress(marked) if packed else marked)
+    lines, bad = read(path, NAMED, **form)
+    assert bad == []
+    assert events(lines) == [{"features": {"1": 2}, "label": 1}] * bool(text)
 
 
 def test_good_lines_beside_bad_ones_are_read(tmp_path: Path) -> None:
