@@ -36,10 +36,10 @@ from service.settings.origin import Origins
 from service.settings.redis import RedisSettings
 from service.settings.section import Section
 from service.settings.typed import mistyped, tables
-from service.settings.words import perhaps, worded
+from service.settings.words import either, perhaps, worded
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
-_TYPE = re.compile(r"bool|int|float|str|(function|literal|list|constrained).*\W.*|\[key\]")
+_TYPE = re.compile(r"bool|int|float|str|(function|literal|list|dict|constrained).*\W.*|\[key\]")
 """What pydantic names in a place for one of several types."""
 _SETTING = re.compile(r"(candidates\.[\w-]+|[a-z_]+): ")
 _OF_KUBERNETES = re.compile("PERCEPTRON_(SERVICE_|PORT_[0-9])")
@@ -280,28 +280,35 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
 
 def _refused(errors: Iterable[Any], origins: Origins) -> ConfigurationError:
     """One line. What is wrong in `[model]` is wrong with each model, and is said once."""
-    return ConfigurationError("; ".join(dict.fromkeys(_line(error, origins) for error in errors)))
+    said: dict[str, list[str]] = {}
+    for error in errors:
+        named, message = _parts(error, origins)
+        said.setdefault(named, []).append(message)
+    return ConfigurationError("; ".join(f"{name}: {either(of)}" if name else either(of) for name, of in said.items()))
 
 
-def _line(error: Any, origins: Origins) -> str:
+def _parts(error: Any, origins: Origins) -> tuple[str, str]:
+    """The setting that an error is about, with the variable that says it, and what is wrong."""
     where = [str(part) for part in error["loc"] if not _TYPE.fullmatch(str(part))]
     message = worded(error, secretive=where[:1] in [["kafka"], ["redis"], ["http"]])
-    if error["type"] == "extra_forbidden":
-        message = f"there is no such setting{perhaps(where[-1], _settings_beside(error['loc']))}"
     # A check of a whole table begins with the setting that it is about.
     if len(where) == (2 if where[:1] == ["models"] else 1) and (of := _SETTING.match(message)):
         where, message = [*where, *of[1].split(".")], message[of.end() :]
     place, origin = origins.of(where)
-    named = f"{'.'.join(place)}{f' ({origin})' if origin.startswith('environment') else ''}"
-    return f"{named}: {message}" if where else message
+    if error["type"] == "extra_forbidden":
+        message = f"there is no such setting{_meant(error, place)}"
+    return f"{'.'.join(place)}{f' ({origin})' if origin.startswith('environment') else ''}" if where else "", message
 
 
-def _settings_beside(where: Sequence[Any]) -> Iterable[str]:
-    """The settings of the table that this is in."""
+def _meant(error: Any, place: Sequence[str]) -> str:
+    """What a setting that is none was perhaps to be: a table is none but a table."""
     section: type[BaseModel] = Settings
-    for part in where[:-1]:
+    for part in error["loc"][:-1]:
         section = tables(section, str(part))[0] or section  # else it is a model's, or a candidate's, name
-    return section.model_fields
+    if not isinstance(error["input"], dict):
+        return perhaps(place[-1], section.model_fields)
+    near = perhaps(place[-1], [name for name in section.model_fields if tables(section, name)[0]])
+    return near or (f": perhaps [models.{place[1]}]" if len(place) == 2 and place[0] == "model" else "")
 
 
 def parse_start_at(text: str | None) -> str | dict[int, int] | None:
@@ -310,5 +317,5 @@ def parse_start_at(text: str | None) -> str | dict[int, int] | None:
         return text
     pairs = [part.split(":") for part in text.split(",")]
     if not all(len(pair) == 2 and all(p.isascii() and p.isdigit() for p in pair) for pair in pairs):
-        raise ValueError("expected earliest, latest or PARTITION:OFFSET,…")
+        raise ValueError(f"expected earliest, latest or PARTITION:OFFSET,…, got '{text[:40]}'")
     return {int(partition): int(offset) for partition, offset in pairs}

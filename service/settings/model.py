@@ -59,16 +59,17 @@ def _pointer(text: str) -> str:
 Pointer = Annotated[str, AfterValidator(_pointer)]
 
 
-def _json(value: Any) -> Any:
+def _json(value: Any, expected: str) -> Any:
     """What the environment has as text."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:
-        raise ValueError('expected a list, such as ["no", "yes"], or a table; in the environment as JSON') from None
+        got = json.dumps(value, ensure_ascii=False)[:40]
+        raise ValueError(f"expected {expected}, got {got} (a variable of the environment has it as JSON)") from None
 
 
 def _of_each_label(value: Any) -> Any:
-    value = _json(value)
+    value = _json(value, "a number, or [negative, positive]")
     given = value if isinstance(value, (list, tuple)) else [value, value]
     if len(given) != 2 or not all(type(one) in {int, float} and 0 <= one <= MAX_VALUE for one in given):
         raise ValueError(f"expected a number from 0 to {MAX_VALUE:g}, or [negative, positive], one for each label")
@@ -185,10 +186,15 @@ class ModelSettings(Section):
     reference: str | None = Field(None, description="a file of weights, as for `start`")
     candidates: dict[str, CandidateSettings] = Field({}, description="learned side by side with the model, by name")
 
-    @field_validator("labels", "weights", mode="before")
+    @field_validator("labels", mode="before")
     @classmethod
-    def _from_environment(cls, value: Any) -> Any:
-        return _json(value)
+    def _labels_as_text(cls, value: Any) -> Any:
+        return _json(value, 'a list, such as ["no", "yes"]')
+
+    @field_validator("weights", mode="before")
+    @classmethod
+    def _weights_as_text(cls, value: Any) -> Any:
+        return _json(value, "a list, such as [1, -2], or a table, such as { age = 1 }")
 
     @field_validator("labels", mode="after")
     @classmethod

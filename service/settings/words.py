@@ -13,7 +13,7 @@ _EXPECTED = {
     "tuple": _LIST, "dict": _TABLE, "model": _TABLE, "greater": _NUMBER, "less": _NUMBER,
 }  # fmt: skip
 """By the first word of an error's type."""
-_NUMBERS, _WORDS = {"int", "float", "bool", "greater", "less"}, {"list", "tuple", "literal"}
+_NUMBERS, _WORDS = {"int", "float", "bool", "greater", "less"}, {"list", "tuple", "literal", "string"}
 _LONGEST = 40
 
 
@@ -22,13 +22,30 @@ def worded(error: Any, secretive: bool = False) -> str:
     message, kind = error["msg"].removeprefix("Value error, "), error["type"].partition("_")[0]
     if not message.startswith(_SHOULD_BE):
         return str(message)
-    expected = message.removeprefix(_SHOULD_BE)
+    # As TOML and JSON write them.
+    expected = re.sub("\\b(False|True)\\b", lambda found: found[0].lower(), message.removeprefix(_SHOULD_BE))
     message = f"expected {_EXPECTED.get(kind, '{}').format(expected)}"
     if kind in _NUMBERS or (kind in _WORDS and not secretive):
         message += f", got {json.dumps(error['input'], ensure_ascii=False, default=str)[:_LONGEST]}"
     if kind == "literal":
         message += perhaps(str(error["input"]), re.findall("'(.+?)'", expected))
     return message
+
+
+def either(messages: Iterable[str]) -> str:
+    """What several types say of one value, as one: each says what it expected.
+
+    >>> either(["expected a string", "expected false, got true"])
+    'expected a string or false, got true'
+    >>> either(["the labels must differ"])
+    'the labels must differ'
+    """
+    different = list(dict.fromkeys(messages))
+    if len(different) == 1 or not all(message.startswith("expected ") for message in different):
+        return "; ".join(different)
+    parts = [message.removeprefix("expected ").partition(", got ") for message in different]
+    got = next((f", got {value}" for _, there, value in parts if there), "")
+    return f"expected {' or '.join(dict.fromkeys(expected for expected, _, _ in parts))}{got}"
 
 
 def perhaps(name: str, known: Iterable[str]) -> str:
