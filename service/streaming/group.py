@@ -32,6 +32,8 @@ less. The client's own are 1 and 50 MiB, of which a hundred topics would have mu
 METADATA_SECONDS = 10
 """So often it is asked for new partitions, and for new topics where a pattern names them."""
 
+_NONE_FOUND = "waiting for a topic that a pattern in topics finds: there is none yet"
+
 
 class Kafka(ConsumerRebalanceListener):
     """This process in its consumer group."""
@@ -135,6 +137,9 @@ class Kafka(ConsumerRebalanceListener):
                     self.logs[topic] = TopicLog(self.shared, topic)
                     tasks.create_task(self.logs[topic].outbox.write(self.shared.producer))
                     found(topic)
+                if self._wanted and not any(map(self._wanted, existing)) and _NONE_FOUND not in said:
+                    self._say(_NONE_FOUND)
+                    said.add(_NONE_FOUND)
                 wanted = [name for topic in self.logs for name in (topic, topic_of(topic))]
                 if new := (set(self.logs) & existing) - subscribed:
                     subscribed |= new

@@ -64,6 +64,16 @@ async def test_topics_that_a_pattern_names_are_learned_as_they_come_to_exist(
     names = [m["model"] for m in service.http.get("/v1/models").json()["models"]]
     assert sorted(names) == [f"{topic}-1", f"{topic}-2"]
     assert service.log.read_text().count("topic found") == 2
+    assert not _said(service, "waiting for a topic that a pattern")
+
+
+async def test_a_pattern_that_finds_no_topic_is_said_once(run: Run, kafka: Server, topic: str) -> None:
+    said = "waiting for a topic that a pattern in topics finds: there is none yet"
+    service = run("", topic=f"^{topic}-")
+    await asyncio.to_thread(wait, lambda: _said(service, said), "it says so")
+    await create_topic(kafka, f"{topic}-1")  # found at the next look at all topics
+    await asyncio.to_thread(wait, lambda: _said(service, "topic found"), "it is found")
+    assert service.log.read_text().count(said) == 1
 
 
 def test_a_pattern_that_is_none_is_refused(topic: str) -> None:
