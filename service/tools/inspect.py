@@ -171,20 +171,29 @@ def _facts(about: Inspection) -> Table:
         **({"compared": _compared(about.comparisons)} if about.comparisons else {}),
         "baseline": f"{_share(about.baseline)} (always the {'most' if identity.multiclass else 'more'} frequent label)",
         **_by_label(about),
-        "loss": "-" if about.loss is None else f"{about.loss:g} (mean perceptron loss of recent events)",
-        "margins": ", ".join(f"{q} quantile {v:g}" for q, v in (margins or {}).items()) or "-",
+        "loss": "-" if about.loss is None else f"{_plain(about.loss)} (mean perceptron loss of recent events)",
+        "margins": ", ".join(f"{q} quantile {_plain(v)}" for q, v in (margins or {}).items()) or "-",
         "rejected": ", ".join(f"{k} {v:,}" for k, v in sorted(about.rejected.items())) or "none",
         "gaps": _gaps(about),
         "columns": f"{about.columns:,}",
         "squared norm": f"{about.squared_norm:g}" + (f" of at most {limit:g}" if limit is not None else ""),
         "state digest": about.state_digest,
         "lag": f"unknown: {about.lag_reason}" if lag is None else f"{sum(lag.values()):,} records",
-        **({} if about.bias is None else {"bias": f"{about.bias:g}"}),
+        **({} if about.bias is None else {"bias": _plain(about.bias)}),
         **({"advice": "; ".join(about.advice)} if about.advice else {}),
     }
     for key, value in rows.items():
         table.add_row(Text(key, "bold"), Text(str(value)))
     return table
+
+
+def _plain(value: float) -> str:
+    """A number; a sum of -0 alone is 0.
+
+    >>> _plain(-0.0), _plain(-0.5), _plain(3.0)
+    ('0', '-0.5', '3')
+    """
+    return f"{value + 0.0:g}"
 
 
 def _by_label(about: Inspection) -> dict[str, str]:
@@ -344,7 +353,7 @@ def _labels(about: Inspection) -> Table:
         row = known[as_json(own.label)]
         recalls = ("-" if share is None else f"{share:.4f}" for share in (row.recall.all, row.recall.recent))
         weights = ", ".join(f"{weight.name} {weight.weight:+g}" for weight in own.largest_weights if weight.weight)
-        table.add_row(_text(row.name), f"{row.events:,}", *recalls, f"{own.bias:g}", _text(weights))
+        table.add_row(_text(row.name), f"{row.events:,}", *recalls, _plain(own.bias), _text(weights))
     return table
 
 
