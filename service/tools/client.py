@@ -151,20 +151,20 @@ def _values(file: str, name: str) -> Iterator[tuple[int, Any]]:
                 try:
                     value = json.loads(text)
                 except ValueError as error:
-                    said = f"not JSON: {_why_none(error, text)} (predict reads JSON lines, no CSV)"
+                    said = f"not JSON: {_why_none(error)} (predict reads JSON lines, no CSV)"
                     raise DataError(f"{name}, line {number}: {said}") from None
                 yield number, value
         except (zlib.error, OSError, EOFError) as error:
             raise DataError(f"{name}, after line {number}: {error}") from None
 
 
-def _why_none(error: ValueError, line: bytes) -> str:
+def _why_none(error: ValueError) -> str:
     """Why a line is no JSON. Where it ends too soon, Python counts its end as another line."""
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8 at byte {error.start}"
     if not isinstance(error, json.JSONDecodeError):
         return str(error)
-    if error.pos >= len(line.decode().rstrip()):
+    if error.pos >= len(error.doc.rstrip()):
         return "the line ends within it"
     return f"{error.msg} at column {error.pos + 1}"
 
