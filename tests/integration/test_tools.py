@@ -37,6 +37,7 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
     for bad, part in (
         (b'{"a": 1}\n{"a": 1e99}\n', 'standard input, line 2: feature "a" is beyond ±1e+30'),
         (b'{"a": 1}\n[1\n', "standard input, line 2: not JSON: the line ends within it (predict"),
+        (b'{"a":\n', "standard input, line 1: not JSON: the line ends within it (predict"),
         (b'{"a": 1}\n  {"a" 1}\n', "standard input, line 2: not JSON: Expecting ':' delimiter at column 8 (predict"),
         (b"\xff\xfe{\x00\n", "standard input, line 1: not JSON: "),  # UTF-16
         (b'{"a": 1}\n{"\xe9": 1}\n', "standard input, line 2: not JSON: not UTF-8 at byte 2 (predict"),
