@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     share = -(-len(waiting) // workers)
     for worker in range(workers):
         own = [*longs[worker::workers], *waiting[worker * share : (worker + 1) * share]]
-        ordered += [*own, *itertools.islice(computing, size - len(own))]
+        ordered += [*own, *itertools.islice(computing, max(0, size - len(own)))]
     items[:] = ordered
 
 
