@@ -109,7 +109,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self._models, self._now = models, _Models(ready, missing)
+        self._models, self.missing, self._now = models, missing, _Models(ready, missing)
         self._scraping = asyncio.Lock()
         self.registry.register(self._now)
 

@@ -122,7 +122,8 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping, number)
-        history = History(self._models, lambda model: lag(model, self._kafka))
+        # While Kafka does not answer, how far its log goes is not known.
+        history = History(self._models, lambda model: None if self._kafka.missing_since else lag(model, self._kafka))
         server = http.server(
             settings, self._models, self._metrics, self._store, history, lambda: self.ready, self._stop.is_set,
             ANSWER_SECONDS, self._log.warning,

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import re
-import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, Page, expect
 
 from tests.conftest import DEADLINE, Run, Running, event, wait
 
@@ -22,7 +20,6 @@ HTML = "<img src=x onerror=alert(1)>"
 WIDTHS = (390, 1280)
 RECORDS = 120
 FIT = "all => all.every((one) => one.scrollWidth <= one.clientWidth)"
-expect.set_options(timeout=DEADLINE * 1000)
 
 SETTINGS = """
 [http]
@@ -36,19 +33,6 @@ event.where = {{ "/kind" = "click" }}
 features = "positional"
 dimension = 2
 """
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    path = shutil.which("chromium")
-    if path is None:
-        assert not os.environ.get("CI"), "CI must have chromium"
-        pytest.skip("no chromium on PATH")
-    async with async_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        started = await playwright.chromium.launch(executable_path=path, args=flags)
-        yield started
-        await started.close()
 
 
 def _event(i: int) -> bytes:

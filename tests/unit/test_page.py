@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,9 +24,14 @@ from service.snapshots.store import RedisStore
 from tests.conftest import event
 
 
-def client(*models: Model, history: History | None = None, tokens: Tokens | None = None) -> httpx.AsyncClient:
+def client(
+    *models: Model,
+    history: History | None = None,
+    tokens: Tokens | None = None,
+    missing: Callable[[], dict[str, float]] = dict,
+) -> httpx.AsyncClient:
     """Of an application over these models."""
-    about = Models(models), Metrics("0", list, lambda: True, dict), lambda: True, lambda: False
+    about = Models(models), Metrics("0", list, lambda: True, missing), lambda: True, lambda: False
     app = create_app(*about, cast(RedisStore, None), Limits(), version="9", tokens=tokens, history=history)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
 
@@ -213,6 +219,20 @@ async def test_of_a_model_that_rests_one_body_is_made_in_five_seconds() -> None:
             bodies.append((await http.get("/page/now")).content)
     # The first has no rate yet.
     assert bodies[0] != bodies[1] != bodies[2] == bodies[3]
+
+
+async def test_what_does_not_answer_is_told_at_once_also_of_a_model_that_rests() -> None:
+    """And that it answers again."""
+    model, missing = learned(event({"a": 1}, 1)), {"kafka": 0.0, "redis": 0.0}
+    history, told = History(Models([model]), lambda _: {}), list[Any]()
+    async with client(model, Model("later"), history=history, missing=lambda: missing) as http:
+        for second, since in enumerate((0.0, 0.0, 1795563962.34, 1795563962.34, 0.0)):
+            missing["kafka"] = since
+            history.take(model, 1795563962.0 + second)
+            told.append((await http.get("/page/now")).json()["missing"])
+        assert told == [{}, {}, {"kafka": 1795563962.3}, {"kafka": 1795563962.3}, {}]
+        missing["redis"] = 5.0
+        assert (await http.get("/page/now?model=later")).json()["missing"] == {"redis": 5.0}
 
 
 async def test_a_model_that_cannot_answer_yet_says_why_and_one_that_is_not_there_is_404() -> None:

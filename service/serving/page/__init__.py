@@ -28,6 +28,7 @@ _FILES = {
     "/page/page.css": ("page.css", "text/css"),
     "/page/page.js": ("page.js", "text/javascript"),
     "/page/chart.js": ("chart.js", "text/javascript"),
+    "/page/words.js": ("words.js", "text/javascript"),
     "/page/page.svg": ("page.svg", "image/svg+xml"),
 }
 OPEN = tuple(_FILES)

@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -71,6 +71,8 @@ class Now(msgspec.Struct, kw_only=True):
     time: float
     models: list[str]
     asked: str | None
+    missing: dict[str, float] = {}
+    """Which of kafka and redis does not answer, and since when (seconds since 1970)."""
     why_not: str | None = None
     """Why there is no model to show."""
     model: Description | None = None
@@ -104,8 +106,11 @@ class _Made(NamedTuple):
 class Body:
     """The bodies of all models."""
 
-    def __init__(self, models: Models, history: History, release: str) -> None:
-        self._models, self._history, self._release = models, history, release
+    def __init__(
+        self, models: Models, history: History, release: str, missing: Callable[[], Mapping[str, float]]
+    ) -> None:
+        """`missing` is that of the metrics."""
+        self._models, self._history, self._release, self._missing = models, history, release, missing
         self._made: dict[tuple[str | None, bool], _Made] = {}
         self._largest: dict[str, tuple[float, str | None, list[LargestWeights]]] = {}
 
@@ -134,7 +139,7 @@ class Body:
         a, counts, points = model.answering, model.answering.learner.counts, self._history.of(model.name)
         read = counts.events, counts.skipped, sum(counts.rejected.values())
         told = model.learning_here, model.stopped, model.unusable, len(list(self._models))
-        return a.digest, *read, points.rate, self._history.lag(model), *told
+        return a.digest, *read, points.rate, self._history.lag(model), *told, *self._missing().items()
 
     async def _pack(self, asked: str | None, whole: bool) -> Answers:
         body = await self._make(asked, whole)
@@ -144,6 +149,7 @@ class Body:
     async def _make(self, asked: str | None, whole: bool) -> bytes:
         names = [model.name for model in self._models][:MOST_MODELS]
         now = Now(release=self._release, time=round(time.time(), 1), models=names, asked=asked)
+        now.missing = {one: round(since, 1) for one, since in self._missing().items() if since}
         model = None if asked is None else self._models.get(asked)
         if model is None or model.answering is None:
             now.why_not = model.why_not if model else "the service has no model yet"

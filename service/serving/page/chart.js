@@ -1,4 +1,5 @@
-// Elements, figures as text, and what is drawn of them: lines with their names at their ends, bars, a boundary.
+// Elements, and what is drawn of figures: lines with their names at their ends, bars, a boundary.
+import { clipped, duration, short } from "./words.js";
 
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) if (value !== null) element.setAttribute(name, value);
@@ -9,20 +10,8 @@ export const h = (tag, attributes = {}, ...children) => fill(document.createElem
 export const s = (tag, attributes = {}, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
-const whole = new Intl.NumberFormat("en");
-export const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
-const few = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
-export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
-export const number = (n) => (n !== 0 && (Math.abs(n) >= 1e7 || Math.abs(n) < 1e-4) ? n.toExponential(2) : few.format(n));
-export const percent = (share, digits = 1) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)} %`);
-export const span = (a, b) => `${(100 * a).toFixed(1)} to ${percent(b)}`;
-export function duration(seconds) {
-  const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([size]) => seconds >= 2 * size) ?? [1, "s"];
-  return `${Math.max(0, Math.floor(seconds / size))} ${unit}`;
-}
 /* A name as text that is cut behind a separator first, where it has to be; a number is not. */
 export const cut = (name) => name.split(/(?<=[/._=:?&-])(?![/._=:?&\d-])/).flatMap((piece, i) => (i ? [h("wbr"), piece] : [piece]));
-export const clipped = (text, most = 22) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 // --- Charts: lines with their names at their ends
 

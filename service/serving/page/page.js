@@ -1,7 +1,6 @@
 // Asks for one body every few seconds and draws it. Whatever comes from data goes into the page as text, never as markup.
-import {
-  bars, boundary, chart, clipped, count, cut, decimals, duration, facts, frame, h, number, percent, s, scales, short, span,
-} from "./chart.js";
+import { bars, boundary, chart, cut, decimals, facts, frame, h, s, scales } from "./chart.js";
+import { behind, bound, clipped, count, duration, named, number, outage, percent, short, span, standing, verdict } from "./words.js";
 
 // Between two polls. A connection that is quiet for five seconds is closed, and another costs more than a poll.
 const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 4 * SECOND;
@@ -26,13 +25,11 @@ function tiles(now) {
   facts($("tiles"), [
     ["Events learned", count(model.events), `${count(model.mistakes)} mistakes`],
     ["Events a second", now.rate === null ? "–" : short.format(now.rate)],
-    ["Lag", count(now.lag), now.lag === null ? "known where it is learned" : "records to be learned"],
+    ["Lag", count(now.lag), behind(now)],
     ["Accuracy", percent(served.recent), `recent; always the same label: ${percent(model.baseline.recent)}`],
     ["Version", count(model.version), `${duration(now.time - Date.parse(model.saved_at) / SECOND)} old, ${count(model.ahead)} events ahead`],
   ]);
 }
-
-const ANEW = " The bound counts anew from each kept version: the updates until then, and the most that can have come since.";
 
 function mistakes(now) {
   const of = (i) => state.points.map((point) => [point[1], point[i]]), model = now.model;
@@ -42,13 +39,7 @@ function mistakes(now) {
     log, least: log ? 0 : 1, yname: short.format,
     label: `${count(model.mistakes)} mistakes after ${count(model.events)} events; the bound is ${count(model.bound)}.`,
   });
-  $("mistakes-note").textContent = model.bound === null ? `No bound: ${model.bound_reason}.`
-    : `The perceptron theorem allows ${count(model.bound)} updates at most; there were ${count(model.updates)}.${model.updates && model.updates === model.bound ? ANEW : ""}`;
-}
-
-function named(now) {
-  const own = now.answering, last = { last: "last weights", average: "average" };
-  return (name) => (name === own ? `${last[name] ?? name} (served)` : last[name] ?? name);
+  $("mistakes-note").textContent = bound(model);
 }
 
 function accuracy(now) {
@@ -81,11 +72,6 @@ function accuracy(now) {
     h("tr", {}, h("th", { scope: "row" }, "baseline"), h("td", {}, percent(model.baseline.recent)), h("td", {}, percent(model.baseline.all)),
       h("td", {}, "the most frequent label")))));
 }
-function verdict(candidate) {
-  const against = candidate.against_the_model;
-  if (!against || against.better === null) return "no difference shown";
-  return against.better === candidate.name ? "better" : "worse";
-}
 
 function stream(now) {
   const end = state.points.at(-1)?.[0] ?? 0, name = "events a second", rates = [], lags = state.points.map((point) => [point[0] - end, point[4]]);
@@ -99,7 +85,7 @@ function stream(now) {
   chart($("rate"), { lines: [{ name, kind: "main", points: rates }], time: true, least: 1, yname: short.format,
     label: `${now.rate === null ? "No rate known" : short.format(now.rate)} events a second now.` });
   chart($("lag"), { lines: [{ name: "lag", kind: "limit", points: lags }], time: true, least: 1, room: name.length, yname: short.format,
-    label: now.lag === null ? "The lag is known where the model is learned." : `A lag of ${count(now.lag)} records now.` });
+    label: `Lag ${count(now.lag)} now: ${behind(now)}.` });
 }
 
 function weights(now) {
@@ -313,7 +299,7 @@ function show(now) {
   if (now.asked !== state.now?.asked) [state.trail, state.drawn, state.since] = [[], {}, 0];
   else if (!now.model && state.now.model) { // it has begun anew, and reads its snapshot
     $("state").textContent = "";
-    return say(`Just begun: ${now.why_not}.${old()}`);
+    return say(`${outage(now)}Just begun: ${now.why_not}.${old()}`);
   }
   state.now = now;
   state.model ??= now.asked;
@@ -324,8 +310,8 @@ function show(now) {
   $("footer").textContent = `Perceptron Service ${now.release}`;
   $("main").hidden = now.model === null;
   const model = now.model;
-  say(`${state.missing}${model ? "" : `Nothing to show yet: ${now.why_not}.`}`);
-  $("state").textContent = !model ? "" : model.stopped ? `Learning stopped: ${model.stopped}` : model.learning_here ? "Learning here" : "Following another process";
+  say(`${state.missing}${outage(now)}${model ? "" : `Nothing to show yet: ${now.why_not}.`}`);
+  $("state").textContent = model ? standing(now) : "";
   if (!model) return;
   state.since = Date.now();
   remember(now.points, now.asked);

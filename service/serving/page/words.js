@@ -1,0 +1,62 @@
+// Figures as text, and what the page says of a body in sentences. Knows no elements.
+
+const whole = new Intl.NumberFormat("en");
+export const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const few = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
+export const number = (n) => (n !== 0 && (Math.abs(n) >= 1e7 || Math.abs(n) < 1e-4) ? n.toExponential(2) : few.format(n));
+export const percent = (share, digits = 1) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)} %`);
+export const span = (a, b) => `${(100 * a).toFixed(1)} to ${percent(b)}`;
+export function duration(seconds) {
+  const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([size]) => seconds >= 2 * size) ?? [1, "s"];
+  return `${Math.max(0, Math.floor(seconds / size))} ${unit}`;
+}
+export const clipped = (text, most = 22) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+/* Which of Kafka and Redis does not answer, since when, and what that means for what is shown; nothing where both do. */
+export function outage(now) {
+  const { kafka, redis } = now.missing, here = now.model?.learning_here;
+  const since = (seconds) => {
+    const at = new Date(seconds * 1000);
+    return now.time - seconds < 43200 ? at.toLocaleTimeString("en-GB") : at.toLocaleString("en-GB");
+  };
+  return [
+    kafka && `Kafka has not answered since ${since(kafka)}, so nothing new is learned. `,
+    redis && `Redis has not answered since ${since(redis)}, so ${here ? "nothing is saved" : "no newer version is seen"}. `,
+  ].filter(Boolean).join("");
+}
+
+/* Who learns the model, in the line beside its name. */
+export function standing(now) {
+  const model = now.model;
+  if (model.stopped) return `Learning stopped: ${model.stopped}`;
+  return model.learning_here ? "Learning here" : "Following another process";
+}
+
+/* What lies beneath the lag. */
+export function behind(now) {
+  if (now.lag !== null) return "records to be learned";
+  return now.missing.kafka ? "not known without Kafka" : "known where it is learned";
+}
+
+const ANEW = " The bound counts anew from each kept version: the updates until then, and the most that can have come since.";
+
+/* How many updates there may be. */
+export function bound(model) {
+  if (model.bound === null) return `No bound: ${model.bound_reason}.`;
+  const anew = model.updates && model.updates === model.bound ? ANEW : "";
+  return `The perceptron theorem allows ${count(model.bound)} updates at most; there were ${count(model.updates)}.${anew}`;
+}
+
+/* Those that predict, by name. */
+export function named(now) {
+  const own = now.answering, last = { last: "last weights", average: "average" };
+  return (name) => (name === own ? `${last[name] ?? name} (served)` : last[name] ?? name);
+}
+
+/* Whether a candidate is better than the model. */
+export function verdict(candidate) {
+  const against = candidate.against_the_model;
+  if (!against || against.better === null) return "no difference shown";
+  return against.better === candidate.name ? "better" : "worse";
+}

@@ -1,0 +1,25 @@
+"""A real browser."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import Browser, async_playwright, expect
+
+from tests.conftest import DEADLINE
+
+expect.set_options(timeout=DEADLINE * 1000)
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        assert not os.environ.get("CI"), "CI must have chromium"
+        pytest.skip("no chromium on PATH")
+    async with async_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        started = await playwright.chromium.launch(executable_path=path, args=flags)
+        yield started
+        await started.close()

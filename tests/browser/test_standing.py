@@ -1,0 +1,50 @@
+"""What the page says while Kafka or Redis is gone, in a real browser, of a real service with servers of its own."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from service.embedded import servers
+from tests.conftest import DEADLINE, Run
+
+TIME = r"\d\d:\d\d:\d\d"
+
+
+@pytest.fixture
+async def page(browser: Browser) -> AsyncIterator[Page]:
+    """One that prints no error."""
+    context = await browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(DEADLINE * 1000)
+    page, odd = await context.new_page(), list[str]()
+    page.on("pageerror", lambda error: odd.append(str(error)))
+    yield page
+    assert odd == []
+    await context.close()
+
+
+async def test_it_says_since_when_kafka_and_redis_do_not_answer(page: Page, run: Run, tmp_path: Path) -> None:
+    """And what that means; when they are back it says no more of it."""
+    for folder in ("kafka", "redis"):
+        (tmp_path / folder).mkdir()
+    with servers.kafka(tmp_path / "kafka") as kafka, servers.redis(tmp_path / "redis") as redis:
+        service = run(kafka_address=kafka.address, redis_address=redis.address)
+        await asyncio.to_thread(service.up)
+        await page.goto(f"http://127.0.0.1:{service.port}/")
+        notice, lag = page.get_by_role("status").first, page.locator("#tiles dd").nth(2)
+        await expect(page.locator("#state")).to_have_text("Learning here")
+        await expect(notice).to_be_empty()
+        await expect(lag).to_have_text("0records to be learned")
+        for server, said in (
+            (kafka, f"^Kafka has not answered since {TIME}, so nothing new is learned. $"),
+            (redis, f"^Redis has not answered since {TIME}, so nothing is saved. $"),
+        ):
+            server.kill()
+            await expect(notice).to_have_text(re.compile(said))
+            await expect(lag).to_have_text("–not known without Kafka" if server is kafka else "0records to be learned")
+            await asyncio.to_thread(server.start)
+            await expect(notice).to_be_empty()
+            await expect(lag).to_have_text("0records to be learned")
