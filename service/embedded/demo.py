@@ -85,15 +85,17 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
             services = [stack.enter_context(_Service(settings)) for _ in range(2)]
             status.update("starting the service (the first time it compiles its kernels)")
             _wait(lambda: all(service.get("/readyz") for service in services), "both processes are ready")
-        # Each address with a space or nothing behind it, so that it can be clicked and copied.
-        say(f"[bold]the page: {services[0].url}/[/]")
-        say(f"the page of the second process: {services[1].url}/")
-        say(f"perceptron run, twice: one learns; with Kafka on {broker.address} and Valkey on {store.address}")
         fold = learner_of(tomllib.loads(settings.read_text())["models"][TOPIC])
         fold.begin({0: 0})
         fold.reconcile()
         seen = _Show(console, say, services, fold, events, rate)
         _wait(lambda: seen.look()[0], "one of them learns")
+        learner, _ = seen.look()
+        services.sort(key=lambda one: one is not learner)
+        # Each address with a space or nothing behind it, so that it can be clicked and copied.
+        say(f"[bold]the page: {services[0].url}/[/]")
+        say(f"the page of the process that stands by: {services[1].url}/")
+        say(f"perceptron run, twice: one learns; with Kafka on {broker.address} and Valkey on {store.address}")
         state = asyncio.run(seen.stream(broker.address))
         k, limit = state["updates"], state["bound"]
         learned = (state["events"], k, state["state_digest"], limit)

@@ -81,7 +81,7 @@ class Service:
         self._stop = asyncio.Event()
         self._signal = 0
         self._clock = SystemClock()
-        self._models = Models(Model(topic, options=settings.of(topic).options()) for topic in settings.listed)
+        self._models = Models(map(self._model, settings.listed))
         for name in settings.units:
             unit = settings.of(name)
             learner = Learner(unit.identity(), options=unit.options(), start=unit.start_weights())
@@ -193,7 +193,7 @@ class Service:
 
             def found(topic: str) -> None:
                 self._log.info("topic found", topic=topic)
-                model = self._models.add(Model(topic, options=settings.of(topic).options()))
+                model = self._models.add(self._model(topic))
                 follow(model)
                 if settings.learn:
                     learn(model)
@@ -236,6 +236,12 @@ class Service:
             except DependencyError as error:
                 say(str(error))
             await asyncio.sleep(FIND_SECONDS)
+
+    def _model(self, topic: str) -> Model:
+        model = Model(topic, options=self._settings.of(topic).options())
+        if self._settings.learn:
+            model.waits = lambda: self._kafka.waits(topic)
+        return model
 
     def _learning(self, model: Model, tell: ModelObserver) -> Learning:
         settings = self._settings

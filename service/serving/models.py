@@ -82,6 +82,8 @@ class Model:
         """The digest of the store's head when that was last looked at; None where it could not be told."""
         self.wake: Callable[[], object] = lambda: None
         """What makes its learner, where that is here and has nothing to do, look whether it still may."""
+        self.waits: Callable[[], bool] = lambda: False
+        """Whether it is to be learned here too, and the group has not yet said who of its members is to."""
         self._catching_up = False
 
     @property

@@ -62,6 +62,10 @@ class Kafka(ConsumerRebalanceListener):
         """Since when it does not answer (seconds since 1970); 0 while it does."""
         return self._watch.missing_since
 
+    def waits(self, topic: str) -> bool:
+        """Whether the group has not told us yet that a topic is another member's: it may become ours, or just did."""
+        return not self._watch.joined or bool(self.logs[topic].assigned)
+
     async def connect(self) -> None:
         """Connect, without joining the group yet; raises DependencyError."""
         self._watch.missing_since = self.missing_since or time.time()

@@ -1,4 +1,4 @@
-"""What the page says while Kafka or Redis is gone, in a real browser, of a real service with servers of its own."""
+"""What the page says of who learns, and while Kafka or Redis is gone, in a real browser, of a real service."""
 
 import asyncio
 import re
@@ -48,3 +48,18 @@ async def test_it_says_since_when_kafka_and_redis_do_not_answer(page: Page, run:
             await asyncio.to_thread(server.start)
             await expect(notice).to_be_empty()
             await expect(lag).to_have_text("0records to be learned")
+
+
+async def test_who_comes_back_waits_to_take_over_and_who_stands_by_follows(page: Page, run: Run) -> None:
+    """The group waits for one that was killed, and there is no other process to follow."""
+    service, state = await asyncio.to_thread(run(session_timeout=6.0).up), page.locator("#state")
+    await page.goto(f"http://127.0.0.1:{service.port}/")
+    await expect(state).to_have_text("Learning here")
+    service.kill()
+    await expect(page.get_by_role("status").first).to_contain_text("does not answer")
+    await asyncio.to_thread(service.start(service.command).up)
+    await expect(state).to_have_text("Waiting to take over")
+    await expect(state).to_have_text("Learning here")
+    standby = await asyncio.to_thread(run().up)
+    await page.goto(f"http://127.0.0.1:{standby.port}/")
+    await expect(state).to_have_text(re.compile(r"^Following another process \(\S+:\d+ saved last\)$"))

@@ -235,6 +235,17 @@ async def test_what_does_not_answer_is_told_at_once_also_of_a_model_that_rests()
         assert (await http.get("/page/now?model=later")).json()["missing"] == {"redis": 5.0}
 
 
+async def test_who_is_to_learn_it_is_told_at_once_and_never_of_what_is_learned_here() -> None:
+    model = learned(event({"a": 1}, 1))
+    history, told = History(Models([model]), lambda _: {}), list[bool]()
+    async with client(model, history=history) as http:
+        for second, (waits, here) in enumerate(((False, False), (True, False), (False, False), (True, True))):
+            model.waits, model.learning_here = lambda waits=waits: waits, here  # type: ignore[misc]
+            history.take(model, 1795563962.0 + second)
+            told.append((await http.get("/page/now")).json()["waiting"])
+    assert told == [False, True, False, False]
+
+
 async def test_a_model_that_cannot_answer_yet_says_why_and_one_that_is_not_there_is_404() -> None:
     async with client(Model("later")) as http:
         now = (await http.get("/page/now")).json()

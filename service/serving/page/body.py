@@ -80,6 +80,8 @@ class Now(msgspec.Struct, kw_only=True):
     answering: str = "last"
     learner: str = ""
     """HOST:PID of the process that wrote its head."""
+    waiting: bool = False
+    """It may come to be learned here: who of the group is to learn it is not known yet."""
     kept: list[tuple[int, str]] = []
     rate: float | None = None
     lag: int | None = None
@@ -138,7 +140,7 @@ class Body:
             return object()
         a, counts, points = model.answering, model.answering.learner.counts, self._history.of(model.name)
         read = counts.events, counts.skipped, sum(counts.rejected.values())
-        told = model.learning_here, model.stopped, model.unusable, len(list(self._models))
+        told = model.learning_here, _waiting(model), model.stopped, model.unusable, len(list(self._models))
         return a.digest, *read, points.rate, self._history.lag(model), *told, *self._missing().items()
 
     async def _pack(self, asked: str | None, whole: bool) -> Answers:
@@ -162,6 +164,7 @@ class Body:
         now.labels = [as_text(label) for label in identity.labels or (-1, 1)]
         now.model = _short(Description.of(model, a))
         now.answering, now.learner = answering(learner), a.head.writer.process
+        now.waiting = _waiting(model)
         now.kept = [(kept.version, iso(kept.saved_at)) for kept in a.head.kept]
         now.rate, now.lag = points.rate, self._history.lag(model)
         now.points = _with_intervals(points.all if whole else points.all[-LATELY:])
@@ -201,6 +204,10 @@ def _short(model: Description) -> Description:
     return msgspec.structs.replace(
         model, confusion=[], labels=most, identity=msgspec.structs.replace(model.identity, labels=())
     )
+
+
+def _waiting(model: Model) -> bool:
+    return not model.learning_here and model.waits()
 
 
 def _with_intervals(points: Sequence[Point]) -> list[tuple[Any, ...]]:

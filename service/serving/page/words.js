@@ -30,13 +30,17 @@ export function outage(now) {
 export function standing(now) {
   const model = now.model;
   if (model.stopped) return `Learning stopped: ${model.stopped}`;
-  return model.learning_here ? "Learning here" : "Following another process";
+  if (model.learning_here) return "Learning here";
+  if (now.waiting) return "Waiting to take over";
+  if (model.identity.rule === "threshold-unit") return "Never learned";
+  return `Following another process${now.learner ? ` (${now.learner} saved last)` : ""}`;
 }
 
 /* What lies beneath the lag. */
 export function behind(now) {
   if (now.lag !== null) return "records to be learned";
-  return now.missing.kafka ? "not known without Kafka" : "known where it is learned";
+  if (now.missing.kafka) return "not known without Kafka";
+  return now.waiting ? "known once it is learned" : "known where it is learned";
 }
 
 const ANEW = " The bound counts anew from each kept version: the updates until then, and the most that can have come since.";
