@@ -349,6 +349,14 @@ def _confusion(learner: Classifier) -> Confusion:
     return Confusion(sum(negatives) - false, false, missed, sum(positives) - missed)
 
 
+def served_confusion(learner: Classifier) -> list[list[int]]:
+    """`[truth][prediction]` of the weights that answer, where this one is asked; empty where that is not known."""
+    if learner.identity.multiclass:
+        return [] if learner.averaged else learner.counts.confusion
+    sound, caught, missed, found = _confusion(learner)
+    return [[sound, caught], [missed, found]] if sound + caught + missed + found == learner.counts.events else []
+
+
 def _found(learner: Classifier) -> Found:
     """All events by label, and how many the weights that answer predicted rightly; empty where that is not known."""
     counts, classes = learner.counts, learner.identity.classes

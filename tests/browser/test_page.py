@@ -140,6 +140,9 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
     await expect(page.locator("#predictors")).to_contain_text(f"{100 * model['baseline']['all']:.1f} %")
     cells = await page.locator("#confusion td").all_inner_texts()
     assert [int(cell) for cell in cells] == [cell for row in model["confusion"] for cell in row]
+    await expect(page.locator("#confusion th").first).to_have_text("Label, and predicted by the last weights")
+    found = f"Label 1: recall {100 * model['recall']['recent']:.1f} % of recent events"
+    await expect(page.locator("#positive")).to_contain_text(found)
     await expect(page.locator("#rejected")).to_contain_text(f"missing-field1partition 0, offset {RECORDS}")
     await expect(page.locator("#rejected")).to_contain_text(f"skipped1partition 0, offset {RECORDS + 1}")
     await expect(page.locator("#version")).to_contain_text(str(model["digest"])[:16])

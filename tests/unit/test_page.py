@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import msgspec
 import pytest
 
 from service.learning.forms import Packed, vector
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
+from service.learning.options import Beside, Options
 from service.learning.seen import POINTS
 from service.monitoring.metrics import Metrics
 from service.serving.app import Limits, create_app
@@ -131,6 +133,29 @@ async def test_who_has_the_history_is_sent_the_newest_of_it() -> None:
         assert [one[1] for one in await points(whole[-1][0])] == list(range(18, 23))
 
 
+@pytest.mark.parametrize("serve", ["last", "average", "other"])
+@pytest.mark.parametrize("labels", [None, ("a", "b", "c")])
+async def test_the_confusion_is_of_what_answers(labels: tuple[str, ...] | None, serve: str) -> None:
+    """Each event is predicted before it is learned; of three labels the average's is not known."""
+    identity, names = Identity(labels=labels, average=True), labels or (-1, 1)
+    other = Beside(msgspec.structs.replace(identity, start="random:7", eta=0.1))
+    learner = Learner(identity, options=Options(serve=serve, candidates={"other": other}))
+    learner.begin({0: 0})
+    learner.reconcile()
+    expected = [[0] * len(names) for _ in names]
+    for i in range(60):
+        x, place = {"a": i % 5, "b": i % 7}, i * i % len(names)
+        by = learner.by(learner.answering)
+        expected[place][names.index(by.label(learner.score(x, by)[0]))] += 1
+        learner.apply(0, i, [event(x, names[place])])
+    now = await shown(given("m", learner, 0.0))
+    assert now["answering"] == serve
+    assert now["confusion"] == ([] if labels and serve == "average" else expected)
+    if not labels:
+        assert now["model"]["recall"]["all"] == expected[1][1] / sum(expected[1])
+        assert 0 < expected[1][1] < sum(expected[1])
+
+
 async def test_a_plane_is_in_the_events_own_units_scaled_or_not() -> None:
     """Its scores are those of predictions, and the last events are all there, in their order."""
     records = [event([100 + i % 7, -5 * (i % 3)], int(i % 7 > 3)) for i in range(POINTS + 40)]
@@ -191,7 +216,7 @@ async def test_many_labels_do_not_make_a_large_body() -> None:
     model = learned(*(event({"a": i}, i) for i in range(900)), labels=tuple(range(900)))
     now = await shown(model)
     assert len(json.dumps(now)) < 50_000
-    assert (now["model"]["confusion"], len(now["model"]["labels"]), len(now["largest"])) == ([], 12, 12)
+    assert (now["confusion"], len(now["model"]["labels"]), len(now["largest"])) == ([], 12, 12)
 
 
 async def test_one_body_is_made_for_all_who_watch() -> None:

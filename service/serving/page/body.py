@@ -23,7 +23,7 @@ from service.learning.seen import PLANE
 from service.learning.values import Members
 from service.serving.models import Answering, Model, Models
 from service.serving.page.history import SECONDS, History, Point, answering
-from service.serving.report import Description, iso
+from service.serving.report import Description, iso, served_confusion
 
 LEVEL = 1
 """Of packing: it takes a fifth of a millisecond."""
@@ -77,6 +77,8 @@ class Now(msgspec.Struct, kw_only=True):
     """Why there is no model to show."""
     model: Description | None = None
     labels: list[str] = []
+    confusion: list[list[int]] = []
+    """`[truth][prediction]` of what answers; empty of many labels, and where it is not known."""
     answering: str = "last"
     learner: str = ""
     """HOST:PID of the process that wrote its head."""
@@ -163,6 +165,7 @@ class Body:
         learner, identity, points = a.learner, a.learner.identity, self._history.of(model.name)
         now.labels = [as_text(label) for label in identity.labels or (-1, 1)]
         now.model = _short(Description.of(model, a))
+        now.confusion = served_confusion(a.by(None)[1]) if len(now.labels) <= MOST_LABELS else []
         now.answering, now.learner = answering(learner), a.head.writer.process
         now.waiting = _waiting(model)
         now.kept = [(kept.version, iso(kept.saved_at)) for kept in a.head.kept]
@@ -196,14 +199,12 @@ class Body:
 
 
 def _short(model: Description) -> Description:
-    """Without what is not shown, or would be large: the confusion of many labels, all but the most frequent of them."""
-    model = msgspec.structs.replace(model, comparisons=[])
+    """Without what is not shown, or would be large: of many labels all but the most frequent."""
+    model = msgspec.structs.replace(model, comparisons=[], confusion=[])
     if len(model.labels) <= MOST_LABELS:
         return model
     most = sorted(model.labels, key=lambda one: -one.events)[:MOST_LABELS]
-    return msgspec.structs.replace(
-        model, confusion=[], labels=most, identity=msgspec.structs.replace(model.identity, labels=())
-    )
+    return msgspec.structs.replace(model, labels=most, identity=msgspec.structs.replace(model.identity, labels=()))
 
 
 def _waiting(model: Model) -> bool:

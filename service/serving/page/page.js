@@ -1,6 +1,6 @@
 // Asks for one body every few seconds and draws it. Whatever comes from data goes into the page as text, never as markup.
 import { bars, boundary, chart, cut, decimals, facts, frame, h, s, scales } from "./chart.js";
-import { behind, bound, clipped, count, duration, named, number, outage, percent, short, span, standing, verdict } from "./words.js";
+import { behind, bound, clipped, count, duration, named, number, outage, percent, positive, served, short, span, standing, verdict } from "./words.js";
 
 // Between two polls. A connection that is quiet for five seconds is closed, and another costs more than a poll.
 const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 4 * SECOND;
@@ -103,15 +103,16 @@ function weights(now) {
 
 function confusion(now) {
   const model = now.model;
-  part("confusion", [model.confusion, model.labels, now.labels], () => {
-    const most = model.confusion.length, heads = most ? now.labels : [];
+  $("positive").textContent = positive(now);
+  part("confusion", [now.confusion, model.labels, now.labels, now.answering], () => {
+    const by = served(now), most = now.confusion.length, heads = most ? now.labels : [];
     const body = most
-      ? model.confusion.map((row, i) => h("tr", {}, h("th", { scope: "row" }, now.labels[i]),
+      ? now.confusion.map((row, i) => h("tr", {}, h("th", { scope: "row" }, now.labels[i]),
         ...row.map((n, j) => h("td", { class: i === j ? "number right" : "number" }, count(n)))))
       : model.labels.map((one) => h("tr", {}, h("th", { scope: "row" }, String(one.label)),
         h("td", { class: "number" }, count(one.events)), h("td", { class: "number" }, percent(one.recall.all))));
-    const titles = most ? ["Label, and predicted by the last weights", ...heads] : ["Label (the most frequent)", "Events", "Predicted so"];
-    $("confusion").replaceChildren(h("caption", { class: "unseen" }, "Labels against predictions of the last weights"),
+    const titles = most ? [`Label, and predicted by ${by}`, ...heads] : ["Label (the most frequent)", "Events", `Predicted so by ${by}`];
+    $("confusion").replaceChildren(h("caption", { class: "unseen" }, `Labels against predictions of ${by}`),
       h("thead", {}, h("tr", {}, ...titles.map((head, i) => h("th", { scope: "col", class: i ? "number" : null }, head)))),
       h("tbody", {}, ...body));
   });
@@ -120,7 +121,7 @@ function confusion(now) {
 }
 function margins(svg, found, loss) {
   svg.setAttribute("aria-label", found ? `Margins of recent events: a tenth are below ${number(found["0.1"])}, half below ${number(found["0.5"])}, nine tenths below ${number(found["0.9"])}.` : "No margins yet.");
-  $("margins-note").textContent = found ? `Margins y·s/‖x‖ of recent events, the middle 80 % and the median; left of 0 they were mistakes. Mean loss ${number(loss)}.` : "";
+  $("margins-note").textContent = found ? `Margins y·s/‖x‖ of recent events by the last weights, the middle 80 % and the median; left of 0 they were mistakes. Mean loss ${number(loss)}.` : "";
   if (!found) return svg.replaceChildren();
   const [low, middle, high] = ["0.1", "0.5", "0.9"].map((q) => found[q]), x = [Math.min(0, low), Math.max(0, high)];
   const at = scales(svg.clientWidth || 600, svg.clientHeight || 104, 30, x, [0, 1]);

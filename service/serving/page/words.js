@@ -58,6 +58,17 @@ export function named(now) {
   return (name) => (name === own ? `${last[name] ?? name} (served)` : last[name] ?? name);
 }
 
+/* What answers, within a sentence. */
+export const served = (now) => ({ last: "the last weights", average: "the average" })[now.answering] ?? `candidate ${now.answering}`;
+
+/* How well the positive of two labels is found by what answers; nothing of more labels, and where that is not known. */
+export function positive(now) {
+  const { recall, precision } = now.model, known = ({ all, recent }) => all !== null || recent !== null;
+  if (!known(recall) && !known(precision)) return "";
+  const both = ({ all, recent }) => `${percent(recent)} of recent events, ${percent(all)} of all`;
+  return `Label ${now.labels[1]}: recall ${both(recall)}; precision ${both(precision)}.`;
+}
+
 /* Whether a candidate is better than the model. */
 export function verdict(candidate) {
   const against = candidate.against_the_model;
