@@ -1,10 +1,13 @@
 """What to try with a model that is of little use: said where its figures show it."""
 
+from service.learning.classifier import Classifier
+from service.learning.identity import as_text
 from service.learning.learner import Learner
 from service.learning.options import OWN_WEIGHTS
 
 LEAST = 10
-"""Records: of fewer nothing is said."""
+"""Records, or events of the positive label: of fewer nothing is said."""
+ANEW = "(for which `perceptron reset` has the log learned again)"
 
 
 def advice(learner: Learner) -> dict[str, str]:
@@ -26,6 +29,15 @@ def advice(learner: Learner) -> dict[str, str]:
             f"of the last {recent.window:,} predictions {accuracy:.1%} were right, and always the {frequent} label "
             f"would have been in {baseline:.1%}: try {_tries(learner)}"
         )
+    serving = learner.by(learner.answering)
+    lately = serving.watch.recent.confusion(serving.averaged)
+    missed, of = lately.false_negatives, sum(lately)
+    if serving.counts.events >= 2 * recent.window and lately.recall == 0.0 and LEAST <= missed < of / 2:
+        positive = as_text((learner.identity.labels or (-1, 1))[1])
+        found["recall"] = (
+            f"none of the {missed:,} events of label {positive} among the last {of:,} was predicted so: "
+            f"try {_finds(serving)}"
+        )
     serve = learner.watch.options.serve
     if serve not in OWN_WEIGHTS and learner.answering is None:
         candidate = learner.candidates.get(serve)
@@ -40,6 +52,19 @@ def advice(learner: Learner) -> dict[str, str]:
     return found
 
 
+def _finds(serving: Classifier) -> str:
+    """What finds more of a positive label that is rare."""
+    tries, last = [], serving.watch.recent.confusion(averaged=False).recall
+    if serving.averaged and last:
+        tries.append(f'serve = "last", which found {last:.1%} of them')
+    rule, margin = serving.identity.rule, serving.identity.margins[1]
+    if rule == "logistic-delta":
+        tries.append("a lower threshold than 0.5 for its `probability`")
+    other = "" if rule == "perceptron" else 'rule = "perceptron" with '
+    tries.append(f"{other}a margin for it, such as margin = [0, {10 * margin or 100:g}] {ANEW}")
+    return ", or ".join(tries)
+
+
 def _tries(learner: Learner) -> str:
     identity, recent = learner.identity, learner.watch.recent
     tries = []
@@ -49,5 +74,5 @@ def _tries(learner: Learner) -> str:
     anew += [] if identity.average else ['average = "recent" with serve = "average"']
     anew += [] if identity.rule == "logistic-delta" else ['rule = "logistic-delta"']
     if anew:
-        tries.append(f"{' or '.join(anew)} (for which `perceptron reset` has the log learned again)")
+        tries.append(f"{' or '.join(anew)} {ANEW}")
     return ", or ".join(tries) or "other features"

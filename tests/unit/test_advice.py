@@ -13,6 +13,7 @@ from service.learning.options import Options
 from service.learning.recent import Recent
 
 ANEW = "(for which `perceptron reset` has the log learned again)"
+MARGIN = "a margin for it, such as margin"
 SCALE = 'scale = "standard"'
 
 
@@ -28,15 +29,15 @@ def seen(wrong: int, positive: int, averaged: int | None = None, events: int = 2
 
 def test_a_model_as_good_as_its_baseline_is_not_below_it() -> None:
     for share in range(51):
-        assert not seen(wrong=share, positive=share)
-        assert not seen(wrong=share, positive=100 - share)
-        assert share == 50 or seen(wrong=share + 1, positive=share)
+        assert "accuracy" not in seen(wrong=share, positive=share)
+        assert "accuracy" not in seen(wrong=share, positive=100 - share)
+        assert share == 50 or "accuracy" in seen(wrong=share + 1, positive=share)
 
 
 def test_the_first_window_does_not_count() -> None:
     """Then it had just begun."""
     assert not seen(wrong=30, positive=10, events=199)
-    assert seen(wrong=30, positive=10, events=200)
+    assert seen(wrong=30, positive=10, events=200).keys() == {"accuracy", "recall"}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,38 @@ def test_the_first_window_does_not_count() -> None:
 def test_what_is_to_be_tried(model: dict[str, Any], tries: str) -> None:
     said = seen(wrong=30, positive=10, **model)["accuracy"]
     assert said.endswith(f"always the more frequent label would have been in 90.0%: try {tries}")
+
+
+def test_a_rare_positive_label_that_is_never_predicted_is_said() -> None:
+    """Of ten events and more, fewer than half of all, of which none was found by what answers."""
+    assert [positive for positive in range(101) if "recall" in seen(wrong=positive, positive=positive)] == [
+        *range(10, 50)
+    ]
+    assert "recall" not in seen(wrong=19, positive=20)
+    assert "recall" in seen(wrong=19, positive=20, averaged=20, average=True, serve="average")
+    assert "recall" not in seen(wrong=20, positive=20, averaged=19, average=True, serve="average")
+
+
+@pytest.mark.parametrize(
+    ("model", "tries"),
+    [
+        ({}, f"{MARGIN} = [0, 100] {ANEW}"),
+        ({"margin": (0.0, 30.0)}, f"{MARGIN} = [0, 300] {ANEW}"),
+        ({"rule": "lms"}, f'rule = "perceptron" with {MARGIN} = [0, 100] {ANEW}'),
+        (
+            {"rule": "logistic-delta"},
+            f'a lower threshold than 0.5 for its `probability`, or rule = "perceptron" with {MARGIN} = [0, 100] {ANEW}',
+        ),
+        (
+            {"wrong": 6, "averaged": 20, "average": True, "serve": "average"},
+            f'serve = "last", which found 70.0% of them, or {MARGIN} = [0, 100] {ANEW}',
+        ),
+    ],
+)
+def test_what_is_to_be_tried_to_find_more(model: dict[str, Any], tries: str) -> None:
+    about: dict[str, Any] = {"wrong": 20, "positive": 20, "labels": ("no", "yes")}
+    said = seen(**about | model)["recall"]
+    assert said == f"none of the 20 events of label yes among the last 100 was predicted so: try {tries}"
 
 
 def test_an_average_that_is_not_kept_does_not_answer() -> None:
