@@ -104,7 +104,7 @@ async def test_it_shows_what_the_service_says_to_all_and_asks_it(
     replica = run(SETTINGS.format(tokens=tmp_path / "tokens", topic=topic), "--no-learn", create=False)
     await _until(page, RECORDS)
     await _shows_what_the_service_says(page, service)
-    await _says_why_the_bound_is_the_updates(page, service)
+    await _says_why_the_bound_jumps(page, service)
     await _draws_what_has_no_length(page)
     await _cuts_names_behind_separators(page)
     await _asks_less_often_while_no_events_come(page, service)
@@ -152,25 +152,30 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
     await page.get_by_label("Log scale").check()
     await expect(figures).not_to_have_text(linear)
 
-    accuracy, lately = page.locator("#accuracy"), f"{100 * model['served_accuracy']['recent']:.1f} % of recent"
+    accuracy, lately = page.locator("#accuracy"), f"{100 * model['served_accuracy']['recent']:.1f}\u00a0% of recent"
     await expect(accuracy).to_have_attribute("aria-label", re.compile(re.escape(lately)))
     await expect(page.locator("#rate path.main")).to_have_count(1)  # of two points, as many as a band needs
+    assert await page.evaluate("""() => {
+        const ticks = (id) => [...document.querySelectorAll(`#${id} text[text-anchor=middle]`)];
+        const times = (id) => ticks(id).map((it) => it.textContent);
+        return times("lag").length > 1 && times("lag").join() === times("rate").join();
+    }""")  # one axis of two charts
     await expect(accuracy.locator("path.band")).to_have_count(0)
     await page.get_by_label("Of all events").check()
     await expect(accuracy.locator("path.band")).to_have_count(1)
 
 
-async def _says_why_the_bound_is_the_updates(page: Page, service: Running) -> None:
-    """As right after a kept version."""
-    note, why = page.locator("#mistakes-note"), "counts anew from each kept version"
+async def _says_why_the_bound_jumps(page: Page, service: Running) -> None:
+    """And is the updates right after a kept version; not where its reference is given. One update is no updates."""
+    note, why = page.locator("#mistakes-note"), "Each kept version begins the bound anew"
     now: Any = service.http.get("/page/now", params={"model": service.topic}).raise_for_status().json()
-    updates = now["model"]["updates"]
-    answer = now | {"model": now["model"] | {"bound": updates}}
+    answer = now | {"model": now["model"] | {"bound": 2, "updates": 1, "mistakes": 1}}
     await page.route("**/page/now*", lambda route: route.fulfill(json=answer))
     await expect(note).to_contain_text(why)
-    answer["model"]["bound"] += 1
-    await expect(note).to_contain_text(f"allows {updates + 1} updates")
-    await expect(note).not_to_contain_text(why)
+    await expect(page.locator("#tiles dd").first).to_contain_text("1 mistake")
+    await expect(page.locator("#tiles dd").first).not_to_contain_text("mistakes")
+    answer["anew"] = False
+    await expect(note).to_have_text("The perceptron theorem allows 2 updates at most; there was 1.")
     await page.unroute("**/page/now*")
 
 

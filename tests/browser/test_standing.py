@@ -39,8 +39,8 @@ async def test_it_says_since_when_kafka_and_redis_do_not_answer(page: Page, run:
         await expect(notice).to_be_empty()
         await expect(lag).to_have_text("0records to be learned")
         for server, said in (
-            (kafka, f"^Kafka has not answered since {TIME}, so nothing new is learned. $"),
             (redis, f"^Redis has not answered since {TIME}, so nothing is saved. $"),
+            (kafka, f"^Kafka has not answered since {TIME}, so nothing new is learned. $"),
         ):
             server.kill()
             await expect(notice).to_have_text(re.compile(said))

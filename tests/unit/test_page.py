@@ -15,6 +15,7 @@ from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.options import Beside, Options
 from service.learning.seen import POINTS
+from service.learning.weights import Weights
 from service.monitoring.metrics import Metrics
 from service.serving.app import Limits, create_app
 from service.serving.models import Model, Models, given
@@ -244,6 +245,12 @@ async def test_of_a_model_that_rests_one_body_is_made_in_five_seconds() -> None:
             bodies.append((await http.get("/page/now")).content)
     # The first has no rate yet.
     assert bodies[0] != bodies[1] != bodies[2] == bodies[3]
+
+
+async def test_each_kept_version_begins_the_bound_anew_but_not_with_a_given_reference() -> None:
+    for options, anew in ((Options(), True), (Options(reference=Weights([1.0], 0.0, ["a"])), False)):
+        learner = Learner(Identity(), options=options)
+        assert (await shown(given("m", learner, 0.0)))["anew"] is anew
 
 
 async def test_what_does_not_answer_is_told_at_once_also_of_a_model_that_rests() -> None:

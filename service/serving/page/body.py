@@ -89,6 +89,8 @@ class Now(msgspec.Struct, kw_only=True):
     lag: int | None = None
     points: list[tuple[Any, ...]] = []
     """The history: `Point`, with the interval of what answers behind it."""
+    anew: bool = True
+    """Each kept version begins the bound anew: no reference is given for it."""
     largest: list[LargestWeights] = []
     set_aside: dict[str, dict[str, str]] = {}
     skipped: tuple[int, int] | None = None
@@ -171,6 +173,7 @@ class Body:
         now.kept = [(kept.version, iso(kept.saved_at)) for kept in a.head.kept]
         now.rate, now.lag = points.rate, self._history.lag(model)
         now.points = _with_intervals(points.all if whole else points.all[-LATELY:])
+        now.anew = learner.watch.options.reference is None
         now.set_aside, now.skipped = model.set_aside, learner.seen.skipped
         now.event = _event(learner)
         if now.event is not None:

@@ -1,6 +1,6 @@
 // Asks for one body every few seconds and draws it. Whatever comes from data goes into the page as text, never as markup.
 import { bars, boundary, chart, cut, decimals, facts, frame, h, s, scales } from "./chart.js";
-import { behind, bound, clipped, count, duration, named, number, outage, percent, positive, served, short, span, standing, verdict } from "./words.js";
+import { behind, bound, clipped, count, duration, named, number, outage, percent, positive, served, short, some, span, standing, verdict } from "./words.js";
 
 // Between two polls. A connection that is quiet for five seconds is closed, and another costs more than a poll.
 const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 4 * SECOND;
@@ -23,11 +23,11 @@ function part(name, data, draw) {
 function tiles(now) {
   const model = now.model, served = model.served_accuracy;
   facts($("tiles"), [
-    ["Events learned", count(model.events), `${count(model.mistakes)} mistakes`],
+    ["Events learned", count(model.events), some(model.mistakes, "mistake")],
     ["Events a second", now.rate === null ? "–" : short.format(now.rate)],
     ["Lag", count(now.lag), behind(now)],
     ["Accuracy", percent(served.recent), `recent; always the same label: ${percent(model.baseline.recent)}`],
-    ["Version", count(model.version), `${duration(now.time - Date.parse(model.saved_at) / SECOND)} old, ${count(model.ahead)} events ahead`],
+    ["Version", count(model.version), `${duration(now.time - Date.parse(model.saved_at) / SECOND)} old, ${some(model.ahead, "event")} ahead`],
   ]);
 }
 
@@ -37,9 +37,9 @@ function mistakes(now) {
   chart($("mistakes"), {
     lines: [{ name: "mistakes", kind: "main", points: of(2) }, { name: "bound", kind: "limit", points: of(3) }],
     log, least: log ? 0 : 1, yname: short.format,
-    label: `${count(model.mistakes)} mistakes after ${count(model.events)} events; the bound is ${count(model.bound)}.`,
+    label: `${some(model.mistakes, "mistake")} after ${some(model.events, "event")}; the bound is ${count(model.bound)}.`,
   });
-  $("mistakes-note").textContent = bound(model);
+  $("mistakes-note").textContent = bound(now);
 }
 
 function accuracy(now) {
@@ -59,7 +59,7 @@ function accuracy(now) {
     yname: (v) => percent(v, high - low < 0.04 ? 1 : 0),
     label: `${percent(served[which])} of ${which} predictions were right, with always the more frequent label ${percent(model.baseline[which])}.`,
   });
-  $("accuracy-note").textContent = `Of ${which} events, each predicted before it was learned${all ? "; with the 95 % interval of what answers" : ""}.`;
+  $("accuracy-note").textContent = `Of ${which} events, each predicted before it was learned${all ? "; with the 95\u00a0% interval of what answers" : ""}.`;
   const rows = [["last", model.accuracy], ["average", model.average_accuracy], ...model.candidates.map((one) => [one.name, one.accuracy, one])];
   rows.sort((a, b) => (b[0] === now.answering) - (a[0] === now.answering));
   part("predictors", [rows, model.baseline, now.answering], () => $("predictors").replaceChildren(
@@ -74,7 +74,7 @@ function accuracy(now) {
 }
 
 function stream(now) {
-  const end = state.points.at(-1)?.[0] ?? 0, name = "events a second", rates = [], lags = state.points.map((point) => [point[0] - end, point[4]]);
+  const end = state.points.at(-1)?.[0] ?? 0, begin = (state.points[0]?.[0] ?? end) - end, name = "events a second", rates = [], lags = state.points.map((point) => [point[0] - end, point[4]]);
   state.points.forEach((point, i) => {
     const before = state.points[i - 1];
     if (!before || point[0] <= before[0]) return;
@@ -82,9 +82,9 @@ function stream(now) {
     if (!rate) rates.push([before[0] - end, 0]); // nothing was learned for all of the time, which may be long
     rates.push([point[0] - end, rate]);
   });
-  chart($("rate"), { lines: [{ name, kind: "main", points: rates }], time: true, least: 1, yname: short.format,
+  chart($("rate"), { lines: [{ name, kind: "main", points: rates }], begin, time: true, least: 1, yname: short.format,
     label: `${now.rate === null ? "No rate known" : short.format(now.rate)} events a second now.` });
-  chart($("lag"), { lines: [{ name: "lag", kind: "limit", points: lags }], time: true, least: 1, room: name.length, yname: short.format,
+  chart($("lag"), { lines: [{ name: "lag", kind: "limit", points: lags }], begin, time: true, least: 1, room: name.length, yname: short.format,
     label: `Lag ${count(now.lag)} now: ${behind(now)}.` });
 }
 
@@ -121,7 +121,7 @@ function confusion(now) {
 }
 function margins(svg, found, loss) {
   svg.setAttribute("aria-label", found ? `Margins of recent events: a tenth are below ${number(found["0.1"])}, half below ${number(found["0.5"])}, nine tenths below ${number(found["0.9"])}.` : "No margins yet.");
-  $("margins-note").textContent = found ? `Margins y·s/‖x‖ of recent events by the last weights, the middle 80 % and the median; left of 0 they were mistakes. Mean loss ${number(loss)}.` : "";
+  $("margins-note").textContent = found ? `Margins y·s/‖x‖ of recent events by the last weights, the middle 80\u00a0% and the median; left of 0 they were mistakes. Mean loss ${number(loss)}.` : "";
   if (!found) return svg.replaceChildren();
   const [low, middle, high] = ["0.1", "0.5", "0.9"].map((q) => found[q]), x = [Math.min(0, low), Math.max(0, high)];
   const at = scales(svg.clientWidth || 600, svg.clientHeight || 104, 30, x, [0, 1]);
@@ -192,7 +192,7 @@ function plane(now) {
   drawn.push(s("text", { class: "name", x: at.right, y: at.bottom - 6, "text-anchor": "end" }, clipped(of.names[0], 30)));
   drawn.push(s("text", { class: "name", x: at.left + 6, y: at.top + 10 }, clipped(of.names[1], 30)));
   svg.replaceChildren(...drawn);
-  svg.setAttribute("aria-label", `The last ${of.events.length} events by ${of.names[0]} and ${of.names[1]}, and where the prediction changes.`);
+  svg.setAttribute("aria-label", `The last ${some(of.events.length, "event")} by ${of.names[0]} and ${of.names[1]}, and where the prediction changes.`);
   part("key", now.labels, () => $("plane-key").replaceChildren(...now.labels.slice(0, 12).map((label, i) =>
     h("li", {}, s("svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true" }, mark(i, 0, 0)), label))));
 }
@@ -260,7 +260,7 @@ async function predict(submitted) {
     const more = said.probability === undefined ? "" : `, probability ${percent(said.probability)}`;
     const against = said.runner_up === undefined ? "" : `, before ${JSON.stringify(said.runner_up)}`;
     answer.replaceChildren(h("p", {}, "Predicted ", h("strong", {}, String(said.label)),
-      ` with score ${number(said.score)}${more}${against}; version ${said.version}, ${count(said.unknown_features)} unknown features.`));
+      ` with score ${number(said.score)}${more}${against}; version ${said.version}, ${some(said.unknown_features, "unknown feature")}.`));
     const rows = said.contributions.slice(0, 30).map((one) => ({
       name: one.name === "bias" ? "bias" : `${one.name} = ${number(one.value)}`, value: one.product,
       text: `${number(one.product)}`,

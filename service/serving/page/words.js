@@ -1,28 +1,30 @@
-// Figures as text, and what the page says of a body in sentences. Knows no elements.
+// Figures as text, in one line with their units (\u00a0), and what the page says of a body in sentences. Knows no elements.
 
 const whole = new Intl.NumberFormat("en");
 export const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+/* So many of a thing. */
+export const some = (n, thing) => `${count(n)} ${thing}${n === 1 ? "" : "s"}`;
 const few = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
 export const number = (n) => (n !== 0 && (Math.abs(n) >= 1e7 || Math.abs(n) < 1e-4) ? n.toExponential(2) : few.format(n));
-export const percent = (share, digits = 1) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)} %`);
+export const percent = (share, digits = 1) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)}\u00a0%`);
 export const span = (a, b) => `${(100 * a).toFixed(1)} to ${percent(b)}`;
 export function duration(seconds) {
   const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([size]) => seconds >= 2 * size) ?? [1, "s"];
-  return `${Math.max(0, Math.floor(seconds / size))} ${unit}`;
+  return `${Math.max(0, Math.floor(seconds / size))}\u00a0${unit}`;
 }
 export const clipped = (text, most = 22) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 /* Which of Kafka and Redis does not answer, since when, and what that means for what is shown; nothing where both do. */
 export function outage(now) {
-  const { kafka, redis } = now.missing, here = now.model?.learning_here;
+  const { kafka, redis } = now.missing, learner = now.model?.learning_here || now.waiting;
   const since = (seconds) => {
     const at = new Date(seconds * 1000);
     return now.time - seconds < 43200 ? at.toLocaleTimeString("en-GB") : at.toLocaleString("en-GB");
   };
   return [
     kafka && `Kafka has not answered since ${since(kafka)}, so nothing new is learned. `,
-    redis && `Redis has not answered since ${since(redis)}, so ${here ? "nothing is saved" : "no newer version is seen"}. `,
+    redis && `Redis has not answered since ${since(redis)}, so ${learner ? "nothing is saved" : "no newer version is seen"}. `,
   ].filter(Boolean).join("");
 }
 
@@ -38,18 +40,18 @@ export function standing(now) {
 
 /* What lies beneath the lag. */
 export function behind(now) {
-  if (now.lag !== null) return "records to be learned";
+  if (now.lag !== null) return `${now.lag === 1 ? "record" : "records"} to be learned`;
   if (now.missing.kafka) return "not known without Kafka";
   return now.waiting ? "known once it is learned" : "known where it is learned";
 }
 
-const ANEW = " The bound counts anew from each kept version: the updates until then, and the most that can have come since.";
+const ANEW = " Each kept version begins the bound anew: from the updates made so far, and the most that can come since.";
 
-/* How many updates there may be. */
-export function bound(model) {
+/* How many updates there may be, and why the line jumps, or is no higher than they are. */
+export function bound({ model, anew }) {
   if (model.bound === null) return `No bound: ${model.bound_reason}.`;
-  const anew = model.updates && model.updates === model.bound ? ANEW : "";
-  return `The perceptron theorem allows ${count(model.bound)} updates at most; there were ${count(model.updates)}.${anew}`;
+  const were = model.updates === 1 ? "there was 1" : `there were ${count(model.updates)}`;
+  return `The perceptron theorem allows ${some(model.bound, "update")} at most; ${were}.${anew ? ANEW : ""}`;
 }
 
 /* Those that predict, by name. */
