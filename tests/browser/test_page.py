@@ -106,6 +106,7 @@ async def test_it_shows_what_the_service_says_to_all_and_asks_it(
     await _shows_what_the_service_says(page, service)
     await _says_why_the_bound_jumps(page, service)
     await _draws_what_has_no_length(page)
+    await _draws_two_charts_over_one_time(page, service)
     await _cuts_names_behind_separators(page)
     await _asks_less_often_while_no_events_come(page, service)
     await _predicts_by_keyboard_alone(page, service)
@@ -141,8 +142,9 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
     cells = await page.locator("#confusion td").all_inner_texts()
     assert [int(cell) for cell in cells] == [cell for row in model["confusion"] for cell in row]
     await expect(page.locator("#confusion th").first).to_have_text("Label, and predicted by the last weights")
-    found = f"Label 1: recall {100 * model['recall']['recent']:.1f} % of recent events"
-    await expect(page.locator("#positive")).to_contain_text(found)
+    found = (f"{100 * model[one][of]:.1f} %" for one in ("recall", "precision") for of in ("recent", "all"))
+    said = "Label 1, of recent and of all events: recall {} and {}, precision {} and {}."
+    await expect(page.locator("#positive")).to_have_text(said.format(*found))
     await expect(page.locator("#rejected")).to_contain_text(f"missing-field1partition 0, offset {RECORDS}")
     await expect(page.locator("#rejected")).to_contain_text(f"skipped1partition 0, offset {RECORDS + 1}")
     await expect(page.locator("#version")).to_contain_text(str(model["digest"])[:16])
@@ -155,11 +157,6 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
     accuracy, lately = page.locator("#accuracy"), f"{100 * model['served_accuracy']['recent']:.1f}\u00a0% of recent"
     await expect(accuracy).to_have_attribute("aria-label", re.compile(re.escape(lately)))
     await expect(page.locator("#rate path.main")).to_have_count(1)  # of two points, as many as a band needs
-    assert await page.evaluate("""() => {
-        const ticks = (id) => [...document.querySelectorAll(`#${id} text[text-anchor=middle]`)];
-        const times = (id) => ticks(id).map((it) => it.textContent);
-        return times("lag").length > 1 && times("lag").join() === times("rate").join();
-    }""")  # one axis of two charts
     await expect(accuracy.locator("path.band")).to_have_count(0)
     await page.get_by_label("Of all events").check()
     await expect(accuracy.locator("path.band")).to_have_count(1)
@@ -191,6 +188,17 @@ async def _draws_what_has_no_length(page: Page) -> None:
         });
     }""")
     assert drawn == [[4, 0, 4], [0, 1, 1]]
+
+
+async def _draws_two_charts_over_one_time(page: Page, service: Running) -> None:
+    """The first point has no rate yet, and the time begins with it all the same."""
+    now: Any = service.http.get("/page/now", params={"model": service.topic}).raise_for_status().json()
+    points = [[second, events, *now["points"][-1][2:]] for events, second in enumerate((100.0, 105.0, 110.0))]
+    await page.route("**/page/now*", lambda route: route.fulfill(json=now | {"points": points}))
+    for chart in ("lag", "rate"):
+        times = page.locator(f"#{chart} text[text-anchor=middle]")
+        await expect(times).to_have_text(["10\u00a0s", "5\u00a0s", "now"])
+    await page.unroute("**/page/now*")
 
 
 async def _cuts_names_behind_separators(page: Page) -> None:

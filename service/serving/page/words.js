@@ -67,8 +67,8 @@ export const served = (now) => ({ last: "the last weights", average: "the averag
 export function positive(now) {
   const { recall, precision } = now.model, known = ({ all, recent }) => all !== null || recent !== null;
   if (!known(recall) && !known(precision)) return "";
-  const both = ({ all, recent }) => `${percent(recent)} of recent events, ${percent(all)} of all`;
-  return `Label ${now.labels[1]}: recall ${both(recall)}; precision ${both(precision)}.`;
+  const both = ({ all, recent }) => `${percent(recent)} and ${percent(all)}`;
+  return `Label ${now.labels[1]}, of recent and of all events: recall ${both(recall)}, precision ${both(precision)}.`;
 }
 
 /* Whether a candidate is better than the model. */
