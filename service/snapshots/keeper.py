@@ -32,6 +32,8 @@ AT_A_TIME = 2
 SHORTEST, LONGEST = 0.1, 10.0
 BYTES_PER_SECOND = 8 << 20
 """Of blobs on average, so that a large model does not keep Redis and its disk busy with nothing else."""
+SMALL = 4096
+"""Weights: of no more a save is put together in the loop. A thread for it takes longer, and learning waits for it."""
 MOST_RUNS = 128 * blobs.BLOCK_RUNS
 """Runs since the last kept version (2.6 MB in the store), beyond which a version is kept though none is due."""
 
@@ -126,6 +128,11 @@ class Together:
     def __init__(self, models: Callable[[], int] = lambda: 1) -> None:
         """`models` says how many are learned here now."""
         self.models, self.under_way = models, 0
+
+
+def _is_small(learner: Learner) -> bool:
+    weights = len(learner.columns) * learner.identity.classes * (1 + len(learner.candidates))
+    return weights <= SMALL and len(learner.runs) <= blobs.BLOCK_RUNS
 
 
 async def _nothing() -> Snapshot | None:
@@ -246,7 +253,11 @@ class Keeper:
             stored = stored._replace(reference=None)
         # The store says MISSING where blobs are gone that it had: then the second try uploads everything.
         for before in (stored, head.NOTHING):
-            content: head.Content = await self._offload(head.content, learner, before)
+            content: head.Content = (
+                head.content(learner, before)
+                if _is_small(learner)
+                else await self._offload(head.content, learner, before)
+            )
             new, evict = self._compose(learner, content, fingerprints, source, keep)
             data = codec.encode(new)
             digest = blobs.digest(data)

@@ -34,7 +34,7 @@ for i, key in ipairs(KEYS) do
 end
 return found
 """
-"""One command for any number of models: a pipeline of as many HGETs costs six times as much, 20 times a second."""
+"""One command for any number of models, often: a pipeline of as many HGETs costs six times as much."""
 PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
 

@@ -110,7 +110,8 @@ class SimulatedLog:
                 continue
             if not part.begin <= at[p] <= part.end:
                 raise DependencyError("offset out of range", "kafka")
-            found = self._fetched(topic, p, at[p])[: rng.randint(1, 7)]
+            # At its end a broker has nothing to give, whatever a batch says there.
+            found = self._fetched(topic, p, at[p])[: rng.randint(1, 7)] if at[p] < part.end else []
             at[p] = found[-1].offset + 1 if found else part.end
             if p not in self._sought and len(found) > 1 and self._world.chance(0.3):
                 self._world.count("fetch cut")

@@ -34,8 +34,8 @@ from tests.simulation.world import CLASSES, RAW, Clock, SimulatedStore, Step, To
 
 MOST_BLOCKS = 3
 """Of runs since the last kept version."""
-PATIENCE = 6000
-"""Steps after the last fault within which everything is learned, or somebody said why not."""
+PATIENCE = 12_000
+"""Steps after the last fault within which everything is learned, a long log from its start, or somebody says why."""
 
 
 class Tell:
@@ -309,7 +309,7 @@ class Simulation:
         if len(self.processes) < 4:
             self.started += 1
             rng = self.world.rng
-            identity = Identity(eta=0.25) if self.world.chance(0.03) else self.identity
+            identity = Identity(eta=0.25, labels=self.identity.labels) if self.world.chance(0.03) else self.identity
             group = "theirs" if self.strange and rng.random() < 0.2 else "ours"
             elsewhere = self.strange and self.world.chance(0.1)
             keeping = self.keeping | {"options": self.options(identity)}
