@@ -14,7 +14,7 @@ TURNS = 8
 """An answer takes three; one whose body is slow to arrive is not waited for."""
 ASKED_SECONDS = 0.02
 """After two requests within it slices are short for so long: while fifty come a second, and not for who looks ten times
-a second, for whom a tenth of all time would be spent."""
+a second, as a tenth of all time would go into it."""
 SHORT, LONG = 0.0002, AIM_SECONDS
 """Of slices. Each costs a tenth of a long one by itself."""
 
@@ -30,6 +30,7 @@ class SystemClock:
         self._seen = 0
         self._turn = asyncio.Lock()
         self._asked = self._often = -ASKED_SECONDS
+        """When a request was seen last, and when one soon after another."""
 
     def now(self) -> float:
         """Seconds that never go back."""

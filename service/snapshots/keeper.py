@@ -131,6 +131,7 @@ class Together:
 
 
 def _is_small(learner: Learner) -> bool:
+    """Whether what is to be saved is put together in less time than a thread begins in."""
     weights = len(learner.columns) * learner.identity.classes * (1 + len(learner.candidates))
     return weights <= SMALL and len(learner.runs) <= blobs.BLOCK_RUNS
 
@@ -253,11 +254,10 @@ class Keeper:
             stored = stored._replace(reference=None)
         # The store says MISSING where blobs are gone that it had: then the second try uploads everything.
         for before in (stored, head.NOTHING):
-            content: head.Content = (
-                head.content(learner, before)
-                if _is_small(learner)
-                else await self._offload(head.content, learner, before)
-            )
+            if _is_small(learner):
+                content = head.content(learner, before)
+            else:
+                content = await self._offload(head.content, learner, before)
             new, evict = self._compose(learner, content, fingerprints, source, keep)
             data = codec.encode(new)
             digest = blobs.digest(data)

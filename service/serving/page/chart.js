@@ -67,7 +67,7 @@ const hasLength = ({ points }) => points.some(([x, y], i) => i && y !== null && 
 /* Draws `lines` of {name, kind, points}, as dots where none has a length, and else those that have; `band` has
    [x, low, high]; `log` counts in decades; `time` has seconds ago.
    Of two charts with the same x one below the other, it begins at `begin`, and `room` is for names of so many characters. */
-export function chart(svg, { lines, band = [], log = false, begin = null, time = false, range = null, least = 0, room = 0, yname, label }) {
+export function chart(svg, { lines, band = [], log = false, begin = null, time = false, range = null, least = 0, room = 0, empty = "Nothing to draw yet", yname, label }) {
   const scaled = (v) => (v === null || v === undefined ? null : log ? Math.log10(Math.max(v, 1)) : v);
   const kept = lines.map((line) => ({ ...line, points: line.points.map(([x, y]) => [x, scaled(y)]) }));
   const known = kept.filter((line) => line.points.some(([, y]) => y !== null)), long = known.filter(hasLength);
@@ -75,7 +75,7 @@ export function chart(svg, { lines, band = [], log = false, begin = null, time =
   svg.setAttribute("aria-label", shown.length ? label : `${label} Nothing to draw yet.`);
   const xs = shown.flatMap((line) => line.points.map(([x]) => x));
   const ys = shown.flatMap((line) => line.points.map(([, y]) => y)).filter((y) => y !== null);
-  if (!ys.length) return svg.replaceChildren(s("text", { x: 10, y: 24 }, "Nothing to draw yet"));
+  if (!ys.length) return svg.replaceChildren(s("text", { x: 10, y: 24 }, empty));
   const x = [Math.min(...xs, begin ?? Infinity), Math.max(...xs)];
   if (x[0] === x[1]) x[0] -= 1;
   const y = range ?? [0, Math.max(...ys, least, log ? 1 : 0) * 1.05 || 1];

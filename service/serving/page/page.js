@@ -85,7 +85,7 @@ function stream(now) {
   chart($("rate"), { lines: [{ name, kind: "main", points: rates }], begin, time: true, least: 1, yname: short.format,
     label: `${now.rate === null ? "No rate known" : short.format(now.rate)} events a second now.` });
   chart($("lag"), { lines: [{ name: "lag", kind: "limit", points: lags }], begin, time: true, least: 1, room: name.length, yname: short.format,
-    label: `Lag ${count(now.lag)} now: ${behind(now)}.` });
+    empty: now.lag === null ? `The lag is ${behind(now)}` : undefined, label: `Lag ${count(now.lag)} now: ${behind(now)}.` });
 }
 
 function weights(now) {
