@@ -25,6 +25,7 @@ from aiokafka.errors import (
     UnsupportedSaslMechanismError,
 )
 from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
 
 from service.credentials.tls import EXPIRED, OTHER_ADDRESS, OTHER_NAME
 from service.errors import ConfigurationError, led_to, os_cause
@@ -97,7 +98,16 @@ class Connection(AIOKafkaConnection):
         except RuntimeError as error:
             self.close(reason=CloseReason.CONNECTION_BROKEN, exc=error)
             raise KafkaConnectionError(f"the connection to {self._host}:{self._port} broke") from error
+        if request.API_KEY == MetadataRequest.API_KEY:
+            return self._asked(sent)
         return self._heard(sent) if self._step == "SASL" else sent
+
+    async def _asked(self, sent: Any) -> Any:
+        try:
+            return await sent
+        except asyncio.CancelledError:
+            self.close()  # it may be the library's bootstrap that is ended, which leaves it open
+            raise
 
     async def _heard(self, sent: Any) -> Any:
         # The library does not tell which mechanisms a listener knows that does not know ours.

@@ -144,23 +144,17 @@ async def _send(
 
 
 async def _exists(cluster: Cluster, topic: str) -> None:
-    """Wait a little for the topic: a process that was started just before may be about to create it.
-
-    One of nearly that name is what was meant, more likely.
-    """
-    until, said = time.monotonic() + TOPIC_SECONDS, False
+    """Wait a little for the topic: a process that was started just before may be about to create it."""
+    until, missing = time.monotonic() + TOPIC_SECONDS, ""
     while not await cluster.partitions(topic, "Write"):
-        async with cluster.admin() as client:
-            known = await client.list_topics()
-        near = "" if topic in known else perhaps(topic, known)
-        if near or time.monotonic() > until:
-            raise ConfigurationError(
-                f"topic {topic} does not exist{near}{'; else' if near else ':'} create it, or start "
-                f"`perceptron run -t {topic} --create-topics`"
-            )
-        if not said:
-            typer.echo(f"topic {topic} does not exist: waiting {TOPIC_SECONDS:g} seconds for it", err=True)
-            said = True
+        if not missing:
+            async with cluster.admin() as client:
+                near = perhaps(topic, await client.list_topics())
+            missing = f"topic {topic} does not exist{near + ';' if near else ':'}"
+            typer.echo(f"{missing} waiting {TOPIC_SECONDS:g} seconds for it", err=True)
+        if time.monotonic() > until:
+            way = f"create it, or start `perceptron run -t {topic} --create-topics`"
+            raise ConfigurationError(f"{missing} {'else ' if near else ''}{way}")
         await asyncio.sleep(0.2)
 
 

@@ -11,6 +11,7 @@ import uvloop
 from aiokafka.errors import CorrelationIdError, KafkaConnectionError
 from aiokafka.protocol.admin import ApiVersionRequest
 from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v4
+from aiokafka.protocol.metadata import MetadataRequest
 
 from service.streaming.answers import Body
 from service.streaming.connection import Connection
@@ -19,7 +20,7 @@ from service.streaming.security import Security
 RECORDS, FEW = bytes(range(256)) * 400, b"of another partition"
 FETCH = FetchRequest(1, 1, 1, 1, [("t", [(0, 0, 1), (1, 0, 1)])])
 FETCHED = FetchResponse_v4(0, [("t", [(0, 0, 9, 9, [], RECORDS), (1, 0, 9, 9, [], FEW)])])
-VERSIONS = struct.pack(">hi3h3h", 0, 2, 18, 0, 0, 1, 4, 4)
+VERSIONS = struct.pack(">hi3h3h3h", 0, 3, 18, 0, 0, 1, 4, 4, 3, 0, 1)
 
 
 def framed(correlation: int, body: bytes) -> bytes:
@@ -74,7 +75,7 @@ def test_answers_are_whole_however_they_come(loop: Any, piece: int) -> None:
             return await asyncio.gather(*map(connection.send, (FETCH, ApiVersionRequest(), FETCH)))
 
     first, versions, last = run(loop, work())
-    assert versions.api_versions == [(18, 0, 0), (1, 4, 4)]
+    assert versions.api_versions == [(18, 0, 0), (1, 4, 4), (3, 0, 1)]
     for fetched in (first, last):
         [(topic, partitions)] = fetched.topics
         assert (topic, [bytes(records) for *_, records in partitions]) == ("t", [RECORDS, FEW])
@@ -115,3 +116,24 @@ def test_a_body_is_read_as_a_file() -> None:
     assert [body.read(3), body.read(0), bytes(body.read(1 << 20)), body.read(1)] == [
         RECORDS[:3], b"", RECORDS[3:], b"",
     ]  # fmt: skip
+
+
+@LOOPS
+def test_who_is_asked_for_the_brokers_and_left_is_closed(loop: Any) -> None:
+    """The library's bootstrap lets go of it: nobody else would close it."""
+
+    async def leave() -> None:
+        asked = asyncio.Event()
+
+        async def silent(_: asyncio.StreamWriter) -> None:
+            asked.set()
+
+        async with connected(silent) as made:
+            asking = asyncio.ensure_future(made.send(MetadataRequest([])))
+            await asked.wait()
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert not made.connected()
+
+    run(loop, leave())
