@@ -6,10 +6,12 @@
 -- ARGV[3]    the new head, JSON
 -- ARGV[4]    the version to keep it as, or ''
 -- ARGV[5]    the kept version to evict, or ''
--- ARGV[6..]  refs: the digest of every blob that the new head refers to
+-- ARGV[6]    how many refs follow: the digest of every blob that the new head refers to
+-- after them the digest and the bytes of each blob that is still to be put down
 --
 -- Returns OK, CONFLICT (another head is current) or MISSING (a blob is not there: upload again).
--- An error in a script rolls nothing back, so everything is checked first and one HSET is the only write of state.
+-- An error in a script rolls nothing back, so everything is checked first and one HSET is the only write of state:
+-- blobs that no head refers to are garbage.
 
 local key, parent, digest, head, keep, evict = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
@@ -18,8 +20,11 @@ if current == digest then return 'OK' end -- said before, and the reply was lost
 if current ~= parent then return 'CONFLICT' end
 if current == '' and redis.call('HEXISTS', key, 'head') == 1 then return 'CONFLICT' end -- one that lost its digest
 
+local last = 6 + tonumber(ARGV[6])
+for i = last + 1, #ARGV, 2 do redis.call('HSET', key, 'b:' .. ARGV[i], ARGV[i + 1]) end
+
 local live = {}
-for i = 6, #ARGV do
+for i = 7, last do
   if redis.call('HEXISTS', key, 'b:' .. ARGV[i]) == 0 then return 'MISSING' end
   live['b:' .. ARGV[i]] = true
 end

@@ -34,6 +34,8 @@ BYTES_PER_SECOND = 8 << 20
 """Of blobs on average, so that a large model does not keep Redis and its disk busy with nothing else."""
 SMALL = 4096
 """Weights: of no more a save is put together in the loop. A thread for it takes longer, and learning waits for it."""
+ALONG = 1 << 18
+"""Bytes of blobs that are put down by the command that makes the head current: one question less."""
 MOST_RUNS = 128 * blobs.BLOCK_RUNS
 """Runs since the last kept version (2.6 MB in the store), beyond which a version is kept though none is due."""
 
@@ -263,9 +265,11 @@ class Keeper:
             digest = blobs.digest(data)
             # From here on the head may be accepted although we hear nothing of it.
             self._doubtful = _Doubt(new, digest, content.stored, learner, cut)
-            await self._store.put(self.model, content.blobs)
+            along = content.blobs if sum(map(len, content.blobs.values())) <= ALONG else {}
+            if not along:
+                await self._store.put(self.model, content.blobs)
             kept_as = str(new.version) if keep else ""
-            verdict = await self._store.commit(self.model, self.digest, digest, data, new.refs, kept_as, evict)
+            verdict = await self._store.commit(self.model, self.digest, digest, data, new.refs, kept_as, evict, along)
             if verdict != "MISSING":
                 break
         if verdict == "MISSING":

@@ -46,9 +46,17 @@ class Store(Protocol):
         """Upload blobs."""
 
     async def commit(
-        self, model: str, parent: str, digest: str, head: bytes, refs: Iterable[str], keep: str, evict: str
+        self,
+        model: str,
+        parent: str,
+        digest: str,
+        head: bytes,
+        refs: Sequence[str],
+        keep: str,
+        evict: str,
+        blobs: Mapping[str, bytes],
     ) -> Verdict:
-        """Make `head` the current one if `parent` is; see commit.lua."""
+        """Make `head` the current one if `parent` is, uploading blobs with it; see commit.lua."""
 
 
 class Looking(Store, Protocol):

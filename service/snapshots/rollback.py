@@ -95,7 +95,7 @@ async def roll_back(store: Store, kept: Snapshot, resume_at: Mapping[int, int], 
         new = restored(kept.head, kept.stored, *found, resume_at, now)
         data = codec.encode(new)
         # Its blobs are those of the kept version, which the store holds for as long as it keeps that.
-        verdict = await store.commit(model, found[1], blobs.digest(data), data, new.refs, str(new.version), "")
+        verdict = await store.commit(model, found[1], blobs.digest(data), data, new.refs, str(new.version), "", {})
         if verdict == "OK":
             return new
         if verdict == "MISSING":

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from itertools import chain
 from typing import Any, Self, cast
 
 from redis.asyncio import Redis
@@ -117,13 +118,31 @@ class RedisStore:
                 await self._redis.hset(key(model), mapping=part)
 
     async def commit(
-        self, model: str, parent: str, digest: str, head: bytes, refs: Iterable[str], keep: str, evict: str
+        self,
+        model: str,
+        parent: str,
+        digest: str,
+        head: bytes,
+        refs: Sequence[str],
+        keep: str,
+        evict: str,
+        blobs: Mapping[str, bytes],
     ) -> Verdict:
         if not parent:
             async with self._asking():
                 await self._redis.sadd(MODELS, model)
+        arguments: list[Any] = [
+            parent,
+            digest,
+            head,
+            keep,
+            evict,
+            len(refs),
+            *refs,
+            *chain.from_iterable(blobs.items()),
+        ]
         async with self._asking(model):
-            answer = await self._commit(keys=[key(model)], args=[parent, digest, head, keep, evict, *refs])
+            answer = await self._commit(keys=[key(model)], args=arguments)
         return cast(Verdict, answer.decode())
 
     async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:

@@ -13,7 +13,7 @@ from service.errors import DependencyError, SnapshotDamaged
 from service.learning.options import DEFAULT
 from service.snapshots import codec
 from service.snapshots import head as heads
-from service.snapshots.keeper import fetch
+from service.snapshots import keeper as keepers
 from service.snapshots.ports import Store
 from service.snapshots.store import RedisStore, key
 from tests import saving
@@ -109,7 +109,8 @@ async def put(store: Store, m: str, *names: str) -> list[str]:
 async def save(
     store: Store, m: str, parent: str, said: tuple[str, bytes], *names: str, keep: str = "", evict: str = ""
 ) -> str:
-    return await store.commit(m, parent, *said, await put(store, m, *names), keep, evict)
+    blobs = dict(map(blob, names))
+    return await store.commit(m, parent, *said, list(blobs), keep, evict, blobs)
 
 
 async def what_is_not_there_is_nothing(store: Store, raw: Raw, m: str) -> None:
@@ -148,7 +149,7 @@ async def a_commit_said_twice_is_accepted_once(store: Store, raw: Raw, m: str) -
     assert await save(store, m, first[0], second, "b", keep="2") == "OK"
     before = await raw.get()
     # Said again it is not read further: neither its parent, nor its blobs, nor what it keeps.
-    assert await store.commit(m, first[0], *second, [blob("gone")[0]], "9", "2") == "OK"
+    assert await store.commit(m, first[0], *second, [blob("gone")[0]], "9", "2", {}) == "OK"
     assert await raw.get() == before
     assert await save(store, m, second[0], third, "c") == "OK"
     assert await save(store, m, first[0], second, "b") == "CONFLICT", "it is not current any more"
@@ -158,10 +159,22 @@ async def a_head_whose_blobs_are_gone_is_missing_them(store: Store, raw: Raw, m:
     first, second = head(1, "a"), head(2, "b", "a")
     await save(store, m, "", first, "a")
     before = await raw.get()
-    assert await store.commit(m, first[0], *second, [blob("b")[0], blob("a")[0]], "", "") == "MISSING"
-    assert await store.commit(m, "", *second, [blob("b")[0]], "", "") == "CONFLICT", "the parent is looked at first"
+    assert await store.commit(m, first[0], *second, [blob("b")[0], blob("a")[0]], "", "", {}) == "MISSING"
+    assert await store.commit(m, "", *second, [blob("b")[0]], "", "", {}) == "CONFLICT", "the parent is looked at first"
     assert await raw.get() == before
     assert await save(store, m, first[0], second, "b", "a") == "OK"
+
+
+async def blobs_that_are_there_or_come_along_make_a_head(store: Store, raw: Raw, m: str) -> None:
+    """Some were put before, as those of a large save are."""
+    [ahead, along, _] = refs = [blob(name)[0] for name in ("b", "a", "never")]
+    await put(store, m, "b")
+    said, blobs = head(1, "b", "a"), dict([blob("a")])
+    assert await store.commit(m, "", *said, refs, "", "", blobs) == "MISSING"
+    assert await store.head(m) is None
+    assert await store.commit(m, "", *said, [ahead, along], "", "", blobs) == "OK"
+    assert {f for f in await raw.get() if f.startswith("b:")} == {f"b:{ahead}", f"b:{along}"}
+    assert await store.blobs(m, refs) == dict(map(blob, "ab"))
 
 
 async def what_nobody_refers_to_is_swept_with_the_commit(store: Store, raw: Raw, m: str) -> None:
@@ -184,7 +197,7 @@ async def a_refused_commit_sweeps_nothing(store: Store, raw: Raw, m: str) -> Non
     await save(store, m, "", head(1, "a"), "a")
     await put(store, m, "of another save")
     before = await raw.get()
-    assert await store.commit(m, "0" * 64, *head(2, "a"), [blob("a")[0]], "2", "1") == "CONFLICT"
+    assert await store.commit(m, "0" * 64, *head(2, "a"), [blob("a")[0]], "2", "1", {}) == "CONFLICT"
     assert await raw.get() == before
 
 
@@ -246,7 +259,7 @@ async def another_type_of_key_is_damage_of_this_model(store: Store, raw: Raw, m:
     await raw.retype()
     for asked in (
         store.digest(m), store.head(m), store.blobs(m, [blob("a")[0]]), store.put(m, dict([blob("b")])),
-        store.commit(m, first[0], *head(2, "b"), [blob("b")[0]], "", ""),
+        store.commit(m, first[0], *head(2, "b"), [blob("b")[0]], "", "", {}),
     ):  # fmt: skip
         with pytest.raises(SnapshotDamaged, match=" is no hash"):
             await asked
@@ -254,15 +267,17 @@ async def another_type_of_key_is_damage_of_this_model(store: Store, raw: Raw, m:
 
 async def a_keeper_that_lost_a_reply_finds_out(store: Store, raw: Raw, m: str) -> None:  # noqa: ARG001
     """A save that may or may not have been accepted is neither refused nor lost."""
-    for call in ("put", "commit"):
+    for call, along in (("put", -1), ("commit", keepers.ALONG)):
         for carried_out in (True, False):
             ours = saving.keeper(store, m)
             learner = await ours.restore() or saving.fresh()
             version = (await saving.save(ours, learner)).head.version
             saving.learn(learner, "a")
             ours._store = saving.Losing(store, call, carried_out)
-            with pytest.raises(DependencyError):
-                await saving.save(ours, learner)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(keepers, "ALONG", along)
+                with pytest.raises(DependencyError):
+                    await saving.save(ours, learner)
             saving.learn(learner, "b")
             assert await ours.current()
             accepted = carried_out and call == "commit"
@@ -304,7 +319,7 @@ async def a_reader_that_is_overtaken_looks_again(store: Store, raw: Raw, m: str)
                 await saving.save(ours, learner)
             return await store.blobs(model, digests)
 
-    snapshot = await fetch(Overtaken(), m, saving.here, DEFAULT)  # type: ignore[arg-type]
+    snapshot = await keepers.fetch(Overtaken(), m, saving.here, DEFAULT)  # type: ignore[arg-type]
     assert snapshot is not None
     assert (snapshot.head.version, len(asked)) == (3, 2)
 
@@ -315,6 +330,7 @@ STATEMENTS = (
     a_first_head_has_no_parent_and_a_later_one_the_current,
     a_commit_said_twice_is_accepted_once,
     a_head_whose_blobs_are_gone_is_missing_them,
+    blobs_that_are_there_or_come_along_make_a_head,
     what_nobody_refers_to_is_swept_with_the_commit,
     a_refused_commit_sweeps_nothing,
     evicting_what_is_kept_keeps_it,

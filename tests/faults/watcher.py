@@ -26,7 +26,7 @@ ARGUMENT = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 
 
 class Change(NamedTuple):
-    """A command on the model's hash; `by_script` says that commit.lua gave it."""
+    """A command on the model's hash; `by_script` says that a script gave it."""
 
     command: bytes
     arguments: list[bytes]
@@ -35,6 +35,11 @@ class Change(NamedTuple):
     """Seconds since 1970."""
     of: int = 0
     """Which copy of the hash, where several are looked at."""
+
+    @property
+    def accepts(self) -> bool:
+        """Whether it makes another head current."""
+        return self.command == b"HSET" and self.by_script and b"head" in self.arguments[1::2]
 
 
 class Reload(NamedTuple):
@@ -103,7 +108,7 @@ class Watcher:
         for change in reversed(self.seen):
             if isinstance(change, Reload):
                 return change.fields.get(b"head", b"")
-            if change.command == b"HSET" and change.by_script:
+            if change.accepts:
                 return change.arguments[change.arguments.index(b"head") + 1]
             if change.command not in {b"HSET", b"HDEL"}:
                 break
@@ -149,7 +154,7 @@ class Seen:
             elif change.command == b"HSET":
                 fields = change.arguments[1:]
                 state.update(zip((name.decode() for name in fields[::2]), fields[1::2], strict=True))
-                if change.by_script:
+                if change.accepts:
                     judge.accepted(before, state["head"], None)
                     accepted.append(state["digest"].decode())
             elif change.command == b"HDEL":

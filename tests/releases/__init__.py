@@ -44,8 +44,10 @@ class Fields:
     async def put(self, model: str, blobs: dict[str, bytes]) -> None:  # noqa: ARG002
         self._redis.put(blobs)
 
-    async def commit(self, model: str, *arguments: Any) -> Any:  # noqa: ARG002
-        return self._redis.commit(*arguments)
+    async def commit(self, model: str, *arguments: Any) -> Any:
+        *said, blobs = arguments
+        await self.put(model, blobs)
+        return self._redis.commit(*said)
 
 
 def events(identity: Identity) -> list[bytes]:

@@ -374,9 +374,18 @@ class SimulatedStore:
             await self._ask("put", functools.partial(self._world.redis.put, part))
 
     async def commit(
-        self, model: str, parent: str, digest: str, head: bytes, refs: Iterable[str], keep: str, evict: str
+        self,
+        model: str,
+        parent: str,
+        digest: str,
+        head: bytes,
+        refs: Sequence[str],
+        keep: str,
+        evict: str,
+        blobs: Mapping[str, bytes],
     ) -> Any:
-        """As the store, and whoever is accepted is looked at."""
+        """As the store, but others may come between the blobs and the head. Whoever is accepted is looked at."""
+        await self.put(model, blobs)
         world, wanted, cut = self._world, list(refs), list(self._cut())
 
         def command() -> str:
