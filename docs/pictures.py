@@ -7,6 +7,7 @@ separable stream under their bound. Every point comes from the service's own lea
 import json
 import random
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,12 @@ def history() -> tuple[list[int], list[int], list[float]]:
     intercept, *coef = separator(SEED)
     learner = Learner(Identity(), options=Options(reference=Weights(coef, intercept, list(NAMES))))
     learner.begin({0: 0})
-    events, mistakes, bounds = list[int](), list[int](), list[float]()
-    for i, e in enumerate(examples(SEED, 40_000)):
-        learner.apply(0, i, [json.dumps({"features": e.features, "label": e.label}).encode()])
-        if i < 200 or i % 200 == 199:
-            events.append(i + 1)
-            mistakes.append(learner.counts.updates)
-            bounds.append(learner.watch.bound[0] or 0)
+    raws = [json.dumps({"features": e.features, "label": e.label}).encode() for e in examples(SEED, 40_000)]
+    events, mistakes, bounds = [*range(1, 200), *range(200, 40_001, 200)], list[int](), list[float]()
+    for first, to in pairwise([0, *events]):
+        learner.apply(0, first, raws[first:to])
+        mistakes.append(learner.counts.updates)
+        bounds.append(learner.watch.bound[0] or 0)
     return events, mistakes, bounds
 
 

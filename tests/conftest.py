@@ -427,7 +427,8 @@ def perceptron(
     if "PYTHONPATH" in (env or {}):
         done = subprocess.run(
             [sys.executable, "-m", "service", *arguments],
-            capture_output=True, text=True, cwd=cwd, env=environment, timeout=seconds, check=False,
+            input=(stdin or b"").decode(), capture_output=True, text=True, cwd=cwd, env=environment, timeout=seconds,
+            check=False,
         )  # fmt: skip
         return Done(done.returncode, done.stdout, done.stderr)
     if stdin is not None or {"run", "demo"} & set(arguments):

@@ -8,6 +8,7 @@ is made.
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable
 from typing import Any
 
@@ -49,6 +50,8 @@ def parse(raw: bytes) -> Any:
     """Any JSON value, objects as `Members`; raises Rejected."""
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and scan(raw).deepest > MAX_DEPTH:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
+    if raw.startswith(BOM_UTF8):
+        raise Rejected("not-json", "a byte order mark comes first: JSON has none")
     try:
         value = json.loads(raw.decode(), object_pairs_hook=Members, parse_constant=float, parse_int=_integer)
         if _SURROGATE.search(raw):

@@ -120,14 +120,14 @@ def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool
     unknown = prediction["unknown_features"]
     note = f"\t({unknown} unknown feature{'s' * (unknown != 1)})" if unknown else ""
     probability = f"\t{prediction['probability']:g}" if "probability" in prediction else ""
-    typer.echo(f"{prediction['label']}\t{prediction['score']:g}{probability}{note}")
+    typer.echo(f"{prediction['label']}\t{prediction['score']:zg}{probability}{note}")
     for one in prediction.get("scores", ()) if ranked else ():
-        typer.echo(f"\t{one['label']}\t{one['score']:g}")
+        typer.echo(f"\t{one['label']}\t{one['score']:zg}")
     if "runner_up" in prediction:
         typer.echo(f"\tahead of {prediction['runner_up']}:")
     for c in prediction["contributions"] if explain else ():
-        met = f" (scaled {c['scaled']:g})" if c.get("scaled", c["value"]) != c["value"] else ""
-        typer.echo(f"\t{c['product']:+g}\t{c['name']}\t{c['value']:g}{met} x {c['weight']:g}")
+        met = f" (scaled {c['scaled']:zg})" if c.get("scaled", c["value"]) != c["value"] else ""
+        typer.echo(f"\t{c['product']:+zg}\t{c['name']}\t{c['value']:zg}{met} x {c['weight']:zg}")
 
 
 def _instance(value: Any) -> Any:

@@ -41,6 +41,7 @@ async def test_a_parameter_is_named_with_what_it_must_be(query: str, detail: str
         (b'{"features": {}, "x": NaN}', "the body is not JSON: invalid character (byte 22)"),
         (b'"\xff"', "the body is not JSON: not UTF-8 at byte 1"),
         (b'{"features": {"\\ud800": 1}}', "the body is not JSON: half of a surrogate pair in a string"),
+        (b"\xef\xbb\xbf{}", "the body is not JSON: a byte order mark comes first: JSON has none"),
         (b"[" * 65, "nested deeper than 64 levels"),
     ],
 )
