@@ -40,10 +40,13 @@ def block(*_: object) -> None:
 def armed(point: str, number: signal.Signals, nth: int, redis: str) -> None:
     """Make the process send itself this signal when it comes to the point for the nth time."""
     from service.learning.learner import Learner
+    from service.snapshots import keeper
     from service.snapshots.store import RedisStore, key
     from service.streaming.group import Kafka
     from service.streaming.topic import TopicLog
 
+    if point in {"before-blobs", "before-commit"}:
+        keeper.ALONG = -1  # as if there were much to save: blobs in commands of their own
     seen = 0
 
     def here(at: str) -> None:

@@ -154,8 +154,8 @@ def test_emptied(trial: Trial) -> None:
     assert sum(judged.version == 1 for judged in judge.known.values()) == repeated(20, 4) + 1
 
 
-def test_emptied_between_blobs_and_commit(trial: Trial) -> None:
-    """A new model's first blobs vanish before its first head arrives: they are sent again."""
+def test_emptied_before_a_first_commit(trial: Trial) -> None:
+    """What a new model's name was put down for vanishes before its first head arrives."""
     trial.stream(rate=1000)
 
     def flush() -> None:
@@ -225,8 +225,8 @@ def test_full(trial: Trial) -> None:
     print(f"{saves(trial, 'failed'):.0f} saves failed")
 
 
-def test_full_between_blobs_and_commit(trial: Trial) -> None:
-    """The blobs of a save still found room, its head does not: nothing of it is written, and the next save is whole."""
+def test_full_at_a_commit(trial: Trial) -> None:
+    """A save finds no room any more: nothing of it is written, and the next one is whole."""
     trial.begin()
 
     def limit(to: int) -> None:
