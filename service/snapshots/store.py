@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from itertools import chain
 from typing import Any, Self, cast
 
 from redis.asyncio import Redis
@@ -131,18 +130,9 @@ class RedisStore:
         if not parent:
             async with self._asking():
                 await self._redis.sadd(MODELS, model)
-        arguments: list[Any] = [
-            parent,
-            digest,
-            head,
-            keep,
-            evict,
-            len(refs),
-            *refs,
-            *chain.from_iterable(blobs.items()),
-        ]
+        more = [*refs, *(part for blob in blobs.items() for part in blob)]
         async with self._asking(model):
-            answer = await self._commit(keys=[key(model)], args=arguments)
+            answer = await self._commit(keys=[key(model)], args=[parent, digest, head, keep, evict, len(refs), *more])
         return cast(Verdict, answer.decode())
 
     async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:
