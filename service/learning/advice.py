@@ -23,8 +23,11 @@ def advice(learner: Learner) -> dict[str, str]:
     found, recent, events = {}, learner.watch.recent, learner.counts.events
     accuracy, baseline = recent.average_accuracy if learner.averaged else recent.accuracy, recent.baseline
     frequent = "most frequent" if learner.identity.multiclass else "more frequent"
+    below = accuracy is not None and baseline is not None and accuracy < baseline
+    # Who finds a rare label is wrong more often than who never says it, and of more use.
+    below = below and (learner.identity.multiclass or not recent.confusion(learner.averaged).finds_rare)
     # The first window does not count: the model began with nothing.
-    if events >= 2 * recent.window and accuracy is not None and baseline is not None and accuracy < baseline:
+    if events >= 2 * recent.window and below:
         found["accuracy"] = (
             f"of the last {recent.window:,} predictions {accuracy:.1%} were right, and always the {frequent} label "
             f"would have been in {baseline:.1%}: try {_tries(learner)}"
@@ -61,7 +64,8 @@ def _finds(serving: Classifier) -> str:
     if rule == "logistic-delta":
         tries.append("a lower threshold than 0.5 for its `probability`")
     other = "" if rule == "perceptron" else 'rule = "perceptron" with '
-    tries.append(f"{other}a margin for it, such as margin = [0, {10 * margin or 100:g}] {ANEW}")
+    scaled = "" if serving.identity.scale == "standard" else 'scale = "standard" or '
+    tries.append(f"{scaled}{other}a margin for it, such as margin = [0, {10 * margin or 100:g}] {ANEW}")
     return ", or ".join(tries)
 
 

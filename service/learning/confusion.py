@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+RARE = 0.05
+"""Share of the events: of a rarer label accuracy says little."""
+
 
 class Confusion(NamedTuple):
     """Events by their label and by the label that was predicted; each figure is None where it is not defined.
@@ -42,6 +45,17 @@ class Confusion(NamedTuple):
         """The harmonic mean of precision and recall; 0 where nothing positive was found."""
         right = 2 * self.true_positives
         return share(right, right + self.false_positives + self.false_negatives)
+
+    @property
+    def finds_rare(self) -> bool:
+        """Whether there is a rare label whose F1 is higher than that of who always says it, which is 2p/(1 + p).
+
+        >>> Confusion(970, 0, 30, 0).finds_rare, Confusion(950, 20, 15, 15).finds_rare, Confusion(0, 900, 0, 100).finds_rare
+        (False, True, False)
+        """
+        rarer = self if 2 * (self.false_negatives + self.true_positives) <= sum(self) else Confusion(*self[::-1])
+        p = share(rarer.false_negatives + rarer.true_positives, sum(self)) or 1.0
+        return p < RARE and (rarer.f1 or 0.0) > 2.0 * p / (1.0 + p)
 
     @property
     def balanced_accuracy(self) -> float | None:

@@ -34,6 +34,17 @@ def test_a_model_as_good_as_its_baseline_is_not_below_it() -> None:
         assert share == 50 or "accuracy" in seen(wrong=share + 1, positive=share)
 
 
+@pytest.mark.parametrize(("positive", "silent"), [(4, True), (5, False)])
+def test_who_finds_a_rare_label_is_not_blamed_for_its_accuracy(positive: int, silent: bool) -> None:
+    """Half of the positives are found, for as many false alarms as there are: who never alarms is more often right."""
+    learner = Learner(Identity(), options=Options(window=100))
+    at = np.arange(100)
+    wrong = (at < positive // 2) | ((at >= 50) & (at < 50 + positive))
+    learner.watch.recent = Recent(100, {"wrong": wrong, "positive": at < positive})
+    learner.counts = Counts([[200, 0], [0, 0]])
+    assert ("accuracy" not in advice(learner)) == silent
+
+
 def test_the_first_window_does_not_count() -> None:
     """Then it had just begun."""
     assert not seen(wrong=30, positive=10, events=199)
@@ -74,16 +85,16 @@ def test_a_rare_positive_label_that_is_never_predicted_is_said() -> None:
 @pytest.mark.parametrize(
     ("model", "tries"),
     [
-        ({}, f"{MARGIN} = [0, 100] {ANEW}"),
-        ({"margin": (0.0, 30.0)}, f"{MARGIN} = [0, 300] {ANEW}"),
-        ({"rule": "lms"}, f'rule = "perceptron" with {MARGIN} = [0, 100] {ANEW}'),
+        ({}, f"{SCALE} or {MARGIN} = [0, 100] {ANEW}"),
+        ({"margin": (0.0, 30.0), "scale": "standard"}, f"{MARGIN} = [0, 300] {ANEW}"),
+        ({"rule": "lms"}, f'{SCALE} or rule = "perceptron" with {MARGIN} = [0, 100] {ANEW}'),
         (
-            {"rule": "logistic-delta"},
+            {"rule": "logistic-delta", "scale": "standard"},
             f'a lower threshold than 0.5 for its `probability`, or rule = "perceptron" with {MARGIN} = [0, 100] {ANEW}',
         ),
         (
             {"wrong": 6, "averaged": 20, "average": True, "serve": "average"},
-            f'serve = "last", which found 70.0% of them, or {MARGIN} = [0, 100] {ANEW}',
+            f'serve = "last", which found 70.0% of them, or {SCALE} or {MARGIN} = [0, 100] {ANEW}',
         ),
     ],
 )
