@@ -75,7 +75,8 @@ def suggested(sample: Sample, wanted: str | None) -> Suggested:
     left_out = {name: mark for name, mark in marks.items() if mark.name != "empty"}
     if len(marks) == len(features):
         said = ", ".join(f"{plain(name)} ({mark.name})" for name, mark in [*marks.items()][:5])
-        raise DataError(f"{sample.name}: no member beside the label is a feature: {said}")
+        words = ", but its words are, as a list of them" if any(mark.name == "text" for mark in marks.values()) else ""
+        raise DataError(f"{sample.name}: no member beside the label is a feature: {said}{words}")
     choices = [
         *(
             _positional(events)
@@ -192,7 +193,7 @@ def _positional(lists: Sequence[Any]) -> list[Choice]:
 def _mode(features: Iterable[Member], count: int, labels: int) -> list[Choice]:
     """Named or hashed, as categories go on coming."""
     strings = [member for member in features if "string" in member.kind]
-    found, late = sum(member.distinct for member in strings), sum(member.late for member in strings)
+    found, late = sum(member.texts for member in strings), sum(member.late for member in strings)
     pace = late / max(count - count // 2, 1)
     if count >= 2000 and pace * 1e6 > CATEGORIES:
         why = f"new categories still come, {pace:.2f} a record: names would use up the columns"

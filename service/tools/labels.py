@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from service.errors import ConfigurationError, DataError
+from service.learning.confusion import RARE
 from service.learning.identity import MAX_CLASSES, Label
 from service.learning.places import Way, way
 from service.settings.words import perhaps
@@ -20,8 +21,6 @@ LABELS = {
 }  # fmt: skip
 PLAIN_LABELS = {"label", "labels", "target", "y", "class"}
 """Names that are the label's, however many values it has."""
-RARE = 0.05
-"""Share of the events: of a rarer label accuracy says little."""
 MOST_NAMED = 20
 """Members that an error names."""
 YES = {"yes", "y", "true", "1", "positive", "pos", "on", "win", "won", "pass", "passed", "success"}
@@ -228,16 +227,15 @@ def labels_of(found: Found) -> tuple[list[Label], str]:
     return [_whole(negative), _whole(positive)], said
 
 
-def rare(labels: Sequence[Label], member: Member) -> str:
-    """What to mind where one of two labels is rare; nothing where none is."""
+def rare(labels: Sequence[Label], member: Member) -> tuple[int | None, str]:
+    """Which of two labels is rare, and what to mind then; (None, "") where none is."""
     counts = {value: count for (_, value), count in member.counts.items()}
     share, place = min((counts.get(label, 0) / max(member.present, 1), place) for place, label in enumerate(labels))
     if len(labels) > 2 or share >= RARE:
-        return ""
-    margin = [100 * (k == place) for k in range(2)]
-    return (
-        f"{shown(labels[place])} is in {share:.1%} of the events, where accuracy says little: mind its recall and "
-        f"precision, and try a margin for it, such as margin = {margin} (docs/model.md)"
+        return None, ""
+    return place, (
+        f"{shown(labels[place])} is in {share:.1%} of the events, where accuracy says little: its F1 decides, of "
+        "recall and precision (docs/model.md)"
     )
 
 

@@ -28,7 +28,7 @@ from service.tools.in_vain import in_vain
 from service.tools.labels import amount, is_amount, is_called_one, rare
 from service.tools.profile import COMMA, MOST_VALUES, Member, plain, shown
 from service.tools.sample import Sample, of_file, of_topic, records
-from service.tools.trials import RULES, SCALES, TIE, Baseline, Trial, best, is_better, trials
+from service.tools.trials import TIE, Baseline, Trial, best, is_better, runs, trials
 
 ROWS = 40
 """Members that are shown; JSON has all."""
@@ -62,7 +62,8 @@ def suggest(
         raise ConfigurationError("suggest: name a FILE, or a topic with --topic TOPIC")
     sample.check()
     found = suggested(sample, label)
-    done, baseline = _try(found)
+    place, rarely = rare(_labels(found), found.label)
+    done, baseline = _try(found, place)
     chosen = best(done)
     choices = [*found.choices, *_why(chosen, done), *_beside(chosen, done)]
     amounts = [amount(found.label.name, found.label)] if is_amount(found.label) else []
@@ -74,7 +75,7 @@ def suggest(
         *_cautions(done, baseline),
     ]
     bootstrap = None if file is not None else settings.kafka.bootstrap_servers
-    verdict = ". ".join(filter(None, (_verdict(chosen, baseline, len(done)), rare(_labels(found), found.label))))
+    verdict = ". ".join(filter(None, (_verdict(chosen, baseline, len(done)), rarely)))
     text = _toml(name, bootstrap, sample, verdict, choices)
     if as_json:
         typer.echo(json.dumps(_json(sample, found, choices, done, baseline, chosen, notes, text), ensure_ascii=False))
@@ -102,14 +103,14 @@ def _name_for(file: str) -> str:
     return stem if stem and is_topic(stem) else "events"
 
 
-def _try(found: Suggested) -> tuple[list[Trial], Baseline]:
+def _try(found: Suggested, rare: int | None) -> tuple[list[Trial], Baseline]:
     """All trials, as they come with a bar on a terminal; raises DataError where nothing is an event.
 
     And where the records are such that no settings fit them, as lists of too many numbers.
     """
     console, done, baseline = Console(stderr=True), list[Trial](), None
-    running = trials(_nested(found.choices), found.sample.values)
-    total = 2 * len(RULES) * len(SCALES)
+    running = trials(_nested(found.choices), found.sample.values, rare)
+    total = len(runs(rare))
     shown_as: dict[str, Any] = {"console": console, "transient": True, "disable": not console.is_terminal}
     try:
         for some, baseline in track(running, "trying", total, **shown_as):
@@ -133,13 +134,15 @@ def _nested(choices: list[Choice]) -> dict[str, Any]:
 
 
 def _why(chosen: Trial, done: list[Trial]) -> list[Choice]:
-    """Rule, scale and average, each beside the best that would be with another."""
+    """Rule, scale, average and margin, each beside the best that would be with another."""
 
     def beside(part: str) -> str:
         own = getattr(chosen, part)
-        other = max((one for one in done if getattr(one, part) != own), key=lambda one: one.later or 0.0)
-        name = getattr(other, part)
-        if (other.later or 0.0) > (chosen.later or 0.0):
+        other = max((one for one in done if getattr(one, part) != own), key=lambda one: one.merit)
+        name = [*map(round, other.margin)] if part == "margin" else getattr(other, part)
+        if chosen.f1 is not None:
+            return f"F1 {_percent(chosen.f1)} in the later half; with {name} at best {_percent(other.f1)}"
+        if other.merit > chosen.merit:
             verdict = ": as good within 0.2 points, and less simple"
         elif other.later is None:
             verdict = ""
@@ -155,22 +158,27 @@ def _why(chosen: Trial, done: list[Trial]) -> list[Choice]:
         Choice("scale", settings["scale"], beside("scale")),
         Choice("average", settings["average"], f"the {chosen.weights} weights: {beside('weights')}"),
         Choice("serve", settings["serve"], f"the {chosen.weights} weights answer"),
+        *([Choice("margin", settings["margin"], beside("margin"))] if "margin" in settings else []),
     ]
 
 
 def _beside(chosen: Trial, done: list[Trial]) -> list[Choice]:
     """What to learn side by side with it: of each rule the best that is scaled alike and not shown to be worse.
 
-    Of its own rule the last weights are there already.
+    Of its own rule the last weights are there already. Candidates are compared by accuracy, so of a rare label none is.
     """
-    others = [
-        one
-        for one in done
-        if one.scale == chosen.scale
-        and one.later is not None
-        and not (one.rule == chosen.rule and one.weights in ("last", chosen.weights))
-        and not is_better(chosen, one, len(done) + 1)
-    ]
+    others = (
+        []
+        if chosen.f1 is not None
+        else [
+            one
+            for one in done
+            if one.scale == chosen.scale
+            and one.later is not None
+            and not (one.rule == chosen.rule and one.weights in ("last", chosen.weights))
+            and not is_better(chosen, one, len(done) + 1)
+        ]
+    )
     choices = []
     for rule in dict.fromkeys(one.rule for one in others):
         near = max((one for one in others if one.rule == rule), key=lambda one: one.later or 0.0)
@@ -189,11 +197,17 @@ def _percent(share: float | None) -> str:
 
 
 def _beats(chosen: Trial, baseline: Baseline, tried: int) -> bool:
+    if baseline.f1 is not None:
+        return chosen.merit > baseline.f1 + TIE
     return (chosen.later or 0.0) > baseline.later + TIE and is_better(chosen, baseline, tried + 1)
 
 
 def _verdict(chosen: Trial, baseline: Baseline, tried: int) -> str:
     name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights"
+    if baseline.f1 is not None:
+        name += f", margin {[*chosen.margin]}" if any(chosen.margin) else ""
+        said = f"F1 {_percent(chosen.f1)} in the later half, and who always says the rare label {baseline.f1:.1%}"
+        return f"{'Best' if _beats(chosen, baseline, tried) else 'Nothing beats the baseline'}: {name}: {said}"
     if _beats(chosen, baseline, tried):
         said = f"right in {_percent(chosen.later)} of the later half, better than the baseline in {baseline.later:.1%}"
         return f"Best: {name}: {said} (95 %)"
@@ -279,16 +293,20 @@ def _distinct(member: Member) -> str:
 
 def _accuracies(done: list[Trial], baseline: Baseline, chosen: Trial) -> Table:
     table = Table(box=None, pad_edge=False)
-    for title in ("rule", "scale", "weights", "right", "later half"):
+    rarely = baseline.f1 is not None
+    for title in ("rule", "scale", "weights", *(["margin"] if rarely else []), "right", "later half"):
         table.add_column(title, justify="right" if title in ("right", "later half") else "left")
-    table.add_row(
-        f"baseline ({baseline.name})", "", "", f"{baseline.accuracy:.1%}", f"{baseline.later:.1%}", style="dim"
-    )
+    if rarely:
+        table.add_column("its F1", justify="right")
+    own = [f"{baseline.accuracy:.1%}", f"{baseline.later:.1%}"]
+    table.add_row(f"baseline ({baseline.name})", "", "", *([""] if rarely else []), *own, style="dim")
     for trial in done:
         style = "bold" if trial is chosen else None
         mark = " <" if trial is chosen else "  "
-        right, later = _percent(trial.accuracy), f"{_percent(trial.later)}{mark}"
-        table.add_row(trial.rule, trial.scale, trial.weights, right, later, style=style)
+        margin = [f"{trial.margin[0]:g}, {trial.margin[1]:g}"] if rarely else []
+        went = [_percent(one) for one in (trial.accuracy, trial.later, *([trial.f1] if rarely else []))]
+        went[-1] += mark
+        table.add_row(trial.rule, trial.scale, trial.weights, *margin, *went, style=style)
     table.add_row()
     return table
 

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,25 @@ def test_a_rare_label_is_said_with_the_verdict(folder: Path) -> None:
     (folder / "rare.jsonl").write_bytes(lines([{"a": i % 13, "fraud": i % 50 == 0} for i in range(2000)]))
     done = suggest(folder, "rare.jsonl")
     assert done.stdout.count("%. true is in 2.0% of the events, where accuracy says little: ") == 2
+    assert "Nothing beats the baseline: " in done.stdout
+
+
+def test_what_finds_a_rare_label_is_suggested(folder: Path) -> None:
+    """By its F1: who never says it is as often right."""
+    rng = random.Random(3)
+    rare = [rng.random() < 0.03 for _ in range(6000)]
+    records = [{"sum": 1000 * rng.gauss(one), "age": rng.gauss(2 * one), "fraud": one} for one in rare]
+    (folder / "rare.jsonl").write_bytes(lines(records))
+    found = json.loads(suggest(folder, "rare.jsonl", "--json").stdout)
+    chosen, most = found["chosen"], max(found["trials"], key=lambda one: one["later"] or 0.0)
+    assert found["beats_baseline"]
+    assert (chosen["scale"], chosen["f1"] > most["f1"]) == ("standard", True)
+    (margin,) = [one["value"] for one in found["choices"] if one["setting"] == "margin"]
+    assert margin == [0, 100]
+    shown = [" ".join(line.split()) for line in suggest(folder, "rare.jsonl", "-o", "x.toml").stdout.splitlines()]
+    assert "rule scale weights margin right later half its F1" in shown
+    model = load(str(folder / "x.toml"), {}).of("rare")
+    assert (model.margin, model.scale, model.candidates) == ((0.0, 100.0), "standard", {})
 
 
 def test_numbers_with_a_comma_are_named(folder: Path) -> None:
