@@ -123,6 +123,9 @@ class Beside(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     wrong_predictions: Annotated[int, Meta(examples=[5])]
     updates: Annotated[int, Meta(examples=[230])]
     accuracy: Annotated[Accuracy, Meta(description="prequential, since it began")]
+    precision: Annotated[Share, Meta(description="this and the next two as the model's")]
+    recall: Share
+    f1: Share
     against_the_model: Annotated[
         Comparison | None, Meta(description="on the same events, with the model's own weights; null before the first")
     ]
@@ -145,6 +148,7 @@ class Beside(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         pairs = {frozenset((pair.first, pair.second)): pair for pair in learner.watch.recent.pairs}
         pair = pairs.get(frozenset((name, own)))
         its, shared = msgspec.to_builtins(one.identity), msgspec.to_builtins(learner.identity)
+        overall, lately = _confusion(one), one.watch.recent.confusion(one.averaged)
         return cls(
             name=name,
             settings={m: its.get(m) for m in OF_A_CANDIDATE if its.get(m) != shared.get(m)},
@@ -156,6 +160,9 @@ class Beside(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             wrong_predictions=one.counts.wrong_predictions,
             updates=one.counts.updates,
             accuracy=Accuracy.served(one),
+            precision=Share(overall.precision, lately.precision),
+            recall=Share(overall.recall, lately.recall),
+            f1=Share(overall.f1, lately.f1),
             against_the_model=Comparison.of(pair) if pair else None,
             diverged=one.diverged,
         )

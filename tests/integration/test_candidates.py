@@ -88,6 +88,9 @@ async def test_three_candidates_killed_restored_verified_changed_and_asked(
     rows = {row["name"]: row for row in answer["candidates"]}
     assert (answer["answering"], model["serve"], list(rows)) == ("logistic", "logistic", ["calm", "logistic", "wide"])
     assert rows["logistic"]["wrong_predictions"] == logistic.counts.wrong_predictions
+    found, right = logistic.counts.confusion[1][1], sum(logistic.counts.confusion[i][1] for i in (0, 1))
+    assert rows["logistic"]["recall"]["all"] == found / logistic.counts.by_label[1]
+    assert rows["logistic"]["precision"]["all"] == found / right
     assert rows["calm"]["settings"] == CALM
     assert rows["logistic"]["against_the_model"]["better"] == "logistic"
     assert [row["answers"] for row in rows.values()] == [False, True, False]
