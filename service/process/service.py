@@ -241,6 +241,7 @@ class Service:
         model = Model(topic, options=self._settings.of(topic).options())
         if self._settings.learn:
             model.waits = lambda: self._kafka.waits(topic)
+            model.lacks = lambda: self._kafka.lacks(topic)
         return model
 
     def _learning(self, model: Model, tell: ModelObserver) -> Learning:

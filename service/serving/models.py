@@ -84,13 +84,18 @@ class Model:
         """What makes its learner, where that is here and has nothing to do, look whether it still may."""
         self.waits: Callable[[], bool] = lambda: False
         """Whether it is to be learned here too, and the group has not yet said who of its members is to."""
+        self.lacks: Callable[[], str] = lambda: ""
+        """What it waits for that somebody has to make, such as its topic, where it is to be learned here; or empty."""
         self._catching_up = False
 
     @property
     def why_not(self) -> str:
         """Why it does not answer, while it does not."""
         why = self.stopped or self.unusable
-        return f"the model cannot answer: {why}" if why else "the model has no snapshot yet"
+        if why:
+            return f"the model cannot answer: {why}"
+        lacks = self.lacks()
+        return f"the model has no snapshot yet{': ' * bool(lacks)}{lacks}"
 
     def found(self, digest: str | None) -> bool:
         """Take down what a look at the store found; whether it is to be followed up: that is not what answers."""

@@ -33,6 +33,7 @@ METADATA_SECONDS = 10
 """So often it is asked for new partitions, and for new topics where a pattern names them."""
 
 _NONE_FOUND = "waiting for a topic that a pattern in topics finds: there is none yet"
+_NOT_THERE = "waiting for the topic to exist; create it, or run with --create-topics"
 
 
 class Kafka(ConsumerRebalanceListener):
@@ -55,6 +56,7 @@ class Kafka(ConsumerRebalanceListener):
         self.logs = {topic: TopicLog(self.shared, topic) for topic in topics}
         self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
         self._wanted, self._listed = wanted, frozenset(topics)
+        self._not_there: set[str] = set()
         self._watch = Watch(cluster, group, say, session_timeout, watchdog)
 
     @property
@@ -65,6 +67,10 @@ class Kafka(ConsumerRebalanceListener):
     def waits(self, topic: str) -> bool:
         """Whether the group has not told us yet that a topic is another member's: it may become ours, or just did."""
         return not self._watch.joined or bool(self.logs[topic].assigned)
+
+    def lacks(self, topic: str) -> str:
+        """What a topic's model waits for that somebody has to make, in the log's words; empty where it is nothing."""
+        return _NOT_THERE if topic in self._not_there else ""
 
     async def connect(self) -> None:
         """Connect, without joining the group yet; raises DependencyError."""
@@ -137,6 +143,7 @@ class Kafka(ConsumerRebalanceListener):
             try:
                 async with self.shared.cluster.errors(), asyncio.timeout(ANSWER_SECONDS):
                     existing = set(await self.shared.consumer.topics())
+                self._not_there -= existing
                 for topic in filter(self._wanted, sorted(existing - self.logs.keys())) if self._wanted else ():
                     self.logs[topic] = TopicLog(self.shared, topic)
                     tasks.create_task(self.logs[topic].outbox.write(self.shared.producer))
@@ -161,8 +168,9 @@ class Kafka(ConsumerRebalanceListener):
                     self._say("topics created", topics=ours)
                     pause = 0.1
                 for name in set(missing) - said if not self._create else ():
+                    self._not_there.add(name)
                     self._say(
-                        "waiting for the topic to exist; create it, or run with --create-topics"
+                        _NOT_THERE
                         if name in self.logs
                         else "no dead-letter topic: saves will wait at the first rejected event; "
                         "create it, or run with --create-topics",

@@ -76,6 +76,18 @@ async def test_a_pattern_that_finds_no_topic_is_said_once(run: Run, kafka: Serve
     assert service.log.read_text().count(said) == 1
 
 
+async def test_a_topic_that_does_not_exist_is_said_where_somebody_asks(run: Run, kafka: Server, topic: str) -> None:
+    """In the log's words, also on the page, until it is there."""
+    said = "waiting for the topic to exist; create it, or run with --create-topics"
+    service = run("", create=False)
+    await asyncio.to_thread(wait, lambda: _said(service, said), "the log says so")
+    asked = partial(service.http.get, f"/v1/models/{topic}")
+    assert (asked().status_code, asked().json()["detail"]) == (503, f"the model has no snapshot yet: {said}")
+    assert service.http.get("/page/now").json()["why_not"] == asked().json()["detail"]
+    await create_topic(kafka, topic)
+    await asyncio.to_thread(wait, lambda: said not in asked().json().get("detail", ""), "it is found")
+
+
 def test_a_pattern_that_is_none_is_refused(topic: str) -> None:
     done = perceptron("run", "-t", "^((")
     assert (done.returncode, done.stdout) == (2, "")
