@@ -57,7 +57,7 @@ Format = Annotated[
     Literal["jsonl", "csv", "svmlight", "vw"] | None,
     typer.Option(
         "--format",
-        help="Default: CSV for .csv or with --label, svmlight for .svm, .svmlight and .libsvm, vw for .vw, else jsonl.",
+        help="Default: CSV for .csv, svmlight for .svm, .svmlight and .libsvm, vw for .vw, else jsonl.",
     ),
 ]
 LabelColumn = Annotated[
