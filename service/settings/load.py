@@ -31,7 +31,7 @@ from pydantic_settings import (
 from service.errors import ConfigurationError, os_cause
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
-from service.settings.model import ModelSettings
+from service.settings.model import CandidateSettings, ModelSettings
 from service.settings.origin import Origins
 from service.settings.redis import RedisSettings
 from service.settings.section import Section
@@ -305,6 +305,8 @@ def _meant(error: Any, place: Sequence[str]) -> str:
     section: type[BaseModel] = Settings
     for part in error["loc"][:-1]:
         section = tables(section, str(part))[0] or section  # else it is a model's, or a candidate's, name
+    if section is CandidateSettings and place[-1] in ModelSettings.model_fields:
+        return ": it is the model's, and the same for all its candidates"
     if not isinstance(error["input"], dict):
         return perhaps(place[-1], section.model_fields)
     near = perhaps(place[-1], [name for name in section.model_fields if tables(section, name)[0]])

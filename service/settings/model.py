@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
     StrictBool,
@@ -37,7 +36,9 @@ from service.learning.options import OWN_WEIGHTS, Beside, Options
 from service.learning.rules import RULES, RuleName
 from service.learning.start import RANDOM
 from service.learning.weights import Weights, read
+from service.settings.pointers import Pointer, PointerOrRecord
 from service.settings.section import Section
+from service.settings.words import short
 
 HALF_LIFE = 1000
 """The default, in events."""
@@ -50,22 +51,14 @@ _NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 Label = StrictBool | StrictInt | StrictFloat | StrictStr
 
 
-def _pointer(text: str) -> str:
-    if not re.fullmatch("(/([^~\0]|~[01])*)?", text):
-        raise ValueError("expected a JSON Pointer, such as /label or /after/label, or an empty string")
-    return text
-
-
-Pointer = Annotated[str, AfterValidator(_pointer)]
-
-
 def _json(value: Any, expected: str) -> Any:
     """What the environment has as text."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:
-        got = json.dumps(value, ensure_ascii=False)[:40]
-        raise ValueError(f"expected {expected}, got {got} (a variable of the environment has it as JSON)") from None
+        raise ValueError(
+            f"expected {expected}, got {short(value)} (a variable of the environment has it as JSON)"
+        ) from None
 
 
 def _of_each_label(value: Any) -> Any:
@@ -92,7 +85,9 @@ Average = Literal[False, True, "recent"]
 class EventSettings(Section):
     """`[models.NAME.event]`: where the parts of an event stand in a record, and what of it is meant: identity."""
 
-    features: Pointer = Field("/features", description='a JSON Pointer, as the next three; "" is the whole record')
+    features: PointerOrRecord = Field(
+        "/features", description='a JSON Pointer, such as /after/x, as the next three; here alone "", the whole record'
+    )
     label: Pointer = Field("/label", description="must be there")
     weight: Pointer | Literal[False] = Field("/weight", description="false where there is none")
     id: Pointer | Literal[False] = Field("/id", description="false where there is none")
@@ -104,8 +99,6 @@ class EventSettings(Section):
 
     @model_validator(mode="after")
     def _parts_differ(self) -> "EventSettings":
-        if "" in (self.label, self.weight, self.id, *self.where):
-            raise ValueError('"" is the whole record: only features can be that')
         parts = [self.features, *(part for part in (self.label, self.weight, self.id) if part)]
         for outer in parts[1:]:
             if sum(f"{part}/".startswith(f"{outer}/") for part in parts) > 1:
@@ -201,8 +194,11 @@ class ModelSettings(Section):
     def _labels_differ(cls, labels: tuple[Label, ...] | None) -> tuple[Label, ...] | None:
         if labels is not None and not 2 <= len(labels) <= MAX_CLASSES:
             raise ValueError(f"expected from 2 to {MAX_CLASSES:,} labels, got {len(labels):,}")
-        if labels and len({(isinstance(label, bool), label) for label in labels}) < len(labels):
-            raise ValueError("the labels must differ")
+        seen = set[tuple[bool, Label]]()
+        for label in labels or ():
+            if (one := (isinstance(label, bool), label)) in seen:
+                raise ValueError(f"the labels must differ: {short(label)} is there twice")
+            seen.add(one)
         return labels
 
     @model_validator(mode="after")

@@ -26,10 +26,15 @@ def worded(error: Any, secretive: bool = False) -> str:
     expected = re.sub("\\b(False|True)\\b", lambda found: found[0].lower(), message.removeprefix(_SHOULD_BE))
     message = f"expected {_EXPECTED.get(kind, '{}').format(expected)}"
     if kind in _NUMBERS or (kind in _WORDS and not secretive):
-        message += f", got {json.dumps(error['input'], ensure_ascii=False, default=str)[:_LONGEST]}"
+        message += f", got {short(error['input'])}"
     if kind == "literal":
         message += perhaps(str(error["input"]), re.findall("'(.+?)'", expected))
     return message
+
+
+def short(value: Any) -> str:
+    """A value as JSON writes it, cut to what a line has room for."""
+    return json.dumps(value, ensure_ascii=False, default=str)[:_LONGEST]
 
 
 def either(messages: Iterable[str]) -> str:

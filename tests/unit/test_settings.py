@@ -77,8 +77,8 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
         ('topics = ["a"]\n[model]\nfeatures = "positional"', "needs dimension"),
         ('topics = ["a"]\n[model]\ndimension = 3', 'takes no dimension (it belongs to features = "positional")'),
         ('topics = ["a"]\n[model]\nlabels = "ok,fail"', 'labels: expected a list, such as ["no", "yes"]'),
-        ('topics = ["a"]\n[model]\nlabels = [1, 1]', "the labels must differ"),
-        ('topics = ["a"]\n[model]\nlabels = [1, 2, 3, 2.0]', "the labels must differ"),
+        ('topics = ["a"]\n[model]\nlabels = [1, 1]', "the labels must differ: 1 is there twice"),
+        ('topics = ["a"]\n[model]\nlabels = [1, 2, 3, 2.0]', "the labels must differ: 2.0 is there twice"),
         ('topics = ["a"]\n[model]\nlabels = [1]', "model.labels: expected from 2 to 1,000 labels, got 1"),
         (
             f'topics = ["a"]\n[model]\nlabels = {[*range(1001)]}',
@@ -143,6 +143,28 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
         (
             'topics = ["a"]\n[models.a.candidates.c]\netha = 2',
             "models.a.candidates.c.etha: there is no such setting: perhaps eta",
+        ),
+        (
+            'topics = ["a"]\n[models.a.candidates.c]\nscale = "standard"',
+            "models.a.candidates.c.scale: there is no such setting: it is the model's, and the same for all its cand",
+        ),
+        (
+            '[model.candidates.c.event]\nlabel = "/y"',
+            "model.candidates.c.event: there is no such setting: it is the model's, and the same for all its candidat",
+        ),
+        (
+            '[models.a.event]\nlabel = "outcome.fraud"',
+            "models.a.event.label: expected a JSON Pointer, such as /label or /after/label, "
+            'got "outcome.fraud": perhaps /outcome/fraud',
+        ),
+        (
+            'topics = ["a"]\n[model.event]\nfeatures = "a~b"',
+            '/label or /after/label, or "" for the whole record, got "a~b"',
+        ),
+        (
+            '[models.a.event]\nid = ""',
+            "models.a.event.id: expected a JSON Pointer, such as /label or /after/label or false, "
+            'got "": only features can be the whole record',
         ),
         ('topics = ["a"]\n[models.a.candidates.c]\neta = 0', "models.a.candidates.c.eta: expected a number greater th"),
         (
