@@ -1,5 +1,6 @@
 """The commands on events: send them, fit them, ask for predictions, and what was set aside of them."""
 
+import re
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -190,7 +191,7 @@ def show_letter(
     """Show one dead letter whole."""
     from service.tools.dead_letters import show_one
 
-    show_one(*_kafka_and_topic(ctx), key)
+    show_one(*_kafka_and_topic(ctx, key), key)
 
 
 @dead_letters.command("retry")
@@ -207,9 +208,11 @@ def retry_letters(
     """Send dead letters to their topic again, as they were, once each: after a fix of what reads them."""
     from service.tools.dead_letters import retry
 
-    retry(*_kafka_and_topic(ctx), keys or [], every, reason)
+    retry(*_kafka_and_topic(ctx, *keys or ()), keys or [], every, reason)
 
 
-def _kafka_and_topic(ctx: typer.Context) -> tuple["Cluster", str]:
+def _kafka_and_topic(ctx: typer.Context, *keys: str) -> tuple["Cluster", str]:
+    """Where letters are; without --topic the first key names their topic."""
     settings = settings_of(ctx)
-    return settings.kafka.cluster, one_topic(settings)
+    named = re.fullmatch(r"([A-Za-z0-9._-]+)-\d+-\d+", keys[0]) if keys and not ctx.params["topic"] else None
+    return settings.kafka.cluster, named[1] if named else one_topic(settings)

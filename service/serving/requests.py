@@ -83,8 +83,10 @@ def read(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Fe
 def _look(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], str]:
     """What `read` gives, by every rule; raises Rejected with the first that is broken."""
     members = given(body, (*ONE, *MANY))
-    if len(members) != 1:
-        raise Rejected("missing-field", f"expected {'exactly ' if members else ''}one of {_NAMES}", "/features")
+    if not members:
+        raise Rejected("missing-field", f"expected one of {_NAMES}", "/features")
+    if len(members) > 1:
+        raise Rejected("wrong-type", f"expected only one of {_NAMES}, got {len(members)}")
     ((name, member),) = members.items()
     if name in ONE:
         one = _one(body, name, flattener, "", member)

@@ -240,8 +240,8 @@ def request(raw: bytes, identity: Identity, most: int) -> tuple[list[Features], 
     forms = {name: value.all(name) for name in ("features", "instances", "event", "events")}
     if any(len(ones) > 1 for ones in forms.values()):
         faults.add("duplicate-feature")
-    if sum(map(bool, forms.values())) != 1:
-        return [], False, faults | {"missing-field"}
+    if (there := sum(map(bool, forms.values()))) != 1:
+        return [], False, faults | {"wrong-type" if there else "missing-field"}
     ((form, (one, *_)),) = ((name, ones) for name, ones in forms.items() if ones)
     many = form in ("instances", "events")
     listed = one if many else [Object([("features", one)]) if form == "features" else one]

@@ -190,6 +190,8 @@ async def test_dead_letters_are_listed_shown_and_sent_again_once(
     shown = call("show", f"{topic}-0-0").stdout.splitlines()
     assert {"reason: unknown-label", "header trace: 7", "header reason: mine", "key: k", words.decode()} <= set(shown)
     assert "ff 20 62 61 64" in call("show", f"{topic}-0-1").stdout
+    key_alone = perceptron("dead-letters", "show", f"{topic}-0-1", "-b", kafka.address, cwd=tmp_path)
+    assert (key_alone.returncode, "ff 20 62 61 64" in key_alone.stdout) == (0, True), key_alone.stderr
     for wrong, part in (((), "name keys, or say --all"), (("x-0-9",), "no dead letter x-0-9")):
         done = call("retry", *wrong)
         assert done.returncode in {1, 2}
