@@ -9,8 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,9 @@ from service.settings.words import perhaps
 BATCH = 1000
 """Lines of a request."""
 TIMEOUT = 30.0
+
+Line = tuple[int, Any]
+"""Its number, and what it holds."""
 
 
 def address(settings: Settings, url: str | None) -> str:
@@ -60,21 +62,17 @@ def predict(
     trust = trusted(settings, url)
     own = settings.of(topic).identity()
     whole = own.event.features != Places().features
-    lines = _values(file, name)
     number, strange = 0, list[tuple[int, int]]()
-    while batch := list(islice(lines, min(BATCH, settings.http.max_instances))):
+
+    def ask(values: list[Any]) -> Any:
+        request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
         try:
-            values = [value for _, value in batch]
-            request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
-            answer = _ask(at, trust, request, settings.http.token)
-        except _Refused as refused:
-            # Name the line that the problem's pointer is about.
-            parts = refused.pointer.split("/")
-            line = batch[int(parts[2])][0] if len(parts) > 2 and parts[2].isdigit() else batch[0][0]
-            raise DataError(f"{name}, line {line}: {refused}") from None
+            return _ask(at, trust, request, settings.http.token)["predictions"]
         except _Missing as missing:
             raise DataError(_which(settings, url, trust, topic) or str(missing)) from None
-        for (line, value), prediction in zip(batch, answer["predictions"], strict=True):
+
+    for batch in _batches(_values(file, name), min(BATCH, settings.http.max_instances)):
+        for (line, value), prediction in _answers(batch, ask, name):
             number += 1
             _show(prediction, explain, top is not None, as_json)
             if (unknown := prediction["unknown_features"]) and unknown == _features_in(value, whole, own):
@@ -86,6 +84,37 @@ def predict(
         of = f"line {line}'s {unknown:,} feature{'s' * (unknown != 1)}"
         more = f", nor of {len(strange) - 1:,} more of {number:,} lines" if len(strange) > 1 else ""
         typer.echo(f"note: none of {of} is known to model {topic}{more}: is it the right model?", err=True)
+
+
+def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
+    """Lines for a request each; where one cannot be read, those before it first."""
+    batch: list[Line] = []
+    try:
+        for line in lines:
+            batch.append(line)
+            if len(batch) == size:
+                yield batch
+                batch = []
+    except DataError:
+        if batch:
+            yield batch
+        raise
+    if batch:
+        yield batch
+
+
+def _answers(batch: list[Line], ask: Callable[[list[Any]], Any], name: str) -> Iterator[tuple[Line, Any]]:
+    """Lines with their predictions; where one is refused, those before it first. Raises DataError."""
+    try:
+        predictions = ask([value for _, value in batch])
+    except _Refused as refused:
+        # The problem's pointer says which it is about.
+        parts = refused.pointer.split("/")
+        bad = int(parts[2]) if len(parts) > 2 and parts[2].isdigit() else 0
+        if bad:
+            yield from _answers(batch[:bad], ask, name)
+        raise DataError(f"{name}, line {batch[bad][0]}: {refused}") from None
+    yield from zip(batch, predictions, strict=True)
 
 
 def _features_in(value: Any, whole: bool, identity: Identity) -> int:
@@ -134,8 +163,8 @@ def _instance(value: Any) -> Any:
     return {"features": value["features"] if isinstance(value, dict) and "features" in value else value}
 
 
-def _values(file: str, name: str) -> Iterator[tuple[int, Any]]:
-    """Line numbers and what the lines hold."""
+def _values(file: str, name: str) -> Iterator[Line]:
+    """The lines that hold something."""
     try:
         raw: Any = sys.stdin.buffer if file == "-" else Path(file).open("rb")  # noqa: SIM115 - closed below
     except OSError as error:

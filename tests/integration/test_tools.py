@@ -52,6 +52,7 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
         assert done.returncode == 1
         assert part in done.stderr
         assert done.stderr.count("\n") == 1
+        assert done.stdout == ("1\t3\n" if ", line 2: " in part else "")  # of the line before it
     done = perceptron("predict", "-t", "none", "--url", url, stdin=lines, cwd=tmp_path)
     assert done.returncode == 1
     assert f"the service at {url} has no model none; it has {topic}\n" in done.stderr
