@@ -241,7 +241,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ]
     bound_reason: Annotated[str | None, Meta(examples=[None])]
     digest: Digest
-    state_digest: Digest
+    state_digest: Annotated[str, Meta(examples=["f7f41c9b…"], description="what `inspect` and `verify` print")]
     saved_at: Saved
     learning_here: bool
     stopped: str | None

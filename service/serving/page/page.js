@@ -160,7 +160,7 @@ function version(now) {
     ["Rule", `${ids.rule}, η = ${number(ids.eta)}, ${ids.features} features`],
     ["Answers", named(now)(now.answering)],
     ["Columns", count(model.columns)],
-    ["Digest", model.digest.slice(0, 16)],
+    ["State digest", model.state_digest], // whole, as `inspect` and `verify` print it
   ];
   part("version", rows, () => $("version").replaceChildren(...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])));
 }
