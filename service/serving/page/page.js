@@ -1,10 +1,10 @@
 // Asks for one body every few seconds and draws it. Whatever comes from data goes into the page as text, never as markup.
 import { bars, boundary, chart, cut, decimals, facts, frame, h, s, scales } from "./chart.js";
-import { behind, bound, clipped, count, duration, named, number, outage, percent, positive, served, short, some, span, standing, verdict } from "./words.js";
+import { behind, bound, clipped, count, duration, named, number, outage, percent, positive, served, short, some, span, standing, sum, verdict } from "./words.js";
 
 // Between two polls. A connection that is quiet for five seconds is closed, and another costs more than a poll.
 const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 4 * SECOND;
-const AFTER = 100, MOST_POINTS = 1200, TRAIL = 8;
+const AFTER = 100, MOST_POINTS = 1200, TRAIL = 8, MOST_BARS = 30;
 const $ = (id) => document.getElementById(id);
 const state = { now: null, points: [], since: 0, trail: [], drawn: {}, form: "", missing: "", timer: 0, asking: false };
 state.model = new URLSearchParams(location.search).get("model");
@@ -211,6 +211,7 @@ function field(value) {
 
 function form(now, anew = false) {
   const known = now.event !== null, key = `${now.asked} ${known}`;
+  $("another").disabled = !known; // the note above it says why
   if (state.form === key && !anew) return;
   state.form = key;
   const { dimension, features: mode } = now.model.identity;
@@ -258,14 +259,15 @@ async function predict(submitted) {
     const said = await found.json();
     if (!found.ok) return answer.replaceChildren(h("p", {}, said.detail));
     const more = said.probability === undefined ? "" : `, probability ${percent(said.probability)}`;
-    const against = said.runner_up === undefined ? "" : `, before ${JSON.stringify(said.runner_up)}`;
+    const against = said.runner_up === undefined ? "" : `, ahead of ${said.runner_up}`;
     answer.replaceChildren(h("p", {}, "Predicted ", h("strong", {}, String(said.label)),
       ` with score ${number(said.score)}${more}${against}; version ${said.version}, ${some(said.unknown_features, "unknown feature")}.`));
-    const rows = said.contributions.slice(0, 30).map((one) => ({
+    const rows = said.contributions.slice(0, MOST_BARS).map((one) => ({
       name: one.name === "bias" ? "bias" : `${one.name} = ${number(one.value)}`, value: one.product,
       text: `${number(one.product)}`,
     }));
-    $("contributions").replaceChildren(bars(rows, "What each feature contributes to the score", ["Feature", "Contribution as a bar", "Contribution"]));
+    $("contributions").replaceChildren(h("p", { class: "note" }, sum(said, MOST_BARS)),
+      bars(rows, "What each feature contributes", ["Feature", "Contribution as a bar", "Contribution"]));
   } catch (error) {
     answer.replaceChildren(h("p", {}, error instanceof SyntaxError ? "The features are not JSON." : "The service does not answer."));
   }

@@ -77,3 +77,11 @@ export function verdict(candidate) {
   if (!against || against.better === null) return "no difference shown";
   return against.better === candidate.name ? "better" : "worse";
 }
+
+/* What the contributions to a prediction add up to, of which the largest are shown. */
+export function sum({ label, runner_up: second, contributions }, most) {
+  const total = number(contributions.reduce((all, one) => all + one.product, 0));
+  const what = second === undefined ? "the score" : `the score of ${label} less that of ${second}`;
+  const left = contributions.length > most ? ` The largest ${most} of ${count(contributions.length)} are shown.` : "";
+  return `The contributions add up to ${total}, ${what}.${left}`;
+}
