@@ -78,7 +78,9 @@ class Now(msgspec.Struct, kw_only=True):
     model: Description | None = None
     labels: list[str] = []
     confusion: list[list[int]] = []
-    """`[truth][prediction]` of what answers; empty of many labels, and where it is not known."""
+    """`[truth][prediction]` of what answers; empty of many labels."""
+    of_last: bool = False
+    """The confusion of what answers is not known: it is that of its last weights."""
     answering: str = "last"
     learner: str = ""
     """HOST:PID of the process that wrote its head."""
@@ -167,7 +169,10 @@ class Body:
         learner, identity, points = a.learner, a.learner.identity, self._history.of(model.name)
         now.labels = [as_text(label) for label in identity.labels or (-1, 1)]
         now.model = _short(Description.of(model, a))
-        now.confusion = served_confusion(a.by(None)[1]) if len(now.labels) <= MOST_LABELS else []
+        if len(now.labels) <= MOST_LABELS:
+            by = a.by(None)[1]
+            now.confusion = served_confusion(by) or by.counts.confusion
+            now.of_last = not served_confusion(by)
         now.answering, now.learner = answering(learner), a.head.writer.process
         now.waiting = _waiting(model)
         now.kept = [(kept.version, iso(kept.saved_at)) for kept in a.head.kept]

@@ -1,6 +1,6 @@
 // Asks for one body every few seconds and draws it. Whatever comes from data goes into the page as text, never as markup.
 import { bars, boundary, chart, cut, decimals, facts, frame, h, s, scales } from "./chart.js";
-import { behind, bound, clipped, count, duration, named, number, outage, percent, positive, served, short, some, span, standing, sum, verdict } from "./words.js";
+import { behind, bound, clipped, confused, count, duration, named, number, outage, percent, positive, served, short, some, span, standing, sum, verdict } from "./words.js";
 
 // Between two polls. A connection that is quiet for five seconds is closed, and another costs more than a poll.
 const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 4 * SECOND;
@@ -104,14 +104,15 @@ function weights(now) {
 function confusion(now) {
   const model = now.model;
   $("positive").textContent = positive(now);
-  part("confusion", [now.confusion, model.labels, now.labels, now.answering], () => {
-    const by = served(now), most = now.confusion.length, heads = most ? now.labels : [];
-    const body = most
-      ? now.confusion.map((row, i) => h("tr", {}, h("th", { scope: "row" }, now.labels[i]),
-        ...row.map((n, j) => h("td", { class: i === j ? "number right" : "number" }, count(n)))))
-      : model.labels.map((one) => h("tr", {}, h("th", { scope: "row" }, String(one.label)),
-        h("td", { class: "number" }, count(one.events)), h("td", { class: "number" }, percent(one.recall.all))));
-    const titles = most ? [`Label, and predicted by ${by}`, ...heads] : ["Label (the most frequent)", "Events", `Predicted so by ${by}`];
+  part("confusion", [now.confusion, now.of_last, model.labels, now.labels, now.answering], () => {
+    const by = confused(now), cell = (text, right = false) => h("td", { class: right ? "number right" : "number" }, text);
+    // Of two labels the line below the table has the recall. Of many there is the recall alone.
+    const few = now.confusion.length > 0, recalls = now.confusion.length === 2 ? [] : model.labels;
+    const body = (few ? now.labels : recalls).map((label, i) => h("tr", {}, h("th", { scope: "row" }, few ? label : String(label.label)),
+      ...(few ? now.confusion[i].map((n, j) => cell(count(n), i === j)) : [cell(count(label.events))]),
+      ...(recalls.length ? [cell(percent(recalls[i].recall.all))] : [])));
+    const titles = [...(few ? [`Label, and predicted by ${by}`, ...now.labels] : ["Label (the most frequent)", "Events"]),
+      ...(recalls.length ? [`Recall of ${served(now)}`] : [])];
     $("confusion").replaceChildren(h("caption", { class: "unseen" }, `Labels against predictions of ${by}`),
       h("thead", {}, h("tr", {}, ...titles.map((head, i) => h("th", { scope: "col", class: i ? "number" : null }, head)))),
       h("tbody", {}, ...body));

@@ -63,6 +63,12 @@ export function named(now) {
 /* What answers, within a sentence. */
 export const served = (now) => ({ last: "the last weights", average: "the average" })[now.answering] ?? `candidate ${now.answering}`;
 
+/* What made the predictions of the confusion. */
+export function confused(now) {
+  if (!now.of_last) return served(now);
+  return now.answering === "average" ? "the last weights" : `the last weights of ${served(now)}`;
+}
+
 /* How well the positive of two labels is found by what answers; nothing of more labels, and where that is not known. */
 export function positive(now) {
   const { recall, precision } = now.model, known = ({ all, recent }) => all !== null || recent !== null;
