@@ -5,7 +5,7 @@ import shutil
 from collections.abc import AsyncIterator
 
 import pytest
-from playwright.async_api import Browser, async_playwright, expect
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.conftest import DEADLINE
 
@@ -23,3 +23,15 @@ async def browser() -> AsyncIterator[Browser]:
         started = await playwright.chromium.launch(executable_path=path, args=flags)
         yield started
         await started.close()
+
+
+@pytest.fixture
+async def page(browser: Browser) -> AsyncIterator[Page]:
+    """One that prints no error."""
+    context = await browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(DEADLINE * 1000)
+    page, odd = await context.new_page(), list[str]()
+    page.on("pageerror", lambda error: odd.append(str(error)))
+    yield page
+    assert odd == []
+    await context.close()

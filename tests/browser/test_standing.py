@@ -2,28 +2,14 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Page, expect
 
 from service.embedded import servers
-from tests.conftest import DEADLINE, Run
+from tests.conftest import Run
 
 TIME = r"\d\d:\d\d:\d\d"
-
-
-@pytest.fixture
-async def page(browser: Browser) -> AsyncIterator[Page]:
-    """One that prints no error."""
-    context = await browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(DEADLINE * 1000)
-    page, odd = await context.new_page(), list[str]()
-    page.on("pageerror", lambda error: odd.append(str(error)))
-    yield page
-    assert odd == []
-    await context.close()
 
 
 async def test_it_says_since_when_kafka_and_redis_do_not_answer(page: Page, run: Run, tmp_path: Path) -> None:

@@ -64,6 +64,10 @@ function path(points, at) {
 
 const hasLength = ({ points }) => points.some(([x, y], i) => i && y !== null && points[i - 1][1] !== null && points[i - 1][0] !== x);
 
+/* A little of a line, to stand beside its name: long enough for its dashes. */
+const SAMPLE = 30;
+export const sample = (kind) => s("svg", { class: "sample", "aria-hidden": "true" }, s("line", { class: `line ${kind}`, x1: 0, x2: SAMPLE, y1: 4, y2: 4 }));
+
 /* Draws `lines` of {name, kind, points}, as dots where none has a length, and else those that have; `band` has
    [x, low, high]; `log` counts in decades; `time` has seconds ago.
    Of two charts with the same x one below the other, it begins at `begin`, and `room` is for names of so many characters. */
@@ -81,7 +85,7 @@ export function chart(svg, { lines, band = [], log = false, begin = null, time =
   const y = range ?? [0, Math.max(...ys, least, log ? 1 : 0) * 1.05 || 1];
   const width = svg.clientWidth || 600, height = svg.clientHeight || 220;
   const names = Math.max(room, ...shown.map((line) => clipped(line.name).length));
-  const at = scales(width, height, Math.min(names * 7 + 14, width * 0.4), x, y);
+  const at = scales(width, height, Math.min(names * 6.5 + SAMPLE + 17, width * 0.45), x, y);
   const xticks = time ? ticks(x[0], x[1], TIMES) : decimals(x[0], x[1], 1);
   const ago = (v) => (v > -0.5 ? "now" : duration(-v));
   const yticks = log ? ticks(y[0], y[1], [1, 2, 3]) : decimals(y[0], y[1], least);
@@ -94,12 +98,15 @@ export function chart(svg, { lines, band = [], log = false, begin = null, time =
   for (const line of shown) {
     const points = line.points.filter(([, y]) => y !== null), [u, v] = points.at(-1), kind = `line ${line.kind}`;
     drawn.push(long.length ? s("path", { class: kind, d: path(line.points, at) }) : s("circle", { class: kind, cx: at.x(u), cy: at.y(v), r: 2 }));
-    ends.push({ name: clipped(line.name), y: at.y(v) });
+    ends.push({ name: clipped(line.name), kind, y: at.y(v) });
   }
   ends.sort((a, b) => a.y - b.y);
   ends.forEach((end, i) => { if (i) end.y = Math.max(end.y, ends[i - 1].y + 14); });
   ends.forEach((end, i) => { end.y = Math.min(end.y, height - 8 - 14 * (ends.length - 1 - i)); });
-  for (const end of ends) drawn.push(s("text", { class: "name", x: at.right + 6, y: end.y + 4 }, end.name));
+  for (const { name, kind, y } of ends) {
+    drawn.push(s("line", { class: kind, x1: at.right + 8, x2: at.right + 8 + SAMPLE, y1: y, y2: y }));
+    drawn.push(s("text", { class: "name", x: at.right + SAMPLE + 13, y: y + 4 }, name));
+  }
   svg.replaceChildren(...drawn);
 }
 

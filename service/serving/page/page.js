@@ -1,5 +1,5 @@
 // Asks for one body every few seconds and draws it. Whatever comes from data goes into the page as text, never as markup.
-import { bars, boundary, chart, cut, decimals, facts, frame, h, s, scales } from "./chart.js";
+import { bars, boundary, chart, cut, decimals, facts, frame, h, s, sample, scales } from "./chart.js";
 import { behind, bound, clipped, confused, count, duration, named, number, outage, percent, positive, served, short, some, span, standing, sum, verdict } from "./words.js";
 
 // Between two polls. A connection that is quiet for five seconds is closed, and another costs more than a poll.
@@ -45,11 +45,12 @@ function mistakes(now) {
 function accuracy(now) {
   const model = now.model, name = named(now), points = state.points.filter((point) => point[5] > 0), all = $("all").checked;
   const others = Object.keys(points.at(-1)?.[8] ?? {}), of = (value) => points.map((point) => [point[1], value(point)]);
-  const line = (one, whole) => of((point) => (all ? whole(point) : point[9][one]) ?? null);
+  const kinds = new Map([[now.answering, "main"], ...others.slice(0, 5).map((one, i) => [one, `c${i}`]), ["baseline", "rest"]]);
+  const line = (one, whole) => ({ name: name(one), kind: kinds.get(one), points: of((point) => (all ? whole(point) : point[9][one]) ?? null) });
   const lines = [
-    { name: name(now.answering), kind: "main", points: line(now.answering, (point) => point[10]) },
-    ...others.slice(0, 5).map((one, i) => ({ name: name(one), kind: `c${i % 3}`, points: line(one, (point) => point[8][one]) })),
-    { name: "baseline", kind: "rest", points: line("baseline", (point) => point[7]) },
+    line(now.answering, (point) => point[10]),
+    ...others.slice(0, 5).map((one) => line(one, (point) => point[8][one])),
+    line("baseline", (point) => point[7]),
   ];
   const settled = lines.flatMap((line) => line.points.slice(Math.floor(points.length / 4))).map(([, y]) => y).filter((y) => y !== null);
   const low = Math.max(0, Math.min(1, ...settled) - 0.05), high = Math.min(1, Math.max(0, ...settled) + 0.03);
@@ -62,14 +63,15 @@ function accuracy(now) {
   $("accuracy-note").textContent = `Of ${which} events, each predicted before it was learned${all ? "; with the 95\u00a0% interval of what answers" : ""}.`;
   const rows = [["last", model.accuracy], ["average", model.average_accuracy], ...model.candidates.map((one) => [one.name, one.accuracy, one])];
   rows.sort((a, b) => (b[0] === now.answering) - (a[0] === now.answering));
-  part("predictors", [rows, model.baseline, now.answering], () => $("predictors").replaceChildren(
+  const head = (one) => h("th", { scope: "row" }, kinds.has(one) ? sample(kinds.get(one)) : null, name(one));
+  part("predictors", [rows, model.baseline, ...kinds.keys()], () => $("predictors").replaceChildren(
     h("caption", { class: "unseen" }, "Accuracy of all that predict"),
     h("thead", {}, h("tr", {}, ...["Predictor", "Recent", "All (95 % interval)", "Beside the model"].map((head) => h("th", { scope: "col" }, head)))),
     h("tbody", {}, ...rows.filter(([, figures]) => figures).map(([one, figures, candidate]) => h("tr", {},
-      h("th", { scope: "row" }, name(one)), h("td", {}, percent(figures.recent)),
+      head(one), h("td", {}, percent(figures.recent)),
       h("td", {}, percent(figures.all), figures.all_interval ? h("small", {}, span(...figures.all_interval)) : null),
       h("td", {}, candidate ? candidate.diverged ?? verdict(candidate) : ""))),
-    h("tr", {}, h("th", { scope: "row" }, "baseline"), h("td", {}, percent(model.baseline.recent)), h("td", {}, percent(model.baseline.all)),
+    h("tr", {}, head("baseline"), h("td", {}, percent(model.baseline.recent)), h("td", {}, percent(model.baseline.all)),
       h("td", {}, "the most frequent label")))));
 }
 
