@@ -88,7 +88,7 @@ async def _events(page: Page) -> int:
 
 async def _points(page: Page) -> int:
     """Of the line of mistakes; one, where all are at one place."""
-    line: str = await page.locator("#mistakes .main").get_attribute("d") or "M"
+    line: str = await page.locator("#mistakes .main").first.get_attribute("d") or "M"
     return line.count("M") + line.count("L")
 
 
