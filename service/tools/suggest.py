@@ -167,18 +167,15 @@ def _beside(chosen: Trial, done: list[Trial]) -> list[Choice]:
 
     Of its own rule the last weights are there already. Candidates are compared by accuracy, so of a rare label none is.
     """
-    others = (
-        []
-        if chosen.f1 is not None
-        else [
-            one
-            for one in done
-            if one.scale == chosen.scale
-            and one.later is not None
-            and not (one.rule == chosen.rule and one.weights in ("last", chosen.weights))
-            and not is_better(chosen, one, len(done) + 1)
-        ]
-    )
+    others = [
+        one
+        for one in done
+        if chosen.f1 is None
+        and one.scale == chosen.scale
+        and one.later is not None
+        and not (one.rule == chosen.rule and one.weights in ("last", chosen.weights))
+        and not is_better(chosen, one, len(done) + 1)
+    ]
     choices = []
     for rule in dict.fromkeys(one.rule for one in others):
         near = max((one for one in others if one.rule == rule), key=lambda one: one.later or 0.0)

@@ -171,8 +171,8 @@ class Body:
         now.model = _short(Description.of(model, a))
         if len(now.labels) <= MOST_LABELS:
             by = a.by(None)[1]
-            now.confusion = served_confusion(by) or by.counts.confusion
-            now.of_last = not served_confusion(by)
+            known = served_confusion(by)
+            now.confusion, now.of_last = known or by.counts.confusion, not known
         now.answering, now.learner = answering(learner), a.head.writer.process
         now.waiting = _waiting(model)
         now.kept = [(kept.version, iso(kept.saved_at)) for kept in a.head.kept]
