@@ -21,7 +21,7 @@ from service.learning.options import DEFAULT, Options
 from service.learning.weights import Weights
 from service.snapshots import blobs, codec, head
 from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, Source, Stored, Writer
-from service.snapshots.ports import Clock, Offload, Store
+from service.snapshots.ports import Clock, Commit, Offload, Store
 
 SHARE, FEW = 72, 6
 """A save is followed by a pause of this many times its cost, within the two bounds below. So many models of a process
@@ -268,8 +268,8 @@ class Keeper:
             along = content.blobs if sum(map(len, content.blobs.values())) <= ALONG else {}
             if not along:
                 await self._store.put(self.model, content.blobs)
-            kept_as = str(new.version) if keep else ""
-            verdict = await self._store.commit(self.model, self.digest, digest, data, new.refs, kept_as, evict, along)
+            made = Commit(self.digest, digest, data, new.refs, str(new.version) if keep else "", evict, along)
+            verdict = await self._store.commit(self.model, made)
             if verdict != "MISSING":
                 break
         if verdict == "MISSING":

@@ -1,7 +1,8 @@
 """What keeping snapshots needs of the world: time, another thread, and a store; so that a test can step every await."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Protocol
 
 Verdict = Literal["OK", "CONFLICT", "MISSING"]
 
@@ -21,6 +22,22 @@ class Clock(Protocol):
 
 Offload = Callable[..., Awaitable[Any]]
 """`await offload(function, *arguments)`: a thread in the service, a plain call in a test."""
+
+
+class Commit(NamedTuple):
+    """A head that is to be the current one, with what commit.lua is told of it."""
+
+    parent: str
+    digest: str
+    head: bytes
+    refs: Sequence[str]
+    """The digest of every blob that it refers to."""
+    keep: str = ""
+    """The version to keep it as, or ''."""
+    evict: str = ""
+    """The kept version that goes, or ''."""
+    blobs: Mapping[str, bytes] = MappingProxyType({})
+    """Those that are uploaded with it."""
 
 
 class Store(Protocol):
@@ -45,18 +62,8 @@ class Store(Protocol):
     async def put(self, model: str, blobs: Mapping[str, bytes]) -> None:
         """Upload blobs."""
 
-    async def commit(
-        self,
-        model: str,
-        parent: str,
-        digest: str,
-        head: bytes,
-        refs: Sequence[str],
-        keep: str,
-        evict: str,
-        blobs: Mapping[str, bytes],
-    ) -> Verdict:
-        """Make `head` the current one if `parent` is, uploading blobs with it; see commit.lua."""
+    async def commit(self, model: str, new: Commit) -> Verdict:
+        """Make a head the current one if its parent is; see commit.lua."""
 
 
 class Looking(Store, Protocol):

@@ -17,7 +17,7 @@ from service.learning.options import Options
 from service.snapshots import blobs, codec, head
 from service.snapshots.head import NOBODY, Head, Kept, Position, Stored, digest_of
 from service.snapshots.keeper import Snapshot, verified
-from service.snapshots.ports import KeptStore, Offload, Store
+from service.snapshots.ports import Commit, KeptStore, Offload, Store
 
 GROWN = 1000.0
 """How many times the mean square of a model's steps may differ where its weights are not about to grow without end."""
@@ -95,7 +95,7 @@ async def roll_back(store: Store, kept: Snapshot, resume_at: Mapping[int, int], 
         new = restored(kept.head, kept.stored, *found, resume_at, now)
         data = codec.encode(new)
         # Its blobs are those of the kept version, which the store holds for as long as it keeps that.
-        verdict = await store.commit(model, found[1], blobs.digest(data), data, new.refs, str(new.version), "", {})
+        verdict = await store.commit(model, Commit(found[1], blobs.digest(data), data, new.refs, str(new.version)))
         if verdict == "OK":
             return new
         if verdict == "MISSING":

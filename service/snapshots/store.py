@@ -20,7 +20,7 @@ from service.errors import DependencyError
 from service.snapshots import needs
 from service.snapshots.codec import damaged
 from service.snapshots.endpoint import Endpoint, redacted
-from service.snapshots.ports import Verdict
+from service.snapshots.ports import Commit, Verdict
 from service.snapshots.refusals import elsewhere, reason
 
 MODELS = "perceptron:models"
@@ -116,23 +116,14 @@ class RedisStore:
             if part:
                 await self._redis.hset(key(model), mapping=part)
 
-    async def commit(
-        self,
-        model: str,
-        parent: str,
-        digest: str,
-        head: bytes,
-        refs: Sequence[str],
-        keep: str,
-        evict: str,
-        blobs: Mapping[str, bytes],
-    ) -> Verdict:
-        if not parent:
+    async def commit(self, model: str, new: Commit) -> Verdict:
+        if not new.parent:
             async with self._asking():
                 await self._redis.sadd(MODELS, model)
-        more = [*refs, *(part for blob in blobs.items() for part in blob)]
+        said: list[Any] = [new.parent, new.digest, new.head, new.keep, new.evict, len(new.refs), *new.refs]
+        said += (part for blob in new.blobs.items() for part in blob)
         async with self._asking(model):
-            answer = await self._commit(keys=[key(model)], args=[parent, digest, head, keep, evict, len(refs), *more])
+            answer = await self._commit(keys=[key(model)], args=said)
         return cast(Verdict, answer.decode())
 
     async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:

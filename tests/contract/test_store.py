@@ -14,7 +14,7 @@ from service.learning.options import DEFAULT
 from service.snapshots import codec
 from service.snapshots import head as heads
 from service.snapshots import keeper as keepers
-from service.snapshots.ports import Store
+from service.snapshots.ports import Commit, Store
 from service.snapshots.store import RedisStore, key
 from tests import saving
 from tests.conftest import both_stores
@@ -110,7 +110,7 @@ async def save(
     store: Store, m: str, parent: str, said: tuple[str, bytes], *names: str, keep: str = "", evict: str = ""
 ) -> str:
     blobs = dict(map(blob, names))
-    return await store.commit(m, parent, *said, list(blobs), keep, evict, blobs)
+    return await store.commit(m, Commit(parent, *said, list(blobs), keep, evict, blobs))
 
 
 async def what_is_not_there_is_nothing(store: Store, raw: Raw, m: str) -> None:
@@ -149,7 +149,7 @@ async def a_commit_said_twice_is_accepted_once(store: Store, raw: Raw, m: str) -
     assert await save(store, m, first[0], second, "b", keep="2") == "OK"
     before = await raw.get()
     # Said again it is not read further: neither its parent, nor its blobs, nor what it keeps.
-    assert await store.commit(m, first[0], *second, [blob("gone")[0]], "9", "2", {}) == "OK"
+    assert await store.commit(m, Commit(first[0], *second, [blob("gone")[0]], "9", "2")) == "OK"
     assert await raw.get() == before
     assert await save(store, m, second[0], third, "c") == "OK"
     assert await save(store, m, first[0], second, "b") == "CONFLICT", "it is not current any more"
@@ -159,8 +159,8 @@ async def a_head_whose_blobs_are_gone_is_missing_them(store: Store, raw: Raw, m:
     first, second = head(1, "a"), head(2, "b", "a")
     await save(store, m, "", first, "a")
     before = await raw.get()
-    assert await store.commit(m, first[0], *second, [blob("b")[0], blob("a")[0]], "", "", {}) == "MISSING"
-    assert await store.commit(m, "", *second, [blob("b")[0]], "", "", {}) == "CONFLICT", "the parent is looked at first"
+    assert await store.commit(m, Commit(first[0], *second, [blob("b")[0], blob("a")[0]])) == "MISSING"
+    assert await store.commit(m, Commit("", *second, [blob("b")[0]])) == "CONFLICT", "the parent is looked at first"
     assert await raw.get() == before
     assert await save(store, m, first[0], second, "b", "a") == "OK"
 
@@ -170,9 +170,9 @@ async def blobs_that_are_there_or_come_along_make_a_head(store: Store, raw: Raw,
     [ahead, along, _] = refs = [blob(name)[0] for name in ("b", "a", "never")]
     await put(store, m, "b")
     said, blobs = head(1, "b", "a"), dict([blob("a")])
-    assert await store.commit(m, "", *said, refs, "", "", blobs) == "MISSING"
+    assert await store.commit(m, Commit("", *said, refs, blobs=blobs)) == "MISSING"
     assert await store.head(m) is None
-    assert await store.commit(m, "", *said, [ahead, along], "", "", blobs) == "OK"
+    assert await store.commit(m, Commit("", *said, [ahead, along], blobs=blobs)) == "OK"
     assert {f for f in await raw.get() if f.startswith("b:")} == {f"b:{ahead}", f"b:{along}"}
     assert await store.blobs(m, refs) == dict(map(blob, "ab"))
 
@@ -197,7 +197,7 @@ async def a_refused_commit_sweeps_nothing(store: Store, raw: Raw, m: str) -> Non
     await save(store, m, "", head(1, "a"), "a")
     await put(store, m, "of another save")
     before = await raw.get()
-    assert await store.commit(m, "0" * 64, *head(2, "a"), [blob("a")[0]], "2", "1", {}) == "CONFLICT"
+    assert await store.commit(m, Commit("0" * 64, *head(2, "a"), [blob("a")[0]], "2", "1")) == "CONFLICT"
     assert await raw.get() == before
 
 
@@ -259,7 +259,7 @@ async def another_type_of_key_is_damage_of_this_model(store: Store, raw: Raw, m:
     await raw.retype()
     for asked in (
         store.digest(m), store.head(m), store.blobs(m, [blob("a")[0]]), store.put(m, dict([blob("b")])),
-        store.commit(m, first[0], *head(2, "b"), [blob("b")[0]], "", "", {}),
+        store.commit(m, Commit(first[0], *head(2, "b"), [blob("b")[0]])),
     ):  # fmt: skip
         with pytest.raises(SnapshotDamaged, match=" is no hash"):
             await asked

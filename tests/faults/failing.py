@@ -76,13 +76,13 @@ def armed(point: str, number: signal.Signals, nth: int, redis: str) -> None:
     learner: Any = Learner
     commit, apply = store.commit, learner.apply
 
-    async def unanswered(self: Any, model: str, parent: str, digest: str, *more: Any) -> Any:
+    async def unanswered(self: Any, model: str, new: Any) -> Any:
         """Come to the point as soon as another connection sees the head, whatever became of the reply."""
         if point != "no-reply":
-            return await commit(self, model, parent, digest, *more)
+            return await commit(self, model, new)
         looking = RedisStore(redis)
-        sent = asyncio.create_task(commit(self, model, parent, digest, *more))
-        while await looking._redis.hget(key(model), "digest") != digest.encode():
+        sent = asyncio.create_task(commit(self, model, new))
+        while await looking._redis.hget(key(model), "digest") != new.digest.encode():
             pass
         here("no-reply")
         await looking.close()

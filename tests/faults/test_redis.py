@@ -155,7 +155,7 @@ def test_emptied(trial: Trial) -> None:
 
 
 def test_emptied_before_a_first_commit(trial: Trial) -> None:
-    """What a new model's name was put down for vanishes before its first head arrives."""
+    """Redis is emptied just before a new model's first head arrives: it begins all the same."""
     trial.stream(rate=1000)
 
     def flush() -> None:

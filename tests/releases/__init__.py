@@ -11,6 +11,7 @@ from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.snapshots.head import Fingerprint, Source, Writer
 from service.snapshots.keeper import Saved
+from service.snapshots.ports import Commit
 from tests.conftest import event
 from tests.saving import FakeClock, keeper
 from tests.simulation.world import World
@@ -44,10 +45,9 @@ class Fields:
     async def put(self, model: str, blobs: dict[str, bytes]) -> None:  # noqa: ARG002
         self._redis.put(blobs)
 
-    async def commit(self, model: str, *arguments: Any) -> Any:
-        *said, blobs = arguments
-        await self.put(model, blobs)
-        return self._redis.commit(*said)
+    async def commit(self, model: str, new: Commit) -> Any:
+        await self.put(model, dict(new.blobs))
+        return self._redis.commit(*new[:6])
 
 
 def events(identity: Identity) -> list[bytes]:

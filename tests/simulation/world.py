@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from service.errors import DependencyError
 from service.learning.identity import FOLD
 from service.snapshots.codec import damaged
+from service.snapshots.ports import Commit
 
 NAMES = "abcdefghijklmn"
 VALUES: tuple[Any, ...] = (0.5, -1.0, 2.0, 0.1, -0.3, 1.5)
@@ -373,19 +374,10 @@ class SimulatedStore:
             part = dict(items[i : i + 3])
             await self._ask("put", functools.partial(self._world.redis.put, part))
 
-    async def commit(
-        self,
-        model: str,
-        parent: str,
-        digest: str,
-        head: bytes,
-        refs: Sequence[str],
-        keep: str,
-        evict: str,
-        blobs: Mapping[str, bytes],
-    ) -> Any:
+    async def commit(self, model: str, new: Commit) -> Any:
         """As the store, but others may come between the blobs and the head. Whoever is accepted is looked at."""
-        await self.put(model, blobs)
+        await self.put(model, new.blobs)
+        parent, digest, head, refs, keep, evict, _ = new
         world, wanted, cut = self._world, list(refs), list(self._cut())
 
         def command() -> str:
