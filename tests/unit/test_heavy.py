@@ -105,7 +105,7 @@ def test_no_record_holds_the_event_loop_for_50_ms(identity: Identity) -> None:
         assert len(raw) <= LIMIT, name
         costs[name] = _cost(learner, raw)
         if costs[name] > MOST_SECONDS / 2:
-            costs[name] = min(_cost(learner, raw) for _ in range(4))
+            costs[name] = min(_cost(learner, raw) for _ in range(12))
     slowest = sorted(costs, key=costs.__getitem__)[-5:]
     print({name: f"{1000 * costs[name]:.0f} ms" for name in slowest})
     assert costs[slowest[-1]] < MOST_SECONDS
