@@ -15,7 +15,8 @@ import httpx
 from PIL import Image
 from playwright.async_api import Page, ViewportSize, async_playwright
 
-from service.embedded.demo import START_SECONDS, TOPIC
+from service.embedded.demo import TOPIC
+from service.embedded.servers import START_SECONDS
 
 FOLDER = Path(__file__).parent
 SIZE = ViewportSize(width=1100, height=990)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # `jsonschema` would compile forty grammars with it, 4 s in each worker, for formats that nothing here has.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment] # an import of it raises
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 SESSION_SECONDS, TAKEOVER_SECONDS = 6.0, 1.5
 """A member's session, and a shorter one for tests that wait for another to take over."""
 

@@ -101,6 +101,9 @@ def run(
         copy = Copy(command, environment, out, err, given, cwd, kind)
         try:
             code = copy.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            error.add_note(f"it said: {out.read_text()}{err.read_text()}")
+            raise
         finally:
             copy.kill()
         return Done(code, out.read_text(), err.read_text())

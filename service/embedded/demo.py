@@ -30,7 +30,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from service.embedded.servers import end, free_port, kafka, redis
+from service.embedded.servers import START_SECONDS, end, free_port, kafka, redis
 from service.embedded.visits import MODEL, reference, visits
 from service.errors import PerceptronError
 from service.learning.learner import Learner
@@ -41,7 +41,6 @@ TOPIC = "demo"
 SEED = 7
 TURNS_AT, KILLED_AT = 0.4, 0.7
 """Shares of the events: when the rule turns, and when the learner is killed."""
-START_SECONDS = 30.0
 LEARN_SECONDS = 60.0
 WINDOW = 1_000
 """Events that recent figures are of: so many after the rule has turned they are of the new rule alone."""

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.long
 
 
 def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> None:
-    done = perceptron("demo", "--exit", "--events", "8000", "--rate", "8000", cwd=tmp_path)
+    done = perceptron("demo", "--exit", "--events", "8000", "--rate", "8000", cwd=tmp_path, seconds=240)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^ *\d+\.\d s the page: http://127\.0\.0\.1:\d+/\n", done.stderr)
     found = re.search(r"3,200 events, ([\d,]+) mistakes <= ([\d,]+).*\n.* a sale begins", done.stderr)
