@@ -118,6 +118,18 @@ class Cluster:
         finally:
             await client.close()
 
+    @asynccontextmanager
+    async def _alone(self, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+        """A consumer in no group, for a moment."""
+        consumer = self.consumer(**options)
+        try:
+            await consumer.start()
+            # Its tasks begin. It awaits them as it stops: one that had not would end whoever stops it, as cancelled.
+            await asyncio.sleep(0)
+            yield consumer
+        finally:
+            await consumer.stop()
+
     async def answers(self) -> None:
         """Raises DependencyError where no broker answers a fresh connection."""
         async with self.errors(), asyncio.timeout(FRESH_SECONDS), self.admin():
@@ -125,21 +137,23 @@ class Cluster:
 
     async def answered_afresh(self, topics: Mapping[str, Sequence[TopicPartition]]) -> set[str]:
         """Those of these topics of whose ends a client hears that is made for it."""
-        consumer = self.consumer(request_timeout_ms=int(FRESH_SECONDS * 1000))
+        request_timeout_ms = int(FRESH_SECONDS * 1000)
 
-        async def ask(partitions: Sequence[TopicPartition]) -> None:
+        async def ask(consumer: AIOKafkaConsumer, partitions: Sequence[TopicPartition]) -> None:
             async with asyncio.timeout(FRESH_SECONDS):
                 await consumer.end_offsets(partitions)
 
         try:
-            async with self.errors(), asyncio.timeout(2 * FRESH_SECONDS):
-                await consumer.start()
-                heard = await asyncio.gather(*map(ask, topics.values()), return_exceptions=True)
+            async with (
+                self.errors(),
+                asyncio.timeout(2 * FRESH_SECONDS),
+                self._alone(request_timeout_ms=request_timeout_ms) as consumer,
+            ):
+                asked = [ask(consumer, partitions) for partitions in topics.values()]
+                heard = await asyncio.gather(*asked, return_exceptions=True)
             return {topic for topic, error in zip(topics, heard, strict=True) if error is None}
         except DependencyError:
             return set()
-        finally:
-            await consumer.stop()
 
     async def id(self) -> str:
         """The cluster's id; "" where it has none."""
@@ -196,18 +210,10 @@ class Cluster:
                 gaps = [topic] if await compacted(client, topic) else []
             except TopicAuthorizationFailedError:  # a tool that only reads need not be told
                 gaps = [topic]
-        consumer = self.consumer(
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            isolation_level="read_committed",
-        )
-        async with self.errors():
-            try:
-                await consumer.start()
-                check_offsets(consumer, Seen(*gaps, strict=False))
-                yield consumer, [TopicPartition(topic, partition) for partition in partitions]
-            finally:
-                await consumer.stop()
+        options = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "isolation_level": "read_committed"}
+        async with self.errors(), self._alone(**options) as consumer:
+            check_offsets(consumer, Seen(*gaps, strict=False))
+            yield consumer, [TopicPartition(topic, partition) for partition in partitions]
 
     async def read_whole(self, topic: str, missing: PerceptronError) -> AsyncIterator[tuple[int, Records]]:
         """The committed records, partition after partition, as far as the topic goes now.

@@ -244,6 +244,14 @@ async def test_a_client_whose_looks_hang_too_ends_the_process(
         kafka_proxy.heal()
 
 
+async def test_a_fresh_client_that_is_asked_nothing_ends_in_order(kafka: Server) -> None:
+    """A look failed, then the topic was another member's: what asks afresh went on to end as if it were cancelled.
+
+    With it ended, unseen, whatever looks at Kafka, and a standby said for ever that Kafka does not answer.
+    """
+    assert await Cluster(kafka.address).answered_afresh({}) == set()
+
+
 @everything
 async def test_a_broker_that_answers_no_fetch_is_waited_for(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
     """Fetch and ListOffsets unanswered on fresh connections too: a fresh process would not help."""
