@@ -87,6 +87,8 @@ def label_of(sample: Sample, form: Form, wanted: str | None) -> Found:
         return Found("/label", member, "our own form has it there", [], "/label")
     likeliest = candidates[0][1] if candidates else None
     own = next((one for one in members.values() if one.way[-1].lower() in PLAIN_LABELS and one.distinct > 2), None)
+    if own and not _fits(own) and own.way[-1] == "y" and (*own.way[:-1], "x") in members:
+        own = None  # a coordinate
     if own and not (likeliest and likeliest.distinct == 2 and likeliest.way[-1].lower() in LABELS):
         pointer = pointer_of(form.features, own)
         if not _fits(own):

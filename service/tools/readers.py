@@ -95,7 +95,7 @@ class Csv:
 
     def rows(self, plain: Any) -> Iterator[tuple[int, list[str]]]:
         if plain.peek(1)[:1] == b"{":  # what it holds is data, no names to show
-            why = "" if self._hint else " because of --label: JSON lines take none, event.label says where theirs is"
+            why = "" if self._hint else "; JSON lines take no --label, event.label says where theirs is"
             raise BadLine(f"expected a header, got JSON; the file is read as CSV{why}")
         with io.TextIOWrapper(plain, "utf-8", newline="") as text:
             reader, begin = csv.reader(text, strict=True), 1

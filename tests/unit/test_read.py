@@ -160,8 +160,8 @@ def test_a_bad_line_is_named_with_what_was_expected(
         ('"a,y\n1,0\n', CSV, "line 1: a cell begins with a quote that nothing closes"),
         ('a,y\n\n"x\ny"z,0\n', CSV, "line 3: a quote is followed by more of its cell: within one it is written twice"),
         ('{"secret":1,"more":2}\n', CSV,
-         "line 1: expected a header, got JSON; the file is read as CSV because of --label: JSON lines take none, "
-         "event.label says where theirs is"),
+         "line 1: expected a header, got JSON; the file is read as CSV; JSON lines take no --label, event.label says "
+         "where theirs is"),
         ('{"secret": 1}\n', {"name": "csv"}, "line 1: expected a header, got JSON; the file is read as CSV"),
         ("a;y\n1;0\n", CSV, 'line 1: the header is one column: cells are separated by commas, not by ";"'),
         ("a\ty\n1\t0\n", CSV, 'line 1: the header is one column: cells are separated by commas, not by "\\t"'),

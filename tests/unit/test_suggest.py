@@ -147,6 +147,7 @@ LABELS: list[tuple[dict[str, Sequence[Any]], str, list[Any]]] = [
     ({"a": range(9), "target": "xyzzyxxyz", "pixel": [0, 1, 1] * 3}, "/target", ["x", "y", "z"]),
     ({"a": range(9), "y": [10.0, 9.0, -1.0] * 3}, "/y", [-1, 9, 10]),
     ({"y": range(9), "spam": [0, 1, 1] * 3}, "/spam", [0, 1]),
+    ({"x": range(9), "y": range(9), "inside": [0, 1, 1] * 3}, "/inside", [0, 1]),
     ({"kind": "abcabcabc", "n": range(9), "species": "pqrqrpqrp"}, "/species", ["p", "q", "r"]),  # the later
 ]
 
