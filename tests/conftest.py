@@ -31,8 +31,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 from service.cli import main
 from service.embedded import servers
-from service.embedded.servers import Server
+from service.embedded.servers import PROPERTIES, Server, free_port
 from tests import template
+from tests.faults.proxy import KafkaProxy
 from tests.template import Copy, Done, pause
 
 if TYPE_CHECKING:
@@ -140,9 +141,23 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A broker for tests that stop it."""
-    with servers.kafka(tmp_path_factory.mktemp("kafka")) as server:
+def kafka_proxy() -> Iterator[KafkaProxy]:
+    with KafkaProxy() as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory, kafka_proxy: KafkaProxy) -> Iterator[Server]:
+    """A broker for tests that stop it. A second listener is advertised at the proxy: no client gets past that."""
+    kafka_proxy.upstream = free_port()
+    properties = (
+        PROPERTIES.replace("listeners=PLAINTEXT://127.0.0.1:{port},", f"listeners=PLAINTEXT://127.0.0.1:{{port}},"
+                           f"PROXIED://127.0.0.1:{kafka_proxy.upstream},", 1)
+        .replace("advertised.listeners=PLAINTEXT://127.0.0.1:{port}", "advertised.listeners=PLAINTEXT://127.0.0.1:"
+                 f"{{port}},PROXIED://{kafka_proxy.address}")
+        .replace("PLAINTEXT:PLAINTEXT", "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT")
+    )  # fmt: skip
+    with servers.kafka(tmp_path_factory.mktemp("kafka"), properties=properties) as server:
         yield server
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.embedded import servers
-from service.embedded.servers import PROPERTIES, Server, free_port
+from service.embedded.servers import Server
 from tests.faults.proxy import KafkaProxy, Proxy
 from tests.faults.trial import ALL, Trial
 
@@ -31,24 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def kafka_proxy() -> Iterator[KafkaProxy]:
-    with KafkaProxy() as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory, kafka_proxy: KafkaProxy) -> Iterator[Server]:
-    """Its second listener is advertised at the proxy, so that no client gets past that."""
-    kafka_proxy.upstream = free_port()
-    properties = (
-        PROPERTIES.replace("listeners=PLAINTEXT://127.0.0.1:{port},", f"listeners=PLAINTEXT://127.0.0.1:{{port}},"
-                           f"PROXIED://127.0.0.1:{kafka_proxy.upstream},", 1)
-        .replace("advertised.listeners=PLAINTEXT://127.0.0.1:{port}", "advertised.listeners=PLAINTEXT://127.0.0.1:"
-                 f"{{port}},PROXIED://{kafka_proxy.address}")
-        .replace("PLAINTEXT:PLAINTEXT", "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT")
-    )  # fmt: skip
-    with servers.kafka(tmp_path_factory.mktemp("kafka"), properties=properties) as server:
-        yield server
+def kafka(own_kafka: Server) -> Server:
+    """Trials stop it."""
+    return own_kafka
 
 
 @pytest.fixture
