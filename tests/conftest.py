@@ -102,29 +102,39 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-WARM_UP = "from service.process.service import warm_up; warm_up()"
-BROKER = pytest.StashKey[tuple[contextlib.ExitStack, Server]]()
+SHARED = pytest.StashKey[tuple[contextlib.ExitStack, dict[str, Any]]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What a worker has of the controller's."""
+    if given := getattr(config, "workerinput", None):
+        template.shared = Path(given["templates"])
+        os.environ.update(given["environment"])
 
 
 def pytest_configure_node(node: Any) -> None:
-    """One broker for all workers, of pytest-xdist's controller: it is asked little, and takes long to start."""
+    """What all workers share, of pytest-xdist's controller: a broker, which is asked little, and the templates."""
     stash = node.config.stash
-    if BROKER not in stash:
+    if SHARED not in stash:
         stack = contextlib.ExitStack()
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers.jars()  # two that download the same at once fail
-        with ThreadPoolExecutor(3) as threads:
-            threads.submit(_remember, folder / "remembered")
+        with ThreadPoolExecutor(4) as threads:
+            remembered = threads.submit(_remember, folder / "remembered")
             # In a fresh clone all workers, and what they start, would compile the same at once.
-            threads.submit(subprocess.run, [sys.executable, "-c", WARM_UP], check=True)
+            kinds = (template.started(kind, folder) for kind in template.KINDS)
+            begun = [threads.submit(stack.enter_context, kind) for kind in kinds]
             collect = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-n", "0", *node.config.args]
             threads.submit(subprocess.run, collect, stdout=subprocess.DEVNULL, check=False)
-            stash[BROKER] = stack, stack.enter_context(servers.kafka(folder))
-    server = stash[BROKER][1]
-    node.workerinput["kafka"] = server.port, str(server.log)
+            server = stack.enter_context(servers.kafka(folder))
+        for each in begun:
+            each.result()
+        kafka = server.port, str(server.log)
+        stash[SHARED] = stack, {"kafka": kafka, "templates": str(folder), "environment": remembered.result()}
+    node.workerinput.update(stash[SHARED][1])
 
 
-def _remember(folder: Path) -> None:
+def _remember(folder: Path) -> dict[str, str]:
     """What Java has loaded for one broker is there for those that tests start, which costs them half as much."""
     folder.mkdir()
     written, cache = folder / "written", folder / "cache"
@@ -132,12 +142,13 @@ def _remember(folder: Path) -> None:
         pass
     if server.process and server.process.returncode == 128 + signal.SIGTERM:  # and not killed while it wrote
         written.rename(cache)
-        os.environ["JDK_JAVA_OPTIONS"] = f"-XX:AOTCache={cache}"
+        return {"JDK_JAVA_OPTIONS": f"-XX:AOTCache={cache}"}
+    return {}
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if BROKER in config.stash:
-        config.stash[BROKER][0].close()
+    if SHARED in config.stash:
+        config.stash[SHARED][0].close()
 
 
 @pytest.fixture(scope="session")

@@ -1,25 +1,28 @@
 """Python programs as copies of a process that has imported and compiled what they need, which is most of a start.
 
-`python -m tests.template KIND` is that process. It forks a program for each line of its input and answers with its
-number; asked for one of them, it answers how it ended. What a program does from there on, it does as always: its
-arguments, its settings, its signals, its exit code. There is one of KIND `service`, which has the service itself, and
-one of KIND `packages`, for altered copies of the service: it has what that imports, and nothing of ours.
+`python -m tests.template KIND SOCKET` is that process, until its input ends. For each line that a connection brings
+it forks a program and answers with its number; asked for one of them, it answers how it ended. What a program does from
+there on, it does as always: its arguments, its settings, its signals, its exit code. There is one of KIND `service`,
+which has the service itself, and one of KIND `packages`, for altered copies of the service: it has what that imports,
+and nothing of ours. All workers of a run share them.
 """
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
 import json
 import os
 import runpy
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +31,7 @@ PACKAGES = (
     "pydantic_settings", "pytest", "redis.asyncio", "structlog", "typer.main", "uvloop",
 )  # fmt: skip
 SERVICE = ("service.process.service", "service.tools.produce", "service.tools.client", "service.tools.check")
+KINDS = ("service", "packages")
 PYTEST = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 """What `pytest` is told in a copy: some of its plugins are there before it."""
 
@@ -109,29 +113,41 @@ def run(
         return Done(code, out.read_text(), err.read_text())
 
 
-_alone = threading.Lock()
+shared: Path | None = None
+"""Where those are that were started for all workers."""
+
+
+@contextlib.contextmanager
+def started(kind: str, folder: Path) -> Iterator[Path]:
+    """That process, asked at a socket in the folder."""
+    path = folder / kind
+    # What is altered runs few events, which takes less time than the compiler.
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"} if kind == "packages" else None
+    command = [sys.executable, "-m", "tests.template", kind, str(path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=Path(__file__).parents[1])
+    try:
+        while not path.exists():
+            assert process.poll() is None, f"the template of {kind} ended with {process.returncode}"
+            time.sleep(0.02)
+        yield path
+    finally:
+        process.communicate()
 
 
 @functools.cache
-def _template(kind: str) -> "subprocess.Popen[str]":
-    # What is altered runs few events, which takes less time than the compiler.
-    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"} if kind == "packages" else None
-    pipe = subprocess.PIPE
-    template = subprocess.Popen(
-        [sys.executable, "-m", "tests.template", kind],
-        stdin=pipe, stdout=pipe, text=True, bufsize=1, env=environment, cwd=Path(__file__).parents[1],
-    )  # fmt: skip
-    atexit.register(template.communicate)
-    return template
+def _path(kind: str) -> str:
+    if shared:
+        return str(shared / kind)
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    return str(stack.enter_context(started(kind, Path(stack.enter_context(tempfile.TemporaryDirectory())))))
 
 
 def _ask(kind: str, question: Any) -> Any:
-    with _alone:
-        template = _template(kind)
-        assert template.stdin
-        assert template.stdout
-        print(json.dumps(question), file=template.stdin, flush=True)
-        return json.loads(template.stdout.readline())
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(_path(kind))
+        connection.sendall(json.dumps(question).encode() + b"\n")
+        return json.loads(connection.makefile().readline())
 
 
 def _become(command: Sequence[str], environment: Mapping[str, str], stdin: str, out: str, err: str, cwd: str) -> None:
@@ -148,7 +164,7 @@ def _become(command: Sequence[str], environment: Mapping[str, str], stdin: str, 
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 
-def _serve(kind: str) -> None:
+def _serve(kind: str, path: str) -> None:
     for name in PACKAGES if kind == "packages" else SERVICE:
         importlib.import_module(name)
     if kind == "packages":
@@ -158,17 +174,23 @@ def _serve(kind: str) -> None:
     # A collection in a copy would otherwise look at all of this, and so copy it.
     gc.collect()
     gc.freeze()
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if "ended" in asked:
-            pid, status = os.waitpid(asked["ended"], os.WNOHANG)
-            print(json.dumps(os.waitstatus_to_exitcode(status) if pid else None), flush=True)
-        elif pid := os.fork():
-            print(pid, flush=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{path}.new")
+        listener.listen(100)
+        os.rename(f"{path}.new", path)  # whoever sees it is answered
+        while listener in select.select([listener, sys.stdin], [], [])[0]:
+            with listener.accept()[0] as connection:
+                asked = json.loads(connection.makefile().readline())
+                if pid := asked.get("ended"):
+                    ended, status = os.waitpid(pid, os.WNOHANG)
+                    answer = os.waitstatus_to_exitcode(status) if ended else None
+                elif not (answer := os.fork()):
+                    break
+                connection.sendall(json.dumps(answer).encode() + b"\n")
         else:
-            _become(**asked)
-            sys.exit()
+            return
+    _become(**asked)
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve(*sys.argv[1:])
