@@ -124,7 +124,7 @@ def unharmed(trial: Trial, service: Running, mib: int) -> Iterator[None]:
 def test_readers_that_never_read(trial: Trial, door: Door) -> None:
     """More of them than places, and than may be kept for them: their time ends. Under as many more it stops quietly."""
     readers = repeated(150, 40)
-    limits = f"max_in_flight = {repeated(100, 20)}\nanswer_timeout = 6.0\n"
+    limits = f"max_in_flight = {repeated(100, 20)}\nanswer_timeout = 20.0\n"
     trial.begin(settings=door.settings + limits, ca=door.ca)
     service = trial.live[0]
     asyncio.run(send(trial, *(event({f"{i}-{'wide' * 60}-{j}": 1.0 for j in range(4000)}, 1) for i in range(3))))
