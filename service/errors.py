@@ -95,7 +95,7 @@ class Unauthorised(DependencyError):
 
 
 class Stuck(PerceptronError):
-    """Kafka answers, but for long the client brought none of its records, or none of its answers: the client hangs."""
+    """Kafka answers, but for long the client brought none of its records or answers; or it ended what awaits it."""
 
 
 class Rejected(PerceptronError):

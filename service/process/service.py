@@ -47,6 +47,7 @@ from service.snapshots.keeper import Keeper, Together
 from service.snapshots.store import MODELS
 from service.streaming.framing import ROWS, close, frame, most_headers
 from service.streaming.group import Kafka
+from service.streaming.lasting import Lasting
 from service.streaming.learn import Learning
 from service.streaming.recognise import identity_changed
 from service.streaming.topic_id import too_old
@@ -134,7 +135,7 @@ class Service:
         self._log.info("listening", url=f"{settings.http.scheme}://{host}:{port}", release=__version__)
         failed: PerceptronError | None = None
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with Lasting() as tasks:
                 serving = tasks.create_task(server.serve(sockets=[listening]))
                 aside = self._measure_loop(), history.run(), self._work(tasks)
                 background = [tasks.create_task(one) for one in aside]
@@ -182,7 +183,7 @@ class Service:
             await self._insist(self._check_identities)
         if settings.learn and settings.reader == "compiled":
             tasks.create_task(asyncio.to_thread(read_by, compiled=True))
-        async with asyncio.TaskGroup() as following:
+        async with Lasting() as following:
             observers: dict[str, ModelObserver] = {}
 
             def follow(model: Model) -> None:

@@ -19,6 +19,7 @@ from service.streaming.assignor import whole_topics
 from service.streaming.batches import check_offsets
 from service.streaming.cluster import ANSWER_SECONDS, Cluster
 from service.streaming.dead_letters import topic_of
+from service.streaming.lasting import Lasting
 from service.streaming.outbox import letter_producer
 from service.streaming.shared import Shared
 from service.streaming.topic import TopicLog
@@ -112,7 +113,7 @@ class Kafka(ConsumerRebalanceListener):
 
         `found` hears of each `wanted` topic, whose log is there then.
         """
-        async with asyncio.TaskGroup() as tasks:
+        async with Lasting() as tasks:
             tasks.create_task(self._subscribe(tasks, found))
             tasks.create_task(self._commit_and_check())
             tasks.create_task(self._watch.run(self.shared.consumer, self.logs))

@@ -1,9 +1,13 @@
-"""Tasks end, also where one of them takes its cancellation for another's."""
+"""Tasks end, also where one of them takes its cancellation for another's; and none ends by another's unseen."""
 
 import asyncio
 import contextlib
 
+import pytest
+
+from service.errors import Stuck
 from service.process.ending import end
+from service.streaming.lasting import Lasting
 
 
 async def _closing(said: "asyncio.Queue[str]") -> None:
@@ -39,3 +43,27 @@ async def _end() -> None:
 
 def test_a_task_deep_in_groups_that_takes_its_cancellation_for_another_ends() -> None:
     asyncio.run(_end())
+
+
+async def _leaks() -> None:
+    """As a client that awaits a task that it has cancelled."""
+    gone = asyncio.get_running_loop().create_future()
+    gone.cancel()
+    await gone
+
+
+async def test_a_task_that_anothers_cancellation_ends_is_an_error() -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        async with Lasting() as tasks:
+            tasks.create_task(_leaks())
+    (stuck,) = caught.value.exceptions
+    assert isinstance(stuck, Stuck)
+    assert str(stuck).startswith("_leaks was ended by another's cancellation")
+
+
+async def test_a_task_that_is_cancelled_ends() -> None:
+    async with Lasting() as tasks:
+        task = tasks.create_task(asyncio.Event().wait())
+        await asyncio.sleep(0)
+        task.cancel()
+    assert task.cancelled()
