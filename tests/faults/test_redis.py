@@ -95,6 +95,8 @@ def test_an_old_copy_is_restored(trial: Trial) -> None:
     copy, _ = copied(trial)
     for _ in range(repeated(10, 2)):
         trial.progress(1000)
+        # The owner of a first save that it has not heard of goes on from the copy, and drops nothing.
+        wait(lambda: trial.learning().model()["digest"] == current(trial), "the owner knows of its newest save")
         dropped = said(trial, DROPPED)
         with away(trial) as folder:
             put_back(copy, folder)
