@@ -122,8 +122,7 @@ def pytest_configure_node(node: Any) -> None:
         with ThreadPoolExecutor(4) as threads:
             remembered = threads.submit(_remember, folder / "remembered")
             # In a fresh clone all workers, and what they start, would compile the same at once.
-            kinds = (template.started(kind, folder) for kind in template.KINDS)
-            begun = [threads.submit(stack.enter_context, kind) for kind in kinds]
+            begun = [threads.submit(stack.enter_context, template.started(kind, folder)) for kind in template.KINDS]
             collect = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-n", "0", *node.config.args]
             threads.submit(subprocess.run, collect, stdout=subprocess.DEVNULL, check=False)
             server = stack.enter_context(servers.kafka(folder))
