@@ -88,8 +88,7 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
         fold.begin({0: 0})
         fold.reconcile()
         seen = _Show(console, say, services, fold, events, rate)
-        _wait(lambda: seen.look()[0], "one of them learns")
-        learner, _ = seen.look()
+        learner = _wait(lambda: seen.look()[0], "one of them learns")
         services.sort(key=lambda one: one is not learner)
         # Each address with a space or nothing behind it, so that it can be clicked and copied.
         say(f"[bold]the page: {services[0].url}/[/]")
@@ -107,7 +106,8 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
             f"digest {expected[2][:12]}…"
         )
         if not leave:
-            learner = seen.look()[0] or services[0]
+            # The group may just be giving the topic out again, since the killed one has come back to it.
+            learner = _wait(lambda: seen.look()[0], "one of them learns")
             _invite(console, learner.url, next(one.url for one in services if one is not learner), settings)
             try:
                 services[0].process.wait()
@@ -182,12 +182,13 @@ class _Service:
             return None
 
 
-def _wait(condition: Callable[[], Any], what: str) -> None:
+def _wait(condition: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + START_SECONDS
-    while not condition():
+    while not (found := condition()):
         if time.monotonic() > deadline:
             raise PerceptronError(f"after {START_SECONDS:.0f} s still not: {what}")
         time.sleep(0.05)
+    return found
 
 
 class _Show:
