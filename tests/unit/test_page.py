@@ -234,7 +234,7 @@ async def test_one_body_is_made_for_all_who_watch() -> None:
     assert int(packed.headers["content-length"]) < len(plain.content) / 2
 
 
-async def test_of_a_model_that_rests_one_body_is_made_in_five_seconds() -> None:
+async def test_of_a_model_that_rests_one_body_is_enough_for_long() -> None:
     model, begin = learned(event({"a": 1}, 1)), time.time()
     assert model.answering is not None
     history, bodies = History(Models([model]), lambda _: {}), list[bytes]()

@@ -29,7 +29,7 @@ LEVEL = 1
 """Of packing: it takes a fifth of a millisecond."""
 LATELY = 5
 """Points that are sent to who has those before them: `History` may still change the last, and a poll may be late."""
-RESTING = 5 * SECONDS
+RESTING = 60 * SECONDS
 """So long one body is enough of a model of which nothing changes."""
 MOST_MODELS = 1000
 MOST_FIELDS = 40
@@ -147,7 +147,8 @@ class Body:
         a, counts, points = model.answering, model.answering.learner.counts, self._history.of(model.name)
         read = counts.events, counts.skipped, sum(counts.rejected.values())
         told = model.learning_here, _waiting(model), model.stopped, model.unusable, len(list(self._models))
-        return a.digest, *read, points.rate, self._history.lag(model), *told, *self._missing().items()
+        late = time.monotonic() >= self._largest.get(model.name, (0.0,))[0]  # they may be of earlier events
+        return a.digest, *read, points.rate, self._history.lag(model), late, *told, *self._missing().items()
 
     async def _pack(self, asked: str | None, whole: bool) -> Answers:
         body = await self._make(asked, whole)

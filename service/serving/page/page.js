@@ -3,7 +3,7 @@ import { bars, boundary, chart, cut, decimals, facts, frame, h, s, sample, scale
 import { behind, bound, clipped, confused, count, duration, named, number, outage, percent, positive, served, short, some, span, standing, sum, verdict } from "./words.js";
 
 // Between two polls. A connection that is quiet for five seconds is closed, and another costs more than a poll.
-const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 4 * SECOND;
+const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 5 * SECOND;
 const AFTER = 100, MOST_POINTS = 1200, TRAIL = 8, MOST_BARS = 30;
 const $ = (id) => document.getElementById(id);
 const state = { now: null, points: [], since: 0, trail: [], drawn: {}, form: "", missing: "", timer: 0, asking: false };
@@ -27,7 +27,7 @@ function tiles(now) {
     ["Events a second", now.rate === null ? "–" : short.format(now.rate)],
     ["Lag", count(now.lag), behind(now)],
     ["Accuracy", percent(served.recent), `recent; always the same label: ${percent(model.baseline.recent)}`],
-    ["Version", count(model.version), `${duration(now.time - Date.parse(model.saved_at) / SECOND)} old, ${some(model.ahead, "event")} ahead`],
+    ["Version", count(model.version), `${duration(now.time + (Date.now() - state.came - Date.parse(model.saved_at)) / SECOND)} old, ${some(model.ahead, "event")} ahead`],
   ]);
 }
 
@@ -307,6 +307,7 @@ function show(now) {
     $("state").textContent = "";
     return say(`${outage(now)}Just begun: ${now.why_not}.${old()}`);
   }
+  if (now.time !== state.now?.time) state.came = Date.now(); // of a model that rests the same body comes again
   state.now = now;
   state.model ??= now.asked;
   part("models", [now.models, now.asked], () => {
