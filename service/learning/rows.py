@@ -17,6 +17,8 @@ from service.learning.names import BEHIND, SEED, Names, Spelled, gather, hash_ea
 from service.learning.places import way
 from service.learning.ways import UnsuitedError, wanted, ways
 
+KEPT_FEATURES = 600_000
+"""Memory for so many is kept from slice to slice. One of 1 MiB asks for 524,416, a larger event for more."""
 MOST_KEYS = 1 << 16
 """So many names are remembered as meant by the patterns, or not."""
 
@@ -84,6 +86,10 @@ class Reader:
         )  # fmt: skip
         self._table = np.zeros((4 * reader.MOST_MEMBERS, 2), np.uint64)
         self._state = np.zeros(9, np.int64)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Have no memory for features; who has some of it goes on to."""
         self._scratch = np.empty(0, np.uint8)
         self._features: tuple[NDArray[Any], ...] = (
             np.empty((0, 2), np.int64), np.empty(0, np.uint64), np.empty(0), np.empty(0, np.bool_)
@@ -136,10 +142,13 @@ class Reader:
         skipped = int(np.searchsorted(passed_over[: self._state[reader.SKIPPED]], before))
         features = int(starts[n])
         names, hashes, values, is_number = (part[:features] for part in self._features)
-        return Rows(
+        rows = Rows(
             data, self._scratch, names, hashes, values, is_number, starts[: n + 1].astype(np.uint64), signs[:n],
             weights[:n], records[:n], passed_over[:skipped],
         )  # fmt: skip
+        if len(self._features[0]) > KEPT_FEATURES:
+            self._let_go()
+        return rows
 
     def _remember(self, key: str) -> None:
         """Whether a name is meant."""

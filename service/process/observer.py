@@ -1,5 +1,6 @@
 """What happens to one model, into its serving, its metrics and the log: said once, not every second."""
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from service.learning.advice import advice
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics
 from service.monitoring.rejections import Mostly, Rejections
+from service.process.memory import give_back
 from service.serving.models import Answering, Model
 from service.snapshots.head import Head, Writer
 from service.snapshots.keeper import Saved
@@ -20,6 +22,10 @@ REWINDS = {
     "recreated": "the topic was created again under the process",
 }
 """Why state is dropped, by the metric's label."""
+
+
+LARGE_SAVE, LARGE_SLICE = 4 << 20, 0.01
+"""Bytes, and seconds of a slice, which is one of large events then: what these took goes back to the system."""
 
 
 class ModelObserver:
@@ -37,7 +43,7 @@ class ModelObserver:
         for cause in REWINDS:
             metrics.rewinds.labels(model.name, cause)
         metrics.gaps.labels(model.name)
-        self._gaps_said = self._advised = False
+        self._gaps_said = self._advised = self._large = False
         self._outsiders: set[str] = set()
         self._diverged: set[tuple[str, str]] = set()
 
@@ -71,6 +77,7 @@ class ModelObserver:
             self._log.info("most records are accepted again")
         self._metrics.delays.labels(self._model.name).observe(delay)
         self._metrics.slices.labels(self._model.name).observe(seconds)
+        self._large |= seconds >= LARGE_SLICE
 
     def saved(self, saved: Saved) -> None:
         self._recovered("redis", "save")
@@ -78,6 +85,9 @@ class ModelObserver:
         self._metrics.snapshots.labels(name, "accepted").inc()
         self._metrics.snapshot_bytes.labels(name).inc(saved.written)
         self._metrics.saving.labels(name).observe(saved.seconds)
+        if self._large or saved.written >= LARGE_SAVE:
+            self._large = False
+            asyncio.get_running_loop().run_in_executor(None, give_back)
         if answering and self._model.learning_here:
             self._model.answering = answering._replace(head=saved.head, digest=saved.digest)
             for candidate, one in answering.learner.candidates.items():

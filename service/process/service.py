@@ -36,6 +36,7 @@ from service.process import http
 from service.process.clock import SystemClock
 from service.process.ending import end
 from service.process.figures import figures, lag
+from service.process.memory import one_arena
 from service.process.observer import ModelObserver
 from service.serving import predictor
 from service.serving.models import Model, Models, given
@@ -350,6 +351,7 @@ def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
 def run(settings: Settings) -> int:
     """Run one process to its end; returns the exit code."""
     settings.check_work()
+    one_arena()
     sys.setswitchinterval(SWITCH_SECONDS)
     number = uvloop.run(Service(settings).run())
     return 130 if number == signal.SIGINT else 0

@@ -1,0 +1,40 @@
+"""What large events took in memory goes back to the system."""
+
+import subprocess
+import sys
+
+COLUMNS = 500_000
+PROGRAM = f"""
+from service.learning.events import read_by
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.process.memory import give_back, one_arena
+
+def resident():
+    give_back()
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+def learn(columns):
+    wide = Identity(features="positional", dimension=columns, max_features=columns, max_record_bytes=8 << 20)
+    learner = Learner(wide)
+    learner.begin({{0: 0}})
+    for i in range(4):
+        record = b'{{"label":%d,"features":[%s]}}' % (i % 2, b",".join([b"%d.5" % i] * columns))
+        assert learner.apply(0, i, [record]).consumed == 1
+    assert learner.counts.events == 4
+    return learner
+
+one_arena()
+read_by(compiled=True)
+learn(10)
+before = resident()
+learner = learn({COLUMNS})
+print((resident() - before) / {COLUMNS})
+"""
+
+
+def test_a_wide_event_leaves_its_weights_behind_and_little_else() -> None:
+    """A weight is 8 bytes; the event's own features would be 35, and what its record was parsed into as many."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert 8.0 <= float(done.stdout) <= 12.0
