@@ -114,7 +114,7 @@ class Watch:
         if not self._failing:
             return
         asked = {topic: logs[topic].assigned for topic in self._failing if logs[topic].assigned}
-        answered = await self._cluster.answered_afresh(asked)
+        answered = await self._cluster.answered_afresh(asked) if asked else set()
         now = time.monotonic()
         for topic, since in self._failing.items():
             if topic not in answered:
