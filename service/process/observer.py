@@ -24,8 +24,8 @@ REWINDS = {
 """Why state is dropped, by the metric's label."""
 
 
-LARGE_SAVE, LARGE_SLICE = 4 << 20, 0.01
-"""Bytes, and seconds of a slice, which is one of large events then: what these took goes back to the system."""
+LARGE_SAVE, LARGE_EVENT = 4 << 20, 0.002
+"""Bytes, and seconds that a record takes: what such a save, or event before one, took goes back to the system."""
 
 
 class ModelObserver:
@@ -77,7 +77,7 @@ class ModelObserver:
             self._log.info("most records are accepted again")
         self._metrics.delays.labels(self._model.name).observe(delay)
         self._metrics.slices.labels(self._model.name).observe(seconds)
-        self._large |= seconds >= LARGE_SLICE
+        self._large |= seconds >= LARGE_EVENT * max(records, 1)
 
     def saved(self, saved: Saved) -> None:
         self._recovered("redis", "save")
