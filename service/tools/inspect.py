@@ -18,7 +18,6 @@ from rich.text import Text
 
 from service.errors import DataError, DependencyError
 from service.learning.classifier import Classifier
-from service.learning.confusion import Confusion
 from service.learning.identity import Identity, Label, as_json
 from service.learning.learner import Learner
 from service.serving.models import Model
@@ -290,31 +289,25 @@ def _answering(about: Inspection) -> bool:
 
 def _candidates(about: Inspection) -> Table:
     """The model itself first, then what learns side by side with it, each by the weights that it answers with."""
-    table, binary = Table(box=None), not about.identity.multiclass
-    names = ["candidate", "events", "accuracy", "95 % at all times", "recent", *["F1"] * binary, "", "settings, since"]
-    for name in names:
-        number = name in {"events", "accuracy", "recent", "F1"}
-        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    table = Table(box=None)
+    for name in ("candidate", "events", "accuracy", "95 % at all times", "recent", "", "settings, since"):
+        table.add_column(name, justify="right" if name in {"events", "accuracy", "recent"} else "left", no_wrap=True)
     table.columns[-1].no_wrap = False
 
-    def row(name: str, events: int, accuracy: Accuracy, f1: float | None, verdict: str, said: str) -> None:
+    def row(name: str, events: int, accuracy: Accuracy, verdict: str, said: str) -> None:
         low, high = accuracy.all_interval or (0.0, 1.0)
-        share, *others = ("-" if v is None else f"{v:.4f}" for v in (accuracy.all, accuracy.recent, *[f1] * binary))
-        table.add_row(name, f"{events:,}", share, f"{low:.4f} to {high:.4f}", *others, verdict, said)
+        share, recent = ("-" if value is None else f"{value:.4f}" for value in (accuracy.all, accuracy.recent))
+        table.add_row(name, f"{events:,}", share, f"{low:.4f} to {high:.4f}", recent, verdict, said)
 
     if about.candidates:
-        own, f1, verdict = about.accuracy, about.f1.all, "answers"
-        if about.serve == "average":
-            own = about.average_accuracy or own
-        elif _answering(about):
-            f1, verdict = Confusion(*about.confusion[0], *about.confusion[1]).f1 if binary else None, ""
-        row("the model", about.events, own, f1, verdict, f"rule {about.identity.rule}")
+        own = about.average_accuracy if about.serve == "average" else None
+        verdict = "" if _answering(about) else "answers"
+        row("the model", about.events, own or about.accuracy, verdict, f"rule {about.identity.rule}")
     for one in about.candidates:
         settings = [f"{name} {json.dumps(value)}" for name, value in one.settings.items() if value is not None]
         since = "; since " + ", ".join(f"{p}:{offset:,}" for p, offset in one.since.items())
         verdict = one.verdict + (", answers" if one.answers else "")
-        said = ", ".join(settings).replace('"', "") + since
-        row(one.name, one.events, one.accuracy, one.f1.all, verdict, said)
+        row(one.name, one.events, one.accuracy, verdict, ", ".join(settings).replace('"', "") + since)
     return table
 
 
