@@ -5,6 +5,8 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,7 @@ async def test_it_shows_what_the_service_says_to_all_and_asks_it(
     await _draws_what_has_no_length(page)
     await _draws_two_charts_over_one_time(page, service)
     await _cuts_names_behind_separators(page)
+    await _is_as_old_as_the_answer_says(page, service)
     await _asks_less_often_while_no_events_come(page, service)
     await _predicts_by_keyboard_alone(page, service)
     await _is_read_by_all(page, topic)
@@ -209,6 +212,16 @@ async def _cuts_names_behind_separators(page: Page) -> None:
         return bars(rows, "", []).querySelector("tbody th").innerHTML;
     }""")
     assert cut == "user.<wbr>tag_1=<wbr>http://<wbr>x/<wbr>y =<wbr> -0.3"
+
+
+async def _is_as_old_as_the_answer_says(page: Page, service: Running) -> None:
+    """Also where its body was made long before, as it may be of a model that rests."""
+    answer: Any = service.http.get("/page/now", params={"model": service.topic}).raise_for_status().json()
+    saved = datetime.fromisoformat(answer["model"]["saved_at"])
+    date = {"date": format_datetime(saved + timedelta(days=3, hours=1), usegmt=True)}
+    await page.route("**/page/now*", lambda route: route.fulfill(json=answer, headers=date))
+    await expect(page.locator("#tiles dd").last).to_contain_text("3 d old")
+    await page.unroute("**/page/now*")
 
 
 async def _asks_less_often_while_no_events_come(page: Page, service: Running) -> None:

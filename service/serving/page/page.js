@@ -27,7 +27,7 @@ function tiles(now) {
     ["Events a second", now.rate === null ? "–" : short.format(now.rate)],
     ["Lag", count(now.lag), behind(now)],
     ["Accuracy", percent(served.recent), `recent; always the same label: ${percent(model.baseline.recent)}`],
-    ["Version", count(model.version), `${duration(now.time + (Date.now() - state.came - Date.parse(model.saved_at)) / SECOND)} old, ${some(model.ahead, "event")} ahead`],
+    ["Version", count(model.version), `${duration(now.time - Date.parse(model.saved_at) / SECOND)} old, ${some(model.ahead, "event")} ahead`],
   ]);
 }
 
@@ -307,7 +307,6 @@ function show(now) {
     $("state").textContent = "";
     return say(`${outage(now)}Just begun: ${now.why_not}.${old()}`);
   }
-  if (now.time !== state.now?.time) state.came = Date.now(); // of a model that rests the same body comes again
   state.now = now;
   state.model ??= now.asked;
   part("models", [now.models, now.asked], () => {
@@ -343,6 +342,7 @@ async function poll() {
     $("access").hidden = found.status !== 401;
     if (found.ok) {
       const now = await found.json();
+      now.time = Date.parse(found.headers.get("date")) / SECOND || now.time; // the body may be a minute old
       show(now);
       if (now.model) every = now.rate === 0 ? RESTING : BUSY;
     } else if (found.status === 401) {
