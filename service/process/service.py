@@ -34,7 +34,6 @@ from service.monitoring.logs import set_up
 from service.monitoring.metrics import Metrics
 from service.process import http
 from service.process.clock import SystemClock
-from service.process.ending import end
 from service.process.figures import figures, lag
 from service.process.memory import one_arena
 from service.process.observer import ModelObserver
@@ -137,7 +136,7 @@ class Service:
         failed: PerceptronError | None = None
         try:
             async with Lasting() as tasks:
-                serving = tasks.create_task(server.serve(sockets=[listening]))
+                tasks.create_task(server.serve(sockets=[listening]))
                 aside = self._measure_loop(), history.run(), self._work(tasks)
                 background = [tasks.create_task(one) for one in aside]
                 await self._stop.wait()
@@ -149,7 +148,8 @@ class Service:
                         self._log.warning("the last save is late; its records are learned again at the next start")
                     background += late
                 server.should_exit = True
-                await end(background, [serving], ANSWER_SECONDS)
+                for task in background:
+                    task.cancel()
         except* PerceptronError as errors:
             failed = _first(errors)  # raised here it would come out as a group, before Python 3.11.4
         finally:

@@ -16,7 +16,6 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from service.embedded.servers import Server
-from service.process.ending import end
 from service.streaming.cluster import Cluster
 from service.streaming.dead_letters import topic_of
 from service.streaming.group import Kafka
@@ -31,7 +30,6 @@ PARTITIONS = 2
 SECONDS = 30.0
 SESSION_SECONDS = 30.0
 """A rebalance waits half as long until the topic is let go."""
-END_SECONDS = 2.0
 RECREATE = """
 import asyncio, sys
 from types import SimpleNamespace
@@ -354,7 +352,6 @@ async def of_kafka(
     kafka = Kafka(Cluster(server.address), f"g-{topic}", [topic], say, session_timeout=SESSION_SECONDS)
     producer = AIOKafkaProducer(bootstrap_servers=server.address, acks="all", linger_ms=2)
     await producer.start()
-    before = asyncio.all_tasks()
     await kafka.connect()
     running = asyncio.create_task(kafka.run(lambda _: None))
     try:
@@ -364,6 +361,7 @@ async def of_kafka(
     finally:
         kafka.stop()
         kafka.logs[topic].release()
-        await end([running], before, END_SECONDS)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
         await kafka.close()
         await producer.stop()

@@ -13,7 +13,6 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from service.embedded import servers
 from service.embedded.servers import PROPERTIES, Server
 from service.errors import DependencyError, Stuck
-from service.process.ending import end
 from service.streaming.assignor import whole_topics
 from service.streaming.cluster import Cluster
 from service.streaming.coordinator import coordinator
@@ -24,7 +23,6 @@ from tests.faults.proxy import KafkaProxy
 
 SESSION_SECONDS = 6.0
 SAID_SECONDS = 10.0
-END_SECONDS = 2.0
 FETCH, LIST_OFFSETS, FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP = 1, 2, 10, 11, 14
 
 
@@ -53,22 +51,17 @@ class Member:
         """It holds a topic, and Kafka answers."""
         return bool(self.holds) and not self.kafka.missing_since
 
-
-@contextlib.asynccontextmanager
-async def running(*members: Member) -> AsyncIterator[list["asyncio.Task[None]"]]:
-    """Each in its group. They end together and as a process does: one of them may miss that it is cancelled."""
-    before, tasks = asyncio.all_tasks(), list["asyncio.Task[None]"]()
-    try:
-        for member in members:
-            await member.kafka.connect()
-            tasks.append(asyncio.create_task(member.kafka.run(lambda _: None)))
-        yield tasks
-    finally:
-        for member in members:
-            member.kafka.stop()
-        await end(tasks, before, END_SECONDS)
-        for member in members:
-            await member.kafka.close()
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
+        await self.kafka.connect()
+        task = asyncio.create_task(self.kafka.run(lambda _: None))
+        try:
+            yield task
+        finally:
+            self.kafka.stop()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await self.kafka.close()
 
 
 async def until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> float:
@@ -144,7 +137,9 @@ async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: Ka
     members = {name: Member(kafka_proxy.address, f"{name}-{topic}", [topic]) for name in kept.values()}
     kafka_proxy.keep({key: f"{name}-{topic}".encode() for key, name in kept.items()})
     try:
-        async with running(*members.values()):
+        async with contextlib.AsyncExitStack() as stack:
+            for member in members.values():
+                await stack.enter_async_context(member.running())
             for name, member in members.items():
                 took = await until(partial(member.about, "gets no answer"), f"{name} is named", SAID_SECONDS)
                 (text,) = member.about("gets no answer")
@@ -171,7 +166,9 @@ async def test_a_member_without_a_topic_hears_of_an_outage(kafka: Server, kafka_
         await both_topics(kafka, name)
     members = [Member(kafka_proxy.address, f"g-{topic}", topics) for _ in range(3)]
     try:
-        async with running(*members):
+        async with contextlib.AsyncExitStack() as stack:
+            for member in members:
+                await stack.enter_async_context(member.running())
             async with asyncio.timeout(30.0):  # two may hold a topic each before the third has joined
                 state = ""
                 while state != "Stable":
@@ -211,7 +208,7 @@ async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -
     await slow.start()
     try:
         member = Member(kafka.address, f"g-{topic}", [topic])
-        async with running(member):
+        async with member.running():
             took = await until(lambda: member.said, "it says what it waits for")
             (text,) = member.said
             print(f"\n{took:.1f} s: {text}")
@@ -233,7 +230,7 @@ async def test_a_client_whose_looks_hang_too_ends_the_process(
     await both_topics(kafka, topic)
     member = Member(kafka_proxy.address, f"g-{topic}", [topic], watchdog=3.0)
     try:
-        async with running(member) as [task]:
+        async with member.running() as task:
             await until(lambda: member.holds, "it holds the topic")
             kafka_proxy.keep({FETCH: b"", LIST_OFFSETS: b""}, old=True)
             started = time.monotonic()
@@ -261,7 +258,7 @@ async def test_a_broker_that_answers_no_fetch_is_waited_for(kafka: Server, kafka
     await both_topics(kafka, topic)
     member = Member(kafka_proxy.address, f"g-{topic}", [topic], watchdog=3.0)
     try:
-        async with running(member) as [task]:
+        async with member.running() as task:
             await until(lambda: member.holds, "it holds the topic")
             kafka_proxy.keep({FETCH: b"", LIST_OFFSETS: b""})
             await until(lambda: member.kafka.missing_since, "it is said")

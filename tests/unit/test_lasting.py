@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from service.errors import Stuck
-from service.process.ending import end
+from service.streaming import lasting
 from service.streaming.lasting import Lasting
 
 
@@ -19,30 +19,45 @@ async def _closing(said: "asyncio.Queue[str]") -> None:
     await asyncio.Event().wait()
 
 
-async def _groups(said: "asyncio.Queue[str]") -> None:
-    async with asyncio.TaskGroup() as outer:
-        outer.create_task(_group(said))
-
-
 async def _group(said: "asyncio.Queue[str]") -> None:
-    async with asyncio.TaskGroup() as inner:
-        inner.create_task(_closing(said))
+    async with Lasting() as tasks:
+        tasks.create_task(_closing(said))
 
 
-async def _end() -> None:
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lasting, "AGAIN_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_task_deep_in_groups_that_takes_its_cancellation_for_another_ends() -> None:
     said = asyncio.Queue[str]()
-    spared, work = asyncio.create_task(asyncio.Event().wait()), asyncio.create_task(_groups(said))
-    assert await said.get() == "closing"
-    async with asyncio.timeout(20):
-        await end([work], [spared], 0.01)
+    async with asyncio.timeout(20), Lasting() as tasks:
+        work = tasks.create_task(_group(said))
+        assert await said.get() == "closing"
+        work.cancel()
     assert said.get_nowait() == "going on"
     assert work.cancelled()
-    assert not spared.done()
-    spared.cancel()
 
 
-def test_a_task_deep_in_groups_that_takes_its_cancellation_for_another_ends() -> None:
-    asyncio.run(_end())
+async def _fails() -> None:
+    raise ValueError("it failed")
+
+
+async def _beside_one_that_fails(said: "asyncio.Queue[str]") -> None:
+    async with asyncio.timeout(20), Lasting() as tasks:
+        tasks.create_task(_group(said))
+        assert await said.get() == "closing"
+        tasks.create_task(_fails())
+
+
+@pytest.mark.usefixtures("soon")
+async def test_such_a_task_keeps_no_process_that_another_ends() -> None:
+    said = asyncio.Queue[str]()
+    with pytest.raises(ExceptionGroup) as caught:
+        await _beside_one_that_fails(said)
+    assert [str(error) for error in caught.value.exceptions] == ["it failed"]
+    assert said.get_nowait() == "going on"
 
 
 async def _leaks() -> None:
