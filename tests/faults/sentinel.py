@@ -175,3 +175,9 @@ class SentinelTrial(Trial):
         """A primary that was killed is there again, and takes itself for one, with what it had."""
         old.start()
         self._watcher.look_at(old, current=False)
+
+    def follows(self, old: Server) -> None:
+        """Wait until it is a replica; who writes to it when it is the primary once more waits until it is looked at."""
+        self.redundant.follows(old, self.redis)
+        asked(old, "ACL", "SETUSER", USER, "off")
+        asked(old, "CLIENT KILL USER", USER)

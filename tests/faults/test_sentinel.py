@@ -47,7 +47,7 @@ def test_a_primary_is_killed_and_a_replica_takes_over(trial: SentinelTrial) -> N
         trial.progress(500)
         trial.back(old)
         trial.progress(500)
-        trial.redundant.follows(old, trial.redis)
+        trial.follows(old)
     judge = trial.finish(lost)
     last = max(judge.known.values(), key=lambda judged: sum(judged.next.values()))
     print(
@@ -69,5 +69,5 @@ def test_a_primary_hangs_and_is_one_still_when_it_wakes(trial: SentinelTrial) ->
         trial.promoted()
         old.process.send_signal(signal.SIGCONT)
         trial.progress(500)
-        trial.redundant.follows(old, trial.redis)
+        trial.follows(old)
     trial.finish()
