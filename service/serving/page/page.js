@@ -2,8 +2,8 @@
 import { bars, boundary, chart, cut, decimals, facts, frame, h, s, sample, scales } from "./chart.js";
 import { behind, bound, clipped, confused, count, duration, named, number, outage, percent, positive, served, short, some, span, standing, sum, verdict } from "./words.js";
 
-// Between two polls. A connection that is quiet for five seconds is closed, and another costs more than a poll.
-const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 4 * SECOND;
+// Between two polls. A connection that is quiet for http.header_timeout, ten seconds, is closed; another costs more.
+const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 6 * SECOND;
 const AFTER = 100, MOST_POINTS = 1200, TRAIL = 8, MOST_BARS = 30;
 const $ = (id) => document.getElementById(id);
 const state = { now: null, points: [], since: 0, trail: [], drawn: {}, form: "", missing: "", timer: 0, asking: false };
