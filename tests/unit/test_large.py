@@ -53,10 +53,13 @@ async def turning() -> AsyncIterator[Turns]:
             turns.count += 1
 
     task = asyncio.create_task(turn())
-    await asyncio.sleep(0)
-    yield turns
-    await asyncio.sleep(0)
-    task.cancel()
+    try:
+        await asyncio.sleep(0)
+        yield turns
+        await asyncio.sleep(0)
+    finally:
+        task.cancel()
+        gc.unfreeze()  # else whatever others leave open would not be noticed any more
 
 
 class Served(NamedTuple):
