@@ -147,7 +147,10 @@ class Classifier:
         """The weights that answer, of these columns, of classes perhaps of this label alone; a slice may be a view."""
         at: Any = columns if label is None else (columns, label)
         w: NDArray[np.float64] = self._w[at]
-        return w - self._late[at] * self._part if self.averaged else w
+        if not self.averaged:
+            return w
+        taken: NDArray[np.float64] = self._late[at] * self._part
+        return np.subtract(w, taken, out=taken)  # of a million columns: room for one array is made, not for two
 
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:

@@ -250,12 +250,12 @@ async def _choose(
         copy = w if by.averaged else w.copy()
         columns = await asyncio.to_thread(largest, copy, top)
         return columns, copy[columns], None
-    end = min(cursor + limit, count)
-    page: Sequence[int] = range(cursor, end)
-    if wanted:
-        page = [c for n in wanted if (c := by.columns.column_of(n)) is not None]
-    w = by.served_at(np.array(page, np.intp), label)
-    if wanted and top is not None:
-        order = np.lexsort((np.array(page), -np.abs(w)))[:top]
-        page, w = [page[i] for i in order.tolist()], w[order]
-    return page, w, str(end) if not wanted and end < count else None
+    if not wanted:
+        end = min(cursor + limit, count)
+        return range(cursor, end), by.served_at(slice(cursor, end), label).copy(), str(end) if end < count else None
+    known = [c for n in wanted if (c := by.columns.column_of(n)) is not None]
+    w = by.served_at(np.array(known, np.intp), label)
+    if top is not None:
+        order = np.lexsort((np.array(known), -np.abs(w)))[:top]
+        known, w = [known[i] for i in order.tolist()], w[order]
+    return known, w, None

@@ -139,26 +139,23 @@ async def test_weights_of_a_million_columns_do_not_hold_the_loop(average: bool, 
     identity = Identity(features="positional", dimension=1_000_000, average=average)
     learner = Learner(identity, options=Options(serve="average" if average else "last"))
     learner.weights[:] = np.random.default_rng(1).normal(size=1_000_001)
-    before, copied = learner.served.copy(), LONGEST
-    for _ in range(5):
-        began = time.thread_time()
-        learner.served.copy()
-        copied = min(copied, time.thread_time() - began)
+    before = learner.served.copy()
     metrics = Metrics("0", list, lambda: True, dict)
     app = create_app(
         Models([given("m", learner, 0.0)]), metrics, lambda: True, lambda: False, cast(RedisStore, None), Limits(),
         version="0",
     )  # fmt: skip
     asked = Asked("GET", "/v1/models/m/weights", query, None, b"")
+    await ask(app, asked._replace(query="limit=1"))  # at a route's first request FastAPI reads its source
     async with turning() as turns:
         task, turned = asyncio.create_task(ask(app, asked)), 0
         while not task.done():
             await asyncio.sleep(0)
-            learner.weights[:2] += 1.0
+            learner.weights[[0, 10_000]] += 1.0
             turned += 1
     assert turned >= 20
     answered = json.loads((await task).body)
-    assert turns.longest < max(LONGEST / 5, 4 * copied)  # on a slow machine memory is what takes the time
+    assert turns.longest < LONGEST / 5
     expected = np.argsort(-np.abs(before[1:]), kind="stable")[:10_000] if "top" in query else np.arange(10_000)
     assert [row["column"] for row in answered["weights"]] == (expected + 1).tolist()
     assert [row["weight"] for row in answered["weights"]] == before[expected + 1].tolist()
