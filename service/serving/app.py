@@ -72,7 +72,7 @@ def create_app(
     )  # fmt: skip
     problems.install(app)
     pages.install(app)
-    page.install(app, Body(models, history or History(models, lambda _: None), version, metrics.missing))
+    page.install(app, Body(models, history or History(models, lambda _: None), version, metrics.missing), models)
     in_flight = InFlight(limits.in_flight, limits.body_bytes, limits.body_seconds)
     predictor = Predictor(models, metrics, limits.instances)
     direct = Direct(predictor, in_flight, metrics, stopping, tokens)

@@ -113,6 +113,7 @@ async def test_it_shows_what_the_service_says_to_all_and_asks_it(
     await _is_as_old_as_the_answer_says(page, service)
     await _asks_less_often_while_no_events_come(page, service)
     await _predicts_by_keyboard_alone(page, service)
+    await _fills_in_the_newest_event(page)
     await _is_read_by_all(page, topic)
     await _says_that_there_is_no_such_model(page, topic)
     await asyncio.to_thread(_is_followed, replica, service)
@@ -129,7 +130,7 @@ def _is_followed(replica: Running, service: Running) -> None:
 
     now = wait(there, "the replica has a history")
     assert now["model"]["state_digest"] == service.model()["state_digest"]
-    assert (now["model"]["learning_here"], now["lag"], now["event"], now["set_aside"]) == (False, None, None, {})
+    assert (now["model"]["learning_here"], now["lag"], now["read"], now["set_aside"]) == (False, None, False, {})
     assert now["learner"].endswith(f":{service.process.pid}")
     assert now["points"][-1][1] == RECORDS
 
@@ -278,6 +279,15 @@ async def _predicts_by_keyboard_alone(page: Page, service: Running) -> None:
     await _by_keyboard(page, "Back to the top")
     await page.keyboard.press("Enter")
     assert await page.evaluate("scrollY") == 0
+
+
+async def _fills_in_the_newest_event(page: Page) -> None:
+    """In place of what was changed; where the service does not answer then, once it does."""
+    age = page.locator("#fields").get_by_label("age")
+    assert await age.input_value() == "5"
+    await page.route("**/page/event*", lambda route: route.abort(), times=1)
+    await page.get_by_role("button", name="Fill in the newest event").click()
+    await expect(age).not_to_have_value("5")
 
 
 async def _is_read_by_all(page: Page, topic: str) -> None:

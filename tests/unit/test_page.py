@@ -20,7 +20,8 @@ from service.monitoring.metrics import Metrics
 from service.serving.app import Limits, create_app
 from service.serving.models import Model, Models, given
 from service.serving.page import OPEN
-from service.serving.page.body import LATELY, MOST_FIELDS
+from service.serving.page.body import LATELY
+from service.serving.page.event import MOST_FIELDS
 from service.serving.page.history import MOST, History, Point, Points
 from service.serving.tokens import Tokens
 from service.snapshots.store import RedisStore
@@ -54,6 +55,12 @@ async def shown(model: Model) -> Any:
     history.take(model, time.time())
     async with client(model, history=history) as http:
         return (await http.get("/page/now", params={"model": model.name})).raise_for_status().json()
+
+
+async def newest(model: Model) -> Any:
+    """What the page's form gets of it."""
+    async with client(model) as http:
+        return (await http.get("/page/event", params={"model": model.name})).raise_for_status().json()
 
 
 def point(second: float, events: int) -> Point:
@@ -95,7 +102,7 @@ async def test_the_body_has_what_the_page_shows() -> None:
     now = await shown(learned(*records, b"nothing", average=True))
     assert (now["asked"], now["models"], now["release"], now["why_not"]) == ("m", ["m"], "9", None)
     assert (now["model"]["events"], now["labels"], now["lag"]) == (40, ["-1", "1"], 7)
-    assert now["event"] == {"a": 0, "b": {"c": "x"}}
+    assert now["read"]
     assert now["plane"] is None
     assert {name for name, _ in now["largest"][0]["weights"]} <= {"a", "b.c=x", "b.c=y"}
     ((_, events, *_, others, recent, accuracy, low, high),) = now["points"]
@@ -189,10 +196,12 @@ async def test_the_form_has_the_features_of_a_record_of_any_form() -> None:
     for model, expected in (
         (learned(vector([1.5, 2.0], 1.0), **listed), [1.5, 2.0]),
         (learned(packed), {"a": 3, "b": "z"}),
+        (learned(b'{"features":{"a":%d},"label":1}' % 10**30), {"a": 10**30}),
         (learned(json.dumps({"y": 1, "key": "k", "a": {"b": 2}}).encode(), event=whole), {"a": {"b": 2}}),
         (learned(), None),
     ):
-        assert (await shown(model))["event"] == expected
+        assert (await newest(model))["features"] == expected
+        assert (await shown(model))["read"] == (expected is not None)
 
 
 async def test_the_form_offers_what_the_model_reads_of_an_event() -> None:
@@ -204,14 +213,14 @@ async def test_the_form_offers_what_the_model_reads_of_an_event() -> None:
         (Places(without=("at", "*.id", "odd")), ["user.age", "user.from", "tags", "e"]),
         (Places(only=("e.1", "user.*")), ["user.id", "user.age", "user.from", "e"]),
     ):
-        now = await shown(learned(event(features, 1), event=places))
-        assert (list(map(".".join, now["fields"])), now["event"]) == (fields, features)
-    assert (await shown(learned(event({"a": "x", "b": 1}, 1), text="ignore")))["fields"] == [["b"]]
-    listed = await shown(learned(event([1, 2], 1), features="positional", dimension=2))
+        found = await newest(learned(event(features, 1), event=places))
+        assert (list(map(".".join, found["fields"])), found["features"]) == (fields, features)
+    assert (await newest(learned(event({"a": "x", "b": 1}, 1), text="ignore")))["fields"] == [["b"]]
+    listed = await newest(learned(event([1, 2], 1), features="positional", dimension=2))
     assert listed["fields"] == [["0"], ["1"]]
-    many = await shown(learned(event({f"n{i}": i for i in range(MOST_FIELDS + 1)}, 1)))
-    assert (many["fields"], len(many["event"])) == (None, MOST_FIELDS + 1)
-    assert (await shown(learned()))["fields"] is None
+    many = await newest(learned(event({f"n{i}": i for i in range(MOST_FIELDS + 1)}, 1)))
+    assert (many["fields"], len(many["features"])) == (None, MOST_FIELDS + 1)
+    assert (await newest(learned()))["fields"] is None
 
 
 async def test_many_labels_do_not_make_a_large_body() -> None:
@@ -283,7 +292,8 @@ async def test_a_model_that_cannot_answer_yet_says_why_and_one_that_is_not_there
     async with client(Model("later")) as http:
         now = (await http.get("/page/now")).json()
         assert (now["asked"], now["model"], now["why_not"]) == ("later", None, "the model has no snapshot yet")
-        assert (await http.get("/page/now?model=none")).status_code == 404
+        assert [(await http.get(f"/page/{one}?model=none")).status_code for one in ("now", "event")] == [404, 404]
+        assert (await http.get("/page/event?model=later")).status_code == 503
     async with client() as http:
         assert (await http.get("/page/now")).json()["why_not"] == "the service has no model yet"
 
@@ -307,7 +317,8 @@ async def test_the_files_are_open_and_the_data_is_not(tmp_path: Path) -> None:
             policy = answer.headers["content-security-policy"]
             assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
             assert "unsafe" not in policy
-        refused = await http.get("/page/now")
-        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
         given_token = {"authorization": "Bearer a-token-0123456789"}
-        assert (await http.get("/page/now", headers=given_token)).status_code == 200
+        for path in ("/page/now", "/page/event?model=m"):
+            refused = await http.get(path)
+            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+            assert (await http.get(path, headers=given_token)).status_code == 200

@@ -1,17 +1,20 @@
-"""The page at `/`: a few files that hold nothing of any model, and the one body that they poll.
+"""The page at `/`: a few files that hold nothing of any model, the one body that they poll, and an event for its form.
 
-So the files are open to all, and the body, like the rest of the service, is for who has a token.
+So the files are open to all, and the others, like the rest of the service, are for who has a token.
 """
 
 from pathlib import Path
 from urllib.parse import parse_qsl
 
+import msgspec
 from fastapi import FastAPI
 from fastapi.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from service.serving.models import Models
 from service.serving.page.body import Body
+from service.serving.page.event import Event
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
@@ -27,7 +30,9 @@ _FILES = {
     "/": ("page.html", "text/html"),
     "/page/page.css": ("page.css", "text/css"),
     "/page/page.js": ("page.js", "text/javascript"),
+    "/page/ask.js": ("ask.js", "text/javascript"),
     "/page/chart.js": ("chart.js", "text/javascript"),
+    "/page/form.js": ("form.js", "text/javascript"),
     "/page/words.js": ("words.js", "text/javascript"),
     "/page/page.svg": ("page.svg", "image/svg+xml"),
 }
@@ -35,10 +40,15 @@ OPEN = tuple(_FILES)
 """Paths that need no token."""
 
 
-def install(app: FastAPI, body: Body) -> None:
+def install(app: FastAPI, body: Body, models: Models) -> None:
     """Serve it."""
     for path, (name, kind) in _FILES.items():
         _serve(app, path, Response(Path(__file__).with_name(name).read_bytes(), headers=_HEADERS, media_type=kind))
+
+    @app.get("/page/event", include_in_schema=False)
+    async def event(model: str) -> Response:
+        newest = msgspec.json.encode(Event.of(models.answering(model)[1].learner))
+        return Response(newest, headers={"cache-control": "no-store"}, media_type="application/json")
 
     # First of all and not FastAPI's: most of a poll would be to find the route and to read two parameters.
     app.router.routes.insert(0, Route("/page/now", _Now(body), methods=["GET"], include_in_schema=False))

@@ -3,24 +3,19 @@
 import asyncio
 import gzip
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from fastapi.responses import Response
 
-from service.errors import Rejected, UnknownModel
+from service.errors import UnknownModel
 from service.learning.classifier import Classifier, largest
 from service.learning.confidence import intervals
-from service.learning.features import Flattener
-from service.learning.forms import Vector, doubles
 from service.learning.identity import as_text
 from service.learning.learner import Learner
-from service.learning.places import Way, values_at
 from service.learning.seen import PLANE
-from service.learning.values import Members
 from service.serving.models import Answering, Model, Models
 from service.serving.page.history import SECONDS, History, Point, answering
 from service.serving.report import Description, iso, served_confusion
@@ -32,7 +27,6 @@ LATELY = 5
 RESTING = 60 * SECONDS
 """So long one body is enough of a model of which nothing changes."""
 MOST_MODELS = 1000
-MOST_FIELDS = 40
 MOST_LABELS = 12
 """Labels whose confusion is shown, and whose largest weights are."""
 LARGEST_WEIGHTS = 12
@@ -96,10 +90,8 @@ class Now(msgspec.Struct, kw_only=True):
     largest: list[LargestWeights] = []
     set_aside: dict[str, dict[str, str]] = {}
     skipped: tuple[int, int] | None = None
-    event: Any = None
-    """The features of an event, as its record had them."""
-    fields: list[Way] | None = None
-    """Where in it the values are that the model reads, a list as one; None without an event, and of many."""
+    read: bool = False
+    """An event was read here, which the form can be filled with."""
     plane: Plane | None = None
 
 
@@ -180,11 +172,7 @@ class Body:
         now.rate, now.lag = points.rate, self._history.lag(model)
         now.points = _with_intervals(points.all if whole else points.all[-LATELY:])
         now.anew = learner.watch.options.reference is None
-        now.set_aside, now.skipped = model.set_aside, learner.seen.skipped
-        now.event = _event(learner)
-        if now.event is not None:
-            fields = list(islice(_fields(learner.flattener, now.event), MOST_FIELDS + 1))
-            now.fields = fields if len(fields) <= MOST_FIELDS else None
+        now.set_aside, now.skipped, now.read = model.set_aside, learner.seen.skipped, learner.seen.record is not None
         now.plane = _plane(learner, a.by(None)[1])
         now.largest = await self._weights(model.name, *a.by(None))
 
@@ -227,45 +215,6 @@ def _with_intervals(points: Sequence[Point]) -> list[tuple[Any, ...]]:
     ends = (np.round(end, 5) for end in intervals(predicted, right))
     rows = zip(points, *(column.tolist() for column in (accuracy, *ends)), strict=True)
     return [(*msgspec.structs.astuple(one), *more) for one, *more in rows]
-
-
-def _event(learner: Learner) -> Any:
-    """The features of an event that was seen; None where none was, or it has no such form any more."""
-    raw, flattener = learner.seen.record, learner.flattener
-    if raw is None:
-        return None
-    if raw.__class__ is Vector:
-        return list(doubles(raw)[:-1])
-    try:
-        (value,) = values_at(raw, [flattener.way], learner.identity.max_features)
-        value = flattener.own(value)
-    except Rejected:
-        return None
-    return _plain(value)
-
-
-def _fields(flattener: Flattener, value: Any, path: Way = ()) -> Iterator[Way]:
-    """Where the values are that the model reads; what is null might be one."""
-    if isinstance(value, dict) or not path:
-        for name, one in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _fields(flattener, one, (*path, str(name)))
-        return
-    patterns, name = flattener.patterns, ".".join(path)
-    names = [name, *(f"{name}.{i}" for i in range(len(value)))] if isinstance(value, list) else [name]
-    ignored = isinstance(value, str) and flattener.identity.text == "ignore"
-    if not ignored and (patterns is None or (not patterns.out(name) and any(map(patterns.among, names)))):
-        yield path
-
-
-def _plain(value: Any) -> Any:
-    """A parsed value as JSON has it; what JSON has no word for is left out."""
-    if value.__class__ is Members:
-        value = dict(value)
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return value if isinstance(value, bool | int | float | str) else None
 
 
 def _plane(learner: Learner, by: Classifier) -> Plane | None:

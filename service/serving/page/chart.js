@@ -1,6 +1,7 @@
 // Elements, and what is drawn of figures: lines with their names at their ends, bars, a boundary.
 import { clipped, duration, short } from "./words.js";
 
+export const $ = (id) => document.getElementById(id);
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) if (value !== null) element.setAttribute(name, value);
   element.append(...children.filter((child) => child !== null));

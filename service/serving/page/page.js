@@ -1,12 +1,13 @@
 // Asks for one body every few seconds and draws it. Whatever comes from data goes into the page as text, never as markup.
-import { bars, boundary, chart, cut, decimals, facts, frame, h, s, sample, scales } from "./chart.js";
-import { behind, bound, clipped, confused, count, duration, named, number, outage, percent, positive, served, short, some, span, standing, sum, verdict } from "./words.js";
+import { ask } from "./ask.js";
+import { $, bars, boundary, chart, decimals, facts, frame, h, s, sample, scales } from "./chart.js";
+import { form, predict } from "./form.js";
+import { behind, bound, clipped, confused, count, duration, named, number, outage, percent, positive, served, short, some, span, standing, verdict } from "./words.js";
 
 // Between two polls. A connection that is quiet for http.header_timeout, ten seconds, is closed; another costs more.
 const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 6 * SECOND;
-const AFTER = 100, MOST_POINTS = 1200, TRAIL = 8, MOST_BARS = 30;
-const $ = (id) => document.getElementById(id);
-const state = { now: null, points: [], since: 0, trail: [], drawn: {}, form: "", missing: "", timer: 0, asking: false };
+const AFTER = 100, MOST_POINTS = 1200, TRAIL = 8;
+const state = { now: null, points: [], since: 0, trail: [], drawn: {}, missing: "", timer: 0, asking: false };
 state.model = new URLSearchParams(location.search).get("model");
 
 /* Draws a part only where what it shows changed, so that a selection in it stays. */
@@ -200,88 +201,7 @@ function plane(now) {
     h("li", {}, s("svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true" }, mark(i, 0, 0)), label))));
 }
 
-// --- The form
-
-const within = (value, path) => path.reduce((at, name) => at[name], value);
-
-/* What a value is changed in: a null has no kind yet, and a list is its JSON. What is not changed is sent as it was. */
-function field(value) {
-  const found = typeof value === "boolean" ? h("select", {}, h("option", {}, "true"), h("option", {}, "false"))
-    : h("input", typeof value === "number" ? { type: "number", step: "any" } : { type: "text", placeholder: value === null ? "null" : "" });
-  found.value = value === null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
-  return found;
-}
-
-function form(now, anew = false) {
-  const known = now.event !== null, key = `${now.asked} ${known}`;
-  $("another").disabled = !known; // the note above it says why
-  if (state.form === key && !anew) return;
-  state.form = key;
-  const { dimension, features: mode } = now.model.identity;
-  const guess = mode === "positional" ? Array(dimension).fill(0) : Object.fromEntries((now.largest[0]?.weights ?? []).map(([name]) => [name, 0]));
-  state.features = known ? now.event : guess;
-  $("ask-note").textContent = known ? "The features of an event that was learned here; change what you like. An empty number is left out, and a list is JSON."
-    : "This process has read no event yet: give the features as JSON.";
-  state.fields = now.fields?.map((path) => ({ path, was: within(state.features, path), field: field(within(state.features, path)) })) ?? null;
-  for (const one of state.fields ?? []) one.shown = one.field.value;
-  if (state.fields === null) {
-    const text = h("textarea", { spellcheck: "false", id: "whole" });
-    text.value = JSON.stringify(state.features, null, 1);
-    $("fields").replaceChildren(h("label", { class: "all" }, "Features as JSON", text));
-  } else $("fields").replaceChildren(...state.fields.map((one) => h("label", {}, ...cut(one.path.join(".")), one.field)));
-  $("answer").replaceChildren();
-  $("contributions").replaceChildren();
-}
-
-/* What a value was changed into; of a null it may be of any kind. */
-function read(text, was) {
-  if (typeof was === "string") return text;
-  try {
-    return text === "" ? null : JSON.parse(text);
-  } catch (error) {
-    if (was !== null) throw error;
-    return text;
-  }
-}
-
-function entered() {
-  if (state.fields === null) return JSON.parse($("whole").value);
-  const features = structuredClone(state.features);
-  for (const { path, was, field, shown } of state.fields) {
-    if (field.value !== shown) within(features, path.slice(0, -1))[path.at(-1)] = read(field.value, was);
-  }
-  return features;
-}
-
-async function predict(submitted) {
-  submitted.preventDefault();
-  const answer = $("answer"), name = encodeURIComponent(state.now.asked);
-  try {
-    const body = JSON.stringify({ features: entered() });
-    const found = await ask(`/v1/models/${name}/predict?explain=true`, { method: "POST", body, headers: { "content-type": "application/json" } });
-    const said = await found.json();
-    if (!found.ok) return answer.replaceChildren(h("p", {}, said.detail));
-    const more = said.probability === undefined ? "" : `, probability ${percent(said.probability)}`;
-    const against = said.runner_up === undefined ? "" : `, ahead of ${said.runner_up}`;
-    answer.replaceChildren(h("p", {}, "Predicted ", h("strong", {}, String(said.label)),
-      ` with score ${number(said.score)}${more}${against}; version ${said.version}, ${some(said.unknown_features, "unknown feature")}.`));
-    const rows = said.contributions.slice(0, MOST_BARS).map((one) => ({
-      name: one.name === "bias" ? "bias" : `${one.name} = ${number(one.value)}`, value: one.product,
-      text: `${number(one.product)}`,
-    }));
-    $("contributions").replaceChildren(h("p", { class: "note" }, sum(said, MOST_BARS)),
-      bars(rows, "What each feature contributes", ["Feature", "Contribution as a bar", "Contribution"]));
-  } catch (error) {
-    answer.replaceChildren(h("p", {}, error instanceof SyntaxError ? "The features are not JSON." : "The service does not answer."));
-  }
-}
-
 // --- Asking
-
-function ask(url, options = {}) {
-  const token = sessionStorage.getItem("token"), headers = { ...options.headers, ...(token ? { authorization: `Bearer ${token}` } : {}) };
-  return fetch(url, { ...options, headers, signal: AbortSignal.timeout(5000) });
-}
 
 /* A poll has the newest of the history, and a restart begins it anew: what is known of before stays, if it is still true. */
 function remember(points, model) {
