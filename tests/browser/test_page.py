@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from tests.conftest import DEADLINE, Run, Running, event, wait
 
@@ -114,6 +115,8 @@ async def test_it_shows_what_the_service_says_to_all_and_asks_it(
     await _asks_less_often_while_no_events_come(page, service)
     await _predicts_by_keyboard_alone(page, service)
     await _fills_in_the_newest_event(page)
+    await _leaves_nothing_of_another_model(page, topic)
+    await _draws_a_plane_of_one_huge_number(page, service)
     await _is_read_by_all(page, topic)
     await _says_that_there_is_no_such_model(page, topic)
     await asyncio.to_thread(_is_followed, replica, service)
@@ -281,13 +284,73 @@ async def _predicts_by_keyboard_alone(page: Page, service: Running) -> None:
     assert await page.evaluate("scrollY") == 0
 
 
+@asynccontextmanager
+async def _held(page: Page, url: str) -> AsyncIterator[asyncio.Future[Route]]:
+    """The first request to it, which the service has not got yet; others go on."""
+    first = asyncio.get_running_loop().create_future()
+
+    async def hold(route: Route) -> None:
+        await route.continue_() if first.done() else first.set_result(route)
+
+    await page.route(url, hold)
+    yield first
+    await page.unroute(url, hold)
+
+
+async def _goes_on(page: Page, route: Route) -> None:
+    """And the page has its answer."""
+    async with page.expect_event("requestfinished", lambda done: done.url == route.request.url):
+        await route.continue_()
+    await page.evaluate("new Promise(requestAnimationFrame)")
+
+
 async def _fills_in_the_newest_event(page: Page) -> None:
-    """In place of what was changed; where the service does not answer then, once it does."""
-    age = page.locator("#fields").get_by_label("age")
+    """In place of what was changed; where the service does not answer then, it says so. The last wish counts."""
+    age, another = page.locator("#fields").get_by_label("age"), page.get_by_role("button", name="Fill in")
     assert await age.input_value() == "5"
     await page.route("**/page/event*", lambda route: route.abort(), times=1)
-    await page.get_by_role("button", name="Fill in the newest event").click()
-    await expect(age).not_to_have_value("5")
+    await another.click()
+    await expect(page.locator("#answer")).to_have_text("The service does not answer.")
+    assert await age.input_value() == "5"
+    async with _held(page, "**/page/event*") as first:
+        await another.click()
+        late = await first
+        await another.click()
+        await expect(age).not_to_have_value("5")
+        await age.fill("77")
+        await _goes_on(page, late)
+    assert await age.input_value() == "77"
+
+
+async def _leaves_nothing_of_another_model(page: Page, topic: str) -> None:
+    """Neither an answer that comes late nor fields that are to be filled in yet."""
+    async with _held(page, "**/predict*") as asked, _held(page, "**/page/event*") as wanted:
+        await page.get_by_role("button", name="Predict").click()
+        late = await asked
+        await page.get_by_label("Model").select_option(f"{topic}-plane")
+        await expect(page.locator("#ask-note")).to_have_text("Asking for an event…")
+        await expect(page.locator("#fields")).to_be_empty()
+        await expect(page.get_by_role("button", name="Predict")).to_be_disabled()
+        await _goes_on(page, late)
+        await _goes_on(page, await wanted)
+    await expect(page.locator("#fields label")).to_have_text(["0", "1"])
+    await expect(page.locator("#answer")).to_be_empty()
+    await page.get_by_label("Model").select_option(topic)
+    await expect(page.locator("#fields label").first).to_have_text("age")
+
+
+async def _draws_a_plane_of_one_huge_number(page: Page, service: Running) -> None:
+    """Beyond it no float is one more; what else there is is drawn as well."""
+    name = f"{service.topic}-plane"
+    now: Any = service.http.get("/page/now", params={"model": name}).raise_for_status().json()
+    now["plane"]["events"] = [[10.0**30, 1.0, 1], [10.0**30, 2.0, 0]]
+    now["labels"] = ["no", "yes"]
+    await page.route("**/page/now*", lambda route: route.fulfill(json=now))
+    await page.get_by_label("Model").select_option(name)
+    await expect(page.locator("#plane .mark")).to_have_count(2)
+    await expect(page.locator("#confusion")).to_contain_text("yes")
+    await page.unroute("**/page/now*")
+    await page.get_by_label("Model").select_option(service.topic)
 
 
 async def _is_read_by_all(page: Page, topic: str) -> None:
@@ -324,8 +387,10 @@ async def _says_that_there_is_no_such_model(page: Page, topic: str) -> None:
 async def test_it_says_so_when_the_service_is_gone_and_goes_on_when_it_is_back(
     page: Page, service: Running, producer: AIOKafkaProducer, topic: str
 ) -> None:
-    """What it knew of before stays in its lines, though the history of the process is lost."""
+    """What it knew of before stays in its lines, though the history of the process is lost, and so do its fields."""
     await _until(page, RECORDS)
+    age = page.locator("#fields").get_by_label("age")
+    await age.fill("31")
     for i in range(3):  # so that there are points of before
         before = await _points(page)
         await producer.send_and_wait(topic, _event(i))
@@ -348,4 +413,5 @@ async def test_it_says_so_when_the_service_is_gone_and_goes_on_when_it_is_back(
     await _until(page, RECORDS + 4)
     await expect(page.get_by_role("status").first).to_be_empty()
     assert await _points(page) >= before
+    assert await age.input_value() == "31"
     wait(lambda: service.model()["learning_here"], "it learns again")

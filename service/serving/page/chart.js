@@ -12,15 +12,14 @@ export const s = (tag, attributes = {}, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
 /* A name as text that is cut behind a separator first, where it has to be; a number is not. */
-export const cut = (name) => name.split(/(?<=[/._=:?&-])(?![/._=:?&\d-])/).flatMap((piece, i) => (i ? [h("wbr"), piece] : [piece]));
+export const cut = (name) => (name || "(no name)").split(/(?<=[/._=:?&-])(?![/._=:?&\d-])/).flatMap((piece, i) => (i ? [h("wbr"), piece] : [piece]));
 
 // --- Charts: lines with their names at their ends
 
 function ticks(low, high, steps) {
   const step = steps.find((one) => (high - low) / one <= 5) ?? steps.at(-1);
-  const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i <= high / step + 1e-9; i++) found.push(i * step + 0); // never -0
-  return found;
+  const first = Math.ceil(low / step - 1e-9), more = Math.floor(high / step + 1e-9) - first;
+  return Array.from({ length: Math.max(more + 1, 0) }, (_, i) => (first + i) * step + 0); // never -0
 }
 export function decimals(low, high, least = 0) {
   const power = 10 ** Math.floor(Math.log10((high - low) / 5 || 1));

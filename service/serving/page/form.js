@@ -4,10 +4,11 @@ import { $, bars, cut, h } from "./chart.js";
 import { number, percent, some, sum } from "./words.js";
 
 const MOST_BARS = 30;
-/* Of which model and kind the form is, its features, and of each field where its value stands and what it was. */
-const state = { model: "", key: "", features: {}, fields: null };
+/* Of which model the form is; whether an event's features fill it, or only a guess; and where each field's value stands. */
+const state = { model: null, filled: false, known: false, features: {}, fields: null, typed: "", waiting: false, turn: 0, question: null };
 
 const within = (value, path) => path.reduce((at, name) => at[name], value);
+const typed = () => JSON.stringify([...$("fields").querySelectorAll("input, select, textarea")].map((field) => field.value));
 
 /* What a value is changed in: a null has no kind yet, and a list is its JSON. What is not changed is sent as it was. */
 function field(value) {
@@ -17,33 +18,51 @@ function field(value) {
   return found;
 }
 
-/* Filled in once, and anew where one asks for it: what was changed in it stays. */
+/* Filled in once, and anew where one asks for it: what was changed in it stays, also while the service begins anew. */
 export async function form(now, anew = false) {
-  const key = `${now.asked} ${now.read}`;
   $("another").disabled = !now.read; // the note above it says why
-  if (state.key === key && !anew) return;
-  state.key = key;
-  const { dimension, features: mode } = now.model.identity;
-  const guess = mode === "positional" ? Array(dimension).fill(0) : Object.fromEntries((now.largest[0]?.weights ?? []).map(([name]) => [name, 0]));
-  const event = now.read ? await newest(now.asked) : { features: null, fields: null };
-  if (state.key !== key) return; // another model was chosen meanwhile
-  if (!event) {
-    state.key = ""; // the next poll tries again
-    return;
-  }
-  const known = event.features !== null;
-  [state.model, state.features] = [now.asked, known ? event.features : guess];
+  if (now.asked !== state.model) empty(now.asked);
+  else if (!anew && (state.waiting || state.known || (state.filled && (!now.read || typed() !== state.typed)))) return;
+  if (!now.read) return fill(guess(now), null, false);
+  const turn = ++state.turn, before = typed();
+  state.waiting = true;
+  const event = await newest(now.asked);
+  if (turn !== state.turn) return; // another was asked for meanwhile
+  state.waiting = false;
+  if (typed() !== before) return;
+  if (event) fill(event.features ?? guess(now), event.fields, event.features !== null);
+  else if (anew) answer("The service does not answer.");
+}
+
+/* Of another model nothing is left that could be sent to this one. */
+function empty(model) {
+  Object.assign(state, { model, filled: false, known: false, waiting: false, turn: state.turn + 1 });
+  $("ask-note").textContent = "Asking for an event…";
+  $("fields").replaceChildren();
+  $("predict").disabled = true;
+  answer();
+}
+
+/* Names that it knows, but for categories, of which a name is no member's; where features are hashed it knows none. */
+function guess({ model: { identity }, largest }) {
+  if (identity.features === "positional") return Array(identity.dimension).fill(0);
+  const names = identity.features === "named" ? (largest[0]?.weights ?? []).map(([name]) => name) : [];
+  return Object.fromEntries(names.filter((name) => !name.includes("=")).map((name) => [name, 0]));
+}
+
+function fill(features, paths, known) {
+  const fields = paths?.length ? paths.map((path) => ({ path, was: within(features, path), field: field(within(features, path)) })) : null;
+  for (const one of fields ?? []) one.shown = one.field.value;
   $("ask-note").textContent = known ? "The features of an event that was learned here; change what you like. An empty number is left out, and a list is JSON."
-    : "This process has read no event yet: give the features as JSON.";
-  state.fields = event.fields?.map((path) => ({ path, was: within(state.features, path), field: field(within(state.features, path)) })) ?? null;
-  for (const one of state.fields ?? []) one.shown = one.field.value;
-  if (state.fields === null) {
+    : "This process has learned no event yet: give the features as JSON.";
+  if (fields === null) {
     const text = h("textarea", { spellcheck: "false", id: "whole" });
-    text.value = JSON.stringify(state.features, null, 1);
+    text.value = JSON.stringify(features, null, 1);
     $("fields").replaceChildren(h("label", { class: "all" }, "Features as JSON", text));
-  } else $("fields").replaceChildren(...state.fields.map((one) => h("label", {}, ...cut(one.path.join(".")), one.field)));
-  $("answer").replaceChildren();
-  $("contributions").replaceChildren();
+  } else $("fields").replaceChildren(...fields.map((one) => h("label", {}, ...cut(one.path.join(".")), one.field)));
+  $("predict").disabled = false;
+  Object.assign(state, { features, fields, known, filled: true, typed: typed() });
+  answer();
 }
 
 /* The newest event that the process read; null where it does not answer. */
@@ -76,25 +95,34 @@ function entered() {
   return features;
 }
 
+/* In place of the answer before, of which nothing stays. */
+function answer(said = "", ...contributions) {
+  state.question = {};
+  $("answer").replaceChildren(...(said ? [h("p", {}, ...[said].flat())] : []));
+  $("contributions").replaceChildren(...contributions);
+}
+
 export async function predict(submitted) {
   submitted.preventDefault();
-  const answer = $("answer"), name = encodeURIComponent(state.model);
+  const question = (state.question = {}), name = encodeURIComponent(state.model);
+  let said;
   try {
     const body = JSON.stringify({ features: entered() });
     const found = await ask(`/v1/models/${name}/predict?explain=true`, { method: "POST", body, headers: { "content-type": "application/json" } });
-    const said = await found.json();
-    if (!found.ok) return answer.replaceChildren(h("p", {}, said.detail));
-    const more = said.probability === undefined ? "" : `, probability ${percent(said.probability)}`;
-    const against = said.runner_up === undefined ? "" : `, ahead of ${said.runner_up}`;
-    answer.replaceChildren(h("p", {}, "Predicted ", h("strong", {}, String(said.label)),
-      ` with score ${number(said.score)}${more}${against}; version ${said.version}, ${some(said.unknown_features, "unknown feature")}.`));
-    const rows = said.contributions.slice(0, MOST_BARS).map((one) => ({
-      name: one.name === "bias" ? "bias" : `${one.name} = ${number(one.value)}`, value: one.product,
-      text: `${number(one.product)}`,
-    }));
-    $("contributions").replaceChildren(h("p", { class: "note" }, sum(said, MOST_BARS)),
-      bars(rows, "What each feature contributes", ["Feature", "Contribution as a bar", "Contribution"]));
+    said = await found.json();
+    said = found.ok ? said : said.detail;
   } catch (error) {
-    answer.replaceChildren(h("p", {}, error instanceof SyntaxError ? "The features are not JSON." : "The service does not answer."));
+    said = error instanceof SyntaxError ? "The features are not JSON." : "The service does not answer.";
   }
+  if (question !== state.question) return; // something else was asked for meanwhile
+  if (typeof said === "string") return answer(said);
+  const more = said.probability === undefined ? "" : `, probability ${percent(said.probability)}`;
+  const against = said.runner_up === undefined ? "" : `, ahead of ${said.runner_up}`;
+  const rows = said.contributions.slice(0, MOST_BARS).map((one) => ({
+    name: one.name === "bias" ? "bias" : `${one.name} = ${number(one.value)}`, value: one.product, text: number(one.product),
+  }));
+  answer(["Predicted ", h("strong", {}, String(said.label)),
+    ` with score ${number(said.score)}${more}${against}; version ${said.version}, ${some(said.unknown_features, "unknown feature")}.`],
+  h("p", { class: "note" }, sum(said, MOST_BARS)),
+  bars(rows, "What each feature contributes", ["Feature", "Contribution as a bar", "Contribution"]));
 }

@@ -184,7 +184,7 @@ function plane(now) {
   if (state.trail.at(-1) !== key) state.trail = [...state.trail, key].slice(-TRAIL);
   const range = (i) => {
     const values = of.events.map((event) => event[i]), low = Math.min(...values, Infinity), high = Math.max(...values, -Infinity);
-    const room = 0.08 * (high - low) || 1;
+    const room = 0.08 * (high - low) || Math.max(1, 0.08 * Math.abs(high)); // more than its last digit
     return values.length ? [low - room, high + room] : [-3, 3];
   };
   const x = range(0), y = range(1), at = scales(svg.clientWidth || 600, svg.clientHeight || 320, 14, x, y);
@@ -216,7 +216,13 @@ function remember(points, model) {
 function draw() {
   const now = state.now;
   if (!now?.model) return;
-  for (const one of [tiles, mistakes, accuracy, stream, weights, plane, confusion, rejected, version, form]) one(now);
+  for (const one of [tiles, mistakes, accuracy, stream, weights, plane, confusion, rejected, version, form]) {
+    try {
+      one(now);
+    } catch (error) { // the others are drawn all the same
+      reportError(error);
+    }
+  }
 }
 
 const old = () => (state.since ? ` What is shown is ${duration((Date.now() - state.since) / SECOND)} old.` : "");
@@ -274,7 +280,7 @@ async function poll() {
       state.model = null;
     } else say(`The service answers with an error (${found.status}). Trying again.`);
   } catch (error) {
-    if (!(error instanceof TypeError) && error.name !== "TimeoutError") console.error(error);
+    if (!(error instanceof TypeError) && error.name !== "TimeoutError") reportError(error);
     say(`The service does not answer. Trying again.${old()}`);
     $("state").textContent = "";
   }
