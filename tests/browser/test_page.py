@@ -116,7 +116,8 @@ async def test_it_shows_what_the_service_says_to_all_and_asks_it(
     await _predicts_by_keyboard_alone(page, service)
     await _fills_in_the_newest_event(page)
     await _leaves_nothing_of_another_model(page, topic)
-    await _draws_a_plane_of_one_huge_number(page, service)
+    await _keeps_what_was_typed_before_an_event_came(page, service)
+    await _draws_a_plane_of_huge_numbers(page, service)
     await _is_read_by_all(page, topic)
     await _says_that_there_is_no_such_model(page, topic)
     await asyncio.to_thread(_is_followed, replica, service)
@@ -285,16 +286,12 @@ async def _predicts_by_keyboard_alone(page: Page, service: Running) -> None:
 
 
 @asynccontextmanager
-async def _held(page: Page, url: str) -> AsyncIterator[asyncio.Future[Route]]:
-    """The first request to it, which the service has not got yet; others go on."""
-    first = asyncio.get_running_loop().create_future()
-
-    async def hold(route: Route) -> None:
-        await route.continue_() if first.done() else first.set_result(route)
-
-    await page.route(url, hold)
-    yield first
-    await page.unroute(url, hold)
+async def _held(page: Page, url: str) -> AsyncIterator[asyncio.Queue[Route]]:
+    """Requests to it, which the service gets when they are let go on."""
+    held = asyncio.Queue[Route]()
+    await page.route(url, held.put)
+    yield held
+    await page.unroute(url, held.put)
 
 
 async def _goes_on(page: Page, route: Route) -> None:
@@ -312,10 +309,11 @@ async def _fills_in_the_newest_event(page: Page) -> None:
     await another.click()
     await expect(page.locator("#answer")).to_have_text("The service does not answer.")
     assert await age.input_value() == "5"
-    async with _held(page, "**/page/event*") as first:
+    async with _held(page, "**/page/event*") as held:
         await another.click()
-        late = await first
+        late = await held.get()
         await another.click()
+        await _goes_on(page, await held.get())
         await expect(age).not_to_have_value("5")
         await age.fill("77")
         await _goes_on(page, late)
@@ -324,26 +322,48 @@ async def _fills_in_the_newest_event(page: Page) -> None:
 
 async def _leaves_nothing_of_another_model(page: Page, topic: str) -> None:
     """Neither an answer that comes late nor fields that are to be filled in yet."""
+    fields, models = page.locator("#fields"), page.get_by_label("Model")
     async with _held(page, "**/predict*") as asked, _held(page, "**/page/event*") as wanted:
         await page.get_by_role("button", name="Predict").click()
-        late = await asked
-        await page.get_by_label("Model").select_option(f"{topic}-plane")
+        late = await asked.get()
+        await models.select_option(f"{topic}-plane")
         await expect(page.locator("#ask-note")).to_have_text("Asking for an event…")
-        await expect(page.locator("#fields")).to_be_empty()
         await expect(page.get_by_role("button", name="Predict")).to_be_disabled()
         await _goes_on(page, late)
-        await _goes_on(page, await wanted)
-    await expect(page.locator("#fields label")).to_have_text(["0", "1"])
-    await expect(page.locator("#answer")).to_be_empty()
-    await page.get_by_label("Model").select_option(topic)
-    await expect(page.locator("#fields label").first).to_have_text("age")
+        plane = await wanted.get()
+        await models.select_option(topic)
+        own = await wanted.get()
+        await _goes_on(page, plane)
+        assert await fields.inner_text() == await page.locator("#answer").inner_text() == ""
+        await _goes_on(page, own)
+    await expect(fields.locator("label").first).to_have_text("age")
 
 
-async def _draws_a_plane_of_one_huge_number(page: Page, service: Running) -> None:
-    """Beyond it no float is one more; what else there is is drawn as well."""
+async def _keeps_what_was_typed_before_an_event_came(page: Page, service: Running) -> None:
+    """What nobody changed gives way to it."""
+    name, whole = f"{service.topic}-plane", page.get_by_label("Features as JSON")
+    now: Any = service.http.get("/page/now", params={"model": name}).raise_for_status().json()
+    for text in ("[3, 4]", None):
+        await page.route("**/page/now*", lambda route: route.fulfill(json=now | {"read": False}))
+        await page.get_by_label("Model").select_option(name)
+        await expect(whole).to_have_value("[\n 0,\n 0\n]")
+        if text:
+            await whole.fill(text)
+        await page.unroute("**/page/now*")
+        await expect(page.locator("#another")).to_be_enabled()
+        if text:
+            assert await whole.input_value() == text
+        else:
+            await expect(page.locator("#fields label")).to_have_text(["0", "1"])
+        await page.get_by_label("Model").select_option(service.topic)
+        await expect(page.locator("#fields label").first).to_have_text("age")
+
+
+async def _draws_a_plane_of_huge_numbers(page: Page, service: Running) -> None:
+    """Of which no float is one more; what else there is is drawn as well."""
     name = f"{service.topic}-plane"
     now: Any = service.http.get("/page/now", params={"model": name}).raise_for_status().json()
-    now["plane"]["events"] = [[10.0**30, 1.0, 1], [10.0**30, 2.0, 0]]
+    now["plane"]["events"] = [[1e30, 2.0**60, 1], [1e30, 2.0**60 + 256.0, 0]]
     now["labels"] = ["no", "yes"]
     await page.route("**/page/now*", lambda route: route.fulfill(json=now))
     await page.get_by_label("Model").select_option(name)
