@@ -66,7 +66,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, for
 
 def as_json(label: Label) -> str:
     """A label as JSON."""
-    return json.dumps(label)
+    return json.dumps(label, ensure_ascii=False)
 
 
 def as_text(label: Label) -> str:

@@ -37,6 +37,15 @@ def short(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)[:_LONGEST]
 
 
+def on_a_line(name: str) -> str:
+    """A name from data on one line: as JSON where it holds what would break it, or what a terminal would obey.
+
+    >>> on_a_line("größe"), on_a_line("a\\nb")
+    ('größe', '"a\\\\nb"')
+    """
+    return name if name.isprintable() else json.dumps(name)
+
+
 def either(messages: Iterable[str]) -> str:
     """What several types say of one value, as one: each says what it expected.
 

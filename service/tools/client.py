@@ -20,7 +20,7 @@ from service.credentials.certificate import trusting
 from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError, Rejected
 from service.learning.identity import Identity, Places
 from service.settings.load import Settings
-from service.settings.words import perhaps
+from service.settings.words import on_a_line, perhaps
 
 BATCH = 1000
 """Lines of a request."""
@@ -156,7 +156,7 @@ def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool
         typer.echo(f"\tahead of {prediction['runner_up']}:")
     for c in prediction["contributions"] if explain else ():
         met = f" (scaled {c['scaled']:zg})" if c.get("scaled", c["value"]) != c["value"] else ""
-        typer.echo(f"\t{c['product']:+zg}\t{c['name']}\t{c['value']:zg}{met} x {c['weight']:zg}")
+        typer.echo(f"\t{c['product']:+zg}\t{on_a_line(c['name'])}\t{c['value']:zg}{met} x {c['weight']:zg}")
 
 
 def _instance(value: Any) -> Any:

@@ -25,6 +25,7 @@ from service.learning.passes import Bounded, Data, Pass
 from service.learning.separable import Evidence, separate
 from service.settings.load import Settings, model_settings
 from service.settings.model import ModelSettings
+from service.settings.words import on_a_line
 from service.streaming.cluster import Cluster
 from service.streaming.records import value_of
 from service.tools import files
@@ -103,7 +104,7 @@ def _stop(message: str) -> None:
 
 
 async def _read_topic(cluster: Cluster, topic: str) -> list[tuple[str, bytes | None]]:
-    missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
+    missing = DataError(f"topic {topic} does not exist at {cluster.bootstrap}")
     found = [(p, r) async for p, records in cluster.read_whole(topic, missing) for r in records]
     return [(f"{p}-{r.offset}", value_of(r)) for p, r in found]
 
@@ -135,6 +136,7 @@ def fit(source: Source, own: ModelSettings, wanted: Wanted, output: str | None, 
     fitted = weights.as_json(identity, data.columns.names, w, counts, {})
     if output is not None:
         files.write(output, msgspec.json.encode(fitted) + b"\n")
+        typer.echo(f"weights written to {output}", err=True)
     places = [source.places[i] for i in data.batch.records]
     if as_json:
         typer.echo(json.dumps(_json(result, data, places, labels, fitted), ensure_ascii=False))
@@ -258,7 +260,7 @@ def _print(
 def _largest(w: Vector, data: Data, count: int) -> str:
     """The bias and the largest of the other weights."""
     largest = np.argsort(-np.abs(w[1:]), kind="stable")[:count] + 1
-    parts = [f"bias {w[0]:g}", *(f"{data.columns.name_of(int(c))} {w[c]:g}" for c in sorted(largest))]
+    parts = [f"bias {w[0]:g}", *(f"{on_a_line(data.columns.name_of(int(c)))} {w[c]:g}" for c in sorted(largest))]
     more = f" and {len(w) - 1 - len(largest):,} smaller" if len(w) - 1 > len(largest) else ""
     return f"{', '.join(parts)}{more}"
 

@@ -23,6 +23,7 @@ from service.learning.learner import Learner
 from service.serving.models import Model
 from service.serving.report import Accuracy, Comparison, Description, Share, Version
 from service.settings.load import Settings
+from service.settings.words import on_a_line
 from service.snapshots import codec
 from service.streaming.cluster import Cluster, bounds
 from service.tools.stored import newest
@@ -358,8 +359,8 @@ def _labels(about: Inspection) -> Table:
 
 
 def _text(name: str) -> Text:
-    """A name in one line. It is data: it may hold what a terminal would obey."""
-    return Text(name if name.isprintable() else json.dumps(name), no_wrap=True, overflow="ellipsis")
+    """A name in one line."""
+    return Text(on_a_line(name), no_wrap=True, overflow="ellipsis")
 
 
 def _table(*names: str) -> Table:

@@ -250,7 +250,8 @@ def _whole(value: Any) -> Label:
 def _unfit(called: str, member: Member) -> str:
     pointer = plain(called)
     if member.kind not in ("boolean", "number", "string"):
-        return f"{pointer} is {_article(member.kind)}: a label is a boolean, a number or a string"
+        mixed = ", not always the same" if " or " in member.kind else ""
+        return f"{pointer} is {_article(member.kind)}{mixed}: a label is a boolean, a number or a string"
     if member.distinct < 2:
         return f"{pointer} is always {shown(member.example)}: a label has two values"
     values = ", ".join(shown(value) for _, value in [*member.counts][:4])

@@ -139,7 +139,8 @@ async def _send(
         typer.echo(f"interrupted: {number(done)} sent to {topic}; --skip {skip + done} goes on", err=True)
         raise
     if batches.error is not None:
-        raise DataError(f"{batches.error} ({number(sent)} before it sent)") from None
+        goes_on = f"; --skip {skip + sent} goes on" if sent else ""
+        raise DataError(f"{batches.error} ({number(sent)} before it sent{goes_on})") from None
     return sent
 
 

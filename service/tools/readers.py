@@ -100,7 +100,10 @@ class Csv:
         with io.TextIOWrapper(plain, "utf-8", newline="") as text:
             reader, begin = csv.reader(text, strict=True), 1
             try:
-                self._header = self._checked([name.strip() for name in next(reader, [])])
+                names = next(reader, None)
+                if names is None:
+                    return
+                self._header = self._checked([name.strip() for name in names])
                 begin = reader.line_num + 1
                 for row in reader:
                     if row:
@@ -121,7 +124,7 @@ class Csv:
         for name in (self.label, self._key):
             if name is not None and name not in header:
                 hint = self._hint if name == self.label else ""
-                raise BadLine(f"there is no column '{name}'; the columns are {', '.join(header) or 'none'}{hint}")
+                raise BadLine(f"there is no column '{name}'; the columns are {', '.join(header)}{hint}")
         features = len(set(header) - {self.label, self._key})
         if self._identity.features == "positional" and features != self._identity.dimension:
             raise BadLine(f"{features} feature columns, the model's dimension is {self._identity.dimension}")
@@ -228,8 +231,9 @@ class Svmlight:
 class VowpalWabbit:
     """`label [importance] ['tag]|namespace feature[:value] …`, as Vowpal Wabbit reads it.
 
-    A namespace is an object of its features, which are 1 where they have no value; its own value multiplies theirs. A
-    feature that comes twice counts with its sum, as there. The importance is the event's weight, the tag its id.
+    A namespace is an object of its features; its own value multiplies theirs. A feature without a value is `true`: it
+    counts as 1, and scaling leaves it as it is. One that comes twice counts with its sum, as there. The importance is
+    the event's weight, the tag its id.
     """
 
     def __init__(self, identity: Identity, key: str | None) -> None:
@@ -285,7 +289,9 @@ class VowpalWabbit:
                     raise BadLine(f"expected NAME or NAME:VALUE, got '{word[:40]}'")
                 if isinstance(inner.get(name), dict):
                     raise BadLine(f"'{name[:40]}' is a namespace and a feature")
-                inner[name] = inner.get(name, 0.0) + factor * (_number(f"feature '{name}'", text) if colon else 1.0)
+                value = factor * (_number(f"feature '{name}'", text) if colon else 1.0)
+                plain = not colon and factor == 1.0 and name not in inner
+                inner[name] = True if plain else inner.get(name, 0.0) + value
         return found
 
     def key(self, row: str) -> bytes:

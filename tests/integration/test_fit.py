@@ -37,6 +37,13 @@ def fitted(folder: Path, *arguments: str) -> Any:
     return json.loads(fit(folder, *arguments, "--json").stdout)
 
 
+def test_a_name_stays_on_its_line_and_a_file_that_is_written_is_named(folder: Path) -> None:
+    (folder / "lines.csv").write_text('"a\nb",y\n"c\x1b[31m\nd",1\n')
+    done = fit(folder, "lines.csv", "--label", "y", "-o", "w.json")
+    assert r'weights  bias 1, "a\nb=c\u001b[31m\nd" 1' in done.stdout
+    assert "weights written to w.json\n" in done.stderr
+
+
 def trace(done: Any) -> list[list[float]]:
     lines = [line for line in done.stdout.splitlines() if line.startswith("pass ")]
     return [[float(v) for v in line[line.index("[") + 1 : -1].split()] for line in lines]

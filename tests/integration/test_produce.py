@@ -70,7 +70,7 @@ CSV_SETTINGS = '[model]\nfeatures = "positional"\ndimension = 2\n'
             "a,b,y\n1,2,1\n1,two,0\n",
             '[model]\ntext = "reject"\n',
             "y",
-            "line 3: column 'b': expected a number, got 'two' (1 event before it sent)",
+            "line 3: column 'b': expected a number, got 'two' (1 event before it sent; --skip 1 goes on)",
         ),
         ("a,b,y\n1,inf,1\n", "", "y", "line 2: column 'b': expected a finite number"),
         ("a,b,y\n1,2\n", "", "y", "line 2: 2 cells, the header has 3"),
@@ -78,7 +78,6 @@ CSV_SETTINGS = '[model]\nfeatures = "positional"\ndimension = 2\n'
         ("a,b,y\n1,2,1\n", "", "z", "line 1: there is no column 'z'; the columns are a, b, y"),
         ("a,a,y\n1,2,1\n", "", "y", "line 1: two columns have the same name"),
         ("a,b,y\n1,two,1\n", CSV_SETTINGS, "y", "line 2: column 'b': expected a number, got 'two'"),
-        ("", "", "y", "line 1: there is no column 'y'; the columns are none"),
         ("a,b,c,y\n1,2,3,1\n", CSV_SETTINGS, "y", "3 feature columns, the model's dimension is 2"),
         ("a,b,y\n1,,1\n", CSV_SETTINGS, "y", "line 2: column 'b': expected a number, got ''"),
     ],
@@ -100,15 +99,15 @@ def test_what_cannot_be_read_is_one_line(kafka: Server, topic: str, tmp_path: Pa
     asyncio.run(create_topic(kafka, topic))
     packed = bytearray(gzip.compress(b"\n".join(event({"a": i}, 1) for i in range(100))))
     packed[10] ^= 0xFF
-    for name, data, why in (
-        ("bad.gz", bytes(packed), "Error -3"),
-        ("short.gz", gzip.compress(b"x" * 100)[:-10], "Compressed file ended"),
-        ("latin.csv", "a,label\né,1\n".encode("latin-1"), "not UTF-8"),
+    for name, data, after, why in (
+        ("bad.gz", bytes(packed), ", after line 0", "Error -3"),
+        ("short.gz", gzip.compress(b"x" * 100)[:-10], ", after line 0", "Compressed file ended"),
+        ("latin.csv", "a,label\né,1\n".encode("latin-1"), "", "not UTF-8"),
     ):
         (tmp_path / name).write_bytes(data)
         done = perceptron("produce", name, "-t", topic, "-b", kafka.address, cwd=tmp_path)
         assert done.returncode == 1
-        assert f"{name}, after line 0: {why}" in one_line(done.stderr)
+        assert f"{name}{after}: {why}" in one_line(done.stderr)
 
 
 def test_ctrl_c_ends_produce_although_its_input_stays_open(kafka: Server, topic: str, tmp_path: Path) -> None:
@@ -297,12 +296,13 @@ def test_a_kafka_that_hangs_is_given_up(own_kafka: Server, topic: str, tmp_path:
 
 def test_a_file_without_an_event_is_said_to_have_none(kafka: Server, topic: str, tmp_path: Path) -> None:
     asyncio.run(create_topic(kafka, topic))
-    (tmp_path / "e.jsonl").write_text("\n\n")
-    command = ["produce", "e.jsonl", "-t", topic, "-b", kafka.address]
-    done = perceptron(*command, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "e.jsonl has no events: nothing was sent\n")
-    done = perceptron(*command, "--dry-run", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "e.jsonl has no events: nothing was sent\n")
+    for name, text in (("e.jsonl", "\n\n"), ("e.csv", "")):
+        (tmp_path / name).write_text(text)
+        command = ["produce", name, "-t", topic, "-b", kafka.address]
+        done = perceptron(*command, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, f"{name} has no events: nothing was sent\n")
+        done = perceptron(*command, "--dry-run", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, f"{name} has no events: nothing was sent\n")
 
 
 def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
         ),
         (["x.csv", "--format", "svmlight", "--label", "y"], 2, "--label names a column of CSV; the format is svmlight"),
         (["x.svm", "--dry-run", "--no-check"], 2, "--dry-run checks the events: it does not go with --no-check"),
-        (["x.svm"], 1, "x.svm, line 2: index 1: expected a number, got 'y' (1 event before it sent)"),
+        (["x.svm"], 1, "x.svm, line 2: index 1: expected a number, got 'y' (1 event before it sent; --skip 1 goes on)"),
         (["x.svm", "--count", "1"], 0, "1 event sent to TOPIC"),
         (["none.svm"], 2, "none.svm: No such file or directory"),
         (["."], 2, ".: Is a directory"),

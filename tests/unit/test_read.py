@@ -24,6 +24,7 @@ THREE = Identity(features="positional", dimension=3)
 STRICT = Identity(text="reject")
 CSV = {"name": "csv", "label": "y"}
 SVM = {"name": "svmlight"}
+OTHERS = "must be one of -1, 0, false, 1, true; for others set the model's `labels`, which `perceptron suggest` finds"
 
 
 def read(path: Path, identity: Identity, *, check: bool = True, **how: Any) -> tuple[list[Line], list[str]]:
@@ -80,7 +81,7 @@ def test_what_scikit_learn_dumps_is_read_as_scikit_learn_loads_it(
 @pytest.mark.parametrize(
     ("text", "identity", "how", "said"),
     [
-        ("1 1:2\n2 1:2\n", NAMED, SVM, "line 2: unknown-label: 'label' must be one of -1, 0, false, 1, true"),
+        ("1 1:2\n2 1:2\n", NAMED, SVM, f"line 2: unknown-label: 'label' {OTHERS}"),
         ("1:2 3:4\n", NAMED, SVM, "line 1: expected a label before '1:2'"),
         ("# none\n\n1 a:2\n", NAMED, SVM, "line 3: expected INDEX:VALUE, got 'a:2'"),
         ("1 -1:2\n", NAMED, SVM, "line 1: expected INDEX:VALUE, got '-1:2'"),
@@ -101,7 +102,7 @@ def test_what_scikit_learn_dumps_is_read_as_scikit_learn_loads_it(
             "line 1: index 0: expected 1 to 3, the model's dimension is 3; with --zero-based it begins at 0",
         ),
         ("1 3:1\n", THREE, {**SVM, "zero_based": True}, "line 1: index 3: expected 0 to 2, the model's dimension is 3"),
-        ("\xff 1:1\n", NAMED, SVM, "line 1: unknown-label: 'label' must be one of -1, 0, false, 1, true"),
+        ("\xff 1:1\n", NAMED, SVM, f"line 1: unknown-label: 'label' {OTHERS}"),
         ("1 1:2\n", NAMED, {**SVM, "key": "qid"}, "line 1: --key qid: the line has no 'qid:'"),
         ("1 1:2\n", NAMED, {}, "line 1: trailing-bytes: more bytes follow the event at byte 2; "
          "the lines are read as JSON, see --format for others"),
@@ -111,7 +112,7 @@ def test_what_scikit_learn_dumps_is_read_as_scikit_learn_loads_it(
         ('{"loan":{"id":1},"features":{"of":{"id":1}},"label":1}\n', NAMED, {"key": "loan.id"},
          "line 1: --key loan.id: the event has no member and no feature of this name (a member of an object in it "
          "cannot be the key)"),
-        ("a,y\n1,2\n", NAMED, CSV, "line 2: unknown-label: column 'y' must be one of -1, 0, false, 1, true"),
+        ("a,y\n1,2\n", NAMED, CSV, f"line 2: unknown-label: column 'y' {OTHERS}"),
         ("a,y\n1, must \n", Identity(labels=("no", "yes"), event=Places(label="/y must")), CSV,
          'line 2: unknown-label: column \'y\' must be one of "no", "yes"'),
         ("-1 1:2\n", Identity(labels=(False, True)), SVM,
@@ -393,6 +394,14 @@ def test_vowpal_wabbits_text_is_read_or_named(tmp_path: Path, line: str, expecte
     path.write_text(line + "\n")
     lines, bad = read(path, NAMED)
     assert (events(lines) or bad[0]) == (f"line 1: {expected}" if isinstance(expected, str) else [expected])
+
+
+def test_a_feature_of_vowpal_wabbits_text_without_a_value_is_true(tmp_path: Path) -> None:
+    """So scaling leaves it as it is, as it would not the number 1, which is always the same."""
+    path = tmp_path / "x.vw"
+    path.write_text("1 |u a b:1 c c |v:2 d\n")
+    ((value, *_),) = read(path, NAMED)[0]
+    assert value == b'{"features":{"u":{"a":true,"b":1.0,"c":2.0},"v":{"d":2.0}},"label":1}'
 
 
 def test_a_key_of_vowpal_wabbits_text(tmp_path: Path) -> None:

@@ -286,6 +286,8 @@ WRONG: list[tuple[list[Any], str | None, type[Exception], str]] = [
     ([{"a": i, "price": i * 1.5} for i in range(40)], "price", DataError,
      "/price has 40 values (0, 1.5, 3, 4.5, …) in 40 records: those of a label come back; a number to be predicted is"),
     (clicks(9), "/user", DataError, "/user is an object: a label is a boolean, a number or a string"),
+    ([{"a": i, "y": i % 2 if i % 3 else "1"} for i in range(9)], "y", DataError,
+     "/y is a number or string, not always the same: a label is a boolean, a number or a string"),
     (clicks(9), "/user/~2", ConfigurationError, "--label: '/user/~2' is no JSON Pointer, such as /clicked"),
     (clicks(9), "nope", ConfigurationError, "--label: 'nope' is no JSON Pointer, such as"),
 ]  # fmt: skip
