@@ -104,7 +104,7 @@ def _stop(message: str) -> None:
 
 
 async def _read_topic(cluster: Cluster, topic: str) -> list[tuple[str, bytes | None]]:
-    missing = DataError(f"topic {topic} does not exist at {cluster.bootstrap}")
+    missing = ConfigurationError(f"topic {topic} does not exist at {cluster.bootstrap}")
     found = [(p, r) async for p, records in cluster.read_whole(topic, missing) for r in records]
     return [(f"{p}-{r.offset}", value_of(r)) for p, r in found]
 

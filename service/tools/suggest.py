@@ -56,7 +56,7 @@ def suggest(
     if file is not None:  # it is another topic's than the settings may name
         sample, name = of_file(file, form, count), topic or _name_for(file)
     elif topic := settings.topics[0] if len(settings.topics) == 1 and not settings.patterns else None:
-        missing = DataError(f"topic {topic} does not exist at {settings.kafka.bootstrap_servers}")
+        missing = ConfigurationError(f"topic {topic} does not exist at {settings.kafka.bootstrap_servers}")
         sample, name = asyncio.run(of_topic(settings.kafka.cluster, topic, missing, count)), topic
     else:
         raise ConfigurationError("suggest: name a FILE, or a topic with --topic TOPIC")

@@ -302,7 +302,7 @@ def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> Non
         (("clicks.jsonl", "--count", "0"), 2, "--count"),
         (("clicks.jsonl", "-o", "clicks.jsonl"), 2, "clicks.jsonl is there already: say --yes to write over it"),
         (("clicks.jsonl", "-o", "gone/x.toml"), 2, "gone/x.toml: there is no such folder"),
-        (("-t", topic, "-b", kafka.address), 1, f"topic {topic} does not exist at {kafka.address}"),
+        (("-t", topic, "-b", kafka.address), 2, f"topic {topic} does not exist at {kafka.address}"),
         (("-t", topic, "-b", NOWHERE), 3, "Connection refused"),
     ):
         done = suggest(folder, *arguments, code=code)
