@@ -4,8 +4,8 @@ import { $, bars, cut, h } from "./chart.js";
 import { number, percent, some, sum } from "./words.js";
 
 const MOST_BARS = 30;
-/* Of which model the form is; whether an event's features fill it, or only a guess; and where each field's value stands. */
-const state = { model: null, filled: false, known: false, features: {}, fields: null, typed: "", waiting: false, turn: 0, question: null };
+/* Of which model the form is, whether it is filled, and since an event was asked for; and where each field's value stands. */
+const state = { model: null, filled: false, asked: false, features: {}, fields: null, typed: "", waiting: false, turn: 0, question: null };
 
 const within = (value, path) => path.reduce((at, name) => at[name], value);
 const typed = () => JSON.stringify([...$("fields").querySelectorAll("input, select, textarea")].map((field) => field.value));
@@ -22,7 +22,7 @@ function field(value) {
 export async function form(now, anew = false) {
   $("another").disabled = !now.read; // the note above it says why
   if (now.asked !== state.model) empty(now.asked);
-  else if (!anew && (state.waiting || state.known || (state.filled && (!now.read || typed() !== state.typed)))) return;
+  else if (!anew && (state.waiting || state.asked || (state.filled && (!now.read || typed() !== state.typed)))) return;
   if (!now.read) return fill(guess(now), null, false);
   const turn = ++state.turn, before = typed();
   state.waiting = true;
@@ -30,13 +30,15 @@ export async function form(now, anew = false) {
   if (turn !== state.turn) return; // another was asked for meanwhile
   state.waiting = false;
   if (typed() !== before) return;
-  if (event) fill(event.features ?? guess(now), event.fields, event.features !== null);
-  else if (anew) answer("The service does not answer.");
+  if (event) {
+    fill(event.features ?? guess(now), event.fields, event.features !== null);
+    state.asked = true;
+  } else if (anew) answer("The service does not answer.");
 }
 
 /* Of another model nothing is left that could be sent to this one. */
 function empty(model) {
-  Object.assign(state, { model, filled: false, known: false, waiting: false, turn: state.turn + 1 });
+  Object.assign(state, { model, filled: false, asked: false, waiting: false, turn: state.turn + 1 });
   $("ask-note").textContent = "Asking for an event…";
   $("fields").replaceChildren();
   $("predict").disabled = true;
@@ -61,7 +63,7 @@ function fill(features, paths, known) {
     $("fields").replaceChildren(h("label", { class: "all" }, "Features as JSON", text));
   } else $("fields").replaceChildren(...fields.map((one) => h("label", {}, ...cut(one.path.join(".")), one.field)));
   $("predict").disabled = false;
-  Object.assign(state, { features, fields, known, filled: true, typed: typed() });
+  Object.assign(state, { features, fields, filled: true, typed: typed() });
   answer();
 }
 
@@ -119,7 +121,7 @@ export async function predict(submitted) {
   const more = said.probability === undefined ? "" : `, probability ${percent(said.probability)}`;
   const against = said.runner_up === undefined ? "" : `, ahead of ${said.runner_up}`;
   const rows = said.contributions.slice(0, MOST_BARS).map((one) => ({
-    name: one.name === "bias" ? "bias" : `${one.name} = ${number(one.value)}`, value: one.product, text: number(one.product),
+    name: one.name === "bias" ? "bias" : `${one.name || "(no name)"} = ${number(one.value)}`, value: one.product, text: number(one.product),
   }));
   answer(["Predicted ", h("strong", {}, String(said.label)),
     ` with score ${number(said.score)}${more}${against}; version ${said.version}, ${some(said.unknown_features, "unknown feature")}.`],
