@@ -127,10 +127,7 @@ class Classifier:
     @property
     def average(self) -> NDArray[np.float64] | None:
         """The average of the weights after each event so far that the identity keeps, if any: see `average`."""
-        if not self.identity.average:
-            return None
-        away = self._late[: len(self.columns)] * self._part
-        return np.subtract(self.weights, away, out=away)  # in place: of a million columns memory is what takes the time
+        return self._average_at(slice(len(self.columns))) if self.identity.average else None
 
     @property
     def averaged(self) -> bool:
@@ -146,11 +143,13 @@ class Classifier:
     def served_at(self, columns: NDArray[np.intp] | slice, label: int | None = None) -> NDArray[np.float64]:
         """The weights that answer, of these columns, of classes perhaps of this label alone; a slice may be a view."""
         at: Any = columns if label is None else (columns, label)
+        w: NDArray[np.float64] = self._average_at(at) if self.averaged else self._w[at]
+        return w
+
+    def _average_at(self, at: Any) -> NDArray[np.float64]:
+        away: NDArray[np.float64] = self._late[at] * self._part
         w: NDArray[np.float64] = self._w[at]
-        if not self.averaged:
-            return w
-        taken: NDArray[np.float64] = self._late[at] * self._part
-        return np.subtract(w, taken, out=taken)  # of a million columns: room for one array is made, not for two
+        return np.subtract(w, away, out=away)  # in place: of a million columns memory is what takes the time
 
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:

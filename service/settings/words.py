@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a value, in our words: what was expected, and what there is."""
+"""What pydantic finds wrong with a value, in our words: what was expected, and what there is. And names from data."""
 
 import json
 import re

@@ -61,7 +61,7 @@ class Events:
     ) -> None:
         """`written` makes of an event's JSON what is to be sent; see `writer`."""
         self._form, self._keyed, self._written = form, keyed, written
-        self._label, self._set = shown(identity.event.label), identity.labels is not None
+        self._label, self._usual_labels = shown(identity.event.label), identity.labels is None
         self._decoder = Decoder(identity, columns_for(identity)) if check else None
         if file == "-":
             # Not sys.stdin: the interpreter cannot end in order while a thread waits in that.
@@ -113,7 +113,7 @@ class Events:
         if self._decoder and (rejects := self._decoder.decode([value])[1]):
             hint = "" if value.startswith(b"{") else "; the lines are read as JSON, see --format for others"
             _, reason, detail = rejects[0]
-            if reason == "unknown-label" and not self._set:
+            if reason == "unknown-label" and self._usual_labels:
                 hint += "; for others set the model's `labels`, which `perceptron suggest` finds"
             if reason == "unknown-label" and isinstance(self._form, Csv):  # its user knows it by its column
                 detail = f"column '{self._form.label}'{detail.removeprefix(self._label)}"
