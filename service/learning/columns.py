@@ -271,8 +271,10 @@ class Hashed(_Numbered):
 
     def explain(self, features: Mapping[str, float]) -> list[tuple[str, int, float, int]]:
         count = self._count
-        hashed = [(name, value, mmh3.hash(name)) for name, value in features.items()]
-        return [(name, 1 + abs(h) % count, value, 1 if h >= 0 else -1) for name, value, h in hashed]
+        return [
+            (name, 1 + abs(h := mmh3.hash(name)) % count, value, 1 if h >= 0 else -1)
+            for name, value in features.items()
+        ]
 
     def column_of(self, name: str) -> int | None:
         """The column that a feature name hashes to."""

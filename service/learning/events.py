@@ -276,7 +276,8 @@ class Decoder:
         if self._numbers is None or not self._plain or raw.__class__ is not bytes:
             return self._look(raw)
         colons = raw.count(b":")
-        if colons > self._identity.max_features + len(MEMBERS):  # perhaps of far too many features
+        most = self._identity.max_features + len(MEMBERS)
+        if colons > most and raw.count(b",") >= most:  # perhaps of far too many features
             found = scan(raw, MEMBERS).members.get("features")
             if found is not None and found.items > self._identity.max_features:
                 return self._look(raw)

@@ -126,7 +126,7 @@ class Flattener:
         for own, one in members(value) or ():
             name, form = prefix + own, one.__class__
             # Whatever becomes of it, so that no long name is made longer, again and again.
-            if len(name) * 4 > limit and not name_fits(name, self.identity):
+            if (len(name) > limit or not name.isascii()) and not name_fits(name, self.identity):
                 raise _too_long(self.identity, name, pointer)
             if seen is not None:
                 if own in seen:
@@ -148,7 +148,7 @@ class Flattener:
                 if text == "reject":
                     raise _no_number(one, name, pointer, own)
                 name, feature = f"{name}={one}", 1
-                if len(name) * 4 > limit and not name_fits(name, self.identity):
+                if (len(name) > limit or not name.isascii()) and not name_fits(name, self.identity):
                     raise _too_long(self.identity, prefix + own, pointer)
             elif one is None:
                 continue

@@ -109,9 +109,8 @@ def _plain(name: str) -> bool:
 def _count(value: Any) -> int:
     """The members of objects and the values of lists in a value, at any depth."""
     inner = members(value)
-    if inner is not None:
-        return sum(1 + _count(v) for _, v in inner)
-    return sum(1 + _count(v) for v in value) if value.__class__ is list else 0
+    values = value if value.__class__ is list else [] if inner is None else [one for _, one in inner]
+    return len(values) + sum(_count(one) for one in values if isinstance(one, list | dict))
 
 
 def _too_many(most: int, pointer: str) -> Rejected:

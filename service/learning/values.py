@@ -20,8 +20,9 @@ from service.learning.scanner import MAX_DEPTH, WHITE, Member, distinct, look, s
 UNSURE: Any = object()
 """Not a value: what `quick` leaves to the careful way."""
 SMALL = 32 << 10
-MOST_PARTS = 10_000
-"""A text of more bytes and of more commas and brackets is not read by `quick`: each bracket would become an object."""
+MOST_PARTS = 11_000
+"""A text of more bytes and of more commas and brackets is not read by `quick`: each bracket would become an object.
+An event of 10,000 features, which is the limit unless a model has its own, has fewer."""
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
