@@ -54,7 +54,7 @@ def config(ctx: typer.Context, topics: Topics = None, json: AsJson = False) -> N
 
     show_config(settings, json)
     for line in settings.ignored:
-        typer.echo(f"perceptron: {line}", err=True)
+        typer.echo(f"warn  {line}", err=True)
 
 
 def check(

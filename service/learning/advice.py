@@ -41,6 +41,13 @@ def advice(learner: Learner) -> dict[str, str]:
             f"none of the {missed:,} events of label {positive} among the last {of:,} was predicted so: "
             f"try {_finds(serving)}"
         )
+    often, same = learner.scaler.lost(LEAST, events) if learner.scaler else (0, 0)
+    if 2 * same > often:
+        found["scale"] = (
+            'scale = "standard" makes a number that is always the same 0, as if it were absent: so it is with '
+            f"{same:,} of the {often:,} that are there in some events: send true in their place, or set "
+            f'scale = "none" {ANEW}'
+        )
     serve = learner.watch.options.serve
     if serve not in OWN_WEIGHTS and learner.answering is None:
         candidate = learner.candidates.get(serve)

@@ -24,6 +24,9 @@ from service.learning.events import Batch
 from service.learning.identity import SUMS, Identity
 from service.learning.kernel import Vector
 
+LOOKED_AT = 1000
+"""Columns that `Scaler.lost` looks at: a service asks it all the time."""
+
 
 def standard(x: float, n: float, mean: float, m2: float) -> float:
     """A number by its column's sums; 0 of a column that has none.
@@ -63,6 +66,14 @@ class Scaler:
     def used(self) -> int:
         """How many columns have had a number."""
         return int(np.count_nonzero(self._sums[:, 0]))
+
+    def lost(self, least: int, events: int) -> tuple[int, int]:
+        """Of the first columns that had a number so often, and not in all these events: how many, and how many of
+        these always had the same number, and not 0. Scaled that is 0, as if it had been absent.
+        """
+        n, mean, m2 = self._sums[:LOOKED_AT].T
+        some = (n >= least) & (n < events)
+        return int(some.sum()), int((some & (m2 == 0.0) & (mean != 0.0)).sum())
 
     def copy(self) -> "Scaler":
         """The sums as they are now."""

@@ -42,8 +42,8 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|dict|constrained).*\W.*|\[key\]")
 """What pydantic names in a place for one of several types."""
 _SETTING = re.compile(r"(candidates\.[\w-]+|[a-z_]+): ")
-_OF_KUBERNETES = re.compile("PERCEPTRON_(SERVICE_|PORT_[0-9])")
-"""Variables that it gives every pod beside a Service named perceptron; another has an address for its value."""
+_OF_KUBERNETES = re.compile("PERCEPTRON_(.*_)?(SERVICE_(HOST|PORT)|PORT_[0-9]).*|.*=(tcp|udp|sctp)://.*", re.DOTALL)
+"""Variables that it gives every pod beside a Service whose name begins so, each with its value."""
 
 
 def is_topic(name: str) -> bool:
@@ -170,9 +170,7 @@ class Settings(BaseSettings):
             if name not in used
         ]
         return unused + [
-            f"environment {name}: there is no such setting"
-            for name in _strange()
-            if not (_OF_KUBERNETES.match(name) or "://" in os.environ[name])
+            line for name, line in _strange().items() if not _OF_KUBERNETES.match(f"{name}={os.environ[name]}")
         ]
 
     @property
@@ -200,9 +198,9 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
     if chosen and not path.is_file():
         raise ConfigurationError(f"{chosen}: {'it is no file' if path.exists() else 'no such file'}")
 
-    for name in _strange():
+    for name, line in _strange().items():
         if "__" in name:  # only who means us writes that: it is refused as it is in the file
-            raise ConfigurationError(f"environment {name}: there is no such setting")
+            raise ConfigurationError(line)
     said = Origins(flags, os.environ, _read(path) if path.is_file() else {}, path)
 
     class FromAll(Settings):
@@ -246,17 +244,23 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: {error}".replace("\n", " ")) from None
 
 
-def _strange() -> list[str]:
-    """The variables that begin as ours and say nothing that can be set; those within a table say so when it is read."""
+def _strange() -> dict[str, str]:
+    """A line for each variable that begins as ours and says nothing that can be set.
+
+    Those within a table say so when it is read.
+    """
     fields = Settings.model_fields
-    tables = {name.upper() for name, field in fields.items() if isinstance(field.default, Section | dict)}
-    known = {"CONFIG", *(name.upper() for name in fields)}
-    parts = {name: name.upper().removeprefix("PERCEPTRON_").partition("__") for name in sorted(os.environ)}
-    return [
-        name
-        for name, (first, within, _) in parts.items()
-        if name.upper().startswith("PERCEPTRON_") and first not in (tables if within else known)
-    ]
+    known = {"CONFIG": None} | {name.upper(): field.default for name, field in fields.items()}
+    tables = {name: default for name, default in known.items() if isinstance(default, Section | dict)}
+    of_tables = {f"{name}__{part.upper()}" for name, table in tables.items() for part in dict(table)}
+    found = {}
+    for name in sorted(os.environ):
+        prefix, ours, own = name.upper().partition("PERCEPTRON_")
+        first, within, _ = own.partition("__")
+        if ours and not prefix and first not in (tables if within else known):
+            near = perhaps(own, {*known, *of_tables}).replace(": perhaps ", ": perhaps PERCEPTRON_")
+            found[name] = f"environment {name}: there is no such setting{near}"
+    return found
 
 
 def model_settings(settings: Settings, model: str | None, flags: dict[str, Any]) -> ModelSettings:

@@ -65,7 +65,7 @@ def _of_each_label(value: Any) -> Any:
     value = _json(value, "a number, or [negative, positive]")
     given = value if isinstance(value, (list, tuple)) else [value, value]
     if len(given) != 2 or not all(type(one) in {int, float} and 0 <= one <= MAX_VALUE for one in given):
-        raise ValueError(f"expected a number from 0 to {MAX_VALUE:g}, or [negative, positive], one for each label")
+        raise ValueError(f"expected a number from 0 to {MAX_VALUE:g}, or [negative, positive], got {short(value)}")
     return given
 
 

@@ -13,13 +13,16 @@ _EXPECTED = {
     "tuple": _LIST, "dict": _TABLE, "model": _TABLE, "greater": _NUMBER, "less": _NUMBER,
 }  # fmt: skip
 """By the first word of an error's type."""
-_NUMBERS, _WORDS = {"int", "float", "bool", "greater", "less"}, {"list", "tuple", "literal", "string"}
+_NUMBERS = {"int", "float", "bool", "greater", "less"}
+_WORDS = {"list", "tuple", "literal", "string", "dict", "model"}
 _LONGEST = 40
 
 
 def worded(error: Any, secretive: bool = False) -> str:
     """One of pydantic's errors. A value is shown where it is no secret: where some are, only one that is a number."""
     message, kind = error["msg"].removeprefix("Value error, "), error["type"].partition("_")[0]
+    if error["type"] == "string_too_short":  # none of ours is to be longer than that
+        return 'expected a text, got ""'
     if not message.startswith(_SHOULD_BE):
         return str(message)
     # As TOML and JSON write them.

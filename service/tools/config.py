@@ -1,5 +1,6 @@
 """`perceptron config`: what is set, and where it came from."""
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,13 +17,12 @@ def show_config(settings: Settings, as_json: bool) -> None:
         for at, value in _flat(settings)
     ]
     if as_json:
-        import json
-
         typer.echo(json.dumps({path: {"value": value, "origin": origin} for path, value, origin in rows}))
         return
     width = max(len(path) for path, _, _ in rows)
     for path, value, origin in rows:
-        typer.echo(f"{path:{width}}  {'-' if value is None else value!s:<36} {origin}")
+        text = "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        typer.echo(f"{path:{width}}  {text:<36} {origin}")
 
 
 def _flat(settings: Settings) -> Iterator[tuple[Sequence[str], Any]]:

@@ -81,7 +81,7 @@ def _labels(a: Answering) -> list[Label]:
     return list(a.learner.identity.labels or (-1, 1))
 
 
-def _fitted(name: str, a: Answering) -> Any:
+def _fitted(a: Answering) -> Any:
     """A scikit-learn Perceptron with this state; `partial_fit` goes on by the same rule where nothing is scaled.
 
     Of three classes and more it does not: scikit-learn's learns each against the rest.
@@ -89,10 +89,8 @@ def _fitted(name: str, a: Answering) -> Any:
     from sklearn.linear_model import Perceptron
 
     learner, labels = a.learner, _labels(a)
-    if len(learner.served) == 1:
-        raise DataError(f"model {name} knows no feature yet, and scikit-learn takes no model without")
     fitted = Perceptron(eta0=learner.identity.eta, shuffle=False)
-    fitted.coef_, fitted.intercept_ = _unscaled(name, learner)
+    fitted.coef_, fitted.intercept_ = _unscaled(learner)
     # An array of its own would turn labels of two types into one.
     fitted.classes_ = np.array(labels, None if len(set(map(type, labels))) == 1 else object)
     fitted.n_features_in_ = fitted.coef_.shape[1]
@@ -100,7 +98,19 @@ def _fitted(name: str, a: Answering) -> Any:
     return fitted
 
 
-def _unscaled(name: str, learner: Learner) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _check(name: str, learner: Learner) -> None:
+    """Raise DataError where scikit-learn and ONNX have no such model."""
+    if len(learner.served) == 1:
+        raise DataError(f"model {name} knows no feature yet, and scikit-learn takes no model without")
+    if learner.scaler and learner.identity.features != "positional":
+        raise DataError(
+            f'model {name} has scale = "standard": the columns that scikit-learn and ONNX take have 0 for a '
+            "feature that is absent, and scaling has to tell it from the number 0; the JSON (-o FILE) has "
+            "weights, count, mean and m2 of each column"
+        )
+
+
+def _unscaled(learner: Learner) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Weights and intercept for values as they are, a row for each class, and of two one.
 
     w·(x - mean)/σ is (w/σ)·x less w·mean/σ, where all are there.
@@ -109,12 +119,6 @@ def _unscaled(name: str, learner: Learner) -> tuple[NDArray[np.float64], NDArray
     intercept, coef = rows[:, 0].copy(), rows[:, 1:].copy()
     if learner.scaler is None:
         return coef, intercept
-    if learner.identity.features != "positional":
-        raise DataError(
-            f'model {name} has scale = "standard": the columns that scikit-learn and ONNX take have 0 for a '
-            "feature that is absent, and scaling has to tell it from the number 0; the JSON (-o FILE) has "
-            "weights, count, mean and m2 of each column"
-        )
     n, mean, m2 = (array[1:] for array in learner.scaler.arrays(len(learner.columns)).values())
     deviation = np.sqrt(m2 / np.maximum(n, 1.0))
     coef = np.divide(coef, deviation, out=np.zeros_like(coef), where=deviation > 0.0)
@@ -122,12 +126,13 @@ def _unscaled(name: str, learner: Learner) -> tuple[NDArray[np.float64], NDArray
 
 
 def _skops(name: str, a: Answering) -> bytes:
+    _check(name, a.learner)
     try:
         from skops.io import dumps
     except ImportError:
         raise _lacking("--sklearn", "sklearn") from None
     # Each name is written twice, with much around it.
-    return bytes(dumps(_pipeline(a.learner, _fitted(name, a)), compression=zipfile.ZIP_DEFLATED))
+    return bytes(dumps(_pipeline(a.learner, _fitted(a)), compression=zipfile.ZIP_DEFLATED))
 
 
 def _pipeline(learner: Learner, fitted: Any) -> Any:
@@ -149,16 +154,17 @@ def _pipeline(learner: Learner, fitted: Any) -> Any:
 
 def _onnx(name: str, a: Answering) -> bytes:
     """Input `features`, float64 rows; outputs `label`, and `scores`: of two -s and s in a row, else each class's."""
+    _check(name, a.learner)
+    labels = _labels(a)
+    if not (all(isinstance(x, int) for x in labels) or all(isinstance(x, str) for x in labels)):
+        some = ", ".join(map(repr, labels[:5])) + ", …" * (len(labels) > 5)
+        raise DataError(f"model {name}: ONNX takes labels that are all integers or all strings, not [{some}]")
     try:
         from skl2onnx import convert_sklearn
         from skl2onnx.common.data_types import DoubleTensorType
     except ImportError:
         raise _lacking("--onnx", "onnx") from None
-    labels = _labels(a)
-    if not (all(isinstance(x, int) for x in labels) or all(isinstance(x, str) for x in labels)):
-        some = ", ".join(map(repr, labels[:5])) + ", …" * (len(labels) > 5)
-        raise DataError(f"model {name}: ONNX takes labels that are all integers or all strings, not [{some}]")
-    fitted = _fitted(name, a)
+    fitted = _fitted(a)
     model = convert_sklearn(
         fitted,
         name=name,

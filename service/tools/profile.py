@@ -154,6 +154,11 @@ class Member:
             return Mark("long", f"as name=value it has up to {longest:,} bytes, and {LONGEST} are the limit")
         return None
 
+    def flags(self, records: int) -> bool:
+        """Whether it says by its being there what a boolean would say: one number, not 0, in some of the records."""
+        one = self.distinct == 1 and self.kinds["number"] == self.present >= ENOUGH
+        return one and self.present < records and self.low != 0
+
     @property
     def _rising(self) -> float:
         return self.rises / max(self.values - 1, 1)

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def suggest(
         *_guess(found, label),
         *amounts,
         *_commas(found),
+        *_same(found),
         *_set_in_vain(settings, name, found.sample),
         *_cautions(done, baseline),
     ]
@@ -229,11 +231,19 @@ def _labels(found: Suggested) -> list[Label]:
 def _commas(found: Suggested) -> list[str]:
     """That numbers were taken for texts."""
     names = [name for name, mark in found.left_out.items() if mark == COMMA]
-    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
-    said = (
-        f"{', '.join(names[:5])}{more}: numbers with a decimal comma are strings, and left out: write them with a point"
-    )
-    return [said] if names else []
+    said = "numbers with a decimal comma are strings, and left out: write them with a point"
+    return [f"{_some(names)}: {said}"] if names else []
+
+
+def _same(found: Suggested) -> list[str]:
+    """That scaling loses what is said by a number's being there."""
+    names = [member.name for member in found.members[1:] if member.flags(found.events)]
+    said = "always the same number where it is there: scaled it is 0, as if it were absent: send true in its place"
+    return [f"{_some(names)}: {said}"] if names else []
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:5])}{f' and {len(names) - 5:,} more' if len(names) > 5 else ''}"
 
 
 def _cautions(done: list[Trial], baseline: Baseline) -> list[str]:

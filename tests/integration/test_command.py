@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -90,16 +91,24 @@ def test_help_says_what_each_command_does(tmp_path: Path) -> None:
 def test_what_is_set_in_vain_is_said(kafka: Server, redis: Server, tmp_path: Path) -> None:
     """By `check`, `config` and `run`: a table of no topic, a misspelt variable; not what Kubernetes gives a pod."""
     (tmp_path / "perceptron.toml").write_text('[models."^used-.*"]\neta = 2\n[models.unused]\neta = 3\n')
-    given = {"PERCEPTRON_TOPIC": "x", "PERCEPTRON_PORT": "tcp://10.0.0.1:8000", "PERCEPTRON_SERVICE_HOST": "10.0.0.1"}
+    given = {
+        "PERCEPTRON_TOPIC": "x",
+        "PERCEPTRON_REDIS_URL": "redis://r:1",
+        "PERCEPTRON_PORT": "tcp://10.0.0.1:8000",
+        "PERCEPTRON_SERVICE_HOST": "10.0.0.1",
+        "PERCEPTRON_REDIS_PORT_6379_TCP_PORT": "6379",
+    }
     where = ["-t", "used-1", "-b", kafka.address, "--redis", f"redis://{redis.address}/0"]
     checked = perceptron("check", *where, cwd=tmp_path, env=given)
     warned = [line for line in checked.stdout.splitlines() if line.startswith("warn")]
     assert warned == [
         "warn  models.unused: no topic uses it: name it in topics, or take its table out",
-        "warn  environment PERCEPTRON_TOPIC: there is no such setting",
+        "warn  environment PERCEPTRON_REDIS_URL: there is no such setting: perhaps PERCEPTRON_REDIS__URL",
+        "warn  environment PERCEPTRON_TOPIC: there is no such setting: perhaps PERCEPTRON_TOPICS",
     ]
     shown = perceptron("config", "-t", "used-1", cwd=tmp_path, env=given)
-    assert [f"warn  {line.removeprefix('perceptron: ')}" for line in shown.stderr.splitlines()] == warned
+    assert shown.stderr.splitlines() == warned
+    assert re.search(r'^topics +\["used-1"\] +flag$', shown.stdout, re.MULTILINE)
     ran = perceptron("run", *where, "-b", NOWHERE, "--fail-fast", "-p", "0", cwd=tmp_path, env=given)
     assert ran.returncode == 3
     for said in (

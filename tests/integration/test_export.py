@@ -364,14 +364,19 @@ def test_the_json_is_written_where_another_form_cannot_be(service: Running, tmp_
 
 
 def test_without_the_extra_it_says_what_to_install(service: Running, tmp_path: Path) -> None:
+    """And of a model for which they would be installed in vain, that."""
     for missing, option, extra in (("skops", "--sklearn", "sklearn"), ("skl2onnx", "--onnx", "onnx")):
         code = f"import sys; sys.modules['{missing}'] = None; from service.cli import main; main()"
-        command = [sys.executable, "-c", code, "export", "-t", "named", "--redis", service.redis_url, option, "m"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=tmp_path, env=clean_environment()
-        )
-        assert done.returncode == 2
-        assert done.stderr == f"perceptron: {option} needs more packages: pip install 'perceptron-service[{extra}]'\n"
+        for model, said in (
+            ("named", f"{option} needs more packages: pip install 'perceptron-service[{extra}]'\n"),
+            ("scaled", 'model scaled has scale = "standard": '),
+        ):
+            command = [sys.executable, "-c", code, "export", "-t", model, "--redis", service.redis_url, option, "m"]
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, cwd=tmp_path, env=clean_environment()
+            )
+            assert done.returncode == (2 if model == "named" else 1)
+            assert done.stderr.startswith(f"perceptron: {said}")
 
 
 def test_a_file_is_whole_or_as_it_was(service: Running, tmp_path: Path) -> None:

@@ -112,3 +112,24 @@ def test_an_average_that_is_not_kept_does_not_answer() -> None:
     assert learner.score({"a": 1.0}) == (3.0, 0)
     assert learner.served.tolist() == learner.weights.tolist() == [1.0, 2.0]
     assert not learner.averaged
+
+
+@pytest.mark.parametrize(
+    ("features", "said"),
+    [
+        (['{"w1":1}', '{"w2":1,"n":3}', '{"n":5}'], "2 of the 3 that are there in some events"),
+        (['{"w1":1}', '{"w2":1,"n":3,"m":7}', '{"n":5,"m":8}'], ""),  # half of them
+        (['{"w1":true,"a":2}', '{"w2":true,"a":2}'], ""),  # no numbers, and one that is always there
+        (['{"w1":0}', '{"w2":1}', '{"w2":2}'], ""),  # 0 is what it would be scaled to
+    ],
+)
+def test_numbers_that_scaling_makes_nothing_are_said(features: list[str], said: str) -> None:
+    records = [f'{{"features":{one},"label":{i % 2}}}'.encode() for i, one in enumerate(features)]
+    cases: list[tuple[int, Any]] = [(9, "standard"), (10, "standard"), (10, "none")]
+    for count, scale in cases:
+        learner = Learner(Identity(scale=scale))
+        learner.begin({0: 0})
+        learner.apply(0, 0, records * count)
+        expected = said if count == 10 and scale == "standard" else ""
+        assert ("scale" in advice(learner)) == bool(expected)
+        assert expected in advice(learner).get("scale", "")

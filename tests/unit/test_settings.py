@@ -70,7 +70,9 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
         ("[http]\nport = 2030-01-01", 'http.port: expected a whole number, got "2030-01-01"'),
         ('learn = "maybe"', 'learn: expected true or false, got "maybe"'),
         ("[kafka]\ngroup_id = 5", "kafka.group_id: expected a string"),
+        ('[kafka]\ngroup_id = ""', 'kafka.group_id: expected a text, got ""'),
         ("kafka = 5", "kafka: expected a table"),
+        ("models = 5", "models: expected a table, got 5"),
         ('[redis]\nurl = "localhost"', "redis.url"),
         ('topics = ["a"]\n[models.a]\neta = 0', "models.a.eta: expected a number greater than 0, got 0"),
         ('topics = ["a"]\n[model]\neta = nan', "model.eta"),
@@ -115,7 +117,7 @@ def test_the_environment_reaches_model_settings(monkeypatch: pytest.MonkeyPatch)
         ('topics = ["a"]\n[model]\nserve = "average"', 'serve = "average" needs average = true or "recent"'),
         (
             'topics = ["a"]\n[model]\nmargin = -1',
-            "model.margin: expected a number from 0 to 1e+30, or [negative, pos",
+            "model.margin: expected a number from 0 to 1e+30, or [negative, positive], got -1",
         ),
         (
             'topics = ["a"]\n[model]\nmargin = [1, nan]',
@@ -257,7 +259,7 @@ def test_each_wrong_thing_is_said_once() -> None:
     [
         ("REDIS__URL", "redis://h:1/0", 'redis = "redis://x"', "redis: expected a table"),
         ("HTTP__PORT", "1", '[http]\nport = "2"', 'http.port: expected a whole number, got "2"'),
-        ("MODEL__ETA", "1", "model = 3", "model: expected a table"),
+        ("MODEL__ETA", "1", "model = 3", "model: expected a table, got 3"),
     ],
 )
 def test_a_variable_hides_nothing_that_is_wrong_in_the_file(
