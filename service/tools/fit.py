@@ -36,7 +36,7 @@ SHOWN = 10
 BAR = 30
 FEW = 5
 """Of the weights of each of several labels."""
-EVERY_PASS = 100
+EVERY_PASS = 20
 """Of later passes one a second is shown."""
 TRACED = 10_000
 """Numbers a pass that --trace prints at most."""
@@ -248,7 +248,7 @@ def _print(
             f"column's largest |value| beyond 1: the largest margin in that norm"
         )
     elif evidence and evidence.unknown:
-        known = "that they converged" if result.ended == "converged" else "none"
+        known = "it converged, so separable; the largest margin is unknown" if result.ended == "converged" else "none"
         typer.echo(f"evidence {known}: {evidence.unknown}")
     _print_bounds(result, bool(labels))
     for one in result.passes if wanted.trace else ():

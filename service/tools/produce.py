@@ -72,7 +72,7 @@ def dry_run(events: Events, count: int | None, skip: int = 0) -> int:
         for _ in _part(events, tell, skip, count):
             good += 1
     except DataError as error:
-        raise DataError(f"{error} ({number(good)} before it good)") from None
+        raise DataError(f"{error}{f' ({number(good)} before it good)' if good else ''}") from None
     if bad:
         raise DataError(f"{events.name}: {bad:,} line{'s' * (bad != 1)} bad, {number(good)} good")
     return good
