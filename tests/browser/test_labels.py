@@ -93,8 +93,13 @@ async def _shows_many_labels_on_a_phone(page: Page, service: Running) -> None:
     model = now["model"] | {"labels": [one | {"label": name} for name in names]}
     answer = now | {"labels": names, "confusion": [[1000] * 12] * 12, "model": model}
     await page.route("**/page/now*", lambda route: route.fulfill(json=answer))
-    await page.set_viewport_size({"width": 390, "height": 900})
     table = page.locator("#confusion")
+    answer |= {"labels": ["", *"bcdefghij"], "confusion": [[12_345_678] * 10] * 10}
+    await expect(table.locator("th[scope=row]").first).to_have_text('""')
+    await expect(table.locator("td").first).to_have_text("12M")
+    assert await table.evaluate("it => it.scrollWidth <= it.parentNode.clientWidth")
+    answer |= {"labels": names, "confusion": [[1000] * 12] * 12}
+    await page.set_viewport_size({"width": 390, "height": 900})
     await expect(table.locator("td")).to_have_count(12 * 13)
     assert await table.evaluate("it => it.scrollWidth > it.parentNode.clientWidth")
     assert await page.evaluate("document.documentElement.scrollWidth") <= 390

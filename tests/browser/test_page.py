@@ -185,7 +185,7 @@ async def _says_why_the_bound_jumps(page: Page, service: Running) -> None:
 
 
 async def _draws_what_has_no_length(page: Page) -> None:
-    """Lines of one point, or of several at one place, as when all events came within a second; of others the rest."""
+    """Lines of one point, or of several at one place, as when all events came within a second, are dots."""
     drawn = await page.evaluate("""async () => {
         const { chart, s } = await import("/page/chart.js");
         const dots = [[[5, 1]], [[5, 2], [5, 2]], [[4, null], [5, 3]], [[3, 1], [4, null], [5, 3]]];
@@ -195,7 +195,7 @@ async def _draws_what_has_no_length(page: Page) -> None:
             return ["circle.main", "path.main", ".name"].map((kind) => svg.querySelectorAll(kind).length);
         });
     }""")
-    assert drawn == [[4, 0, 4], [0, 1, 1]]
+    assert drawn == [[4, 0, 4], [4, 1, 5]]
 
 
 async def _draws_two_charts_over_one_time(page: Page, service: Running) -> None:
@@ -216,7 +216,7 @@ async def _cuts_names_behind_separators(page: Page) -> None:
         const rows = [{ name: "user.tag_1=http://x/y = -0.3", value: 1, text: "1" }];
         return bars(rows, "", []).querySelector("tbody th").innerHTML;
     }""")
-    assert cut == "user.<wbr>tag_1=<wbr>http://<wbr>x/<wbr>y =<wbr> -0.3"
+    assert cut == "<bdi>user.<wbr>tag_1=<wbr>http://<wbr>x/<wbr>y =<wbr> -0.3</bdi>"
 
 
 async def _is_as_old_as_the_answer_says(page: Page, service: Running) -> None:

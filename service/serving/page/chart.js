@@ -11,8 +11,8 @@ export const h = (tag, attributes = {}, ...children) => fill(document.createElem
 export const s = (tag, attributes = {}, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
-/* A name as text that is cut behind a separator first, where it has to be; a number is not. */
-export const cut = (name) => (name || "(no name)").split(/(?<=[/._=:?&-])(?![/._=:?&\d-])/).flatMap((piece, i) => (i ? [h("wbr"), piece] : [piece]));
+/* A name as text that is cut behind a separator first, where it has to be; a number is not. Whichever way it is written. */
+export const cut = (name) => h("bdi", {}, ...(name || "(no name)").split(/(?<=[/._=:?&-])(?![/._=:?&\d-])/).flatMap((piece, i) => (i ? [h("wbr"), piece] : [piece])));
 
 // --- Charts: lines with their names at their ends
 
@@ -68,14 +68,13 @@ const hasLength = ({ points }) => points.some(([x, y], i) => i && y !== null && 
 const SAMPLE = 30;
 export const sample = (kind) => s("svg", { class: "sample", "aria-hidden": "true" }, s("line", { class: `line ${kind}`, x1: 0, x2: SAMPLE, y1: 4, y2: 4 }));
 
-/* Draws `lines` of {name, kind, points}, as dots where none has a length, and else those that have; `band` has
+/* Draws `lines` of {name, kind, points}, those without a length as dots; `band` has
    [x, low, high]; `log` counts in decades; `time` has seconds ago.
    Of two charts with the same x one below the other, it begins at `begin`, and `room` is for names of so many characters. */
 export function chart(svg, { lines, band = [], log = false, begin = null, time = false, range = null, least = 0, room = 0, empty = "Nothing to draw yet", yname, label }) {
   const scaled = (v) => (v === null || v === undefined ? null : log ? Math.log10(Math.max(v, 1)) : v);
   const kept = lines.map((line) => ({ ...line, points: line.points.map(([x, y]) => [x, scaled(y)]) }));
-  const known = kept.filter((line) => line.points.some(([, y]) => y !== null)), long = known.filter(hasLength);
-  const shown = long.length ? long : known;
+  const shown = kept.filter((line) => line.points.some(([, y]) => y !== null));
   svg.setAttribute("aria-label", shown.length ? label : `${label} Nothing to draw yet.`);
   const xs = shown.flatMap((line) => line.points.map(([x]) => x));
   const ys = shown.flatMap((line) => line.points.map(([, y]) => y)).filter((y) => y !== null);
@@ -84,8 +83,9 @@ export function chart(svg, { lines, band = [], log = false, begin = null, time =
   if (x[0] === x[1]) x[0] -= 1;
   const y = range ?? [0, Math.max(...ys, least, log ? 1 : 0) * 1.05 || 1];
   const width = svg.clientWidth || 600, height = svg.clientHeight || 220;
+  const before = width < 450 ? 12 : SAMPLE, most = Math.floor((width / 2 - before - 17) / 6);
   const names = Math.max(room, ...shown.map((line) => clipped(line.name).length));
-  const at = scales(width, height, Math.min(names * 6.5 + SAMPLE + 17, width * 0.45), x, y);
+  const at = scales(width, height, Math.min(names * 6.5 + before + 17, width / 2), x, y);
   const xticks = time ? ticks(x[0], x[1], TIMES) : decimals(x[0], x[1], 1);
   const ago = (v) => (v > -0.5 ? "now" : duration(-v));
   const yticks = log ? ticks(y[0], y[1], [1, 2, 3]) : decimals(y[0], y[1], least);
@@ -97,15 +97,15 @@ export function chart(svg, { lines, band = [], log = false, begin = null, time =
   const ends = [];
   for (const line of shown) {
     const points = line.points.filter(([, y]) => y !== null), [u, v] = points.at(-1), kind = `line ${line.kind}`;
-    drawn.push(long.length ? s("path", { class: kind, d: path(line.points, at) }) : s("circle", { class: kind, cx: at.x(u), cy: at.y(v), r: 2 }));
-    ends.push({ name: clipped(line.name), kind, y: at.y(v) });
+    drawn.push(hasLength(line) ? s("path", { class: kind, d: path(line.points, at) }) : s("circle", { class: kind, cx: at.x(u), cy: at.y(v), r: 2 }));
+    ends.push({ name: clipped(line.name, Math.min(most, 22)), kind, y: at.y(v) });
   }
   ends.sort((a, b) => a.y - b.y);
   ends.forEach((end, i) => { if (i) end.y = Math.max(end.y, ends[i - 1].y + 14); });
   ends.forEach((end, i) => { end.y = Math.min(end.y, height - 8 - 14 * (ends.length - 1 - i)); });
   for (const { name, kind, y } of ends) {
-    drawn.push(s("line", { class: kind, x1: at.right + 8, x2: at.right + 8 + SAMPLE, y1: y, y2: y }));
-    drawn.push(s("text", { class: "name", x: at.right + SAMPLE + 13, y: y + 4 }, name));
+    drawn.push(s("line", { class: kind, x1: at.right + 8, x2: at.right + 8 + before, y1: y, y2: y }));
+    drawn.push(s("text", { class: "name", x: at.right + before + 13, y: y + 4 }, name));
   }
   svg.replaceChildren(...drawn);
 }
@@ -119,7 +119,7 @@ export function bars(rows, caption, heads) {
       const bar = s("svg", { "aria-hidden": "true" },
         s("rect", { class: `bar ${row.value < 0 ? "minus" : "plus"}`, x: `${x}%`, width: `${size}%`, y: "15%", height: "70%" }),
         s("line", { class: "zero", x1: "50%", x2: "50%", y1: 0, y2: "100%" }));
-      return h("tr", {}, h("th", { scope: "row" }, ...cut(row.name)), h("td", {}, bar), h("td", { class: "number" }, row.text));
+      return h("tr", {}, h("th", { scope: "row" }, cut(row.name)), h("td", {}, bar), h("td", { class: "number" }, row.text));
     })));
 }
 

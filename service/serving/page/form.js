@@ -1,9 +1,9 @@
 // The form that asks for a prediction, with an event's features filled in.
 import { ask } from "./ask.js";
 import { $, bars, cut, h } from "./chart.js";
-import { number, percent, some, sum } from "./words.js";
+import { number, percent, plain, some, sum } from "./words.js";
 
-const MOST_BARS = 30;
+const MOST_BARS = 30, MOST_ZEROS = 1000;
 /* Of which model the form is, whether it is filled, and since an event was asked for; and where each field's value stands. */
 const state = { model: null, filled: false, asked: false, features: {}, fields: null, typed: "", waiting: false, turn: 0, question: null };
 
@@ -47,7 +47,7 @@ function empty(model) {
 
 /* Names that it knows, but for categories, of which a name is no member's; where features are hashed it knows none. */
 function guess({ model: { identity }, largest }) {
-  if (identity.features === "positional") return Array(identity.dimension).fill(0);
+  if (identity.features === "positional") return Array(identity.dimension > MOST_ZEROS ? 0 : identity.dimension).fill(0);
   const names = identity.features === "named" ? (largest[0]?.weights ?? []).map(([name]) => name) : [];
   return Object.fromEntries(names.filter((name) => !name.includes("=")).map((name) => [name, 0]));
 }
@@ -61,7 +61,7 @@ function fill(features, paths, known) {
     const text = h("textarea", { spellcheck: "false", id: "whole" });
     text.value = JSON.stringify(features, null, 1);
     $("fields").replaceChildren(h("label", { class: "all" }, "Features as JSON", text));
-  } else $("fields").replaceChildren(...fields.map((one) => h("label", {}, ...cut(one.path.join(".")), one.field)));
+  } else $("fields").replaceChildren(...fields.map((one) => h("label", {}, cut(one.path.join(".")), one.field)));
   $("predict").disabled = false;
   Object.assign(state, { features, fields, filled: true, typed: typed() });
   answer();
@@ -119,11 +119,11 @@ export async function predict(submitted) {
   if (question !== state.question) return; // something else was asked for meanwhile
   if (typeof said === "string") return answer(said);
   const more = said.probability === undefined ? "" : `, probability ${percent(said.probability)}`;
-  const against = said.runner_up === undefined ? "" : `, ahead of ${said.runner_up}`;
+  const against = said.runner_up === undefined ? "" : `, ahead of ${plain(said.runner_up)}`;
   const rows = said.contributions.slice(0, MOST_BARS).map((one) => ({
     name: one.name === "bias" ? "bias" : `${one.name || "(no name)"} = ${number(one.value)}`, value: one.product, text: number(one.product),
   }));
-  answer(["Predicted ", h("strong", {}, String(said.label)),
+  answer(["Predicted ", h("strong", {}, plain(said.label)),
     ` with score ${number(said.score)}${more}${against}; version ${said.version}, ${some(said.unknown_features, "unknown feature")}.`],
   h("p", { class: "note" }, sum(said, MOST_BARS)),
   bars(rows, "What each feature contributes", ["Feature", "Contribution as a bar", "Contribution"]));

@@ -2,7 +2,7 @@
 import { ask } from "./ask.js";
 import { $, bars, boundary, chart, decimals, facts, frame, h, s, sample, scales } from "./chart.js";
 import { form, predict } from "./form.js";
-import { behind, bound, clipped, confused, count, duration, named, number, outage, percent, positive, served, short, some, span, standing, verdict } from "./words.js";
+import { behind, bound, brief, clipped, confused, count, duration, named, number, outage, percent, plain, positive, served, short, some, span, standing, verdict } from "./words.js";
 
 // Between two polls. A connection that is quiet for http.header_timeout, ten seconds, is closed; another costs more.
 const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 6 * SECOND;
@@ -95,7 +95,7 @@ function weights(now) {
   const byLabel = now.largest.length > 0 && now.largest[0].label !== null;
   $("class-choice").hidden = !byLabel;
   part("classes", now.largest.map((one) => one.label), () => {
-    $("class").replaceChildren(...now.largest.map((one, i) => h("option", { value: i }, one.label ?? "")));
+    $("class").replaceChildren(...now.largest.map((one, i) => h("option", { value: i }, plain(one.label ?? ""))));
   });
   const one = now.largest[byLabel ? Number($("class").value) : 0];
   part("weights", one, () => {
@@ -111,10 +111,11 @@ function confusion(now) {
     const by = confused(now), cell = (text, right = false) => h("td", { class: right ? "number right" : "number" }, text);
     // Of two labels the line below the table has the recall. Of many there is the recall alone.
     const few = now.confusion.length > 0, recalls = now.confusion.length === 2 ? [] : model.labels;
-    const body = (few ? now.labels : recalls).map((label, i) => h("tr", {}, h("th", { scope: "row" }, few ? label : String(label.label)),
-      ...(few ? now.confusion[i].map((n, j) => cell(count(n), i === j)) : [cell(count(label.events))]),
+    const times = now.confusion.length > 5 ? brief.format : count; // so that ten columns have room
+    const body = (few ? now.labels : recalls).map((label, i) => h("tr", {}, h("th", { scope: "row" }, plain(few ? label : label.label)),
+      ...(few ? now.confusion[i].map((n, j) => cell(times(n), i === j)) : [cell(count(label.events))]),
       ...(recalls.length ? [cell(percent(recalls[i].recall.all))] : [])));
-    const titles = [...(few ? [`Label, and predicted by ${by}`, ...now.labels] : ["Label (the most frequent)", "Events"]),
+    const titles = [...(few ? [`Label, and predicted by ${by}`, ...now.labels.map(plain)] : ["Label (the most frequent)", "Events"]),
       ...(recalls.length ? [`Recall of ${served(now)}`] : [])];
     $("confusion").replaceChildren(h("caption", { class: "unseen" }, `Labels against predictions of ${by}`),
       h("thead", {}, h("tr", {}, ...titles.map((head, i) => h("th", { scope: "col", class: i ? "number" : null }, head)))),
@@ -198,7 +199,7 @@ function plane(now) {
   svg.replaceChildren(...drawn);
   svg.setAttribute("aria-label", `The last ${some(of.events.length, "event")} by ${of.names[0]} and ${of.names[1]}, and where the prediction changes.`);
   part("key", now.labels, () => $("plane-key").replaceChildren(...now.labels.slice(0, 12).map((label, i) =>
-    h("li", {}, s("svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true" }, mark(i, 0, 0)), label))));
+    h("li", {}, s("svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true" }, mark(i, 0, 0)), plain(label)))));
 }
 
 // --- Asking

@@ -2,6 +2,8 @@
 
 const whole = new Intl.NumberFormat("en");
 export const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+/* Whole below a thousand, and above it two digits. */
+export const brief = new Intl.NumberFormat("en", { notation: "compact" });
 /* So many of a thing. */
 export const some = (n, thing) => `${count(n)} ${thing}${n === 1 ? "" : "s"}`;
 const few = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
@@ -13,6 +15,8 @@ export function duration(seconds) {
   const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([size]) => seconds >= 2 * size) ?? [1, "s"];
   return `${Math.max(0, Math.floor(seconds / size))}\u00a0${unit}`;
 }
+/* A label as text; that it is empty is seen. */
+export const plain = (label) => String(label) || '""';
 export const clipped = (text, most = 22) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 /* Which of Kafka and Redis does not answer, since when, and what that means for what is shown; nothing where both do. */
@@ -74,7 +78,7 @@ export function positive(now) {
   const { recall, precision } = now.model, known = ({ all, recent }) => all !== null || recent !== null;
   if (!known(recall) && !known(precision)) return "";
   const both = ({ all, recent }) => `${percent(recent)} and ${percent(all)}`;
-  return `Label ${now.labels[1]}, of recent and of all events: recall ${both(recall)}, precision ${both(precision)}.`;
+  return `Label ${plain(now.labels[1])}, of recent and of all events: recall ${both(recall)}, precision ${both(precision)}.`;
 }
 
 /* Whether a candidate is better than the model. */
