@@ -112,7 +112,9 @@ def _wanted(
     sample: Sample, form: Form, members: dict[Way, Member], others: list[str], wanted: str
 ) -> tuple[str, Member]:
     """Where the member stands that is said to be the label, and what it is; raises DataError and ConfigurationError."""
-    named = {member.name: pointer_of(form.features, member) for member in members.values()}
+    whole = {member.name: pointer_of(form.features, member) for member in members.values()}
+    last = Counter(member.way[-1] for member in members.values())
+    named = {one.way[-1]: whole[one.name] for one in members.values() if last[one.way[-1]] == 1} | whole
     if form.name == "table" and wanted not in named:
         raise DataError(
             f"--label: there is no column '{plain(wanted)}'{perhaps(wanted, named)}; {_those(form, members)}"

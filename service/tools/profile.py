@@ -29,7 +29,7 @@ COMMA = "decimal comma"
 NO_FEATURE = ("list of objects", "list of mixed kinds", "object")
 """Kinds of which no feature is made; of objects those that stand too deep."""
 
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d|\d{1,2}[/.]\d{1,2}[/.]\d{4}|\d{4}/\d\d?/\d\d?)([T ]\d{1,2}:\d\d.*)?")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _ID = re.compile(r"(.*[_.-])?(id|uuid|guid)|.*[a-z](Id|ID|Uuid|UUID)", re.DOTALL)
 _TIME = re.compile(r"(.*[_.-])?(ts|time|timestamp|date|datetime|at|ms)|.*[a-z](Time|Timestamp|Date|At)", re.DOTALL)

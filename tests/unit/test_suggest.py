@@ -90,6 +90,9 @@ MARKS: list[tuple[str, list[Any], str | None]] = [
     ("agent", some(lambda i: "x" * (250 + i % 3)), "long"),
     ("at", some(lambda i: f"2026-03-{i % 28 + 1:02}T10:{i % 60:02}:00Z"), "timestamp"),
     ("day", some(lambda i: f"2026-03-{i % 28 + 1:02}"), "timestamp"),
+    ("day", some(lambda i: f"{i % 28 + 1}/3/2026"), "timestamp"),
+    ("day", some(lambda i: f"{i % 28 + 1:02}.03.2026 9:{i % 60:02}"), "timestamp"),
+    ("page", some(lambda i: f"{i % 28 + 1}/3"), None),
     ("when", some(lambda i: 1_732_000_000 + 60 * i), "timestamp"),
     ("when", some(lambda i: 1_732_000_000.25 + 60 * i), "timestamp"),
     ("created_at", some(lambda i: (1_732_000_000 + i * 7919 % 997) * 1_000_000), "timestamp"),
@@ -166,6 +169,14 @@ def test_the_likely_label(columns: dict[str, Sequence[Any]], label: str, labels:
     found = settings(suggested(sample(rows), None))
     assert (found["event.label"], found["labels"]) == (label, labels)
     assert [type(one) for one in found["labels"]] == [type(one) for one in labels]
+
+
+def test_a_label_is_named_by_its_pointer_or_its_name_or_the_last_part_of_it() -> None:
+    rows = [{"a": i, "user": {"fraud": i % 2, "id": i}, "shop": {"id": i % 3}} for i in range(9)]
+    for name in ("/user/fraud", "user.fraud", "fraud"):
+        assert settings(suggested(sample(rows), name))["event.label"] == "/user/fraud"
+    with pytest.raises(ConfigurationError, match="--label: 'id' is no JSON Pointer"):
+        suggested(sample(rows), "id")  # which of the two?
 
 
 def test_a_label_of_a_few_values_is_named_beside_one_of_two() -> None:
