@@ -35,7 +35,7 @@ from service.monitoring.metrics import Metrics
 from service.process import http
 from service.process.clock import SystemClock
 from service.process.figures import figures, lag
-from service.process.memory import one_arena
+from service.process.memory import forget_compiler, one_arena
 from service.process.observer import ModelObserver
 from service.serving import predictor
 from service.serving.models import Model, Models, given
@@ -175,7 +175,7 @@ class Service:
         gc.freeze()
         gc.set_threshold(*COLLECTED)
         gc.enable()  # the command began without it
-        asyncio.get_running_loop().call_later(SETTLED_SECONDS, gc.freeze)
+        asyncio.get_running_loop().call_later(SETTLED_SECONDS, _settle)
         if not settings.topics:
             return
         for warning in await self._insist(lambda: self._store.check(settings.learn)):
@@ -183,7 +183,7 @@ class Service:
         if settings.learn:
             await self._insist(self._check_identities)
         if settings.learn and settings.reader == "compiled":
-            tasks.create_task(asyncio.to_thread(read_by, compiled=True))
+            tasks.create_task(asyncio.to_thread(_compile_reader))
         async with Lasting() as following:
             observers: dict[str, ModelObserver] = {}
 
@@ -338,6 +338,16 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
         learner.begin_stretch()
         learner.apply(0, 1, [event])
         predictor.warm_up(learner)
+
+
+def _compile_reader() -> None:
+    read_by(compiled=True)
+    forget_compiler()
+
+
+def _settle() -> None:
+    gc.freeze()
+    asyncio.get_running_loop().run_in_executor(None, forget_compiler)
 
 
 def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:

@@ -137,7 +137,7 @@ def test_config_shows_values_and_origins_and_no_secret(tmp_path: Path) -> None:
     assert shown["http.port"] == {"value": 8000, "origin": "default"}
     text = perceptron("config", "-t", "y", cwd=tmp_path, env=environment)
     assert "hush" not in text.stdout + done.stdout
-    assert any(line.split() == ["topics", "['y']", "flag"] for line in text.stdout.splitlines())
+    assert any(line.split() == ["topics", '["y"]', "flag"] for line in text.stdout.splitlines())
 
 
 def test_check_says_a_line_for_each_thing(kafka: Server, redis: Server, topic: str, tmp_path: Path) -> None:
