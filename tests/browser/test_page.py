@@ -427,6 +427,8 @@ async def test_it_says_so_when_the_service_is_gone_and_goes_on_when_it_is_back(
     await asyncio.to_thread(service.kill)
     await expect(page.get_by_role("status").first).to_contain_text("does not answer")
     await expect(page.locator("#main")).to_be_visible()
+    await page.locator("#ask").scroll_into_view_if_needed()
+    await expect(page.get_by_role("status").first).to_be_in_viewport()
     # What a process says until it has read the snapshot, which is too soon over to be waited for.
     begun = now | {"model": None, "why_not": "the model has no snapshot yet", "points": []}
     await page.route("**/page/now*", lambda route: route.fulfill(json=begun))
