@@ -108,7 +108,8 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
         if not leave:
             # The group may just be giving the topic out again, since the killed one has come back to it.
             learner = _wait(lambda: seen.look()[0], "one of them learns")
-            _invite(console, learner.url, next(one.url for one in services if one is not learner), settings)
+            standby = next(one.url for one in services if one is not learner)
+            _invite(console, learner.url, standby, f"-c {settings} produce - -b {broker.address}")
             try:
                 services[0].process.wait()
             except KeyboardInterrupt:
@@ -330,14 +331,14 @@ def _table(state: Any) -> Table:
     return table
 
 
-def _invite(console: Console, url: str, standby: str, settings: Path) -> None:
+def _invite(console: Console, url: str, standby: str, produce: str) -> None:
     module = Path(sys.argv[0]).name == "__main__.py"
     command = f"{shlex.quote(sys.executable)} -m service" if module else shlex.quote(os.path.relpath(sys.argv[0]))
     where = f"Serving until Ctrl-C, on {url}/ which learns now and saw it all, and on {standby}/"
     console.print(f"\n{where}\nIn another terminal, produce one event:\n", highlight=False, soft_wrap=True)
     visit = _first()
     # Plain print: these are for copying, and must not be wrapped.
-    print(f"echo '{json.dumps(visit)}' | {command} -c {settings} produce -\n", flush=True)
+    print(f"echo '{json.dumps(visit)}' | {command} {produce}\n", flush=True)
     console.print("and ask for one prediction:\n")
     del visit["bought"]
     body = json.dumps({"event": visit})

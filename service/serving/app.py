@@ -91,7 +91,9 @@ def create_app(
             raise Refusal(503, "not every model can answer yet, or the service is shutting down")
         return v1.encoded(Ready())
 
-    @app.get("/metrics", tags=["process"], response_class=PlainTextResponse, responses=openapi.ending("token missing"))
+    told = openapi.METRICS | openapi.ending("token missing")
+
+    @app.get("/metrics", tags=["process"], response_class=PlainTextResponse, responses=told)
     async def prometheus() -> Response:
         """Prometheus' text format."""
         return Response(await metrics.render(), media_type=CONTENT_TYPE_LATEST)

@@ -51,6 +51,12 @@ PROBLEMS = {
     "Redis away": problem(503, "the snapshot store does not answer"),
 }
 """Each problem that a route may name among its `responses`, as it answers it at the defaults: any can have a defect."""
+METRICS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "the answer",
+        "content": {"text/plain": {"example": 'perceptron_events_total{model="churn"} 40000.0\n'}},
+    }
+}
 SHOWN = 5
 """Names of models in a summary; all of them are the values that its parameter may have."""
 _REF = "#/components/schemas/{name}"

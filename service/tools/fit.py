@@ -1,12 +1,11 @@
 """`perceptron fit`: finite data, many passes; how it ended, the evidence, and the bounds beside the updates made.
 
-Passes go to standard error as they come, the result to standard output.
+The result goes to standard output, and behind it the passes to standard error; a terminal sees them as they come.
 """
 
 import asyncio
 import json
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +36,7 @@ BAR = 30
 FEW = 5
 """Of the weights of each of several labels."""
 EVERY_PASS = 20
-"""Of later passes one a second is shown."""
+"""Of later passes the last alone is shown; --json has all."""
 TRACED = 10_000
 """Numbers a pass that --trace prints at most."""
 PROGRAM, FINAL = "the linear program's", "the final weights"
@@ -142,24 +141,22 @@ def fit(source: Source, own: ModelSettings, wanted: Wanted, output: str | None, 
         typer.echo(json.dumps(_json(result, data, places, labels, fitted), ensure_ascii=False))
     else:
         _print(result, data, places, labels, w, rejected, wanted)
+    _show(result.passes, len(places))
     return 0 if result.bounded is None or result.bounded.held else 4
 
 
 def _learn(identity: Identity, data: Data, w: Vector, wanted: Wanted) -> Result:
     done: list[Pass] = []
-    shown = _Shown(len(data.batch.labels))
     if wanted.batch:
         running = passes.descend(identity, data.batch, w, max_passes=wanted.max_passes, trace=wanted.trace)
     else:
         running = passes.fit(
             identity, data.batch, w, tolerance=wanted.tolerance, max_passes=wanted.max_passes, trace=wanted.trace
         )
-    try:
+    with Console(stderr=True).status("pass 1") as status:  # on a terminal alone
         for one in running:
             done.append(one)
-            shown.add(one)
-    finally:
-        shown.end()
+            status.update(f"pass {one.number + 1}: {one.mistakes:,} mistakes in the last")
     last = done[-1]
     if wanted.batch:
         ended = "max-passes" if last.updates else "settled"
@@ -184,28 +181,13 @@ def _learn(identity: Identity, data: Data, w: Vector, wanted: Wanted) -> Result:
     return Result(ended, done, evidence, bounded, no_bound)
 
 
-class _Shown:
-    """Passes on standard error, a line each with a bar: mistakes, of the events."""
-
-    def __init__(self, events: int) -> None:
-        self._events = events
-        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._waiting: Pass | None = None
-        self._last = 0.0
-
-    def add(self, one: Pass) -> None:
-        """Show a pass, or keep it for when it is the last."""
-        self._waiting = one
-        if one.number <= EVERY_PASS or time.monotonic() - self._last > 1.0:
-            self.end()
-
-    def end(self) -> None:
-        """Show the last pass, unless it is shown."""
-        if one := self._waiting:
-            bar = "█" * math.ceil(BAR * one.mistakes / self._events)
-            loss = f"loss {one.loss:<12.6g} " if one.loss else " " * 18
-            self._console.print(f"pass {one.number:>4}  mistakes {one.mistakes:>7,}  {loss}{bar}")
-            self._last, self._waiting = time.monotonic(), None
+def _show(passes: list[Pass], events: int) -> None:
+    """The first passes and the last on standard error, a line each with a bar: mistakes, of the events."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    for one in passes[:EVERY_PASS] + passes[EVERY_PASS:][-1:]:
+        bar = "█" * math.ceil(BAR * one.mistakes / events)
+        loss = f"loss {one.loss:<12.6g} " if one.loss else " " * 18
+        console.print(f"pass {one.number:>4}  mistakes {one.mistakes:>7,}  {loss}{bar}")
 
 
 def _print(

@@ -21,6 +21,8 @@ LABELS = {
 }  # fmt: skip
 PLAIN_LABELS = {"label", "labels", "target", "y", "class"}
 """Names that are the label's, however many values it has."""
+FEW = 10
+"""Values of a text that may be a label, whatever it is called."""
 MOST_NAMED = 20
 """Members that an error names."""
 YES = {"yes", "y", "true", "1", "positive", "pos", "on", "win", "won", "pass", "passed", "success"}
@@ -98,7 +100,8 @@ def label_of(sample: Sample, form: Form, wanted: str | None) -> Found:
     if not candidates:
         one, option = ("column", "COLUMN") if form.name == "table" else ("member", "POINTER")
         raise DataError(
-            f"{sample.name}: no {one} has two values, so none can be the label: --label {option} names it; "
+            f"{sample.name}: no {one} has two values, or is one of a few texts, so none can be the label: "
+            f"--label {option} names it; "
             f"{_those(form, members)}"
         )
     (pointer, member), *_ = candidates
@@ -155,8 +158,8 @@ def _candidates(form: Form, members: dict[Way, Member]) -> list[tuple[str, Membe
     def likelihood(member: Member) -> float:
         values = {value for _, value in member.counts}
         kind = 2.0 if member.kind == "boolean" else 1.0 if values in ({0, 1}, {-1, 1}) else 0.0
-        rare = 2 * member.present < most
-        return 2.0 * _named(member.way[-1]) + kind + (len(member.way) == 1) * 0.5 - rare
+        absent = 1.0 - member.present / most  # such records are dead letters
+        return 2.0 * _named(member.way[-1]) + kind + (len(member.way) == 1) * 0.5 - 2.0 * absent
 
     most = max((member.present for member in members.values()), default=0)
     fitting = [one for one in reversed(members.values()) if _fits(one)]
@@ -166,6 +169,7 @@ def _candidates(form: Form, members: dict[Way, Member]) -> list[tuple[str, Membe
     if two:
         also = [one for one in few if _named(one.way[-1]) > 1 and not is_amount(one)]
         two[1:] = sorted([*two[1:], *also], key=likelihood, reverse=True)
+        two += [one for one in few if one.kind == "string" and one.distinct <= FEW and one not in two]
     return [(pointer_of(form.features, one), one) for one in two or [one for one in few if one.kind == "string"]]
 
 

@@ -126,6 +126,7 @@ async def _send(
                                 under_way.popleft()
                             await _acknowledged(under_way, pace.unacknowledged)
                         if batch:
+                            progress.start_task(task)  # the rate is that of events, not of the wait for them
                             progress.update(task, completed=sent if count else batch[-1].position, events=sent)
                     await _acknowledged(under_way)
             finally:
@@ -151,7 +152,7 @@ async def _exists(cluster: Cluster, topic: str) -> None:
         if not missing:
             async with cluster.admin() as client:
                 near = perhaps(topic, await client.list_topics())
-            missing = f"topic {topic} does not exist{near + ';' if near else ':'}"
+            missing = f"topic {topic} does not exist at {cluster.bootstrap}{near + ';' if near else ':'}"
             typer.echo(f"{missing} waiting {TOPIC_SECONDS:g} seconds for it", err=True)
         if time.monotonic() > until:
             way = f"create it, or start `perceptron run -t {topic} --create-topics`"
@@ -259,7 +260,7 @@ class _progress:  # noqa: N801 - a context manager used once, named like a funct
 
     def __enter__(self) -> tuple[Progress, Any]:
         self._progress.start()
-        return self._progress, self._progress.add_task("", total=self._total, events=0)
+        return self._progress, self._progress.add_task("", start=False, total=self._total, events=0)
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()

@@ -305,7 +305,7 @@ class VowpalWabbit:
         inner = found.get(namespace)
         if isinstance(inner, dict) and name in inner:
             return _key(self._key, inner[name])
-        raise BadLine(f"--key {self._key}: the line has no feature of this name, and is not asked for its tag")
+        raise BadLine(f"--key {self._key}: the line has no feature of this name; --key tag is its tag")
 
 
 def _event(features: Any, label: str, identity: Identity, others: Mapping[str, Any] | None = None) -> bytes:

@@ -39,12 +39,12 @@ class Sample(NamedTuple):
         """Those that are objects, parsed."""
         return (value for value in map(read, self.values) if value is not None)
 
-    def check(self) -> None:
-        """Raise DataError where there is no object among them."""
+    def check(self, hint: str) -> None:
+        """Raise DataError where there is no object among them, which a hint may help."""
         if not self.values:
             raise DataError(f"{self.name}: there is no record to look at")
         if next(self.objects(), None) is None:
-            first = _why_none(self.values[0])
+            first = _why_none(self.values[0]) + hint
             raise DataError(f"{self.name}: none of {records(len(self.values))} is a JSON object; the first: {first}")
 
 

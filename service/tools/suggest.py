@@ -61,7 +61,7 @@ def suggest(
         sample, name = asyncio.run(of_topic(settings.kafka.cluster, topic, missing, count)), topic
     else:
         raise ConfigurationError("suggest: name a FILE, or a topic with --topic TOPIC")
-    sample.check()
+    sample.check("; see --format for others" if file is not None and form is None and not sample.cells else "")
     found = suggested(sample, label)
     place, rarely = rare(_labels(found), found.label)
     done, baseline = _try(found, place)
