@@ -123,11 +123,11 @@ def following(document: dict[str, Any], models: Iterable[Any], max_instances: in
     """
 
     def openapi() -> dict[str, Any]:
-        kinds: dict[str, tuple[dict[str, Any], list[str]]] = {}
+        kinds: dict[str, tuple[dict[str, Any], list[Any]]] = {}
         for model in models:
             if model.answering is not None:
                 body = _body(model.answering.learner.identity, max_instances)
-                kinds.setdefault(repr(body), (body, []))[1].append(model.name)
+                kinds.setdefault(repr(body), (body, []))[1].append(model)
         by_count = sorted(kinds.values(), key=lambda kind: -len(kind[1])) or [(_body(None, max_instances), [])]
         components = document.get("components", {})
         shapes = components.get("schemas", {}) | _values(Identity())
@@ -136,19 +136,36 @@ def following(document: dict[str, Any], models: Iterable[Any], max_instances: in
                 shapes |= _values(model.answering.learner.identity)
         operation = document["paths"][PREDICT]["post"]
         name, *parameters = operation["parameters"]
-        (body, names), *others = by_count
-        paths = document["paths"] | {PREDICT: {"post": operation | body}}
+        (body, alike), *others = by_count
+        first = _answered_by(operation, alike[0]) if alike else operation
+        paths = document["paths"] | {PREDICT: {"post": first | body}}
         if others:
+            names = [model.name for model in alike]
             only = name | {"schema": name["schema"] | {"enum": names}}
             said = f"{operation['summary']}: {', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}"
             paths[PREDICT]["post"] |= {"parameters": [only, *parameters], "summary": said}
-        for body, names in others:
-            for own in names:
-                its = {"operationId": f"{operation['operationId']}_{own}", "parameters": parameters}
-                paths[PREDICT.replace("{name}", quote(own, safe=""))] = {"post": operation | its | body}
+        for model, body in ((model, body) for body, alike in others for model in alike):
+            its = {"operationId": f"{operation['operationId']}_{model.name}", "parameters": parameters}
+            path = PREDICT.replace("{name}", quote(model.name, safe=""))
+            paths[path] = {"post": _answered_by(operation, model) | its | body}
         return document | {"paths": paths, "components": components | {"schemas": shapes}}
 
     return openapi
+
+
+def _answered_by(operation: dict[str, Any], model: Any) -> dict[str, Any]:
+    """The operation with this model's answers for examples: with its name, and one of its labels."""
+    label = {"label": (model.answering.learner.identity.labels or (-1, 1))[-1]}
+
+    def own(value: dict[str, Any]) -> dict[str, Any]:
+        many = {"predictions": [one | label for one in value["predictions"]]} if "predictions" in value else label
+        return value | {"model": model.name} | many
+
+    answers = operation["responses"]["200"]
+    content = answers["content"]["application/json"]
+    examples = {name: {"value": own(one["value"])} for name, one in content["examples"].items()}
+    told = answers | {"content": {"application/json": content | {"examples": examples}}}
+    return operation | {"responses": operation["responses"] | {"200": told}}
 
 
 def _body(identity: Identity | None, max_instances: int) -> dict[str, Any]:

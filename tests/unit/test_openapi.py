@@ -16,7 +16,7 @@ from service.learning.options import Beside, Options
 from service.monitoring.metrics import Metrics
 from service.serving.app import Limits, create_app
 from service.serving.models import Model, Models, given
-from service.serving.openapi import PROBLEMS
+from service.serving.openapi import PREDICT, PROBLEMS
 from service.serving.tokens import Tokens
 from service.snapshots.head import Kept
 from service.snapshots.store import RedisStore
@@ -100,12 +100,32 @@ def test_each_answer_has_an_example_that_is_one() -> None:
     app = create_app(Models([]), metrics, lambda: True, lambda: False, store, LIMITS, version="0")
     document = json.loads(json.dumps(app.openapi()))
     shown = 0
-    for path, routes in document["paths"].items():
+    for routes in document["paths"].values():
         for route in routes.values():
             assert route["tags"][0] in {tag["name"] for tag in document["tags"]}
             content = route["responses"]["200"]["content"].get("application/json", {})
             for example in content.get("examples", {}).values():
                 jsonschema.validate(example["value"], content["schema"] | {"components": document["components"]})
                 shown += 1
-            assert content.get("examples") or path == "/metrics"
+            text = route["responses"]["200"]["content"].get("text/plain", {})
+            assert content.get("examples") or text.get("example")
     assert shown == 9
+
+
+def test_where_there_are_models_an_answer_is_theirs() -> None:
+    """Each kind of model has an example with a name and a label that are there."""
+    identities = {
+        "visits": Identity(labels=("no", "yes")),
+        "buys": Identity(labels=("no", "yes")),
+        "tickets": Identity(features="positional", dimension=2, labels=("bug", "bill", "else")),
+    }
+    learners = {name: Learner(identity) for name, identity in identities.items()}
+    models = Models([given(name, learner, 0.0) for name, learner in learners.items()])
+    metrics, store = Metrics("0", list, lambda: True, dict), cast(RedisStore, None)
+    app = create_app(models, metrics, lambda: True, lambda: False, store, LIMITS, version="0")
+    paths = json.loads(json.dumps(app.openapi()))["paths"]
+    for path, name, label in ((PREDICT, "visits", "yes"), (PREDICT.replace("{name}", "tickets"), "tickets", "else")):
+        content = paths[path]["post"]["responses"]["200"]["content"]["application/json"]["examples"]
+        one, many = (content[kind]["value"] for kind in ("One", "Many"))
+        assert (one["model"], one["label"], many["model"]) == (name, label, name)
+        assert [each["label"] for each in many["predictions"]] == [label]
