@@ -59,6 +59,8 @@ METRICS: dict[int | str, dict[str, Any]] = {
 }
 SHOWN = 5
 """Names of models in a summary; all of them are the values that its parameter may have."""
+LOOKED_AT = 20
+"""Names of which two that are no categories become an example."""
 _REF = "#/components/schemas/{name}"
 _NUMBER = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
 
@@ -137,25 +139,28 @@ def following(document: dict[str, Any], models: Iterable[Any], max_instances: in
         operation = document["paths"][PREDICT]["post"]
         name, *parameters = operation["parameters"]
         (body, alike), *others = by_count
-        first = _answered_by(operation, alike[0]) if alike else operation
-        paths = document["paths"] | {PREDICT: {"post": first | body}}
+        first = _of(alike[0], operation, max_instances) if alike else operation | body
+        paths = document["paths"] | {PREDICT: {"post": first}}
         if others:
             names = [model.name for model in alike]
             only = name | {"schema": name["schema"] | {"enum": names}}
             said = f"{operation['summary']}: {', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}"
             paths[PREDICT]["post"] |= {"parameters": [only, *parameters], "summary": said}
-        for model, body in ((model, body) for body, alike in others for model in alike):
+        for model in (model for _, alike in others for model in alike):
             its = {"operationId": f"{operation['operationId']}_{model.name}", "parameters": parameters}
             path = PREDICT.replace("{name}", quote(model.name, safe=""))
-            paths[path] = {"post": _answered_by(operation, model) | its | body}
+            paths[path] = {"post": _of(model, operation, max_instances) | its}
         return document | {"paths": paths, "components": components | {"schemas": shapes}}
 
     return openapi
 
 
-def _answered_by(operation: dict[str, Any], model: Any) -> dict[str, Any]:
-    """The operation with this model's answers for examples: with its name, and one of its labels."""
-    label = {"label": (model.answering.learner.identity.labels or (-1, 1))[-1]}
+def _of(model: Any, operation: dict[str, Any], max_instances: int) -> dict[str, Any]:
+    """The operation with examples of this model: features and one of the labels that it knows, and its name."""
+    identity, columns = model.answering.learner.identity, model.answering.learner.columns
+    known = map(columns.name_of, range(1, min(len(columns), LOOKED_AT))) if identity.features == "named" else ()
+    numbers = dict.fromkeys([name for name in known if "=" not in name][:2], 1.5)
+    label = {"label": (identity.labels or (-1, 1))[-1]}
 
     def own(value: dict[str, Any]) -> dict[str, Any]:
         many = {"predictions": [one | label for one in value["predictions"]]} if "predictions" in value else label
@@ -165,14 +170,14 @@ def _answered_by(operation: dict[str, Any], model: Any) -> dict[str, Any]:
     content = answers["content"]["application/json"]
     examples = {name: {"value": own(one["value"])} for name, one in content["examples"].items()}
     told = answers | {"content": {"application/json": content | {"examples": examples}}}
-    return operation | {"responses": operation["responses"] | {"200": told}}
+    return operation | {"responses": operation["responses"] | {"200": told}} | _body(identity, max_instances, numbers)
 
 
-def _body(identity: Identity | None, max_instances: int) -> dict[str, Any]:
-    """The `requestBody` of a prediction: the handler reads the bytes itself."""
-    features = _features(identity or Identity())
+def _body(identity: Identity | None, max_instances: int, known: Any = None) -> dict[str, Any]:
+    """The `requestBody` of a prediction, with known features for an example: the handler reads the bytes itself."""
+    features = _features(identity or Identity(), known)
     if identity is None:
-        features = {"anyOf": [features, _features(Identity(features="positional", dimension=2))]}
+        features = {"anyOf": [features, _features(Identity(features="positional", dimension=2), None)]}
     example = (features["anyOf"][0] if identity is None else features)["examples"][0]
     event = _event(features, example, way((identity or Identity()).event.features))
     instance = {"type": "object", "required": ["features"], "properties": {"features": features}}
@@ -201,14 +206,14 @@ def _event(features: dict[str, Any], example: Any, inwards: Sequence[str]) -> di
     return schema
 
 
-def _features(identity: Identity) -> dict[str, Any]:
+def _features(identity: Identity, known: Any) -> dict[str, Any]:
     if identity.features == "positional":
         count = identity.dimension or 0
         listed = [[0.3, 2.0][i % 2] for i in range(count)]
         return {"type": "array", "items": _NUMBER, "minItems": count, "maxItems": count, "examples": [listed]}
     event, limit = identity.event, identity.max_name_bytes
     page: Any = "/home" if identity.text != "reject" else 2
-    example = {n: v for n, v in {"age": 31, "page": page}.items() if len(f"{n}={v}") <= limit}
+    example = known or {n: v for n, v in {"age": 31, "page": page}.items() if len(f"{n}={v}") <= limit}
     parts = [part for part in (event.label, event.weight, event.id) if part and part.startswith(f"{event.features}/")]
     # What a pattern leaves out may be anything, and so may another part of the event.
     anything = bool(event.only or event.without)

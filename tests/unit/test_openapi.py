@@ -120,6 +120,9 @@ def test_where_there_are_models_an_answer_is_theirs() -> None:
         "tickets": Identity(features="positional", dimension=2, labels=("bug", "bill", "else")),
     }
     learners = {name: Learner(identity) for name, identity in identities.items()}
+    for learner in learners.values():
+        learner.begin({0: 0})
+    learners["visits"].apply(0, 0, [b'{"features":{"page":"/home","user":{"age":3},"new":true,"n":1},"label":"yes"}'])
     models = Models([given(name, learner, 0.0) for name, learner in learners.items()])
     metrics, store = Metrics("0", list, lambda: True, dict), cast(RedisStore, None)
     app = create_app(models, metrics, lambda: True, lambda: False, store, LIMITS, version="0")
@@ -129,3 +132,6 @@ def test_where_there_are_models_an_answer_is_theirs() -> None:
         one, many = (content[kind]["value"] for kind in ("One", "Many"))
         assert (one["model"], one["label"], many["model"]) == (name, label, name)
         assert [each["label"] for each in many["predictions"]] == [label]
+    shown = paths[PREDICT]["post"]["requestBody"]["content"]["application/json"]["schema"]["examples"]
+    assert shown[0] == {"features": {"user.age": 1.5, "new": 1.5}}
+    assert shown[2] == {"event": shown[0]}
