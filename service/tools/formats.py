@@ -161,9 +161,9 @@ def _packed(value: bytes) -> bytes:
 def format_of(
     file: str, identity: Identity, *, name: Name | None, label: str | None, key: str | None, zero_based: bool
 ) -> Format:
-    """The file's format: as named; else as the suffix says; else CSV where a label's column is; else JSON lines."""
+    """The file's format: as named; CSV where a label's column is; else as the suffix says; else JSON lines."""
     suffix = Path(file.removesuffix(".gz")).suffix.lower()
-    chosen = name or SUFFIXES.get(suffix, "csv" if label is not None else "jsonl")
+    chosen = name or ("csv" if label is not None else SUFFIXES.get(suffix, "jsonl"))
     if zero_based and (chosen != "svmlight" or identity.features != "positional"):
         raise ConfigurationError(
             "--zero-based is for svmlight and a positional model: elsewhere an index is the feature's name"
