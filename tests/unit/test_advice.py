@@ -120,7 +120,7 @@ def test_an_average_that_is_not_kept_does_not_answer() -> None:
         (['{"w1":1}', '{"w2":1,"n":3}', '{"n":5}'], "2 of the 3 that are there in some events"),
         (['{"w1":1}', '{"w2":1,"n":3,"m":7}', '{"n":5,"m":8}'], ""),  # half of them
         (['{"w1":true,"a":2}', '{"w2":true,"a":2}'], ""),  # no numbers, and one that is always there
-        (['{"w1":0}', '{"w2":1}', '{"w2":2}'], ""),  # 0 is what it would be scaled to
+        (['{"w1":0}', '{"w3":0,"w2":1}', '{"w2":2}'], ""),  # 0 is what it would be scaled to
     ],
 )
 def test_numbers_that_scaling_makes_nothing_are_said(features: list[str], said: str) -> None:
