@@ -125,12 +125,11 @@ def following(document: dict[str, Any], models: Iterable[Any], max_instances: in
     """
 
     def openapi() -> dict[str, Any]:
-        kinds: dict[str, tuple[dict[str, Any], list[Any]]] = {}
+        kinds: dict[str, list[Any]] = {}
         for model in models:
             if model.answering is not None:
-                body = _body(model.answering.learner.identity, max_instances)
-                kinds.setdefault(repr(body), (body, []))[1].append(model)
-        by_count = sorted(kinds.values(), key=lambda kind: -len(kind[1])) or [(_body(None, max_instances), [])]
+                kinds.setdefault(repr(_body(model.answering.learner.identity, max_instances)), []).append(model)
+        alike, *others = sorted(kinds.values(), key=len, reverse=True) or [[]]
         components = document.get("components", {})
         shapes = components.get("schemas", {}) | _values(Identity())
         for model in models:
@@ -138,15 +137,14 @@ def following(document: dict[str, Any], models: Iterable[Any], max_instances: in
                 shapes |= _values(model.answering.learner.identity)
         operation = document["paths"][PREDICT]["post"]
         name, *parameters = operation["parameters"]
-        (body, alike), *others = by_count
-        first = _of(alike[0], operation, max_instances) if alike else operation | body
+        first = _of(alike[0], operation, max_instances) if alike else operation | _body(None, max_instances)
         paths = document["paths"] | {PREDICT: {"post": first}}
         if others:
             names = [model.name for model in alike]
             only = name | {"schema": name["schema"] | {"enum": names}}
             said = f"{operation['summary']}: {', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}"
             paths[PREDICT]["post"] |= {"parameters": [only, *parameters], "summary": said}
-        for model in (model for _, alike in others for model in alike):
+        for model in (model for kind in others for model in kind):
             its = {"operationId": f"{operation['operationId']}_{model.name}", "parameters": parameters}
             path = PREDICT.replace("{name}", quote(model.name, safe=""))
             paths[path] = {"post": _of(model, operation, max_instances) | its}

@@ -21,7 +21,7 @@ _LONGEST = 40
 def worded(error: Any, secretive: bool = False) -> str:
     """One of pydantic's errors. A value is shown where it is no secret: where some are, only one that is a number."""
     message, kind = error["msg"].removeprefix("Value error, "), error["type"].partition("_")[0]
-    if error["type"] == "string_too_short":  # none of ours is to be longer than that
+    if error["type"] == "string_too_short":  # the least that is asked for is one character
         return 'expected a text, got ""'
     if not message.startswith(_SHOULD_BE):
         return str(message)

@@ -152,7 +152,8 @@ def _such(others: Sequence[str]) -> str:
 def _candidates(form: Form, members: dict[Way, Member]) -> list[tuple[str, Member]]:
     """What may be the label: the likeliest member of two values, or where there are none text of a few; then others.
 
-    These by likelihood too, of a few values those that are called as labels are. Of equals the later comes first.
+    These by likelihood too, of a few values those that are called as labels are; then text of a few values, whatever it
+    is called. Of equals the later comes first.
     """
 
     def likelihood(member: Member) -> float:

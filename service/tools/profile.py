@@ -154,7 +154,7 @@ class Member:
             return Mark("long", f"as name=value it has up to {longest:,} bytes, and {LONGEST} are the limit")
         return None
 
-    def flags(self, records: int) -> bool:
+    def is_flag(self, records: int) -> bool:
         """Whether it says by its being there what a boolean would say: one number, not 0, in some of the records."""
         one = self.distinct == 1 and self.kinds["number"] == self.present >= ENOUGH
         return one and self.present < records and self.low != 0

@@ -237,7 +237,7 @@ def _commas(found: Suggested) -> list[str]:
 
 def _same(found: Suggested) -> list[str]:
     """That scaling loses what is said by a number's being there."""
-    names = [member.name for member in found.members[1:] if member.flags(found.events)]
+    names = [member.name for member in found.members[1:] if member.is_flag(found.events)]
     said = "always the same number where it is there: scaled it is 0, as if it were absent: send true in its place"
     return [f"{_some(names)}: {said}"] if names else []
 

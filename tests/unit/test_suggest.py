@@ -122,9 +122,9 @@ def test_kinds_of_lists() -> None:
 def test_a_number_that_is_there_or_not_says_what_a_boolean_would() -> None:
     events = [{"word": 1, "always": 1, "count": i % 2 + 1, "zero": 0, "true": True} for i in range(ENOUGH)]
     members = profile([*events, {"always": 1}], ENOUGH + 1)
-    assert [name for (name,), member in members.items() if member.flags(ENOUGH + 1)] == ["word"]
+    assert [name for (name,), member in members.items() if member.is_flag(ENOUGH + 1)] == ["word"]
     few = profile([*events[1:], {}], ENOUGH)
-    assert not any(member.flags(ENOUGH) for member in few.values())
+    assert not any(member.is_flag(ENOUGH) for member in few.values())
 
 
 def test_values_are_counted_up_to_a_limit() -> None:
