@@ -153,10 +153,10 @@ def _learn(identity: Identity, data: Data, w: Vector, wanted: Wanted) -> Result:
         running = passes.fit(
             identity, data.batch, w, tolerance=wanted.tolerance, max_passes=wanted.max_passes, trace=wanted.trace
         )
-    with Console(stderr=True).status("pass 1") as status:  # on a terminal alone
+    with Console(stderr=True).status("the first pass") as status:  # on a terminal alone
         for one in running:
             done.append(one)
-            status.update(f"pass {one.number + 1}: {one.mistakes:,} mistakes in the last")
+            status.update(f"pass {one.number}: {one.mistakes:,} mistakes")
     last = done[-1]
     if wanted.batch:
         ended = "max-passes" if last.updates else "settled"
