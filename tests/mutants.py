@@ -47,8 +47,8 @@ MUTANTS = (
     Mutant(
         "an update applied twice", KERNEL,
         (
-            ("        w[0] += step\n", "        w[0] += 2.0 * step\n"),
-            (" w[columns[j]] += step * values[j]\n", " w[columns[j]] += 2.0 * step * values[j]\n"),
+            ("+ change * step)\n", "+ change * (2.0 * step))\n"),
+            ("+ change * (step * values[j]))\n", "+ change * (2.0 * step * values[j]))\n"),
         ),
         "axes",
     ),

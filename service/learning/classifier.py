@@ -102,6 +102,14 @@ def diverges(identity: Identity, partition: int, offset: int) -> str:
     )
 
 
+def state_of(identity: Identity, arrays: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+    """A state of `arrays` as they are stored: see `Classifier.arrays`."""
+    names, classes = ["w", "late"] if identity.average else ["w"], range(identity.classes)
+    if identity.multiclass:
+        arrays = {name: np.stack([arrays[f"{name}/{k}"] for k in classes], axis=1) for name in names}
+    return np.stack([arrays[name] for name in names], axis=1)
+
+
 class Classifier:
     """Weights of one rule. Its columns may be others' too; who owns them says when there are more."""
 
@@ -117,11 +125,20 @@ class Classifier:
         self._reach = math.inf
         self._part = 1.0
         """What `late` is multiplied by, where it is taken off the weights."""
-        self._w = self._late = np.zeros((0, identity.classes) if identity.multiclass else 0)
+        self._state = np.zeros((0, 1 + bool(identity.average), *([identity.classes] if identity.multiclass else [])))
+        """As `kernel.learn` has it, of columns that are there for later events too."""
+
+    @property
+    def _w(self) -> NDArray[np.float64]:
+        return self._state[:, 0]
+
+    @property
+    def _late(self) -> NDArray[np.float64]:
+        return self._state[:, 1]
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """w, bias first; a view of the live array, of len(columns) rows: of classes a column each."""
+        """w, bias first; a view of the live state, of len(columns) rows: of classes a column each."""
         return self._w[: len(self.columns)]
 
     @property
@@ -165,12 +182,12 @@ class Classifier:
     def squared_norm(self) -> float:
         """‖w‖², the bias included."""
         with np.errstate(over="ignore"):  # an older release let them grow without a limit
-            flat = self.weights.ravel()
+            flat = self.weights if self._state.ndim == 2 else self.weights.ravel()
             return float(flat @ flat)
 
     def restore(
         self,
-        arrays: Mapping[str, NDArray[np.float64]],
+        state: NDArray[np.float64],
         counts: Counts,
         squared_steps: float,
         recent: Recent,
@@ -178,12 +195,7 @@ class Classifier:
         diverged: str | None = None,
     ) -> None:
         """Take over restored state, these very objects; the columns have their names already."""
-        classes = range(self.identity.classes)
-        if self.identity.multiclass:
-            names = [name for name in ("w", "late") if f"{name}/0" in arrays]
-            arrays = {name: np.stack([arrays[f"{name}/{k}"] for k in classes], axis=1) for name in names}
-        self._w, self._late = arrays["w"], arrays.get("late", self._late)
-        self.counts = counts
+        self._state, self.counts = state, counts
         self.make_room(len(self.columns))
         self._reach, self._part = math.inf, part(self.identity, counts.events)
         self.diverged, norm = diverged, self.squared_norm
@@ -201,11 +213,11 @@ class Classifier:
 
     def make_room(self, count: int) -> None:
         """Let the arrays have so many columns, and more: those that are not in use have what a new one begins with."""
-        have = len(self._w)
+        have = len(self._state)
         if have < count:
-            self._w = np.concatenate([self._w, self._initial(have, max(count - have, have))])
-        if self.identity.average and len(self._late) < len(self._w):
-            self._late = np.concatenate([self._late, np.zeros((len(self._w) - len(self._late), *self._w.shape[1:]))])
+            new = np.zeros((max(count - have, have), *self._state.shape[1:]))
+            new[:, 0] = self._initial(have, len(new))
+            self._state = np.concatenate([self._state, new])
 
     def _initial(self, first: int, count: int) -> NDArray[np.float64]:
         """What these columns begin with."""
@@ -218,7 +230,7 @@ class Classifier:
         """Change the weights by a batch, up to the event that would take them beyond their limit; `count` follows."""
         reference = self.watch.stretch.reference if self.watch.stretch else None
         about = self.counts.events, self._reach, reference
-        learned = kernel.learn(self.identity, self._w, self._late, batch, *about)
+        learned = kernel.learn(self.identity, self._state, batch, *about)
         self._reach = learned.reach
         return learned
 
@@ -241,10 +253,11 @@ class Classifier:
         """
         averaged, part = self.averaged, self._part
         if self.identity.multiclass:
-            weights, away = self._w, self._late
-            scores: NDArray[np.float64] = weights[0] - away[0] * part if averaged else weights[0].copy()
+            state = self._state
+            scores: NDArray[np.float64] = state[0, 0] - state[0, 1] * part if averaged else state[0, 0].copy()
             for column, value in pairs:
-                scores += (weights[column] - away[column] * part if averaged else weights[column]) * value
+                of = state[column]
+                scores += (of[0] - of[1] * part if averaged else of[0]) * value
             return scores
         w = memoryview(self._w)  # type: ignore[arg-type]
         s: float = w[0]

@@ -24,6 +24,7 @@ from service.learning.average import SHRINK, ages
 from service.learning.compiled import compiled
 from service.learning.events import Batch
 from service.learning.identity import MAX_SQUARED_NORM, Identity
+from service.learning.lanes import first, numbers, put, row, second
 
 Vector = NDArray[np.float64]
 
@@ -33,6 +34,7 @@ register_jitable(rules.step)
 
 _NO_REFERENCE = np.zeros(1)
 _NEAR = math.sqrt(MAX_SQUARED_NORM) / 2.0
+_NEARLY = 1e-9
 
 
 class Learned(NamedTuple):
@@ -74,38 +76,37 @@ def _squared_norm_after(w: Vector, step: Any, columns: Any, values: Vector) -> f
 
 @compiled
 def _learn(
-    rule: int, eta: float, positive_tie: bool, parameter: float, negative: float, positive: float, w: Vector,
-    late: Vector, ages: Vector, reference: Vector, starts: Any, columns: Any, values: Vector, labels: Vector,
+    rule: int, eta: float, positive_tie: bool, parameter: float, negative: float, positive: float, state: Vector,
+    w: Vector, ages: Vector, reference: Vector, starts: Any, columns: Any, values: Vector, labels: Vector,
     weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any, averaged: Any,
     along: Vector, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
-    averaging, referring = len(late) > 0, len(reference) > 1  # without columns its first part is all there is
+    averaging, referring = state.ndim == 2, len(reference) > 1  # without columns its first part is all there is
     for i in range(len(labels)):
-        s, squared, a, part, r = w[0], 1.0, 0.0, 0.0, reference[0]
-        if averaging:
-            part = 1.0 / max(ages[i], 1.0)
-            a = w[0] - late[0] * part
+        sums, squared, r = row(state, 0), 1.0, reference[0]
         # All sums in one loop: each waits for its own last term, and meanwhile the others get theirs. A loop for each
-        # case: one with tests that are always false is compiled to one that costs a third more.
-        if averaging:
+        # case: one with a test that is always false is compiled to one that costs a third more.
+        if referring:
             for j in range(starts[i], starts[i + 1]):
-                weight, value = w[columns[j]], values[j]
-                s += weight * value
-                squared += value * value
-                a += (weight - late[columns[j]] * part) * value
-                if referring:
-                    r += reference[columns[j]] * value
-        elif referring:
-            for j in range(starts[i], starts[i + 1]):
-                s += w[columns[j]] * values[j]
+                sums = sums + row(state, columns[j]) * values[j]
                 squared += values[j] * values[j]
                 r += reference[columns[j]] * values[j]
         else:
             for j in range(starts[i], starts[i + 1]):
-                s += w[columns[j]] * values[j]
+                sums = sums + row(state, columns[j]) * values[j]
                 squared += values[j] * values[j]
-        along[i] = r
+        s, along[i] = first(sums), r
         if averaging:
+            part = 1.0 / max(ages[i], 1.0)
+            away = second(sums) * part
+            a = s - away
+            # Where both are nearly equal, or one is beyond what a number holds, since ages reach 2^900: term by term,
+            # as answers are, of which no tie is to differ.
+            if not abs(a) > _NEARLY * (abs(s) + abs(away)):
+                a = first(row(state, 0)) - second(row(state, 0)) * part
+                for j in range(starts[i], starts[i + 1]):
+                    of = row(state, columns[j])
+                    a += (first(of) - second(of) * part) * values[j]
             averaged[i] = rules.decide(a, positive_tie)
         margin = positive if labels[i] > 0.0 else negative
         step = rules.step(rule, s, labels[i], eta * weights[i], positive_tie, parameter, margin)
@@ -122,17 +123,15 @@ def _learn(
                 if not total <= MAX_SQUARED_NORM:
                     return i, reach
                 reach = math.sqrt(total + len(w))
-            w[0] += step
-            if averaging:
-                late[0] += ages[i] * step
+            change = numbers(state, 1.0, ages[i] if averaging else 0.0)
+            put(state, 0, row(state, 0) + change * step)
             for j in range(starts[i], starts[i + 1]):
-                w[columns[j]] += step * values[j]
-                if averaging:
-                    late[columns[j]] += ages[i] * (step * values[j])
+                put(state, columns[j], row(state, columns[j]) + change * (step * values[j]))
         # Last of all, so that an event that diverges leaves this to the next as well.
         if averaging and ages[i + 1] < ages[i]:
-            for j in range(len(late)):
-                late[j] *= SHRINK
+            for j in range(len(state)):
+                of = row(state, j)
+                put(state, j, numbers(state, first(of), second(of) * SHRINK))
     return len(labels), reach
 
 
@@ -148,26 +147,26 @@ def _largest(scores: Vector, without: int) -> int:
 
 @compiled
 def _learn_classes(
-    rule: int, eta: float, parameter: float, w: Any, late: Any, ages: Vector, starts: Any, columns: Any, values: Vector,
+    rule: int, eta: float, parameter: float, state: Any, ages: Vector, starts: Any, columns: Any, values: Vector,
     labels: Vector, weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any,
     averaged: Any, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
-    classes = w.shape[1]
+    classes, w = state.shape[2], state[:, 0]
     s, a, step = np.empty(classes), np.empty(classes), np.zeros(classes)
     for i in range(len(labels)):
         s[:], squared, own = w[0], 1.0, int(labels[i])
         for j in range(starts[i], starts[i + 1]):
-            row, value = w[columns[j]], values[j]
+            of, value = state[columns[j]], values[j]
             for k in range(classes):
-                s[k] += row[k] * value
+                s[k] += of[0, k] * value
             squared += value * value
-        if len(late) > 0:
+        if len(averaged) > 0:
             part = 1.0 / max(ages[i], 1.0)
-            a[:] = w[0] - late[0] * part
+            a[:] = w[0] - state[0, 1] * part
             for j in range(starts[i], starts[i + 1]):
-                c, value = columns[j], values[j]
+                of, value = state[columns[j]], values[j]
                 for k in range(classes):
-                    a[k] += (w[c, k] - late[c, k] * part) * value
+                    a[k] += (of[0, k] - of[1, k] * part) * value
             averaged[i] = _largest(a, -1)
         rival, rate = _largest(s, own), eta * weights[i]
         scores[i], squared_norms[i], predicted[i] = s[own] - s[rival], squared, _largest(s, -1)
@@ -195,52 +194,53 @@ def _learn_classes(
                     return i, reach
                 reach = math.sqrt(total + w.size)
             if rule == rules.PERCEPTRON:
-                _add(own, rate, i, w, late, ages, starts, columns, values)
-                _add(rival, -rate, i, w, late, ages, starts, columns, values)
+                _add(own, rate, i, state, ages, starts, columns, values)
+                _add(rival, -rate, i, state, ages, starts, columns, values)
             else:
                 for k in range(classes):
-                    _add(k, step[k], i, w, late, ages, starts, columns, values)
-        if len(late) > 0 and ages[i + 1] < ages[i]:
+                    _add(k, step[k], i, state, ages, starts, columns, values)
+        if len(averaged) > 0 and ages[i + 1] < ages[i]:
+            late = state[:, 1]
             late *= SHRINK
     return len(labels), reach
 
 
 @compiled
-def _add(
-    k: int, step: float, i: int, w: Any, late: Any, ages: Vector, starts: Any, columns: Any, values: Vector
-) -> None:
+def _add(k: int, step: float, i: int, state: Any, ages: Vector, starts: Any, columns: Any, values: Vector) -> None:
     """The update of class k by event i."""
-    w[0, k] += step
+    state[0, 0, k] += step
     for j in range(starts[i], starts[i + 1]):
-        w[columns[j], k] += step * values[j]
-    if len(late) > 0:
-        late[0, k] += ages[i] * step
+        state[columns[j], 0, k] += step * values[j]
+    if state.shape[1] > 1:
+        state[0, 1, k] += ages[i] * step
         for j in range(starts[i], starts[i + 1]):
-            late[columns[j], k] += ages[i] * (step * values[j])
+            state[columns[j], 1, k] += ages[i] * (step * values[j])
 
 
 def learn(
-    identity: Identity, w: Vector, late: Vector, batch: Batch, seen: int = 0, reach: float = math.inf,
+    identity: Identity, state: Vector, batch: Batch, seen: int = 0, reach: float = math.inf,
     reference: Vector | None = None,
 ) -> Learned:  # fmt: skip
-    """Learn the batch in order, changing `w` in place, and `late` where the model keeps its average (else empty).
+    """Learn the batch in order, changing `state` in place.
 
-    They are of shape (columns,), or (columns, classes) where each class has weights of its own. `seen` is the number of
-    events learned before, `reach` what ‖w‖ is at most, as far as it is known. Of classes no `reference` is looked at.
+    That is w, and where the model keeps its average what makes it of w, beside each other: of shape (columns, 1 or 2),
+    or (columns, 1 or 2, classes) where each class has weights of its own. `seen` is the number of events learned
+    before, `reach` what ‖w‖ is at most, as far as it is known. Of classes no `reference` is looked at.
     """
-    classes = w.ndim == 2
+    classes, averaging, w = state.ndim == 3, state.shape[1] > 1, state[:, 0]
     scores, steps, squared_norms, along = (np.empty(len(batch.labels)) for _ in range(4))
-    predicted, averaged = (np.empty(n, np.intp) for n in (len(batch.labels), len(batch.labels) if len(late) else 0))
+    predicted, averaged = (np.empty(n, np.intp) for n in (len(batch.labels), len(batch.labels) if averaging else 0))
     rule, events = list(rules.RULES).index(identity.rule), (batch.starts, batch.columns, batch.values, batch.labels)
-    state, found = (w, late, ages(identity, seen, len(averaged) + 1)), (scores, steps, squared_norms, predicted)
+    found, age = (scores, steps, squared_norms, predicted, averaged), ages(identity, seen, len(averaged) + 1)
     if classes:
         done, reach = _learn_classes(
-            rule, identity.eta, identity.parameter, *state, *events, batch.weights, *found, averaged, reach
+            rule, identity.eta, identity.parameter, state, age, *events, batch.weights, *found, reach
         )
     else:
         done, reach = _learn(
-            rule, identity.eta, identity.tie == "positive", identity.parameter, *identity.margins, *state,
-            _NO_REFERENCE if reference is None else reference, *events, batch.weights, *found, averaged, along, reach,
+            rule, identity.eta, identity.tie == "positive", identity.parameter, *identity.margins,
+            state if averaging else w, w, age, _NO_REFERENCE if reference is None else reference, *events,
+            batch.weights, *found, along, reach,
         )  # fmt: skip
     truth = (batch.labels[:done] if classes else batch.labels[:done] > 0.0).astype(np.intp)
     figures = scores[:done], steps[:done], squared_norms[:done], truth, predicted[:done], averaged[:done], along[:done]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, OutOfOrder
 from service.learning.candidates import Candidate, stored_as
-from service.learning.classifier import Classifier, Scores, diverges, usual_before
+from service.learning.classifier import Classifier, Scores, diverges, state_of, usual_before
 from service.learning.columns import columns_for
 from service.learning.events import Decoder, Reject
 from service.learning.identity import SUMS, Identity
@@ -71,11 +71,12 @@ class Learner(Classifier):
         self.seen = Seen(identity)
         if start is not None:
             self.columns.extend(start.names or ())
-            self._w = start.vector
-            if len(self._w) != len(self.columns):
+            w = start.vector
+            if len(w) != len(self.columns):
                 raise ConfigurationError(
-                    f"start: {len(self._w) - 1} weights are given where the model has {len(self.columns) - 1} features"
+                    f"start: {len(w) - 1} weights are given where the model has {len(self.columns) - 1} features"
                 )
+            self._state = state_of(identity, {"w": w, "late": np.zeros(len(w))})
         self.make_room(len(self.columns))
         self.watch.grow(self.weights, 0)
         self.watch.refer_to_given(self.weights, 0, self.columns.names)
@@ -219,7 +220,7 @@ class Learner(Classifier):
         for candidate in self.candidates.values():
             candidate.make_room(count)
         if self.scaler:
-            self.scaler.make_room(len(self._w))
+            self.scaler.make_room(len(self._state))
 
     def _cover(self, partition: int, to: int) -> None:
         start, at = self.covered[partition][-1]

@@ -102,7 +102,7 @@ def _passes(identity: Identity, batch: Batch, w: Vector, trace: bool) -> Iterato
         scores, squared, steps = np.empty(events), np.empty(events), np.empty(events)
         at = 0
         for part in parts:
-            learned = kernel.learn(identity, w, w[:0], part, reach=reach)
+            learned = kernel.learn(identity, w[:, np.newaxis], part, reach=reach)
             reach = learned.reach
             done = len(learned.scores)
             if done < len(part.labels):
@@ -230,7 +230,7 @@ def scored(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
     """
     if w.ndim == 2:
         return _scored_by_classes(batch, w)
-    learned = kernel.learn(_UNIT, w, w[:0], batch)
+    learned = kernel.learn(_UNIT, w[:, np.newaxis], batch)
     return learned.scores, learned.squared_norms
 
 
@@ -259,7 +259,7 @@ def separated(identity: Identity, batch: Batch, w: Vector) -> Separation | None:
 
 def margins(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
     """Each event's y·s, of classes its own score less the largest other, and ‖x‖²; nothing is learned."""
-    learned = kernel.learn(_UNIT, w, w[:0], batch)
+    learned = kernel.learn(_UNIT, w[:, np.newaxis], batch)
     return learned.scores if w.ndim == 2 else batch.labels * learned.scores, learned.squared_norms
 
 

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import uvloop
@@ -169,7 +169,12 @@ class Service:
         """Connect, then follow and learn; followers and learners become tasks of the process."""
         settings = self._settings
         models = settings.models.values()
-        await asyncio.to_thread(warm_up, {(min(len(m.labels or (-1, 1)), 3), m.scale) for m in models})
+        kinds = {
+            (min(len(model.labels or (-1, 1)), 3), model.scale, bool(average))
+            for model in models
+            for average in (model.average, *(one.average for one in model.candidates.values()))
+        }
+        await asyncio.to_thread(warm_up, kinds)
         # One collection of everything imported so far would take longer than any slice of learning.
         gc.collect()
         gc.freeze()
@@ -308,9 +313,9 @@ class Service:
         return {**kafka, "redis": self._store.missing_since}
 
 
-Kinds = Iterable[tuple[int, Literal["none", "standard"]]]
-"""Of models: how many labels (3 for any more), and the scale."""
-ALL_KINDS: Kinds = ((2, "none"), (3, "standard"))
+Kinds = Iterable[tuple[int, Literal["none", "standard"], bool]]
+"""Of models: how many labels (3 for any more), the scale, and whether an average is kept."""
+ALL_KINDS: Kinds = ((2, "none", False), (2, "none", True), (3, "standard", False))
 
 
 def warm_up(kinds: Kinds = ALL_KINDS) -> None:
@@ -331,8 +336,9 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     names.extend(["name"])
     names.find({"name": 1.0})
     event = b'{"features":[1],"label":1,"more":1}'
-    for labels, scale in kinds:
-        learner = Learner(Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale))
+    for labels, scale, average in kinds:
+        own: Any = {"labels": tuple(range(labels)), "scale": scale, "average": average}
+        learner = Learner(Identity(features="positional", dimension=1, **own))
         learner.begin({0: 0})
         learner.apply(0, 0, [event])
         learner.begin_stretch()

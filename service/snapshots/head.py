@@ -11,11 +11,12 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from service.errors import SnapshotDamaged
 from service.learning.bounds import Stretch, Sums
 from service.learning.candidates import Candidate, arrays_of, stored_as
-from service.learning.classifier import Classifier, Counts
+from service.learning.classifier import Classifier, Counts, state_of
 from service.learning.confidence import Paired
 from service.learning.identity import Identity
 from service.learning.learner import Learner
@@ -356,11 +357,17 @@ def decode(
     if digest_of(head.identity, head.covered, head.counts, head.columns, decoded, head.beside) != head.state_digest:
         raise SnapshotDamaged(f"version {head.version}: the state does not match its digest")
     seen, recent = head.observations, _recent(head.observations, options, head.identity.classes)
-    beside = {
-        name: (one, _recent(one.observations, options, head.identity.classes)) for name, one in head.beside.items()
-    }
     # A learner's change, a head's do not.
-    own, counts = {name: array.values.copy() for name, array in arrays.items()}, head.counts.copy()
+    own, counts = {name: array.values for name, array in arrays.items()}, head.counts.copy()
+    state = state_of(head.identity, own)
+    beside = {
+        name: (
+            one,
+            _recent(one.observations, options, head.identity.classes),
+            state_of(one.identity, {array: own[stored_as(name, array)] for array in arrays_of(one.identity)}),
+        )
+        for name, one in head.beside.items()
+    }
     sums = deepcopy(head.observations.stretch)
     stretch = None
     if reference is not None and sums is not None:
@@ -372,20 +379,19 @@ def decode(
         learner.columns.extend(names)
         names = []
 
-    def candidate(name: str, one: Besides, recent: Recent) -> Candidate:
+    def candidate(name: str, one: Besides, recent: Recent, state: NDArray[np.float64]) -> Candidate:
         since = {int(partition): offset for partition, offset in one.since.items()}
         made = Candidate(one.identity, learner.columns, options.beside(name), since)
-        its = {array: own[stored_as(name, array)] for array in arrays_of(one.identity)}
-        made.restore(its, deepcopy(one.counts), one.observations.squared_steps, recent, None)
+        made.restore(state, deepcopy(one.counts), one.observations.squared_steps, recent, None)
         if one.diverged_at is not None:
             made.stop(*one.diverged_at)
         return made
 
     def finish() -> Learner:
         learner.columns.extend(names)
-        learner.candidates = {name: candidate(name, *both) for name, both in beside.items()}
+        learner.candidates = {name: candidate(name, *of) for name, of in beside.items()}
         learner.load(own, covered)
-        learner.restore(own, counts, seen.squared_steps, recent, stretch, seen.diverged)
+        learner.restore(state, counts, seen.squared_steps, recent, stretch, seen.diverged)
         learner.runs = runs
         return learner
 

@@ -79,12 +79,12 @@ def kernels() -> dict[int, float]:
         values = [{f"n{i}": round(rng.gauss(0, 1), 3) for i in range(VALUES)} for _ in range(EVENTS)]
         records = [json.dumps({"features": x, "label": rng.randrange(k)}).encode() for x in values]
         batch, _ = Decoder(identity, columns).decode(records)
-        shape = (VALUES + 1,) if k == 2 else (VALUES + 1, k)
+        shape = (VALUES + 1, 1) if k == 2 else (VALUES + 1, 1, k)
         took = []
         for _ in range(RUNS + 1):  # the first compiles
-            w = np.zeros(shape)
+            state = np.zeros(shape)
             began = time.process_time()
-            kernel.learn(identity, w, w[:0].copy(), batch, reach=0.0)
+            kernel.learn(identity, state, batch, reach=0.0)
             took.append(time.process_time() - began)
         found[k] = min(took) / EVENTS * 1e6
     return found

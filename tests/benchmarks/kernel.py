@@ -82,11 +82,11 @@ def _zeros(batch: Batch) -> kernel.Vector:
 
 
 def _kernel(batch: Batch, average: bool = False, bound: bool = False) -> float:
-    w = _zeros(batch)
-    late, identity = np.full(len(w) if average else 0, 0.0), Identity(average=average)
-    reference = np.full(len(w), 1.0) if bound else None
+    columns = len(_zeros(batch))
+    state, identity = np.full((columns, 1 + average), 0.0), Identity(average=average)
+    reference = np.full(columns, 1.0) if bound else None
     began = time.process_time()
-    kernel.learn(identity, w, late, batch, reach=0.0, reference=reference)
+    kernel.learn(identity, state, batch, reach=0.0, reference=reference)
     return time.process_time() - began
 
 

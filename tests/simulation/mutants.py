@@ -57,7 +57,10 @@ MUTANTS = (
     Mutant(
         "saved before the dead letters are flushed", LEARN, "                await self._log.flush()\n", "",
     ),
-    Mutant("an average that begins anew with each restore", CLASSIFIER, 'arrays.get("late", self._late)', "self._late"),
+    Mutant(
+        "an average that begins anew with each restore", CLASSIFIER, "[arrays[name] for name in names]",
+        '[arrays[name] * (name == "w") for name in names]',
+    ),
     Mutant(
         "a class that has another's weights after each restore", CLASSIFIER, 'arrays[f"{name}/{k}"]',
         'arrays[f"{name}/{min(k, 1)}"]', seed=20,
@@ -68,7 +71,7 @@ MUTANTS = (
     ),
     Mutant(
         "candidates that begin anew with each restore", HEAD,
-        "{name: candidate(name, *both) for name, both in beside.items()}", "{}",
+        "{name: candidate(name, *of) for name, of in beside.items()}", "{}",
         seed=16,
     ),
     Mutant(

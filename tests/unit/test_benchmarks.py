@@ -77,8 +77,8 @@ def test_a_percentile_is_one_of_the_values() -> None:
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_the_loop_in_c_has_the_kernels_bits() -> None:
     batch = kernel._dense(20, 500)
-    theirs, ours = np.zeros(21), np.zeros(21)
+    theirs, ours = np.zeros(21), np.zeros((21, 1))
     kernel._loop(kernel._compiled(), batch, theirs)
-    learned = learn(Identity(), ours, ours[:0].copy(), batch)
+    learned = learn(Identity(), ours, batch)
     assert np.count_nonzero(learned.steps) > 50
-    assert (ours == theirs).all()
+    assert (ours[:, 0] == theirs).all()

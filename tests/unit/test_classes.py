@@ -249,10 +249,10 @@ def test_of_two_classes_it_makes_the_mistakes_of_the_rule_of_two_labels(mode: An
         records.append(event(features, rng.randrange(2), weight=rng.choice([1.0, 0.3])))
     batch, _ = Decoder(identity, columns_for(identity)).decode(records)
     count = int(batch.columns.max()) + 1
-    w, both = np.zeros(count), np.zeros((count, 2))
-    late, lates = (np.zeros_like(one) if average else one[:0].copy() for one in (w, both))
-    ours = kernel.learn(identity, w, late, batch)
-    theirs = kernel.learn(identity, both, lates, batch._replace(labels=(batch.labels + 1.0) / 2.0))
+    own, others = np.zeros((count, 1 + average)), np.zeros((count, 1 + average, 2))
+    ours = kernel.learn(identity, own, batch)
+    theirs = kernel.learn(identity, others, batch._replace(labels=(batch.labels + 1.0) / 2.0))
+    w, both = own[:, 0], others[:, 0]
     assert (both[:, 1] - both[:, 0]).tolist() == (2.0 * w).tolist()
     assert theirs.scores.tolist() == (2.0 * batch.labels * ours.scores).tolist()
     assert theirs.steps.tolist() == abs(ours.steps).tolist()

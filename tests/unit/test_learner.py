@@ -248,6 +248,28 @@ def test_the_recent_average_over_many_half_lives() -> None:
     assert len(states) == 1
 
 
+@pytest.mark.parametrize("average", [True, "recent"])
+@pytest.mark.parametrize(("size", "eta", "streams", "count"), [(1.0, 1.0, 100, 30), (1e30, 1e-20, 1, 1000)])
+def test_the_average_is_counted_as_it_answered(average: Any, size: float, eta: float, streams: int, count: int) -> None:
+    """Of few whole numbers it often answers 0; and of large ones sums pass what a number holds, by an age of 2^899."""
+    rng = random.Random(6)
+    half_life = 1 if average == "recent" else None
+    identity = Identity(features="positional", dimension=3, average=average, half_life=half_life, eta=eta)
+    ties = 0
+    for _ in range(streams):
+        learner, missed = Learner(identity, options=Options(serve="average")), []
+        learner.begin({0: 0})
+        for i in range(count):
+            features, label = [size * rng.randint(-1, 1) for _ in range(3)], rng.choice((-1, 1))
+            score: Any = learner.score(features)[0]
+            missed.append(learner.label(score) != label)
+            ties += abs(score) < 1e-9
+            learner.apply(0, i, [event(features, label)])
+        assert learner.watch.recent.flag("averaged").tolist() == missed
+        assert 0 < sum(missed) < count
+    assert ties > 30 * (size == 1.0)
+
+
 def test_an_event_that_diverges_changes_no_average() -> None:
     """Not even where the age is scaled back next."""
     learner = begun(Identity(features="positional", dimension=1, average="recent", half_life=1, rule="lms"))
