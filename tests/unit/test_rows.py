@@ -237,8 +237,20 @@ def test_names_that_find_no_slot_are_known_beside_the_table() -> None:
     batch, _ = Decoder(Identity(), columns).decode_rows(Joined.of([raw] * 2))
     assert (batch.columns.tolist(), batch.names) == ([2, 3, 1, 2, 3, 1], ["c"])
     assert columns.find({"b": 1.0, "c": 2.0, "a": 3.0}) == ([(2, 1.0), (1, 3.0)], 1)
+    columns.names.table.slots[:] = 0
     columns.extend([f"more{i}" for i in range(40)])  # a larger table, with slots for all
     assert (columns.names.table.slotless, columns.names.numbers_of(["a", "more39"]).tolist()) == ({}, [1, 42])
+
+
+def test_a_larger_table_has_the_slots_of_a_smaller_one_or_is_made_of_the_names() -> None:
+    """Of more hashes that begin alike than are looked at not all get one: then each name is hashed again."""
+    names, some = Names(), [f"n{i}" for i in range(3000)]
+    for first in range(0, 2000, 10):
+        names.add(some[first : first + 10])
+    assert (names.table.slotless, names.numbers_of(some[:2000]).tolist()) == ({}, [*range(1, 2001)])
+    names.table.slots[: MOST_PROBES + 1] = 1
+    names.add(some[2000:])
+    assert (names.table.slotless, names.numbers_of(some).tolist()) == ({}, [*range(1, 3001)])
 
 
 @pytest.mark.parametrize("compiled", [True, False])
