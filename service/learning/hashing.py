@@ -48,17 +48,20 @@ def hash_to_columns(
     Returns how many are left. `count` is a power of two, and so is the number of `seen`'s rows, which are twice as many
     as any event's features: the event that put a column there last, by the number that `turn` counts, and its place.
     """
+    # All are hashed before the first is looked for, as nothing of one waits for another then.
+    for j in range(starts[0], starts[len(starts) - 1]):
+        name, size, value = names[j, 0], names[j, 1], given[j]
+        h = murmur(data, name, size) if name >= 0 else murmur(scratch, -1 - name, size)
+        columns[j] = 1 + (abs(h) & (count - 1))
+        negative = -value if is_number[j] else 0.0 - value  # of what is no number there is no -0
+        values[j] = negative if h < 0 else value
     at, mask = 0, np.uint64(len(seen) - 1)
     for i in range(len(starts) - 1):
         turn[0] += 1
         first = starts[i]
         starts[i] = at
         for j in range(first, starts[i + 1]):
-            name, size = names[j, 0], names[j, 1]
-            h = murmur(data, name, size) if name >= 0 else murmur(scratch, -1 - name, size)
-            column, value = 1 + (abs(h) & (count - 1)), given[j]
-            if h < 0:
-                value = -value if is_number[j] else 0.0 - value  # of what is no number there is no -0
+            column, value = columns[j], values[j]
             slot = np.uint64(column) & mask
             while seen[slot, 0] == turn[0] and columns[seen[slot, 1]] != column:
                 slot = (slot + np.uint64(1)) & mask

@@ -81,7 +81,7 @@ def _numbers(
     place is -1 where a name was there before. Most events have the names of the last one, whose features begin at
     `before`, in their order: those are not looked at again, nor are they twice there.
     """
-    n, known, alike = count, count, True
+    n, alike, more = count, True, True
     while n < count + room and byte_at(data, i) == _QUOTE:
         was = before + n - count
         alike = (
@@ -114,18 +114,14 @@ def _numbers(
             break
         names[n, 0], names[n, 1], hashes[n], values[n], is_number[n] = i + 1, size, h, value, True
         n += 1
-        while known < n and not alike:
-            if not _is_new(table, hashes[known], generation):
-                return -1, n, True
-            known += 1
         if c == _BRACE_END:
-            return at, n, False
+            i, more = at, False
+            break
         i = tokens.skip(data, at + 1)
-    while known < n:
+    for known in range(n if alike and not more else count, n):
         if not _is_new(table, hashes[known], generation):
             return -1, n, True
-        known += 1
-    return i, n, True
+    return i, n, more
 
 
 @compiled
