@@ -132,7 +132,10 @@ def test_events_after_others_of_nearly_the_same_names() -> None:
         for some in itertools.product(members, repeat=size)
     ]
     random.Random(5).shuffle(events)
+    # One more is alike in its names up to a value that is no number, and has one of them twice.
+    events += [b'{"features":{"b":1,"a":1},"label":1}', b'{"features":{"b":1,"a":"t","b":1},"label":1}']
     rejects, _ = both(IDENTITIES["named"], events)
+    assert rejects[-1].record == (len(events) - 1) % 7
     assert {reject.reason for reject in rejects} == {"duplicate-feature"}
 
 
