@@ -108,8 +108,8 @@ class Model:
         return self.unusable is not None or not (self._answers(digest) or (digest and digest == self._diverged))
 
     def _answers(self, digest: str | None) -> bool:
-        a = self.answering
-        return a is not None and a.digest == digest and not a.ahead and not a.learner.diverged
+        a = self.answering  # of who learns it is ahead of its head, and that head is no news to it
+        return bool(a and a.digest == digest and (self.learning_here or not a.ahead) and not a.learner.diverged)
 
     async def catch_up(self, store: KeptStore, clock: Clock, offload: Offload, tell: Any) -> None:
         """Swap in the newest snapshot.
