@@ -230,7 +230,7 @@ async def test_a_scrape_of_a_hundred_models_does_not_hold_the_loop() -> None:
 
     def models() -> Any:
         for one in figures:
-            sum(range(20_000))  # what it takes to say how a model does
+            sum(range(100_000))  # more than to say how a model does takes, so that the loop of a fast machine turns too
             yield one
 
     metrics = Metrics("1", models, lambda: True, lambda: {})
