@@ -151,7 +151,7 @@ def _learn_classes(
     labels: Vector, weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any,
     averaged: Any, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
-    classes, w = state.shape[2], state[:, 0]
+    classes, averaging, w = state.shape[2], state.shape[1] > 1, state[:, 0]
     s, a, step = np.empty(classes), np.empty(classes), np.zeros(classes)
     for i in range(len(labels)):
         s[:], squared, own = w[0], 1.0, int(labels[i])
@@ -160,7 +160,7 @@ def _learn_classes(
             for k in range(classes):
                 s[k] += of[0, k] * value
             squared += value * value
-        if len(averaged) > 0:
+        if averaging:
             part = 1.0 / max(ages[i], 1.0)
             a[:] = w[0] - state[0, 1] * part
             for j in range(starts[i], starts[i + 1]):
@@ -199,7 +199,7 @@ def _learn_classes(
             else:
                 for k in range(classes):
                     _add(k, step[k], i, state, ages, starts, columns, values)
-        if len(averaged) > 0 and ages[i + 1] < ages[i]:
+        if averaging and ages[i + 1] < ages[i]:
             late = state[:, 1]
             late *= SHRINK
     return len(labels), reach

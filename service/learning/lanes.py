@@ -56,7 +56,7 @@ _LANES = ir.VectorType(ir.DoubleType(), 2)
 _PLACES = [ir.Constant(ir.IntType(32), i) for i in range(2)]
 
 
-def _of(state: Any) -> Any:
+def _kind(state: Any) -> Any:
     return _PAIR if state.ndim == 2 else _NUMBER
 
 
@@ -72,34 +72,34 @@ def _address(context: Any, builder: Any, kind: Any, state: Any, column: Any) -> 
     return builder.gep(builder.bitcast(data, _LANES.as_pointer()) if kind.ndim == 2 else data, [column])
 
 
-def _compiled(function: Any, typed: Callable[..., Any], *kinds: Any) -> Callable[[Callable[..., Any]], Any]:
+def _lowered(function: Any, typed: Callable[..., Any], *kinds: Any) -> Callable[[Callable[..., Any]], Any]:
     """What follows makes instructions of a call of the function, whose result's and arguments' types are `typed`."""
     typing: Any = signature
     of = {"key": function, "generic": lambda _, given, __: (found := typed(*given)) and typing(*found)}
     register: Any = infer_global(function)  # type: ignore[no-untyped-call]
     register(type(function.__name__, (AbstractTemplate,), of))
-    lowered: Callable[[Callable[..., Any]], Any] = lower_builtin(function, *kinds)  # type: ignore[no-untyped-call]
-    return lowered
+    found: Callable[[Callable[..., Any]], Any] = lower_builtin(function, *kinds)  # type: ignore[no-untyped-call]
+    return found
 
 
-@_compiled(row, lambda state, _: (_of(state), state, _COLUMN), types.Any, types.Any)
+@_lowered(row, lambda state, _: (_kind(state), state, _COLUMN), types.Any, types.Any)
 def _load(context: Any, builder: Any, signature: Any, given: Any) -> Any:
     return builder.load(_address(context, builder, signature.args[0], *given), align=8)
 
 
-@_compiled(put, lambda state, _, of: (types.void, state, _COLUMN, of), types.Any, types.Any, types.Any)
+@_lowered(put, lambda state, _, of: (types.void, state, _COLUMN, of), types.Any, types.Any, types.Any)
 def _store(context: Any, builder: Any, signature: Any, given: Any) -> Any:
     builder.store(given[2], _address(context, builder, signature.args[0], *given[:2]), align=8)
     return context.get_dummy_value()
 
 
-@_compiled(numbers, lambda state, *_: (_of(state), state, _NUMBER, _NUMBER), types.Any, types.Any, types.Any)
+@_lowered(numbers, lambda state, *_: (_kind(state), state, _NUMBER, _NUMBER), types.Any, types.Any, types.Any)
 def _numbers(_: Any, builder: Any, signature: Any, given: Any) -> Any:
     return given[1] if signature.return_type == _NUMBER else _pair(builder, *given[1:])
 
 
 def _lane(function: Any, place: Any) -> None:
-    @_compiled(function, lambda of: (_NUMBER, of), types.Any)
+    @_lowered(function, lambda of: (_NUMBER, of), types.Any)
     def _(_: Any, builder: Any, signature: Any, given: Any) -> Any:
         return given[0] if signature.args[0] == _NUMBER else builder.extract_element(given[0], place)
 
@@ -108,11 +108,11 @@ _lane(first, _PLACES[0])
 _lane(second, _PLACES[1])
 
 
-@_compiled(operator.add, lambda a, b: (a, a, b) if a == b == _PAIR else None, _PAIR, _PAIR)
+@_lowered(operator.add, lambda a, b: (a, a, b) if a == b == _PAIR else None, _PAIR, _PAIR)
 def _sum(_: Any, builder: Any, _signature: Any, given: Any) -> Any:
     return builder.fadd(*given)
 
 
-@_compiled(operator.mul, lambda a, b: (a, a, b) if (a, b) == (_PAIR, _NUMBER) else None, _PAIR, _NUMBER)
+@_lowered(operator.mul, lambda a, b: (a, a, b) if (a, b) == (_PAIR, _NUMBER) else None, _PAIR, _NUMBER)
 def _product(_: Any, builder: Any, _signature: Any, given: Any) -> Any:
     return builder.fmul(given[0], _pair(builder, given[1], given[1]))

@@ -174,7 +174,7 @@ def same(address: int, begin: int, other: int, at: int, size: int) -> bool:
 
 
 @inlined
-def place_of(h: np.uint64, slots: Any) -> np.uint64:
+def _place_of(h: np.uint64, slots: Any) -> np.uint64:
     """Where a hash is looked for first, by its first bits: of names that are in order another table has that order."""
     return h >> np.uint64(leading_zeros(np.uint64(len(slots))) + 1)
 
@@ -186,7 +186,7 @@ def find(slots: Any, ends: Any, text: int, known: int, address: int, begin: int,
     The first four are a `Table`'s.
     """
     mask, upper = np.uint64(len(slots) - 1), h >> _UPPER
-    at = place_of(h, slots)
+    at = _place_of(h, slots)
     for _ in range(MOST_PROBES):
         slot = slots[at]
         if slot == 0:
@@ -207,7 +207,7 @@ def _put(slots: Any, ends: Any, text: int, numbers: Any, seed: np.uint64) -> int
     mask, without = np.uint64(len(slots) - 1), 0
     for number in numbers:
         h = hash_of(text, ends[number - 1], ends[number], seed)
-        at = place_of(h, slots)
+        at = _place_of(h, slots)
         for _ in range(MOST_PROBES):
             if slots[at] == 0:
                 slots[at] = (h >> _UPPER) << _UPPER | np.uint64(number)
@@ -227,7 +227,7 @@ def _move(slots: Any, into: Any) -> bool:
     """
     mask = np.uint64(len(into) - 1)
     for slot in slots[slots != 0]:
-        at = place_of(slot, into)
+        at = _place_of(slot, into)
         for _ in range(MOST_PROBES):
             if into[at] == 0:
                 into[at] = slot
@@ -271,7 +271,7 @@ def find_each(
     # Of many names nothing is in a cache: all of one kind are asked for before the first is used, so that the memory
     # answers many at a time.
     for i in range(len(hashes)):
-        into[i] = slots[place_of(hashes[i], slots)] & _NUMBER
+        into[i] = slots[_place_of(hashes[i], slots)] & _NUMBER
     for i in range(len(hashes)):
         into[i] = ends[min(max(into[i], _ONE), most) - _ONE]
     for i in range(len(hashes)):

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import uvloop
@@ -337,8 +337,8 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     names.find({"name": 1.0})
     event = b'{"features":[1],"label":1,"more":1}'
     for labels, scale, average in kinds:
-        own: Any = {"labels": tuple(range(labels)), "scale": scale, "average": average}
-        learner = Learner(Identity(features="positional", dimension=1, **own))
+        places = tuple(range(labels))
+        learner = Learner(Identity(labels=places, features="positional", dimension=1, scale=scale, average=average))
         learner.begin({0: 0})
         learner.apply(0, 0, [event])
         learner.begin_stretch()

@@ -82,7 +82,7 @@ def _zeros(batch: Batch) -> kernel.Vector:
 
 
 def _kernel(batch: Batch, average: bool = False, bound: bool = False) -> float:
-    columns = len(_zeros(batch))
+    columns = int(batch.columns.max()) + 1
     state, identity = np.full((columns, 1 + average), 0.0), Identity(average=average)
     reference = np.full(columns, 1.0) if bound else None
     began = time.process_time()
