@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import signal
 import threading
 import time
@@ -17,12 +18,11 @@ from tests.benchmarks.start import COLUMNS, wide
 from tests.conftest import event
 
 ROUNDS = 5
-EVENTS = 1_200_000
+EVENTS = 3_000_000
 PER_EVENT = 20
 HOT = 3_000
 """Columns that change over and over: 35 kB, at 12 bytes a column in a snapshot."""
 DISTINCT = 5_000
-UNSAVED = ("tests.benchmarks.altered", "unsaved")
 SILENCE_SECONDS = 1.0
 RATE = 200
 GAPS = 15
@@ -31,9 +31,10 @@ USUAL = 1.5
 
 
 def figures() -> list[Figure]:
-    """In turns with a service that never saves, by seconds of the processor, saving threads included."""
+    """In turns with and without saves, by seconds of the processor, saving threads included."""
     found = []
-    prefix = wide()
+    prefix, file = wide(), world.folder() / "turns.json"
+    program = "tests.benchmarks.altered", f"in-turns:{file}"
     for what, columns, goal in (
         (f"{HOT:,} of them, 35 kB, change over and over", HOT, 2.0),
         ("all of them change", COLUMNS, 10.0),
@@ -44,19 +45,18 @@ def figures() -> list[Figure]:
         with world.service(topic, "", "--create-topics") as running:
             running.wait_for(at)
         for _ in range(ROUNDS):
-            cost = list[float]()
-            for program in (UNSAVED, ("service",)):
-                world.fill(topic, values, EVENTS)
-                with world.service(topic, "", "--create-topics", program=program, fresh=False) as running:
-                    before, began = _saved(running), time.monotonic()
-                    cost.append(world.follow(running, at + EVENTS, at).microseconds)
-                    after, seconds = _saved(running), time.monotonic() - began
-                    at += EVENTS
-            costs.append(100.0 * (1.0 - cost[0] / cost[1]))
-            bytes_, saves, lasted = (b - a for a, b in zip(before, after, strict=True))
-            waited.append(100.0 * lasted / seconds)
-            if saves:
-                written.append(bytes_ / saves / (12 * columns))
+            world.fill(topic, values, EVENTS)
+            with world.service(topic, "", "--create-topics", program=program, fresh=False) as running:
+                before = _saved(running)
+                world.follow(running, at + EVENTS, at)
+                bytes_, saves, lasted = (b - a for a, b in zip(before, _saved(running), strict=True))
+                at += EVENTS
+            turns = np.array(json.loads(file.read_text())[2:])  # the first two have the start in them
+            pairs = len(turns) // 2
+            with_, without = turns[0::2][:pairs].sum(axis=0), turns[1::2].sum(axis=0)
+            costs.append(100.0 * (1.0 - without[1] / without[0] * with_[0] / with_[1]))
+            waited.append(100.0 * lasted / saves * pairs / with_[2])
+            written.append(bytes_ / saves / (12 * columns))
         head = f"saving with {COLUMNS:,} named columns, of which {what}, {PER_EVENT} features an event:"
         found.append(Figure("P7", f"{head} its share of learning's cost", costs, goal, False, "%"))
         found.append(

@@ -117,6 +117,16 @@ def test_of_what_is_constant_no_second_array_is_kept() -> None:
         assert encode(reference, before, constant=True)[0].values is reference
 
 
+def test_more_of_what_is_constant_is_written() -> None:
+    """Columns that came have their part of the reference in the same array."""
+    reference = np.arange(5.0)
+    encoded, store = encode(reference[:3], NOTHING, constant=True)
+    longer, more = encode(reference, encoded, constant=True)
+    store |= more
+    assert encode(reference, longer, constant=True) == (longer, {})
+    assert decode(longer.base, [d for d, _ in longer.deltas], store, 5).values.tolist() == reference.tolist()
+
+
 def test_what_does_not_fit_is_damage() -> None:
     encoded, store = encode(np.ones(10), NOTHING)
     with pytest.raises(SnapshotDamaged, match="10 columns where the head says 9"):
