@@ -21,7 +21,7 @@ from service.learning.rows import Rows
 
 _NO_FLAGS = np.zeros(0, bool)
 _KEPT = 1 << 16
-"""Columns of lists of values that are at hand, half a megabyte: those of a slice are the same as of the last one."""
+"""Columns of lists of values that are at hand, 256 kB: those of a slice are the same as of the last one."""
 _ASKED = 1 << 14
 """So many names of requests are at hand, a megabyte or two."""
 Pairs = list[tuple[int, float]]
@@ -31,7 +31,7 @@ class Placed(NamedTuple):
     """The features of events as rows: event i has `columns[starts[i]:starts[i+1]]` and the values beside them."""
 
     starts: NDArray[np.uint64]
-    columns: NDArray[np.uint64]
+    columns: NDArray[np.uint32]
     values: NDArray[np.float64]
     names: Sequence[str]
     """The new names, whose columns follow upon those in use, in their order."""
@@ -112,7 +112,7 @@ class Named:
         return self._with_new(placed, at, [names[i] for i in at.tolist()])
 
     def place_rows(self, rows: Rows) -> Placed:
-        columns, table = np.empty(len(rows.values), np.uint64), self.names.table
+        columns, table = np.empty(len(rows.values), np.uint32), self.names.table
         places = rows.data.ctypes.data, rows.scratch.ctypes.data, rows.names, rows.hashes
         unknown, unsure, _ = find_each(*table[:4], *places, columns)
         numbers = rows.is_number.copy() if self._scaled else _NO_FLAGS
@@ -203,8 +203,8 @@ class Positional(_Numbered):
         self._scaled = scaled
         self._repeated = self._columns(_KEPT // max(dimension, 1))
 
-    def _columns(self, events: int) -> NDArray[np.uint64]:
-        return np.tile(np.arange(1, self._count + 1, dtype=np.uint64), events)
+    def _columns(self, events: int) -> NDArray[np.uint32]:
+        return np.tile(np.arange(1, self._count + 1, dtype=np.uint32), events)
 
     def place(self, events: Sequence[list[float]]) -> Placed:
         values = array("d")
@@ -238,7 +238,7 @@ class Hashed(_Numbered):
         self._seen, self._turn = np.zeros((64, 2), np.int64), np.zeros(1, np.int64)
 
     def place(self, events: Sequence[Mapping[str, float]]) -> Placed:
-        starts, columns, values, numbers = array("Q", [0]), array("Q"), array("d"), array("B")
+        starts, columns, values, numbers = array("Q", [0]), array("I"), array("d"), array("B")
         for features in events:
             pairs, _ = self.find(features)
             columns.fromlist([column for column, _ in pairs])
@@ -246,13 +246,13 @@ class Hashed(_Numbered):
             if self._scaled:
                 numbers.extend(_is_number(value) for _, value in pairs)
             starts.append(len(columns))
-        rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint64), np.frombuffer(values, np.float64)
+        rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint32), np.frombuffer(values, np.float64)
         return Placed(*rows, (), (), np.frombuffer(numbers, np.bool_))
 
     def place_rows(self, rows: Rows) -> Placed:
         if 2 * (longest := int(np.diff(rows.starts).max(initial=0))) > len(self._seen):
             self._seen = np.zeros((2 << longest.bit_length(), 2), np.int64)
-        starts, columns, values = rows.starts.copy(), np.empty(len(rows.values), np.uint64), np.empty(len(rows.values))
+        starts, columns, values = rows.starts.copy(), np.empty(len(rows.values), np.uint32), np.empty(len(rows.values))
         count = hash_to_columns(
             rows.data.ctypes.data, rows.scratch.ctypes.data, rows.names, rows.values, rows.is_number, self._count,
             not self._scaled, self._seen, self._turn, starts, columns, values,

@@ -58,7 +58,7 @@ class Batch(NamedTuple):
     """
 
     starts: NDArray[np.uint64]
-    columns: NDArray[np.uint64]
+    columns: NDArray[np.uint32]
     values: NDArray[np.float64]
     labels: NDArray[np.float64]
     weights: NDArray[np.float64]

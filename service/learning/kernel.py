@@ -8,8 +8,8 @@ first of equals. By Kesler's construction that is the rule of two labels along z
 logistic-delta learn each class against the rest.
 
 The loops are compiled without fast-math, so every sum and step keeps the order of the formula and the same
-events give the same bits on any CPU. (The logistic rule's `exp` is outside this promise.) Columns are `np.uintp`:
-signed indices cost half as much again.
+events give the same bits on any CPU. (The logistic rule's `exp` is outside this promise.) Columns are `np.uint32`:
+signed ones cost half as much again, and wider ones a quarter, as the memory they come from.
 """
 
 import math

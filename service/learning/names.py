@@ -127,9 +127,9 @@ class Names(Spelled):
         slotless.update((self[number - 1], number) for number in left.tolist())
         self.table = Table(slots, self.ends, address, count, slotless, self.text)
 
-    def numbers_of(self, names: Sequence[str]) -> NDArray[np.uint64]:
+    def numbers_of(self, names: Sequence[str]) -> NDArray[np.uint32]:
         """The number of each of these, 0 where it has none."""
-        table, numbers, unsure = self.table, np.zeros(len(names), np.uint64), len(names)
+        table, numbers, unsure = self.table, np.zeros(len(names), np.uint32), len(names)
         if ENABLED:
             found = spelled(names)
             unsure = _find_all(*table[:4], found.text.ctypes.data, found.ends, SEED, numbers)

@@ -273,7 +273,7 @@ def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, to
     form, explained = "", 0
     for found, form in requests.pieces(body, learner.flattener, max_instances):
         _check_scores(by, len(answers) + len(found), top)
-        starts, columns, values = array("Q", [0]), array("Q"), array("d")
+        starts, columns, values = array("Q", [0]), array("I"), array("d")
         unknown = []
         for features in found:
             pairs, strange = learner.columns.find(features)
@@ -283,7 +283,7 @@ def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, to
             columns.fromlist([column for column, _ in known])
             values.fromlist([value for _, value in known])
             starts.append(len(columns))
-        rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint64), np.frombuffer(values)
+        rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint32), np.frombuffer(values)
         scores = _scores(*rows, w)
         piece = _predictions(by, scores, unknown, top)
         _check_finite(piece, form, len(answers))
@@ -303,8 +303,8 @@ def answer_alike(now: alike.Gathered, first: alike.Alike, body: bytes, most: int
             return None
         x = now.meet(values)
         n, width = x.shape
-        starts, columns = np.arange(n + 1) * width, np.tile(np.arange(1, width + 1), n)
-        scores = _scores(starts.astype(np.uint64), columns.astype(np.uint64), x.ravel(), now.weights)
+        starts, columns = np.arange(n + 1) * width, np.tile(np.arange(1, width + 1, dtype=np.uint32), n)
+        scores = _scores(starts.astype(np.uint64), columns, x.ravel(), now.weights)
         if not np.isfinite(scores).all() or _scores_of(now.by, len(answers) + n, top) > MAX_SCORES:
             return None
         answers += _predictions(now.by, scores, [now.unknown] * n, top)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service.learning import kernel
 from service.learning.events import Batch
@@ -94,7 +95,7 @@ def _loop(c: Any, batch: Batch, w: kernel.Vector | None = None) -> float:
     """Seconds of the loop in C, which changes `w` as the kernel does."""
     w, events = _zeros(batch) if w is None else w, len(batch.labels)
     out = [np.empty(events) for _ in range(3)] + [np.empty(events, np.int64)]
-    arrays = [w, batch.starts, batch.columns, batch.values, batch.labels, batch.weights, *out]
+    arrays: list[NDArray[Any]] = [w, batch.starts, batch.columns, batch.values, batch.labels, batch.weights, *out]
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in arrays]
     began = time.process_time()
     c(ctypes.c_double(1.0), *pointers, ctypes.c_int64(events))
@@ -140,13 +141,13 @@ def _scaled(batch: Batch) -> float:
 def _dense(columns: int, events: int) -> Batch:
     rng = np.random.default_rng(5)
     starts = np.arange(events + 1, dtype=np.uint64) * np.uint64(columns)
-    return _batch(rng, starts, np.tile(np.arange(1, columns + 1, dtype=np.uint64), events))
+    return _batch(rng, starts, np.tile(np.arange(1, columns + 1, dtype=np.uint32), events))
 
 
 def _sparse() -> Batch:
     rows = zipf(EVENTS)
     starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.uint64)
-    return _batch(np.random.default_rng(6), starts, np.concatenate(rows).astype(np.uint64) + np.uint64(1))
+    return _batch(np.random.default_rng(6), starts, np.concatenate(rows).astype(np.uint32) + np.uint32(1))
 
 
 def _batch(rng: Any, starts: Any, columns: Any) -> Batch:

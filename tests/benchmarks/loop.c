@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdint.h>
 
-void learn(double eta, double *w, const uint64_t *starts, const uint64_t *columns, const double *values,
+void learn(double eta, double *w, const uint64_t *starts, const uint32_t *columns, const double *values,
            const double *labels, const double *weights, double *scores, double *steps, double *squared_norms,
            int64_t *predicted, int64_t events)
 {

@@ -117,7 +117,8 @@ def test_the_first_events_alone() -> None:
         read, _ = Decoder(identity, columns).decode([values[0], values[2], values[3]][:count])
         assert (first.names, first.ignored) == (names, ignored)
         assert len(first.starts) - 1 == len(first.labels) == len(first.weights) == len(first.records) == count
-        for ours, whole in zip(first[:5], read[:5], strict=True):
+        arrays: list[tuple[Any, Any]] = [*zip(first[:5], read[:5], strict=True)]
+        for ours, whole in arrays:
             assert count == 3 or ours.tolist() == whole.tolist()
 
 
