@@ -68,7 +68,7 @@ def encode(array: NDArray[np.float64], before: Encoded, constant: bool = False) 
     if old is before.values and not len(changed):
         return (before._replace(values=array) if constant else before), {}  # one of two equal arrays is enough
     grown = range(len(before.values) // BLOCK_COLUMNS, -(-len(array) // BLOCK_COLUMNS))
-    dirty = {*np.unique(changed // BLOCK_COLUMNS).tolist(), *(grown if len(array) > len(before.values) else ())}
+    dirty = {*_blocks_of(changed), *(grown if len(array) > len(before.values) else ())}
     blocks = before.blocks + [""] * (-(-len(array) // BLOCK_COLUMNS) - len(before.blocks))
     for i in dirty:
         blocks[i] = digest(_block(array, i))
@@ -131,7 +131,7 @@ def decode(
             raise SnapshotDamaged(f"delta {name[:12]} has a column beyond the {columns} of the head")
         values[delta["column"]] = delta["value"]
         covered.append((name, delta["column"].astype(np.uint32)))
-        dirty.update(np.unique(delta["column"] // BLOCK_COLUMNS).tolist())
+        dirty.update(_blocks_of(delta["column"]))
     blocks += [""] * (-(-columns // BLOCK_COLUMNS) - len(blocks))
     for i in dirty:
         blocks[i] = digest(_block(values, i))
@@ -150,6 +150,11 @@ def _known(deltas: list[str], before: Encoded) -> int:
     return next(
         (i for i, (name, (known, _)) in enumerate(pairs) if name != known), min(len(deltas), len(before.deltas))
     )
+
+
+def _blocks_of(columns: NDArray[np.uint32]) -> list[int]:
+    """The numbers of the blocks that these columns are in."""
+    return np.flatnonzero(np.bincount(columns // BLOCK_COLUMNS)).tolist()
 
 
 def _block(array: NDArray[np.float64], i: int) -> bytes:

@@ -258,6 +258,7 @@ class Keeper:
         for before in (stored, head.NOTHING):
             if _is_small(learner):
                 content = head.content(learner, before)
+                await self._clock.sleep(0)  # a turn for predictions: the rest of it takes as long again
             else:
                 content = await self._offload(head.content, learner, before)
             new, evict = self._compose(learner, content, fingerprints, source, keep)

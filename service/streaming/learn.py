@@ -169,6 +169,7 @@ class Learning:
                     await self._pass_markers(learner)
                 if self._model is not None and self._keeper.due(learner):
                     await self._save(model)  # 5
+                    await self._clock.sleep(0)
                 elif not polled:
                     await self._confirm()
         except DependencyError as error:
