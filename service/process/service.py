@@ -63,9 +63,9 @@ LONGEST_PAUSE = 5.0
 """Between two tries of a dependency: soon enough once it answers, and no flood while it does not."""
 SWITCH_SECONDS = 0.001
 """For so long the event loop waits for a thread that holds the interpreter."""
-COLLECTED = 700, 4, 10
-"""Garbage is, after so many objects: with Python's own 700 a hundred topics have it looked for a millisecond at a time,
-many times a second.
+COLLECTED = 10_000, 4, 10
+"""Garbage is, after so many objects: more than a fetch of a hundred topics is made of, which are gone with it. With
+Python's own 700 they are looked through, a millisecond at a time and many times a second.
 """
 SETTLED_SECONDS = 10.0
 """After the start: then there is what a process has for as long as it runs, which is not looked through again."""

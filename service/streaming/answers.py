@@ -6,6 +6,7 @@ learn one.
 
 import asyncio
 import weakref
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -81,3 +82,9 @@ class Body:
         part = self._answer[self._at : self._at + size]
         self._at += len(part)
         return part if len(part) > max(LONGEST_TEXT, len(self._answer) // 2) else bytes(part)
+
+    def unpack(self, form: Struct) -> tuple[Any, ...]:
+        """The next bytes as numbers of this form; raises struct.error where they are fewer."""
+        numbers = form.unpack_from(self._answer, self._at)
+        self._at += form.size
+        return numbers

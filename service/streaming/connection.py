@@ -30,6 +30,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from service.credentials.tls import EXPIRED, OTHER_ADDRESS, OTHER_NAME
 from service.errors import ConfigurationError, led_to, os_cause
 from service.streaming.answers import Answers, Body
+from service.streaming.fetched import fetched
 from service.streaming.security import Security
 
 TLS_ALERT = 0x1503
@@ -79,7 +80,7 @@ class Connection(AIOKafkaConnection):
             super()._handle_frame(bytes(resp))
             return
         if not waiting.done():
-            waiting.set_result(request.RESPONSE_TYPE.decode(body))
+            waiting.set_result(fetched(request.RESPONSE_TYPE, body))
         self._last_action = time.monotonic()
         self._requests.popleft()
 

@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.consumer import fetcher
 
 from service.embedded.servers import Server
-from service.streaming import internals
+from service.streaming import fetches, internals
 from service.streaming.fetches import Fetcher
 from service.streaming.internals import MAX_BATCH_BYTES, TURN, fence
-from tests.conftest import create_topic
+from tests.conftest import DEADLINE, create_topic
 
 PARTITIONS, FETCH_BYTES = 16, 4 << 20
 
@@ -95,6 +97,42 @@ async def test_who_finds_its_turn_spent_has_the_next(
         await producer.send_and_wait(topic, b"here", partition=of.partition)
         internals._unpacked.spent = TURN + 1
         assert [record.value for record in (await reading)[of]] == [b"here"]
+
+
+async def test_a_turn_of_the_loop_takes_few_topics_down(
+    polled: AIOKafkaConsumer, kafka: Server, producer: AIOKafkaProducer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a fetch that brings something of all."""
+    few, turns, taken = 2, list[set[TopicPartition]](), asyncio.Event()
+    monkeypatch.setattr(fetches, "AT_ONCE", few)
+    take = fetcher.Fetcher._proc_fetch_request
+
+    async def count(self: Fetcher, assignment: Any, node: int, request: Any) -> bool:
+        before = {*self._records}
+        brought: bool = await take(self, assignment, node, request)
+        turns.append({*self._records} - before)
+        taken.set()
+        return brought
+
+    monkeypatch.setattr(fetcher.Fetcher, "_proc_fetch_request", count)
+    topics = [TopicPartition(f"{topic}-{i}", 0) for i in range(8 * few)]
+    for of in topics:
+        await create_topic(kafka, of.topic)
+        await producer.send_and_wait(of.topic, of.topic.encode())
+    polled.assign(topics)
+    read = dict[TopicPartition, Any]()
+    while len(read) < len(topics):
+        read |= await polled.getmany(timeout_ms=60_000)
+    assert {of: [record.value for record in records] for of, records in read.items()} == {
+        of: [of.topic.encode()] for of in topics
+    }
+    assert max(map(len, turns)) == few
+    rewind(polled)
+    taken.clear()
+    async with asyncio.timeout(DEADLINE):
+        await taken.wait()
+    await polled._fetcher.close()  # in the midst of it: what is left is not taken down
+    assert sum(map(len, turns)) < 2 * len(topics)
 
 
 async def test_each_partition_is_asked_for_its_share(
