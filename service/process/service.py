@@ -352,6 +352,7 @@ def _compile_reader() -> None:
 
 
 def _settle() -> None:
+    gc.collect()  # what is frozen stays for ever
     gc.freeze()
     asyncio.get_running_loop().run_in_executor(None, forget_compiler)
 

@@ -3,9 +3,9 @@
 - Each partition is asked for its share of a fetch. The client asks each for the same, whatever their number: a few that
   have much then fill a fetch, and which they are is chance, so that the last of a hundred waits for seconds.
 - What a fetch brings is taken down some topics a turn of the event loop: the client does it in one.
-- A fetch wakes the polls that it has records for, one a turn of the event loop. The client wakes all, and each looks
-  through what came for the others: with a hundred topics that costs more than their records, and what all of them
-  unpack is one turn.
+- A fetch wakes the polls that it has records for, some turns of the event loop apart. The client wakes all, and each
+  looks through what came for the others: with a hundred topics that costs more than their records, and what all of
+  them unpack is one turn.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ LEAST_BYTES = 256 << 10
 """Of a partition, however many there are: less brings one batch of many producers at a time."""
 
 
+TURNS = 3
+"""Of the event loop, between two polls that are woken: what one unpacks and what one learns are different turns."""
 AT_ONCE = 20
 """Topics: what is taken down of them takes a quarter of a millisecond."""
 
@@ -121,10 +123,13 @@ class Fetcher(fetcher.Fetcher):
                 self._loop.call_soon(self._wake)
             self._due.append(future)
 
-    def _wake(self) -> None:
+    def _wake(self, turns: int = 0) -> None:
+        if turns:
+            self._loop.call_soon(self._wake, turns - 1)
+            return
         super()._notify(self._due.popleft())
         if self._due:
-            self._loop.call_soon(self._wake)
+            self._loop.call_soon(self._wake, TURNS - 1)
         elif self._consumed:
             self._loop.call_soon(self._ask)
 
