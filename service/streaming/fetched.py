@@ -10,6 +10,7 @@ from typing import Any
 from service.streaming.answers import Body
 
 VERSION = 11
+"""Of the answer, as Kafka counts: the newest that the client knows."""
 _HEAD, _TEXT, _COUNT = Struct(">ihii"), Struct(">h"), Struct(">i")
 """Milliseconds of throttling, error, session, number of topics; bytes of a name; number of partitions."""
 _PARTITION, _ABORTED, _RECORDS = Struct(">ihqqqi"), Struct(">qq"), Struct(">ii")

@@ -19,12 +19,10 @@ from aiokafka.consumer import fetcher
 
 LEAST_BYTES = 256 << 10
 """Of a partition, however many there are: less brings one batch of many producers at a time."""
-
-
-TURNS = 3
-"""Of the event loop, between two polls that are woken: what one unpacks and what one learns are different turns."""
 AT_ONCE = 20
-"""Topics: what is taken down of them takes a quarter of a millisecond."""
+"""Topics that are taken down in one turn of the event loop, which takes a quarter of a millisecond."""
+TURNS = 3
+"""Between two polls that are woken: what one unpacks and what another learns are different turns."""
 
 
 class _Fetch:

@@ -169,7 +169,7 @@ class Learning:
                     await self._pass_markers(learner)
                 if self._model is not None and self._keeper.due(learner):
                     await self._save(model)  # 5
-                    await self._clock.sleep(0)
+                    await self._clock.sleep(0)  # what follows is a turn of its own
                 elif not polled:
                     await self._confirm()
         except DependencyError as error:
