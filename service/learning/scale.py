@@ -90,11 +90,18 @@ class Scaler:
         if self._before.shape[1] < len(batch.values):
             self._before = np.empty((2, 2 * len(batch.values)))
         scaled = np.empty(len(batch.values))
-        rows = batch.starts, batch.columns, batch.values, batch.numbers, self._sums, self._before
+        rest = batch.values, batch.numbers, self._sums, self._before
         if self._identity.features != "hashed":  # names alone that are hashed may give an event a column twice
-            _learn(*rows, np.empty((len(SUMS), int(np.diff(batch.starts).max(initial=0)))), scaled)
+            # As wide as addresses: else the sums of several columns are not loaded at once.
+            _learn(
+                batch.starts,
+                batch.columns.astype(np.uintp),
+                *rest,
+                np.empty((len(SUMS), int(np.diff(batch.starts).max(initial=0)))),
+                scaled,
+            )
             return batch._replace(values=scaled)
-        _learn_hashed(*rows, scaled)
+        _learn_hashed(batch.starts, batch.columns, *rest, scaled)
         starts, columns = batch.starts.copy(), batch.columns.copy()
         if len(self._places) < len(self._sums):
             self._places = np.zeros(len(self._sums), np.int64)
