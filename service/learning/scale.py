@@ -93,13 +93,8 @@ class Scaler:
         rest = batch.values, batch.numbers, self._sums, self._before
         if self._identity.features != "hashed":  # names alone that are hashed may give an event a column twice
             # As wide as addresses: else the sums of several columns are not loaded at once.
-            _learn(
-                batch.starts,
-                batch.columns.astype(np.uintp),
-                *rest,
-                np.empty((len(SUMS), int(np.diff(batch.starts).max(initial=0)))),
-                scaled,
-            )
+            wide, longest = batch.columns.astype(np.uintp), int(np.diff(batch.starts).max(initial=0))
+            _learn(batch.starts, wide, *rest, np.empty((len(SUMS), longest)), scaled)
             return batch._replace(values=scaled)
         _learn_hashed(batch.starts, batch.columns, *rest, scaled)
         starts, columns = batch.starts.copy(), batch.columns.copy()

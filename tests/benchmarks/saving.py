@@ -84,14 +84,6 @@ def _events(columns: int) -> list[bytes]:
     return [event({f"name-{n}": 1.0 for n in row.tolist()}, int(rng.integers(2))) for row in chosen]
 
 
-def _written(running: world.Service) -> tuple[float, float]:
-    """Bytes and number of accepted saves so far."""
-    metrics = running.metrics()
-    of = f'model="{running.topic}"'
-    saves = metrics[f'perceptron_snapshots_total{{{of},result="accepted"}}']
-    return metrics[f"perceptron_snapshot_bytes_total{{{of}}}"], saves
-
-
 def _after_silence() -> Figure:
     """Redis is stopped for a second while a few events come; when its saves are as often as before."""
     topic, took, usual = world.new_topic(), list[float](), 0.0
