@@ -39,6 +39,8 @@ class Oracle:
     """The theorem's quantities of one stretch, from the events alone."""
 
     def __init__(self, w: Vector, u: Vector, before: int) -> None:
+        """`u` is the reference before it is rounded to single precision."""
+        u = _single(u)
         length = math.sqrt(sum(v * v for v in u.values()))
         self.u = {name: v / length for name, v in u.items()}
         self.start, self.before, self.updates = dict(w), before, 0
@@ -90,6 +92,10 @@ class Oracle:
         more = bound - self.before
         assert possible(more, 1e-6)
         assert not possible(more + 1, -1e-6) or more > 1e6  # such a k is beyond this comparison's rounding
+
+
+def _single(u: Vector) -> Vector:
+    return {name: float(np.float32(v)) for name, v in u.items()}
 
 
 def _event(features: Features | list[float], y: int, weight: float) -> bytes:
@@ -177,7 +183,7 @@ class Run:
         self.learner.begin_stretch()
         mean = self.learner.average
         u = self.w if mean is None else dict(zip(self.w, mean.ravel().tolist(), strict=True))
-        if not self.options.reference and math.sqrt(sum(v * v for v in u.values())) > 1e-60:
+        if not self.options.reference and math.sqrt(sum(v * v for v in _single(u).values())) > 1e-60:
             self.oracle = Oracle(self.w, u, self.updates)
 
     def restore(self) -> None:
@@ -200,7 +206,8 @@ class ClassRun(Run):
     def refer(self, u: Any) -> None:
         """A stretch begins whose reference is this, as none can be set."""
         self.updates = self.learner.counts.updates
-        self.learner.watch._begin_stretch(u.copy(), "given", u, self.learner.weights, self.updates)
+        whole = u.astype(np.float32)
+        self.learner.watch._begin_stretch(whole, "given", whole, self.learner.weights, self.updates)
         self.oracle = Oracle(self.w, self._vector(u), self.updates)
 
     def scores(self, features: Features) -> list[float]:

@@ -28,9 +28,10 @@ def ages(identity: Identity, seen: int, count: int) -> NDArray[np.float64]:
     >>> ages(Identity(average=True), 2, 3), ages(Identity(average="recent", half_life=1), 2, 3)
     (array([2., 3., 4.]), array([ 4.,  8., 16.]))
     """
+    if (n := identity.half_life) is None:
+        return np.arange(seen, seen + count, dtype=float)
     events = np.arange(seen, seen + count)
-    n = identity.half_life
-    return events.astype(float) if n is None else np.ldexp(_growth(n)[events % n], events // n % HALVES)
+    return np.ldexp(_growth(n)[events % n], events // n % HALVES)
 
 
 def part(identity: Identity, events: int) -> float:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from service.learning.compiled import compiled
 from service.learning.events import Batch
@@ -30,6 +31,7 @@ from service.learning.identity import Identity
 from service.learning.kernel import Learned, Vector
 from service.learning.rules import RULES
 
+Reference = NDArray[np.float32]
 GRID = 49
 RATIO = 2.0**0.25
 """γ is tried at GRID values, each RATIO times below the last, from 16 times the first event's ‖z‖ down to a 256th."""
@@ -210,10 +212,11 @@ def _follow_classes(
 class Stretch:
     """The sums of a running model since a reference was taken, and the reference: an array beside the weights.
 
-    It has a part for each column, which never changes, and more may follow for those to come.
+    It has a part for each column, which never changes, and more may follow for those to come. The theorem takes any
+    vector, so parts are of single precision: of wide events their memory is what the bound costs.
     """
 
-    def __init__(self, reference: Vector, sums: Sums) -> None:
+    def __init__(self, reference: Reference, sums: Sums) -> None:
         self.reference, self.sums = reference, sums
         # S is a sum of its own, since a difference of long sums has lost short steps.
         self.gammas, self.hinge = np.zeros(0), np.array(sums.hinge)
@@ -246,7 +249,7 @@ class Stretch:
     def make_room(self, count: int) -> None:
         """Let the reference have parts for so many columns: 0, until it is said otherwise."""
         if (have := len(self.reference)) < count:
-            more = np.zeros((max(count - have, have), *self.reference.shape[1:]))
+            more = np.zeros((max(count - have, have), *self.reference.shape[1:]), self.reference.dtype)
             self.reference = np.concatenate([self.reference, more])
 
     def grow(self, started: Vector, first: int) -> None:
@@ -292,7 +295,8 @@ def why_none(identity: Identity, wanted: bool) -> str | None:
     return None if wanted else "bound = false"
 
 
-def direction(vector: Vector) -> float:
+def direction(vector: Vector | Reference) -> float:
     """1 / ‖vector‖, or 0 where it has no direction that its square could give exactly."""
-    squared: Any = vector.ravel() @ vector.ravel()
+    parts = vector.ravel().astype(np.float64, copy=False)
+    squared: Any = parts @ parts
     return 1.0 / math.sqrt(squared) if LEAST**2 < squared < math.inf else 0.0

@@ -208,7 +208,7 @@ class Classifier:
 
         Nothing, and False, where the reference is given.
         """
-        vector = self.weights.copy() if self.average is None else self.average
+        vector = self.weights if self.average is None else self.average
         return self.watch.begin_stretch(vector, self.weights, self.counts.updates)
 
     def make_room(self, count: int) -> None:

@@ -32,7 +32,7 @@ register_jitable(rules.decide)
 register_jitable(rules.logistic)
 register_jitable(rules.step)
 
-_NO_REFERENCE = np.zeros(1)
+_NO_REFERENCE = np.zeros(1, np.float32)
 _NEAR = math.sqrt(MAX_SQUARED_NORM) / 2.0
 _NEARLY = 1e-9
 
@@ -77,7 +77,7 @@ def _squared_norm_after(w: Vector, step: Any, columns: Any, values: Vector) -> f
 @compiled
 def _learn(
     rule: int, eta: float, positive_tie: bool, parameter: float, negative: float, positive: float, state: Vector,
-    w: Vector, ages: Vector, reference: Vector, starts: Any, columns: Any, values: Vector, labels: Vector,
+    w: Vector, ages: Vector, reference: Any, starts: Any, columns: Any, values: Vector, labels: Vector,
     weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any, averaged: Any,
     along: Vector, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
@@ -219,7 +219,7 @@ def _add(k: int, step: float, i: int, state: Any, ages: Vector, starts: Any, col
 
 def learn(
     identity: Identity, state: Vector, batch: Batch, seen: int = 0, reach: float = math.inf,
-    reference: Vector | None = None,
+    reference: NDArray[np.float32] | None = None,
 ) -> Learned:  # fmt: skip
     """Learn the batch in order, changing `state` in place.
 

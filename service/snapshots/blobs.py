@@ -40,7 +40,8 @@ def digest(blob: bytes) -> str:
 class Encoded(NamedTuple):
     """An array as the store has it, and what the next save of it needs to know."""
 
-    values: NDArray[np.float64]
+    values: NDArray[Any]
+    """Of double precision, as its blobs are; the bound's reference of single."""
     blocks: list[str]
     """The digest of each of its blocks: what the state digest is made of, however the blobs are cut."""
     base: list[str]
@@ -51,21 +52,24 @@ class Encoded(NamedTuple):
 NOTHING = Encoded(np.zeros(0), [], [], [])
 
 
-def encode(array: NDArray[np.float64], before: Encoded, constant: bool = False) -> tuple[Encoded, dict[str, bytes]]:
+def encode(array: NDArray[Any], before: Encoded, constant: bool = False) -> tuple[Encoded, dict[str, bytes]]:
     """How to store an array of which the store has `before`, and the blobs it lacks. One that is `constant` is kept.
+
+    One of single precision is there already where it is what `before` is rounded to.
 
     What changed becomes a delta where that is smaller than the blocks it touches, until deltas pass a quarter of the
     base; then a new base is cut. A delta swallows earlier ones that are not longer, so that they stay few although
     each save writes about as much as changed. Values are compared by their bits with those of the last accepted save,
     so a save that failed needs no merging back: its changes are still changes.
     """
-    old = before.values
+    old = before.values.astype(array.dtype, copy=False)
     if constant and len(old) == len(array) and np.may_share_memory(old, array):
         return before, {}  # it is the one that was kept
     if len(old) < len(array):
-        old = np.concatenate([old, np.zeros(len(array) - len(old))])
-    changed = np.flatnonzero(array.view(np.uint64) != old.view(np.uint64)).astype(np.uint32)
-    if old is before.values and not len(changed):
+        old = np.concatenate([old, np.zeros(len(array) - len(old), array.dtype)])
+    bits = f"u{array.itemsize}"
+    changed = np.flatnonzero(array.view(bits) != old.view(bits)).astype(np.uint32)
+    if len(array) == len(before.values) and not len(changed):
         return (before._replace(values=array) if constant else before), {}  # one of two equal arrays is enough
     grown = range(len(before.values) // BLOCK_COLUMNS, -(-len(array) // BLOCK_COLUMNS))
     dirty = {*_blocks_of(changed), *(grown if len(array) > len(before.values) else ())}
@@ -157,7 +161,7 @@ def _blocks_of(columns: NDArray[np.uint32]) -> list[int]:
     return np.flatnonzero(np.bincount(columns // BLOCK_COLUMNS)).tolist()
 
 
-def _block(array: NDArray[np.float64], i: int) -> bytes:
+def _block(array: NDArray[Any], i: int) -> bytes:
     return array[i * BLOCK_COLUMNS : (i + 1) * BLOCK_COLUMNS].astype("<f8", copy=False).tobytes()
 
 

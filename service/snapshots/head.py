@@ -348,7 +348,8 @@ def decode(
     if head.reference is not None:
         parts = head.reference.base, head.reference.deltas
         size = head.columns * (head.identity.classes if head.identity.multiclass else 1)
-        reference = blobs.decode(*parts, found, size, _like(head.reference, stored))
+        whole = blobs.decode(*parts, found, size, _like(head.reference, stored))
+        reference = whole._replace(values=whole.values.astype(np.float32))
     names = blobs.decode_names(head.names, found, stored.names, learner.columns.names)
     count = stored.names.known + len(names)
     if head.columns != (count + 1 if head.identity.features == "named" else len(learner.columns)):

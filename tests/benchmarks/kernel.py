@@ -85,7 +85,7 @@ def _zeros(batch: Batch) -> kernel.Vector:
 def _kernel(batch: Batch, average: bool = False, bound: bool = False) -> float:
     columns = int(batch.columns.max()) + 1
     state, identity = np.full((columns, 1 + average), 0.0), Identity(average=average)
-    reference = np.full(columns, 1.0) if bound else None
+    reference = np.full(columns, 1.0, np.float32) if bound else None
     began = time.process_time()
     kernel.learn(identity, state, batch, reach=0.0, reference=reference)
     return time.process_time() - began
