@@ -179,6 +179,12 @@ def _place_of(h: np.uint64, slots: Any) -> np.uint64:
     return h >> np.uint64(leading_zeros(np.uint64(len(slots))) + 1)
 
 
+@inlined
+def probes(slots: Any) -> int:
+    """How many slots are looked at. A loop of a number that a compiler knows is written out, and far slower."""
+    return min(MOST_PROBES, len(slots))
+
+
 @compiled
 def find(slots: Any, ends: Any, text: int, known: int, address: int, begin: int, size: int, h: np.uint64) -> Any:
     """The number of the name of this hash that begins there; 0 where there is none, and -1 where that is not sure.
@@ -187,7 +193,7 @@ def find(slots: Any, ends: Any, text: int, known: int, address: int, begin: int,
     """
     mask, upper = np.uint64(len(slots) - 1), h >> _UPPER
     at = _place_of(h, slots)
-    for _ in range(MOST_PROBES):
+    for _ in range(probes(slots)):
         slot = slots[at]
         if slot == 0:
             return 0
@@ -208,7 +214,7 @@ def _put(slots: Any, ends: Any, text: int, numbers: Any, seed: np.uint64) -> int
     for number in numbers:
         h = hash_of(text, ends[number - 1], ends[number], seed)
         at = _place_of(h, slots)
-        for _ in range(MOST_PROBES):
+        for _ in range(probes(slots)):
             if slots[at] == 0:
                 slots[at] = (h >> _UPPER) << _UPPER | np.uint64(number)
                 break
@@ -228,7 +234,7 @@ def _move(slots: Any, into: Any) -> bool:
     mask = np.uint64(len(into) - 1)
     for slot in slots[slots != 0]:
         at = _place_of(slot, into)
-        for _ in range(MOST_PROBES):
+        for _ in range(probes(into)):
             if into[at] == 0:
                 into[at] = slot
                 break
@@ -314,7 +320,7 @@ def number_each(
     mask, count = np.uint64(len(slots) - 1), 0
     for i in at:
         upper, place = hashes[i] >> _UPPER, hashes[i] & mask
-        for _ in range(MOST_PROBES):
+        for _ in range(probes(slots)):
             slot = slots[place]
             if slot == 0:
                 if count < len(firsts):

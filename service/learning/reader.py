@@ -14,7 +14,7 @@ from service.learning import tokens
 from service.learning.compiled import compiled, inlined
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT
 from service.learning.machine import byte_at
-from service.learning.names import BEHIND, MOST_PROBES, find, hash_of, same
+from service.learning.names import BEHIND, find, hash_of, probes, same
 from service.learning.tokens import FALSE, NULL, TRUE
 from service.learning.ways import (
     FEATURES,
@@ -52,7 +52,7 @@ def _is_new(table: Any, h: np.uint64, generation: np.uint64) -> bool:
     """Whether nothing of this hash was seen in this generation; now it was."""
     mask = len(table) - 1
     at = np.int64(h & np.uint64(mask))
-    for _ in range(MOST_PROBES):
+    for _ in range(probes(table)):
         if table[at, 1] != generation:
             table[at, 0], table[at, 1] = h, generation
             return True
