@@ -10,6 +10,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from service.learning.compiled import ENABLED
+
 _BYTE, _WORD, _WIDE = ir.IntType(8), ir.IntType(64), ir.IntType(128)
 
 
@@ -30,6 +32,14 @@ def _load(builder: Any, address: Any, at: Any, of: Any) -> Any:
     return builder.load(pointer, align=1)
 
 
+def _fetch(builder: Any, address: Any, at: Any) -> Any:
+    pointer, number = builder.inttoptr(builder.add(address, at), _BYTE.as_pointer()), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
+    how = (ir.Constant(number, of) for of in (0, 2, 1))  # to be read, from the second cache, data
+    builder.call(builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind), [pointer, *how])
+    return address
+
+
 _NO = ir.Constant(ir.IntType(1), 0)
 
 byte_at: Any = _word(lambda b, a, i: b.zext(_load(b, a, i, _BYTE), _WORD), types.int64, types.int64, types.int64)
@@ -45,3 +55,5 @@ upper_product: Any = _word(
     types.uint64, types.uint64, types.uint64,
 )  # fmt: skip
 """The upper half of the product of two words."""
+ask_for: Any = _word(_fetch, types.int64, types.int64, types.int64) if ENABLED else lambda _, __: None
+"""Let the memory there come nearer, while something else is done; nothing need be there. In Python it does nothing."""

@@ -23,7 +23,9 @@ from service.learning.compiled import compiled
 from service.learning.events import Batch
 from service.learning.identity import SUMS, Identity
 from service.learning.kernel import Vector
+from service.learning.machine import ask_for
 
+_ROW = 8 * len(SUMS)
 LOOKED_AT = 1000
 """Columns that `Scaler.lost` looks at: a service asks it all the time."""
 
@@ -49,7 +51,9 @@ class Scaler:
         self._sums = np.zeros((columns, len(SUMS)))
         self._places = np.zeros(0, np.int64)
         self._batch: Batch | None = None
-        self._before = np.zeros((2, 0))
+        self._kept = np.empty((4, 0))
+        """Of each value of the last batch its column's mean and M2 before it; what it is scaled; its column, as wide as
+        an address. New memory for each batch would cost as much as a fifth of the work."""
 
     @classmethod
     def of(cls, identity: Identity, sums: Sequence[Vector]) -> Self:
@@ -85,16 +89,19 @@ class Scaler:
             self._sums = np.concatenate([self._sums, np.zeros((more, len(SUMS)))])
 
     def learn(self, batch: Batch) -> Batch:
-        """Take in the events of a batch, one after the other, and scale each; equal columns of one event are merged."""
-        self._batch = batch
-        if self._before.shape[1] < len(batch.values):
-            self._before = np.empty((2, 2 * len(batch.values)))
-        scaled = np.empty(len(batch.values))
-        rest = batch.values, batch.numbers, self._sums, self._before
+        """Take in the events of a batch, one after the other, and scale each; equal columns of one event are merged.
+
+        What it returns holds until the next batch.
+        """
+        self._batch, count = batch, len(batch.values)
+        if self._kept.shape[1] < count:
+            self._kept = np.empty((4, count))
+        scaled, rest = self._kept[2, :count], (batch.values, batch.numbers, self._sums, self._kept)
         if self._identity.features != "hashed":  # names alone that are hashed may give an event a column twice
-            # As wide as addresses: else the sums of several columns are not loaded at once.
-            wide, longest = batch.columns.astype(np.uintp), int(np.diff(batch.starts).max(initial=0))
-            _learn(batch.starts, wide, *rest, np.empty((len(SUMS), longest)), scaled)
+            # Else the sums of several columns are not loaded at once.
+            wide, longest = self._kept[3, :count].view(np.uintp), int(np.diff(batch.starts).max(initial=0))
+            wide[:] = batch.columns
+            _learn(self._sums.ctypes.data, batch.starts, wide, *rest, np.empty((len(SUMS), longest)), scaled)
             return batch._replace(values=scaled)
         _learn_hashed(batch.starts, batch.columns, *rest, scaled)
         starts, columns = batch.starts.copy(), batch.columns.copy()
@@ -106,7 +113,7 @@ class Scaler:
     def undo(self, first: int) -> None:
         """Forget the events of the last batch from this one on."""
         if (batch := self._batch) is not None:
-            _undo(int(batch.starts[first]), batch.columns, batch.numbers, self._sums, self._before)
+            _undo(int(batch.starts[first]), batch.columns, batch.numbers, self._sums, self._kept)
 
     def value(self, column: int, value: float) -> float:
         """The value of a feature, of a number as a float, as weights meet it."""
@@ -139,11 +146,14 @@ class Scaler:
 
 @compiled
 def _learn(
-    starts: Any, columns: Any, values: Vector, numbers: Any, sums: Any, before: Any, after: Any, scaled: Vector
-) -> None:
+    address: int, starts: Any, columns: Any, values: Vector, numbers: Any, sums: Any, before: Any, after: Any,
+    scaled: Vector,
+) -> None:  # fmt: skip
     """Of events that have no column twice: each step is a loop over one, so that several numbers are divided at once.
 
     `before` keeps the mean and M2 of each value's column for `_undo`; `after` has room for the sums of one event.
+    `address` is that of `sums`: those of the next event are asked for while this one's numbers are divided. It comes
+    first: measured, loops are compiled to half as much again where it is the last one, or found here.
     """
     mean_before, m2_before = before[0], before[1]
     n, mean, m2 = after[0], after[1], after[2]
@@ -152,6 +162,8 @@ def _learn(
         for k in range(count):
             own = sums[columns[start + k]]
             n[k], mean_before[start + k], m2_before[start + k] = own[0] + 1.0, own[1], own[2]
+        for j in range(start + count, starts[min(i + 2, len(starts) - 1)]):
+            ask_for(address, _ROW * np.int64(columns[j]))
         for k in range(count):
             x, was = values[start + k], mean_before[start + k]
             mean[k] = was + (x - was) / n[k]
