@@ -23,7 +23,7 @@ def wide() -> list[bytes]:
 
 def figures() -> list[Figure]:
     """By the clock; what is compiled was compiled, and what is read was read, once before."""
-    helped, lived, ready, replayed = list[float](), list[float](), list[float](), list[float]()
+    helped, lived, ready = list[float](), list[float](), list[float]()
     topic = world.new_topic()
     for _ in range(ROUNDS + 1):
         began = time.monotonic()
@@ -34,20 +34,23 @@ def figures() -> list[Figure]:
             running.kill()  # a stop is not what is measured
     topic, values, named = world.new_topic(), wide(), NAMED.values()
     world.fill(topic, values, len(values))
-    events = len(values) + REPLAYED
+    events, before, after = len(values), list[float](), list[float]()
     with world.service(topic, "", "--create-topics") as running:
-        running.wait_for(len(values))
-        with running.paused():
-            world.fill(topic, named, REPLAYED)
-        without = world.follow(running, events, len(values)).microseconds
+        running.wait_for(events)
+        for _ in range(REPLAYS):
+            with running.paused():
+                world.fill(topic, named, REPLAYED)
+            before.append(world.follow(running, events + REPLAYED, events).microseconds)
+            events += REPLAYED
     for i in range(ROUNDS):
         if i < REPLAYS:
             world.fill(topic, named, REPLAYED)
         with world.service(topic, "", "--create-topics", fresh=False) as running:
             ready.append(running.took)
             if i < REPLAYS:
-                replayed.append(without / world.follow(running, events + REPLAYED, events).microseconds)
+                after.append(world.follow(running, events + REPLAYED, events).microseconds)
                 events += REPLAYED
+    replayed = [without / cost for without, cost in zip(before, after, strict=True)]
     return [
         Figure("P8", f"restart to /readyz with {COLUMNS:,} named columns", ready, 2.0, False, "s"),
         Figure("P8", "rate of the replay after it against that before the restart", replayed, 0.9, True, "×"),
