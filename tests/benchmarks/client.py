@@ -1,6 +1,6 @@
 """Who asks for predictions all the time: a process of its own, so that nobody else's work is in what it measures.
 
-`python -m tests.benchmarks.client PORT PATH BODY PAUSE` asks, waits PAUSE seconds after each answer, until its input
+`python -m tests.benchmarks.client PORT MODEL BODY PAUSE` asks, waits PAUSE seconds after each answer, until its input
 ends; then it prints the milliseconds of each answer, in order.
 """
 
@@ -23,23 +23,22 @@ _ROOM = socket.CMSG_SPACE(struct.calcsize("qq"))
 
 
 class Connection:
-    """One that is kept, for one question that is asked over and over."""
+    """One that is kept, for predictions of a model."""
 
-    def __init__(self, port: int, path: str, body: bytes) -> None:
-        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: "
-        self._question = f"{head}{len(body)}\r\n\r\n".encode() + body
+    def __init__(self, port: int, model: str) -> None:
+        path = f"/v1/models/{model}/predict"
+        self._head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: "
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, _WHEN, 1)
 
-    def ask(self) -> float:
-        """Seconds until the whole answer has reached this socket; raises ValueError where it is none.
+    def ask(self, body: bytes) -> tuple[int, bytes]:
+        """When the whole answer reached this socket, as `time.time_ns` counts, and its body; raises ValueError.
 
         By the system's own note of that: who asks may wait for a processor, which is not the service's time.
         """
-        began, arrived = time.time_ns(), 0
-        self._socket.sendall(self._question)
-        answer = b""
+        self._socket.sendall(f"{self._head}{len(body)}\r\n\r\n".encode() + body)
+        answer, arrived = b"", 0
         while not _whole(answer):
             part, besides, _, _ = self._socket.recvmsg(1 << 16, _ROOM)
             if not part:
@@ -47,10 +46,9 @@ class Connection:
             answer += part
             seconds, nanoseconds = struct.unpack("qq", besides[0][2])
             arrived = seconds * 10**9 + nanoseconds
-        took = (arrived - began) / 1e9
         if b" 200 " not in answer[:16]:
             raise ValueError(answer.decode())
-        return took
+        return arrived, answer.partition(b"\r\n\r\n")[2]
 
 
 def _whole(answer: bytes) -> bool:
@@ -74,7 +72,7 @@ def asking(port: int, model: str, features: object, pause: float = 0.002) -> Ite
         "-m",
         "tests.benchmarks.client",
         str(port),
-        f"/v1/models/{model}/predict",
+        model,
         body,
         str(pause),
     ]
@@ -95,7 +93,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
-def _main(port: str, path: str, body: str, pause: str) -> None:
+def _main(port: str, model: str, body: str, pause: str) -> None:
     done = threading.Event()
 
     def wait() -> None:
@@ -103,13 +101,15 @@ def _main(port: str, path: str, body: str, pause: str) -> None:
         done.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    connection = Connection(int(port), path, body.encode())
-    connection.ask()
+    connection, question = Connection(int(port), model), body.encode()
+    connection.ask(question)
     gc.disable()
     print("begun", flush=True)
     answers = []
     while not done.wait(float(pause)):
-        answers.append(round(connection.ask() * 1000, 3))
+        began = time.time_ns()
+        arrived, _ = connection.ask(question)
+        answers.append(round((arrived - began) / 1e6, 3))
     print(json.dumps(answers))
 
 
