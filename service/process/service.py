@@ -37,6 +37,7 @@ from service.process.clock import SystemClock
 from service.process.figures import figures, lag
 from service.process.memory import forget_compiler, one_arena
 from service.process.observer import ModelObserver
+from service.process.scheduling import short_slices
 from service.serving import predictor
 from service.serving.models import Model, Models, given
 from service.serving.page.history import History
@@ -369,6 +370,7 @@ def run(settings: Settings) -> int:
     """Run one process to its end; returns the exit code."""
     settings.check_work()
     one_arena()
+    short_slices()
     sys.setswitchinterval(SWITCH_SECONDS)
     number = uvloop.run(Service(settings).run())
     return 130 if number == signal.SIGINT else 0
