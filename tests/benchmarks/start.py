@@ -11,7 +11,7 @@ from tests.conftest import event
 
 ROUNDS, REPLAYS = 5, 3
 COLUMNS, WIDTH = 10**6, 1000
-REPLAYED = 300_000
+REPLAYED = 1_000_000
 
 
 def wide() -> list[bytes]:
