@@ -69,8 +69,9 @@ def gather(identity: Identity, records: Sequence[bytes | None], start: Weights |
     batch, rejects = Decoder(identity, columns).decode(records)
     columns.extend(batch.names)
     if identity.scale == "standard":
-        # Once, as a stream would: each event by those before it and itself.
-        batch = Scaler(identity, len(columns)).learn(batch)
+        # Once, as a stream would: each event by those before it and itself. It stays, and the scaler's memory does not.
+        scaled = Scaler(identity, len(columns)).learn(batch)
+        batch = scaled._replace(values=scaled.values.copy())
     given = start.vector if start else np.zeros(0)
     if identity.multiclass:
         return Data(batch, columns, rows(identity.start, 0, len(columns), identity.classes), rejects)
