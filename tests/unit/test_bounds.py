@@ -15,6 +15,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.weights import Weights
+from service.snapshots import head as heads
 from tests import data
 from tests.checks import restored
 from tests.stretches import CHECKS, Check, random_stream, random_stream_of_classes
@@ -41,6 +42,19 @@ def test_short_steps_count_after_long_ones() -> None:
     assert learner.watch.broken(learner.squared_norm) is None
     assert learner.watch.stretch is not None
     assert learner.watch.stretch.stored().squared_steps > 10.0
+
+
+def test_the_weights_of_a_kept_version_are_the_reference_in_single_precision_and_stored_once() -> None:
+    learner = begun(options=Options())
+    learner.apply(0, 0, [event({"a": 0.1, "b": 0.7}, 1), event({"b": 0.3}, 0)])
+    learner.begin_stretch()
+    content = heads.content(learner)
+    assert content.reference == content.arrays["w"]
+    ours, theirs = learner.watch.stretch, restored(learner).watch.stretch
+    assert ours is not None
+    assert theirs is not None
+    assert ours.reference.tolist() == learner.weights.astype(np.float32).tolist() != learner.weights.tolist()
+    assert (theirs.reference.dtype.name, theirs.reference.tolist()) == ("float32", ours.reference.tolist())
 
 
 @pytest.mark.parametrize("weight", [5e-324, 1e-300, 1e-150, 1e-80, 1.0, 1e6])
