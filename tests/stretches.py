@@ -206,8 +206,7 @@ class ClassRun(Run):
     def refer(self, u: Any) -> None:
         """A stretch begins whose reference is this, as none can be set."""
         self.updates = self.learner.counts.updates
-        whole = u.astype(np.float32)
-        self.learner.watch._begin_stretch(whole, "given", whole, self.learner.weights, self.updates)
+        self.learner.watch._begin_stretch(u, "given", u, self.learner.weights, self.updates)
         self.oracle = Oracle(self.w, self._vector(u), self.updates)
 
     def scores(self, features: Features) -> list[float]:

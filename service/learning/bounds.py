@@ -23,15 +23,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from service.learning.compiled import compiled
 from service.learning.events import Batch
 from service.learning.identity import Identity
-from service.learning.kernel import Learned, Vector
+from service.learning.kernel import Learned, Reference, Vector
 from service.learning.rules import RULES
 
-Reference = NDArray[np.float32]
 GRID = 49
 RATIO = 2.0**0.25
 """γ is tried at GRID values, each RATIO times below the last, from 16 times the first event's ‖z‖ down to a 256th."""

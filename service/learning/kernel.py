@@ -27,6 +27,7 @@ from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.lanes import first, numbers, put, row, second
 
 Vector = NDArray[np.float64]
+Reference = NDArray[np.float32]
 
 register_jitable(rules.decide)
 register_jitable(rules.logistic)
@@ -77,7 +78,7 @@ def _squared_norm_after(w: Vector, step: Any, columns: Any, values: Vector) -> f
 @compiled
 def _learn(
     rule: int, eta: float, positive_tie: bool, parameter: float, negative: float, positive: float, state: Vector,
-    w: Vector, ages: Vector, reference: Any, starts: Any, columns: Any, values: Vector, labels: Vector,
+    w: Vector, ages: Vector, reference: Reference, starts: Any, columns: Any, values: Vector, labels: Vector,
     weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any, averaged: Any,
     along: Vector, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
@@ -219,7 +220,7 @@ def _add(k: int, step: float, i: int, state: Any, ages: Vector, starts: Any, col
 
 def learn(
     identity: Identity, state: Vector, batch: Batch, seen: int = 0, reach: float = math.inf,
-    reference: NDArray[np.float32] | None = None,
+    reference: Reference | None = None,
 ) -> Learned:  # fmt: skip
     """Learn the batch in order, changing `state` in place.
 

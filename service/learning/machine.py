@@ -32,7 +32,7 @@ def _load(builder: Any, address: Any, at: Any, of: Any) -> Any:
     return builder.load(pointer, align=1)
 
 
-def _fetch(builder: Any, address: Any, at: Any) -> Any:
+def _prefetch(builder: Any, address: Any, at: Any) -> Any:
     pointer, number = builder.inttoptr(builder.add(address, at), _BYTE.as_pointer()), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
     how = (ir.Constant(number, of) for of in (0, 2, 1))  # to be read, from the second cache, data
@@ -55,5 +55,5 @@ upper_product: Any = _word(
     types.uint64, types.uint64, types.uint64,
 )  # fmt: skip
 """The upper half of the product of two words."""
-ask_for: Any = _word(_fetch, types.int64, types.int64, types.int64) if ENABLED else lambda _, __: None
+prefetch: Any = _word(_prefetch, types.int64, types.int64, types.int64) if ENABLED else lambda _, __: None
 """Let the memory there come nearer, while something else is done; nothing need be there. In Python it does nothing."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from service.learning.bounds import Reference, Stretch, Sums, direction, why_none
+from service.learning.bounds import Stretch, Sums, direction, why_none
 from service.learning.compiled import compiled
 from service.learning.events import Batch
 from service.learning.identity import Identity
@@ -72,16 +72,14 @@ class Watch:
         """
         if self.options.reference is not None:
             return False
-        whole = vector.astype(np.float32)
-        self._begin_stretch(whole, "kept version", whole, w, updates)
+        self._begin_stretch(vector, "kept version", vector, w, updates)
         return True
 
     def refer_to_given(self, w: Vector, updates: int, names: Sequence[str]) -> None:
         """Begin a new stretch whose reference is the given one, if any."""
         if (given := self.options.reference) is not None:
-            whole = given.vector.astype(np.float32)
-            own = whole if given.names is None else np.array([given.intercept, *self._parts(names)], np.float32)
-            self._begin_stretch(own[: len(w)], given.identity, whole, w, updates)
+            own = given.vector if given.names is None else np.array([given.intercept, *self._parts(names)])
+            self._begin_stretch(own[: len(w)], given.identity, given.vector, w, updates)
 
     def make_room(self, count: int, names: Sequence[str]) -> None:
         """Before events are learned: so many columns there are to be with the new ones of these names, the last."""
@@ -114,9 +112,9 @@ class Watch:
         wrong, averaged = learned.predicted != truth, learned.averaged != truth[: len(learned.averaged)]
         self.recent.add(truth, margins, learned.squared_norms, wrong, averaged)
 
-    def _begin_stretch(self, reference: Reference, name: str, whole: Reference, w: Vector, updates: int) -> None:
-        """`reference` is the part of the `whole` vector that there are columns for."""
-        scale = direction(whole)
+    def _begin_stretch(self, vector: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
+        """`vector` is the part of the `whole` one that there are columns for."""
+        reference, scale = vector.astype(np.float32), direction(whole.astype(np.float32))
         if why_none(self._identity, self.options.bound) is None and scale > 0.0:
             with np.errstate(over="ignore"):  # an older release let them grow without a limit
                 squared = float(w.ravel() @ w.ravel())

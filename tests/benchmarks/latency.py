@@ -104,7 +104,7 @@ async def _probe(topic: str, service: world.Service, name: str, pause: float) ->
                     await failed[0]
                 if waiting := list(sent):
                     body = {"instances": [{"features": {probe: 1.0}} for probe in waiting]}
-                    # In a thread: a client of asyncio takes 2 ms for it beside the producer, of its own.
+                    # In a thread: asyncio's client takes 2 ms of its own for it, beside the producer.
                     arrived, answer = await asyncio.to_thread(connection.ask, json.dumps(body).encode())
                     predictions = json.loads(answer)["predictions"]
                     known = [p for p, a in zip(waiting, predictions, strict=True) if not a["unknown_features"]]
