@@ -6,6 +6,7 @@ has age·2^(1/N) after each event, N its half-life: then D = w - E follows D ←
 E ← βE + (1 - β)w.
 """
 
+import sys
 from decimal import Decimal, localcontext
 from functools import cache
 
@@ -20,23 +21,29 @@ within 1e15, so that their product stays a number."""
 SHRINK = 2.0**-HALVES
 
 
-def ages(identity: Identity, seen: int, count: int) -> NDArray[np.float64]:
-    """The age before each of `count` events, when as many as `seen` were learned before.
+def ages(identity: Identity, seen: int, events: int) -> NDArray[np.float64]:
+    """The age before each of these events and after the last, when as many as `seen` were learned before them.
 
-    Where it falls, `late` was scaled back with it.
+    Of the mean the first alone, since each event adds 1. Where another falls, `late` is scaled back with it.
 
     >>> ages(Identity(average=True), 2, 3), ages(Identity(average="recent", half_life=1), 2, 3)
-    (array([2., 3., 4.]), array([ 4.,  8., 16.]))
+    (array([2.]), array([ 4.,  8., 16., 32.]))
     """
     if (n := identity.half_life) is None:
-        return np.arange(seen, seen + count, dtype=float)
-    events = np.arange(seen, seen + count)
-    return np.ldexp(_growth(n)[events % n], events // n % HALVES)
+        return np.array([float(seen)])
+    numbers = np.arange(seen, seen + events + 1)
+    return np.ldexp(_growth(n)[numbers % n], numbers // n % HALVES)
+
+
+def until_shrunk(identity: Identity, seen: int) -> int:
+    """How many events later `late` is to be scaled back; of the mean, more than there will be."""
+    n = identity.half_life
+    return HALVES * n - seen % (HALVES * n) if n else sys.maxsize
 
 
 def part(identity: Identity, events: int) -> float:
     """What `late` is multiplied by after so many events, to be taken off the weights: 1/age."""
-    return 1.0 / max(float(ages(identity, events, 1)[0]), 1.0)
+    return 1.0 / max(float(ages(identity, events, 0)[0]), 1.0)
 
 
 @cache

@@ -20,11 +20,12 @@ from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from service.learning import rules
-from service.learning.average import SHRINK, ages
+from service.learning.average import SHRINK, ages, until_shrunk
 from service.learning.compiled import compiled
 from service.learning.events import Batch
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.lanes import first, numbers, put, row, second
+from service.learning.machine import prefetch
 
 Vector = NDArray[np.float64]
 Reference = NDArray[np.float32]
@@ -36,6 +37,10 @@ register_jitable(rules.step)
 _NO_REFERENCE = np.zeros(1, np.float32)
 _NEAR = math.sqrt(MAX_SQUARED_NORM) / 2.0
 _NEARLY = 1e-9
+_FAR = 2**18
+"""Numbers of a state, 2 MiB, that no core's own caches hold: columns are asked for before they are needed."""
+_AHEAD = 160
+"""So many nonzeros before: long enough for memory that other programs use too, and the first cache holds them."""
 
 
 class Learned(NamedTuple):
@@ -83,22 +88,36 @@ def _learn(
     along: Vector, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
     averaging, referring = state.ndim == 2, len(reference) > 1  # without columns its first part is all there is
+    forgetting, age = len(ages) > 1, ages[0]
+    far, address, width = state.size > _FAR, state.ctypes.data, 8 * state.ndim
     for i in range(len(labels)):
         sums, squared, r = row(state, 0), 1.0, reference[0]
+        ahead = far and starts[i + 1] + _AHEAD < len(columns)
         # All sums in one loop: each waits for its own last term, and meanwhile the others get theirs. A loop for each
         # case: one with a test that is always false is compiled to one that costs a third more.
-        if referring:
+        if referring and ahead:
             for j in range(starts[i], starts[i + 1]):
                 sums = sums + row(state, columns[j]) * values[j]
                 squared += values[j] * values[j]
                 r += reference[columns[j]] * values[j]
+                prefetch(address, width * np.int64(columns[j + _AHEAD]))
+        elif referring:
+            for j in range(starts[i], starts[i + 1]):
+                sums = sums + row(state, columns[j]) * values[j]
+                squared += values[j] * values[j]
+                r += reference[columns[j]] * values[j]
+        elif averaging and ahead:  # weights alone come as soon without
+            for j in range(starts[i], starts[i + 1]):
+                sums = sums + row(state, columns[j]) * values[j]
+                squared += values[j] * values[j]
+                prefetch(address, width * np.int64(columns[j + _AHEAD]))
         else:
             for j in range(starts[i], starts[i + 1]):
                 sums = sums + row(state, columns[j]) * values[j]
                 squared += values[j] * values[j]
         s, along[i] = first(sums), r
         if averaging:
-            part = 1.0 / max(ages[i], 1.0)
+            part = 1.0 / max(age, 1.0)
             away = second(sums) * part
             a = s - away
             # Where both are nearly equal, or one is beyond what a number holds, since ages reach 2^900: term by term,
@@ -124,15 +143,11 @@ def _learn(
                 if not total <= MAX_SQUARED_NORM:
                     return i, reach
                 reach = math.sqrt(total + len(w))
-            change = numbers(state, 1.0, ages[i] if averaging else 0.0)
+            change = numbers(state, 1.0, age)
             put(state, 0, row(state, 0) + change * step)
             for j in range(starts[i], starts[i + 1]):
                 put(state, columns[j], row(state, columns[j]) + change * (step * values[j]))
-        # Last of all, so that an event that diverges leaves this to the next as well.
-        if averaging and ages[i + 1] < ages[i]:
-            for j in range(len(state)):
-                of = row(state, j)
-                put(state, j, numbers(state, first(of), second(of) * SHRINK))
+        age = ages[i + 1] if forgetting else age + 1.0
     return len(labels), reach
 
 
@@ -152,7 +167,7 @@ def _learn_classes(
     labels: Vector, weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any,
     averaged: Any, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
-    classes, averaging, w = state.shape[2], state.shape[1] > 1, state[:, 0]
+    classes, averaging, w, forgetting, age = state.shape[2], state.shape[1] > 1, state[:, 0], len(ages) > 1, ages[0]
     s, a, step = np.empty(classes), np.empty(classes), np.zeros(classes)
     for i in range(len(labels)):
         s[:], squared, own = w[0], 1.0, int(labels[i])
@@ -162,7 +177,7 @@ def _learn_classes(
                 s[k] += of[0, k] * value
             squared += value * value
         if averaging:
-            part = 1.0 / max(ages[i], 1.0)
+            part = 1.0 / max(age, 1.0)
             a[:] = w[0] - state[0, 1] * part
             for j in range(starts[i], starts[i + 1]):
                 of, value = state[columns[j]], values[j]
@@ -195,27 +210,25 @@ def _learn_classes(
                     return i, reach
                 reach = math.sqrt(total + w.size)
             if rule == rules.PERCEPTRON:
-                _add(own, rate, i, state, ages, starts, columns, values)
-                _add(rival, -rate, i, state, ages, starts, columns, values)
+                _add(own, rate, i, state, age, starts, columns, values)
+                _add(rival, -rate, i, state, age, starts, columns, values)
             else:
                 for k in range(classes):
-                    _add(k, step[k], i, state, ages, starts, columns, values)
-        if averaging and ages[i + 1] < ages[i]:
-            late = state[:, 1]
-            late *= SHRINK
+                    _add(k, step[k], i, state, age, starts, columns, values)
+        age = ages[i + 1] if forgetting else age + 1.0
     return len(labels), reach
 
 
 @compiled
-def _add(k: int, step: float, i: int, state: Any, ages: Vector, starts: Any, columns: Any, values: Vector) -> None:
+def _add(k: int, step: float, i: int, state: Any, age: float, starts: Any, columns: Any, values: Vector) -> None:
     """The update of class k by event i."""
     state[0, 0, k] += step
     for j in range(starts[i], starts[i + 1]):
         state[columns[j], 0, k] += step * values[j]
     if state.shape[1] > 1:
-        state[0, 1, k] += ages[i] * step
+        state[0, 1, k] += age * step
         for j in range(starts[i], starts[i + 1]):
-            state[columns[j], 1, k] += ages[i] * (step * values[j])
+            state[columns[j], 1, k] += age * (step * values[j])
 
 
 def learn(
@@ -231,18 +244,26 @@ def learn(
     classes, averaging, w = state.ndim == 3, state.shape[1] > 1, state[:, 0]
     scores, steps, squared_norms, along = (np.empty(len(batch.labels)) for _ in range(4))
     predicted, averaged = (np.empty(n, np.intp) for n in (len(batch.labels), len(batch.labels) if averaging else 0))
-    rule, events = list(rules.RULES).index(identity.rule), (batch.starts, batch.columns, batch.values, batch.labels)
-    found, age = (scores, steps, squared_norms, predicted, averaged), ages(identity, seen, len(averaged) + 1)
-    if classes:
-        done, reach = _learn_classes(
-            rule, identity.eta, identity.parameter, state, age, *events, batch.weights, *found, reach
-        )
-    else:
-        done, reach = _learn(
-            rule, identity.eta, identity.tie == "positive", identity.parameter, *identity.margins,
-            state if averaging else w, w, age, _NO_REFERENCE if reference is None else reference, *events,
-            batch.weights, *found, along, reach,
-        )  # fmt: skip
+    rule, found, done = list(rules.RULES).index(identity.rule), (scores, steps, squared_norms, predicted, averaged), 0
+    while (begin := done) < len(batch.labels):
+        left = until_shrunk(identity, seen + begin)
+        end = min(begin + left, len(batch.labels))
+        span, age = slice(begin, end), ages(identity, seen + begin, end - begin)
+        events = batch.starts[begin : end + 1], batch.columns, batch.values, batch.labels[span], batch.weights[span]
+        of = [figure[span] for figure in found]
+        if classes:
+            count, reach = _learn_classes(rule, identity.eta, identity.parameter, state, age, *events, *of, reach)
+        else:
+            count, reach = _learn(
+                rule, identity.eta, identity.tie == "positive", identity.parameter, *identity.margins,
+                state if averaging else w, w, age, _NO_REFERENCE if reference is None else reference, *events,
+                *of, along[span], reach,
+            )  # fmt: skip
+        done += count
+        if count < end - begin:
+            break
+        if count == left:
+            state[:, 1] *= SHRINK
     truth = (batch.labels[:done] if classes else batch.labels[:done] > 0.0).astype(np.intp)
     figures = scores[:done], steps[:done], squared_norms[:done], truth, predicted[:done], averaged[:done], along[:done]
     return Learned(*figures, float(reach))

@@ -32,12 +32,15 @@ def _load(builder: Any, address: Any, at: Any, of: Any) -> Any:
     return builder.load(pointer, align=1)
 
 
-def _prefetch(builder: Any, address: Any, at: Any) -> Any:
-    pointer, number = builder.inttoptr(builder.add(address, at), _BYTE.as_pointer()), ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
-    how = (ir.Constant(number, of) for of in (0, 2, 1))  # to be read, from the second cache, data
-    builder.call(builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind), [pointer, *how])
-    return address
+def _prefetch(locality: int) -> Any:
+    def build(builder: Any, address: Any, at: Any) -> Any:
+        pointer, number = builder.inttoptr(builder.add(address, at), _BYTE.as_pointer()), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
+        how = (ir.Constant(number, of) for of in (0, locality, 1))  # to be read; data
+        builder.call(builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind), [pointer, *how])
+        return address
+
+    return _word(build, types.int64, types.int64, types.int64) if ENABLED else lambda _, __: None
 
 
 _NO = ir.Constant(ir.IntType(1), 0)
@@ -55,5 +58,8 @@ upper_product: Any = _word(
     types.uint64, types.uint64, types.uint64,
 )  # fmt: skip
 """The upper half of the product of two words."""
-prefetch: Any = _word(_prefetch, types.int64, types.int64, types.int64) if ENABLED else lambda _, __: None
-"""Let the memory there come nearer, while something else is done; nothing need be there. In Python it does nothing."""
+prefetch: Any = _prefetch(3)
+"""Let the memory there come into the first cache, while something else is done; nothing need be there. In Python it
+does nothing."""
+prefetch_near: Any = _prefetch(2)
+"""Into the second: measured, better where much is asked for at once."""

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.errors import OutOfOrder
+from service.learning import kernel
+from service.learning.events import Batch
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
@@ -274,8 +276,30 @@ def test_an_event_that_diverges_changes_no_average() -> None:
     """Not even where the age is scaled back next."""
     learner = begun(Identity(features="positional", dimension=1, average="recent", half_life=1, rule="lms"))
     for count in (899, 1):
-        learner.apply(0, learner.next[0], [event([0.5], 1)] * count)
+        learner.apply(0, learner.next[0], [event([0.5], i % 2) for i in range(count)])
         before = [learner.average, learner.weights.copy()]
         assert learner.apply(0, learner.next[0], [event([1e20], 1)]).diverged
         assert learner.average is not None
         assert [learner.average.tolist(), learner.weights.tolist()] == [x.tolist() for x in before if x is not None]
+
+
+@pytest.mark.parametrize("referring", [False, True])
+@pytest.mark.parametrize("average", [False, True])
+def test_columns_far_from_each_other_learn_as_neighbours_do(average: bool, referring: bool) -> None:
+    """Bit for bit: columns of a large state are asked for ahead, by loops of their own."""
+    rng, events, nonzeros, apart = np.random.default_rng(3), 50, 60, 1000
+    columns = np.concatenate([1 + rng.choice(300, nonzeros, replace=False) for _ in range(events)]).astype(np.uint32)
+    starts, labels = np.uint64(nonzeros) * np.arange(events + 1, dtype=np.uint64), rng.choice([-1.0, 1.0], events)
+    batch = Batch(starts, columns, rng.normal(size=len(columns)), labels, np.ones(events))
+    near, far = np.zeros((301, 1 + average)), np.zeros((300 * apart + 1, 1 + average))
+    nearby, distant = rng.normal(size=301).astype(np.float32), np.zeros(len(far), np.float32)
+    distant[::apart] = nearby
+    identity = Identity(average=average)
+    ours = kernel.learn(identity, near, batch, reach=0.0, reference=nearby if referring else None)
+    batch = batch._replace(columns=columns * np.uint32(apart))
+    theirs = kernel.learn(identity, far, batch, reach=0.0, reference=distant if referring else None)
+    assert 0 < np.count_nonzero(ours.steps) < events
+    for own, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(own, other)
+    np.testing.assert_array_equal(near, far[::apart])
+    assert not np.delete(far, np.s_[::apart], axis=0).any()
