@@ -23,7 +23,7 @@ from service.snapshots import blobs, codec, head
 from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, Source, Stored, Writer
 from service.snapshots.ports import Clock, Commit, Offload, Store
 
-SHARE, FEW = 72, 6
+SHARE, FEW = 84, 7
 """A save is followed by a pause of this many times its cost, within the two bounds below. So many models of a process
 together take a tenth of its time; of more, each has its part of that.
 """
