@@ -12,6 +12,9 @@ from service.streaming.learn import AIM_SECONDS
 
 TURNS = 8
 """An answer takes three; one whose body is slow to arrive is not waited for."""
+ALONE = 2
+"""Before a short slice, so that what else was to go on, such as a request to Kafka, is no part of its turn: who asks
+waits for all of a turn."""
 ASKED_SECONDS = 0.02
 """After two requests within it slices are short for so long: while fifty come a second, and not for who looks ten times
 a second, as a tenth of all time would go into it."""
@@ -53,9 +56,12 @@ class SystemClock:
                     self._often = self._asked
             for _ in range(TURNS):
                 if not self.under_way:
-                    return
+                    break
                 await asyncio.sleep(0)
-            self._often = self.now()  # one that takes long
+            else:
+                self._often = self.now()  # one that takes long
+            for _ in range(ALONE if self.slice_seconds == SHORT else 0):
+                await asyncio.sleep(0)
 
     @property
     def slice_seconds(self) -> float:
