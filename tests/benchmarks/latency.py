@@ -12,7 +12,7 @@ from tests.benchmarks.events import DENSE
 from tests.benchmarks.figure import Figure, chosen
 from tests.conftest import event
 
-ROUNDS = 3
+ROUNDS = 5
 IDLE_SECONDS = 4.0
 RATE = 1_000
 TURNS = 100

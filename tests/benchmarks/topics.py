@@ -15,7 +15,7 @@ from tests.benchmarks.events import DENSE, POSITIONAL
 from tests.benchmarks.figure import Figure
 from tests.conftest import wait
 
-ROUNDS = 3
+ROUNDS = 5
 TOPICS, RATE = 100, 1_000
 SECONDS, IDLE_SECONDS = 8.0, 4.0
 TURNS = 10
