@@ -44,9 +44,9 @@ class Spelled(Sequence[str]):
             begin, end = self.ends[i : i + 2].tolist()
             return self.text[begin:end].tobytes().decode(errors="surrogatepass")
         first, last, _ = of.indices(self._count)
-        begin, *ends = self.ends[first : max(first, last) + 1].tolist()
-        raw = self.text[begin : [begin, *ends][-1]].tobytes()
-        cuts = pairwise([0, *(end - begin for end in ends)])
+        ends = self.ends[first : max(first, last) + 1]
+        raw = self.text[ends[0] : ends[-1]].tobytes()
+        cuts = pairwise((ends - ends[0]).tolist())
         if raw.isascii():
             text = raw.decode()
             return [text[i:j] for i, j in cuts]

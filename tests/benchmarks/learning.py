@@ -13,7 +13,7 @@ from tests.benchmarks import world
 from tests.benchmarks.events import COMPACT, DENSE, HASHED, NAMED, NESTED, WORDS, Stream
 from tests.benchmarks.figure import Figure, chosen
 
-ROUNDS = 3
+ROUNDS = 5
 PROBE = 200
 DRAINED = "rate against a bare aiokafka getmany(500) drain of the same topic"
 ROWS = (
