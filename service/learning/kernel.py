@@ -25,7 +25,7 @@ from service.learning.compiled import compiled
 from service.learning.events import Batch
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.lanes import first, numbers, put, row, second
-from service.learning.machine import prefetch
+from service.learning.machine import into_first_cache
 
 Vector = NDArray[np.float64]
 Reference = NDArray[np.float32]
@@ -100,7 +100,7 @@ def _learn(
                 sums = sums + row(state, columns[j]) * values[j]
                 squared += values[j] * values[j]
                 r += reference[columns[j]] * values[j]
-                prefetch(address, width * np.int64(columns[j + _AHEAD]))
+                into_first_cache(address, width * np.int64(columns[j + _AHEAD]))
         elif referring:
             for j in range(starts[i], starts[i + 1]):
                 sums = sums + row(state, columns[j]) * values[j]
@@ -110,7 +110,7 @@ def _learn(
             for j in range(starts[i], starts[i + 1]):
                 sums = sums + row(state, columns[j]) * values[j]
                 squared += values[j] * values[j]
-                prefetch(address, width * np.int64(columns[j + _AHEAD]))
+                into_first_cache(address, width * np.int64(columns[j + _AHEAD]))
         else:
             for j in range(starts[i], starts[i + 1]):
                 sums = sums + row(state, columns[j]) * values[j]

@@ -58,8 +58,7 @@ upper_product: Any = _word(
     types.uint64, types.uint64, types.uint64,
 )  # fmt: skip
 """The upper half of the product of two words."""
-prefetch: Any = _prefetch(3)
-"""Let the memory there come into the first cache, while something else is done; nothing need be there. In Python it
-does nothing."""
-prefetch_near: Any = _prefetch(2)
-"""Into the second: measured, better where much is asked for at once."""
+into_first_cache: Any = _prefetch(3)
+"""Let the memory there come, while something else is done; nothing need be there. In Python it does nothing."""
+into_second_cache: Any = _prefetch(2)
+"""Measured: better where much is asked for at once."""

@@ -23,7 +23,7 @@ from service.learning.compiled import compiled
 from service.learning.events import Batch
 from service.learning.identity import SUMS, Identity
 from service.learning.kernel import Vector
-from service.learning.machine import prefetch_near
+from service.learning.machine import into_second_cache
 
 _ROW = 8 * len(SUMS)
 LOOKED_AT = 1000
@@ -163,7 +163,7 @@ def _learn(
             own = sums[columns[start + k]]
             n[k], mean_before[start + k], m2_before[start + k] = own[0] + 1.0, own[1], own[2]
         for j in range(start + count, starts[min(i + 2, len(starts) - 1)]):
-            prefetch_near(address, _ROW * np.int64(columns[j]))
+            into_second_cache(address, _ROW * np.int64(columns[j]))
         for k in range(count):
             x, was = values[start + k], mean_before[start + k]
             mean[k] = was + (x - was) / n[k]

@@ -45,6 +45,8 @@ def figures() -> list[Figure]:
                 events += REPLAYED
             else:
                 running.wait_for(events)
+            if turn == ROUNDS:
+                break
             # The next restart is soon after it: a minute later the machine may be another.
             with running.paused():
                 world.fill(topic, named, REPLAYED)
