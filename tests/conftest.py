@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment] # an import of it raises
 
 DEADLINE = 120.0
-SESSION_SECONDS, TAKEOVER_SECONDS = 6.0, 1.5
-"""A member's session, and a shorter one for tests that wait for another to take over."""
+SESSION_SECONDS, TAKEOVER_SECONDS, HELD_SECONDS = 6.0, 1.5, 30.0
+"""A member's session, a shorter one for tests that wait for another to take over, and a longer one for those that stop
+a learner which is to wake with its topic."""
 
 # How fast an example runs on a shared machine says nothing about the program.
 hypothesis.settings.register_profile(
@@ -315,6 +316,10 @@ class Running:
         """Every sample by its name with labels, as the exposition writes it."""
         lines = self.http.get("/metrics").raise_for_status().text.splitlines()
         return {name: float(value) for name, value in (x.rsplit(" ", 1) for x in lines if not x.startswith("#"))}
+
+    def rewinds(self) -> float:
+        """How often it dropped its state, whatever for."""
+        return sum(n for name, n in self.metrics().items() if name.startswith("perceptron_rewinds_total"))
 
     def kill(self) -> None:
         self.process.kill()

@@ -28,11 +28,7 @@ async def test_two_groups_on_one_topic_and_one_redis(run: Run, producer: AIOKafk
     services = [await asyncio.to_thread(run("", *group).up) for group in groups]
     sent = 0
 
-    def refused(service: Running) -> float:
-        metrics = service.metrics()
-        return sum(metrics[f'perceptron_rewinds_total{{cause="{c}",model="{topic}"}}'] for c in ("refused", "replaced"))
-
-    while not all(says(service, OUTSIDE) and refused(service) > 4 for service in services):
+    while not all(says(service, OUTSIDE) and service.rewinds() > 4 for service in services):
         sent += 1
         assert sent < 2000
         await producer.send_and_wait(topic, event({"a": sent % 7}, sent % 2))
@@ -41,7 +37,7 @@ async def test_two_groups_on_one_topic_and_one_redis(run: Run, producer: AIOKafk
         assert f"-{topic}" in line
         assert f":{other.process.pid}" in line
         assert says(service, OUTSIDE) == 1
-        assert says(service, "state dropped") <= 3 < refused(service)
+        assert says(service, "state dropped") <= 3 < service.rewinds()
         assert (await asyncio.to_thread(service.wait_for, sent))["events"] == sent
 
 

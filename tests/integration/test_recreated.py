@@ -6,7 +6,7 @@ import signal
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from tests.conftest import Run, create_topic, delete_topic, event, perceptron, trim, wait
+from tests.conftest import HELD_SECONDS, Run, create_topic, delete_topic, event, perceptron, trim, wait
 
 
 async def refill(kafka: Server, topic: str, number: int) -> None:
@@ -24,7 +24,7 @@ async def test_a_topic_created_again_under_a_running_learner_is_not_gone_on_with
     run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str
 ) -> None:
     """It was held up meanwhile and saw nothing of it, and the new topic has its offset. No snapshot covers it."""
-    service = await asyncio.to_thread(run().up)
+    service = await asyncio.to_thread(run(session_timeout=HELD_SECONDS).up)
     for i in range(5):
         await producer.send_and_wait(topic, event({"a": i}, i % 2))
     before = await asyncio.to_thread(service.wait_for, 5)
