@@ -44,8 +44,8 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment] # an import of 
 
 DEADLINE = 120.0
 SESSION_SECONDS, TAKEOVER_SECONDS, HELD_SECONDS = 6.0, 1.5, 30.0
-"""A member's session, a shorter one for tests that wait for another to take over, and a longer one for those that stop
-a learner which is to wake with its topic."""
+"""A member's session, a shorter one for tests that wait for another to take over, and a longer one for those
+whose learner is to keep its topic, however slow the machine."""
 
 # How fast an example runs on a shared machine says nothing about the program.
 hypothesis.settings.register_profile(

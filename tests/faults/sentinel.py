@@ -149,13 +149,15 @@ class SentinelTrial(Trial):
 
     @contextmanager
     def unreplicated(self) -> Iterator[None]:
-        """What the primary accepts meanwhile, nobody else has."""
+        """What the primary accepts meanwhile, nobody else has: a head, and its child: of one its writer has heard."""
         others = [server.process for server in self.redundant.servers if server is not self.redis and server.process]
         for process in others:
             process.send_signal(signal.SIGSTOP)
         asked(self.redis, "CLIENT KILL TYPE replica")
-        before = self._watcher.head()
-        wait(lambda: self._watcher.head() != before, "a head that is going to be lost")
+        self._watcher.catch_up()  # a head that it reports late may be one that the others have
+        for lost in ("a head", "its child"):
+            before = self._watcher.head()
+            wait(lambda: self._watcher.head() != before, f"{lost} that is going to be lost")  # noqa: B023 - at once
         yield
         for process in others:
             process.send_signal(signal.SIGCONT)

@@ -10,7 +10,7 @@ import pytest
 from redis.exceptions import OutOfMemoryError
 
 from service.snapshots.store import key
-from tests.conftest import trim, wait
+from tests.conftest import HELD_SECONDS, trim, wait
 from tests.faults.conftest import everything, repeated
 from tests.faults.store import (
     DROPPED,
@@ -91,7 +91,7 @@ def test_its_file_is_cut_short(trial: Trial) -> None:
 @pytest.mark.parametrize("trial", ["redis-server", pytest.param("valkey", marks=everything)], indirect=True)
 def test_an_old_copy_is_restored(trial: Trial) -> None:
     """Under a running owner its files are put back to an old copy: it is refused, rewinds and learns again."""
-    trial.begin(services=2, session_timeout=30.0)  # it stays the owner, however slow the machine
+    trial.begin(services=2, session_timeout=HELD_SECONDS)
     copy, _ = copied(trial)
     for _ in range(repeated(10, 2)):
         trial.progress(1000)

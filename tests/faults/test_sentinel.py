@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.embedded.servers import Server
+from tests.conftest import HELD_SECONDS
 from tests.faults.conftest import everything, repeated
 from tests.faults.proxy import KafkaProxy, Proxy
 from tests.faults.sentinel import Redundant, SentinelTrial
@@ -33,7 +34,7 @@ def trial(kafka: Server, kafka_proxy: KafkaProxy, topic: str, tmp_path: Path) ->
 @pytest.mark.long
 def test_a_primary_is_killed_and_a_replica_takes_over(trial: SentinelTrial) -> None:
     """Every other time it had accepted heads that nobody else has; for a while it comes back with them as a primary."""
-    trial.begin(services=2)
+    trial.begin(services=2, session_timeout=HELD_SECONDS)  # who learned what is lost has it to drop
     took, lost = list[float](), 0
     for turn in range(repeated(20, 2)):
         old = trial.redis
