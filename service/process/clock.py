@@ -19,7 +19,7 @@ ASKED_SECONDS = 0.02
 """After two requests within it slices are short for so long: while fifty come a second, and not for who looks ten times
 a second, as a tenth of all time would go into it."""
 SHORT, LONG = 0.0002, AIM_SECONDS
-"""Of slices. Each costs a tenth of a long one by itself."""
+"""Of slices. What each costs by itself is a tenth of a long one."""
 
 
 class SystemClock:
@@ -60,10 +60,13 @@ class SystemClock:
                 await asyncio.sleep(0)
             else:
                 self._often = self.now()  # one that takes long
-            for _ in range(ALONE if self.slice_seconds == SHORT else 0):
+            for _ in range(ALONE if self.asked() else 0):
                 await asyncio.sleep(0)
 
-    @property
+    def asked(self) -> bool:
+        """Whether requests come one upon the other."""
+        return self.now() - self._often < ASKED_SECONDS
+
     def slice_seconds(self) -> float:
         """How long a slice of learning may take now."""
-        return SHORT if self.now() - self._often < ASKED_SECONDS else LONG
+        return SHORT if self.asked() else LONG

@@ -105,6 +105,7 @@ class Service:
             session_timeout=settings.kafka.session_timeout,
             watchdog=settings.kafka.watchdog,
             wanted=settings.wanted if settings.patterns else None,
+            asked=self._clock.asked,
         )
 
     @property
@@ -271,7 +272,7 @@ class Service:
         start_at = parse_start_at(settings.start_at)
         log, known = self._kafka.logs[model.name], lambda: model.answering is not None
         model.wake = log.wake
-        asked = known, lambda: model.looked, lambda: self._clock.slice_seconds
+        asked = known, lambda: model.looked, self._clock.slice_seconds
         return Learning(log, keeper, self._clock, tell, own.identity(), start_at, *asked)
 
     async def _check_identities(self) -> None:

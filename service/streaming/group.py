@@ -51,9 +51,10 @@ class Kafka(ConsumerRebalanceListener):
         session_timeout: float = 10.0,
         watchdog: float = 60.0,
         wanted: Callable[[str], bool] | None = None,
+        asked: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`wanted` says which topics are learned beside `topics`, as they come to exist."""
-        self.shared = Shared(cluster, watchdog)
+        """`wanted` says which topics are learned beside `topics`, as they come to exist; `asked`, see `Shared`."""
+        self.shared = Shared(cluster, watchdog, asked)
         self.logs = {topic: TopicLog(self.shared, topic) for topic in topics}
         self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
         self._wanted, self._listed = wanted, frozenset(topics)

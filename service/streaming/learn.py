@@ -41,12 +41,12 @@ from service.streaming.recognise import fingerprint, may_go_on
 from service.streaming.records import Records
 from service.streaming.states import State
 
-SLICE = 2000
+SLICE = 4000
 SLICE_BYTES = 1 << 20
 SLICE_SECONDS = 0.005
 """The records, their bytes and the time after which the event loop turns: predictions wait for at most one slice. A
 single record may be more, and how long that takes is the decoder's concern."""
-FIRST, LEAST, AIM_SECONDS = 200, 50, 0.001
+FIRST, LEAST, AIM_SECONDS = 200, 50, 0.002
 """Of records that take longer a slice has fewer, so that it takes about so long, but not less than so many."""
 LONGEST_PAUSE = 5.0
 """Between two tries to restore."""

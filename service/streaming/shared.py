@@ -1,7 +1,7 @@
 """What the topics of one process share of Kafka: how to reach it, the group's clients, and what is to be committed."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
@@ -13,9 +13,12 @@ from service.streaming.ends import Ends
 class Shared:
     """Made with the process; the clients are there once it has connected."""
 
-    def __init__(self, cluster: Cluster, watchdog: float) -> None:
-        """`watchdog` is how many seconds may pass without a record though there are more."""
-        self.cluster, self.cluster_id, self.watchdog = cluster, "", watchdog
+    def __init__(self, cluster: Cluster, watchdog: float, asked: Callable[[], bool]) -> None:
+        """`watchdog` is how many seconds may pass without a record though there are more.
+
+        `asked` says whether predictions wait for what a poll takes.
+        """
+        self.cluster, self.cluster_id, self.watchdog, self.asked = cluster, "", watchdog, asked
         self.consumer: AIOKafkaConsumer | None = None
         self.producer: AIOKafkaProducer | None = None
         self.stopping = False

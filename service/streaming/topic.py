@@ -22,8 +22,9 @@ from service.streaming.records import Record, Records, records_of
 from service.streaming.shared import Shared
 from service.streaming.topic_id import topic_id
 
-POLL_RECORDS, POLL_WHOLE = 500, 2000
-"""Measured: larger polls cost more a record, in garbage collection where each is an object, else in memory."""
+POLL_RECORDS, POLL_ASKED, POLL_WHOLE = 500, 2000, 4000
+"""Where each is an object, where predictions wait for a poll, and where nobody does. Measured: larger polls cost more a
+record, in garbage collection where each is an object, else in memory."""
 ANSWER_TURNS = 2
 """Of the loop, after a poll that took as long as a slice of learning: for a request that came meanwhile."""
 POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
@@ -148,7 +149,9 @@ class TopicLog:
         if not self.held:
             return {}
         self._ask()
-        partitions, most = self._partitions, POLL_WHOLE if self._shared.cluster.polls_whole_batches else POLL_RECORDS
+        partitions, most = self._partitions, POLL_ASKED if self._shared.asked() else POLL_WHOLE
+        if not self._shared.cluster.polls_whole_batches:
+            most = POLL_RECORDS
         seconds = min(IDLE_SECONDS, self._shared.watchdog / 4) if idle else POLL_SECONDS
         careful = next(iter(self._careful), None)
         if careful:
