@@ -56,6 +56,8 @@ class Saved(NamedTuple):
     digest: str
     written: int
     seconds: float
+    cost: float
+    """Of its seconds, those in which nobody else had a turn."""
 
 
 class Refused(NamedTuple):
@@ -230,7 +232,7 @@ class Keeper:
         if isinstance(saved, Saved):
             # A save that waited for a store that hung says nothing of what the next one will cost: the lesser of the
             # last two costs counts.
-            cost, self._cost = min(saved.seconds, self._cost), saved.seconds
+            cost, self._cost = min(saved.cost, self._cost), saved.cost
             share = SHARE * max(1.0, self._together.models() / FEW)
             pause = max(min(max(share * cost, SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
             self._next_save = self._clock.now() + pause
@@ -247,7 +249,7 @@ class Keeper:
         await self._resolve()
         keep = self._keeping(learner)
         cut: list[tuple[int, int, int]] = []
-        stored = self._stored
+        stored, turn = self._stored, 0.0
         if keep:
             cut, learner.runs = learner.runs, cut
             stored = stored._replace(runs=[])
@@ -257,8 +259,9 @@ class Keeper:
         # The store says MISSING where blobs are gone that it had: then the second try uploads everything.
         for before in (stored, head.NOTHING):
             if _is_small(learner):
-                content = head.content(learner, before)
+                content, began = head.content(learner, before), self._clock.now()
                 await self._clock.sleep(0)  # a turn for predictions: the rest of it takes as long again
+                turn += self._clock.now() - began
             else:
                 content = await self._offload(head.content, learner, before)
             new, evict = self._compose(learner, content, fingerprints, source, keep)
@@ -284,7 +287,8 @@ class Keeper:
             return Refused(self.digest)
         self.head, self.digest, self._stored = new, digest, content.stored
         written = len(data) + sum(map(len, content.blobs.values()))
-        return Saved(new, digest, written, self._clock.now() - started)
+        seconds = self._clock.now() - started
+        return Saved(new, digest, written, seconds, seconds - turn)
 
     def _most_kept(self, learner: Learner) -> int:
         """How many versions are kept: at least one of a model of several partitions, even where `keep` is 0.
