@@ -166,20 +166,26 @@ def _block(array: NDArray[Any], i: int) -> bytes:
 
 
 class EncodedNames(NamedTuple):
-    """Names as the store has them: how many, and the digest of each blob."""
+    """Names as the store has them: how many, the digest of each blob, and the last one, or b"" if it is not at hand."""
 
     known: int
     blobs: list[str]
+    last: bytes = b""
 
 
 def encode_names(names: Sequence[str], before: EncodedNames) -> tuple[EncodedNames, dict[str, bytes]]:
-    """As `encode`, for names: stored names never change, so only the last blob and those after it are cut."""
-    if len(names) == before.known:
+    """As `encode`, for names: stored names never change, so the last blob goes on, and others follow it."""
+    known, _, last = before
+    if len(names) == known:
         return before, {}
-    full = before.known // BLOCK_NAMES
-    new = [msgspec.json.encode(names[i : i + BLOCK_NAMES]) for i in range(full * BLOCK_NAMES, len(names), BLOCK_NAMES)]
+    full = known // BLOCK_NAMES
+    new = list[bytes]()
+    for begin in range(full * BLOCK_NAMES, len(names), BLOCK_NAMES):
+        goes_on = last and begin < known
+        text = msgspec.json.encode(names[known if goes_on else begin : begin + BLOCK_NAMES])
+        new.append(last[:-1] + b"," + text[1:] if goes_on else text)
     digests = [digest(blob) for blob in new]
-    return EncodedNames(len(names), before.blobs[:full] + digests), dict(zip(digests, new, strict=True))
+    return EncodedNames(len(names), before.blobs[:full] + digests, new[-1]), dict(zip(digests, new, strict=True))
 
 
 def missing_names(names: list[str], before: EncodedNames) -> list[str]:
