@@ -176,13 +176,15 @@ def _follow(
 
     `along` is each event's product with the reference, and becomes u·z.
     """
+    radius_squared, squared_steps = squares[0], squares[1]  # in the array each would be stored and read for each event
     for i in range(len(steps)):
         length = eta * weights[i] * parameter
         slack = 2.0 * length * (positive if labels[i] > 0.0 else negative)
         # No branch: a wrong guess of which events are updates would cost more than their sum.
-        squares[1] += steps[i] * steps[i] * squared_norms[i] + (0.0 if steps[i] == 0.0 else slack)
-        squares[0] = max(squares[0], length * length * squared_norms[i] + slack)
+        squared_steps += steps[i] * steps[i] * squared_norms[i] + (0.0 if steps[i] == 0.0 else slack)
+        radius_squared = max(radius_squared, length * length * squared_norms[i] + slack)
         along[i] *= scale * labels[i] * length
+    squares[0], squares[1] = radius_squared, squared_steps
     _fall_short(along, gammas, hinge)
 
 
