@@ -1,11 +1,13 @@
 """`python -m tests.benchmarks.altered HOW …`: the command, altered so that a part of it can be measured.
 
-`in-turns:FILE` saves in every other turn, and writes events, seconds of the processor and of the clock of each.
+`marked:FILE` writes, of each time that a save may come: events, seconds of the processor and of the clock so far, and
+whether one does.
 `timed:EVENTS:FILE` writes how many microseconds of the processor an event took by part, and as a whole, after the first
 tenth of so many.
 """
 
 import asyncio
+import atexit
 import json
 import sys
 import time
@@ -28,28 +30,16 @@ PARTS: tuple[tuple[type, str, str], ...] = (
 """What does a part, a slice at a time. What `decode` has placed is no part of it; a part that is not called is 0."""
 
 
-class _InTurns:
-    """A turn is a save and the pause after it, the next one is as many events without a save.
+def _marked(file: Path) -> None:
+    marks, due = list[tuple[float, ...]](), Keeper.due
 
-    Two runs of a service differ by more than saves cost: by where its arrays lie, and by what else the machine does.
-    """
+    def marked(keeper: Keeper, learner: Learner) -> bool:
+        saves = due(keeper, learner)
+        marks.append((learner.counts.events, time.process_time(), time.monotonic(), saves))
+        return saves
 
-    def __init__(self, file: Path) -> None:
-        self._file, self._until, due = file, 0, Keeper.due
-        self._began: tuple[int, float, float] | None = None
-        self._turns: list[tuple[float, ...]] = []
-        Keeper.due = lambda keeper, learner: due(keeper, learner) and self._saves(learner)  # type: ignore[method-assign,assignment]
-
-    def _saves(self, learner: Learner) -> bool:
-        now = learner.counts.events, time.process_time(), time.monotonic()
-        if now[0] < self._until:
-            return False
-        if self._began:
-            self._turns.append(tuple(b - a for a, b in zip(self._began, now, strict=True)))
-            self._file.write_text(json.dumps(self._turns))
-        self._began, without = now, len(self._turns) % 2 == 1
-        self._until = now[0] + int(self._turns[-1][0]) if without else 0
-        return not without
+    Keeper.due = marked  # type: ignore[method-assign,assignment]
+    atexit.register(lambda: file.write_text(json.dumps(marks)))
 
 
 class _Steps:
@@ -135,6 +125,6 @@ if __name__ == "__main__":
     if how == "timed":
         _Timed(int(arguments[0]), Path(arguments[1]))
     else:
-        _InTurns(Path(arguments[0]))
+        _marked(Path(arguments[0]))
     sys.argv[0] = "perceptron"
     main()
