@@ -57,7 +57,7 @@ class Saved(NamedTuple):
     written: int
     seconds: float
     cost: float
-    """Of its seconds, those in which nobody else had a turn."""
+    """Of its seconds, without the turn that predictions have within it."""
 
 
 class Refused(NamedTuple):

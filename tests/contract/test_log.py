@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import aiokafka
@@ -455,6 +456,25 @@ async def test_what_was_unreadable_once_is_read_and_then_many_at_a_time(
     assert not damaged
     assert polls[:most] == [1] * most
     assert len(polls) < 2 * most
+
+
+async def test_polls_take_less_while_predictions_wait_for_them(
+    kafka: Server, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "POLL_ASKED", 50)
+    monkeypatch.setattr(topics, "POLL_WHOLE", 100)
+    async with of_kafka(kafka, topic) as side:
+        await side.produce(0, plain(300))
+        assert await side.log.acquire()
+        side.log.seek({0: 0, 1: 0})
+        most = list[int]()
+        for asked in (False, True):
+            side._kafka.shared.asked = partial(bool, asked)
+            polls = list[int]()
+            while sum(polls) < 100:
+                polls += [len(records) for records in (await side.log.poll()).values()]
+            most.append(max(polls))
+    assert most == [100, 50]
 
 
 def _raise(errors: list[CorruptRecordException]) -> None:
