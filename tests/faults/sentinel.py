@@ -149,7 +149,7 @@ class SentinelTrial(Trial):
 
     @contextmanager
     def unreplicated(self) -> Iterator[None]:
-        """What the primary accepts meanwhile, nobody else has: a head, and its child: of one its writer has heard."""
+        """What the primary accepts meanwhile, nobody else has: a head, and its child, so that its writer knows."""
         others = [server.process for server in self.redundant.servers if server is not self.redis and server.process]
         for process in others:
             process.send_signal(signal.SIGSTOP)
