@@ -44,8 +44,8 @@ async def test_a_hung_learner_is_replaced_and_refused_when_it_wakes(
 ) -> None:
     """SIGSTOP past the session timeout: the standby takes over, and what the zombie had learned unsaved is dropped.
 
-    Its save is refused; or it sees the other's head first, as where it was stopped in a save that times out when it wakes.
-    Then it follows.
+    Its save is refused; or it sees the other's head first, as where it was stopped in a save, which times out when it
+    wakes. Then it follows.
     """
     for _ in range(2):
         one = Running(
