@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant("the weight left out of z", BOUNDS, ((LENGTH, LENGTH.replace("weights[i] * ", "")),), "rates"),
     Mutant(
         "R not beyond 10", BOUNDS,
-        (("squares[0] = max(squares[0], length", "squares[0] = min(100.0, length"),), "axes",
+        (("radius_squared = max(radius_squared, length", "radius_squared = min(100.0, length"),), "axes",
     ),
     Mutant(
         "the margin left out of R", BOUNDS,

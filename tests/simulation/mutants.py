@@ -207,8 +207,8 @@ MUTANTS = (
         f"{ALONE}::test_a_look_from_before_the_last_save_drops_nothing",
     ),
     Mutant(
-        "a save that waited for the store paces the next", KEEPER, "min(saved.seconds, self._cost), saved.seconds",
-        "saved.seconds, saved.seconds", f"{PACE}::test_after_the_store_hung_saves_are_as_often_as_before",
+        "a save that waited for the store paces the next", KEEPER, "min(saved.cost, self._cost), saved.cost",
+        "saved.cost, saved.cost", f"{PACE}::test_after_the_store_hung_saves_are_as_often_as_before",
     ),
     Mutant(
         "a store that answers again is waited for", KEEPER, "return (back or self._clock.now()",

@@ -1,4 +1,4 @@
-"""300 seeds of faults, each with every accepted head held against the plain fold: `make simulate` runs more."""
+"""350 seeds of faults, each with every accepted head held against the plain fold: `make simulate` runs more."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from service.streaming.states import TRANSITIONS
 from tests.simulation.mutants import HERE, MUTANTS, Mutant, tried
 from tests.simulation.run import Simulation
 
-SEEDS = 300
+SEEDS = 350
 FOUND = (371, 2334, 2821, 3578, 3887, 7642)
 """Seeds beyond, each of which found something."""
 
