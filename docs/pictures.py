@@ -18,6 +18,7 @@ from service.embedded.stream import NAMES, examples, separator
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
+from service.learning.records import Records
 from service.learning.weights import Weights
 
 FOLDER = Path(__file__).parent
@@ -44,7 +45,7 @@ def boundary(axes: Any, ink: str) -> None:
         converged = True
         for x, label in points:
             before = learner.counts.updates
-            learner.apply(0, at, [json.dumps({"features": x, "label": label}).encode()])
+            learner.apply(0, Records.of(at, [json.dumps({"features": x, "label": label}).encode()]))
             at += 1
             if learner.counts.updates > before:
                 lines.append(learner.weights.copy())
@@ -71,7 +72,7 @@ def history() -> tuple[list[int], list[int], list[float]]:
     raws = [json.dumps({"features": e.features, "label": e.label}).encode() for e in examples(SEED, 40_000)]
     events, mistakes, bounds = [*range(1, 200), *range(200, 40_001, 200)], list[int](), list[float]()
     for first, to in pairwise([0, *events]):
-        learner.apply(0, first, raws[first:to])
+        learner.apply(0, Records.of(first, raws[first:to]))
         mistakes.append(learner.counts.updates)
         bounds.append(learner.watch.bound[0] or 0)
     return events, mistakes, bounds

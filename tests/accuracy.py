@@ -19,6 +19,7 @@ from sklearn import datasets
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
+from service.learning.records import Records
 
 Stream = list[tuple[dict[str, Any], Any]]
 SLICE = 1000
@@ -103,7 +104,7 @@ def learned(stream: Stream, **identity: Any) -> Learner:
     learner.begin({0: 0})
     records = [json.dumps({"features": x, "label": y}).encode() for x, y in stream]
     for at in range(0, len(records), SLICE):
-        outcome = learner.apply(0, at, records[at : at + SLICE])
+        outcome = learner.apply(0, Records.of(at, records[at : at + SLICE]))
         if outcome.diverged or outcome.rejects:
             raise ValueError(outcome)
     return learner
@@ -144,7 +145,7 @@ def furthest(stream: Stream) -> float:
     learner = Learner(Identity(labels=(False, True), scale="standard"))
     learner.begin({0: 0})
     for at, (x, y) in enumerate(stream):
-        learner.apply(0, at, [json.dumps({"features": x, "label": y}).encode()])
+        learner.apply(0, Records.of(at, [json.dumps({"features": x, "label": y}).encode()]))
         pipeline.learn_one(x, y)
         weights = {name.replace("_/", "=/").replace("country_", "country="): w for name, w in last.weights.items()}
         ours = [weights.pop(name, 0.0) for name in learner.columns.names]

@@ -20,6 +20,7 @@ from service.learning.columns import columns_for
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
+from service.learning.records import Records
 from service.learning.start import RANDOM, initial
 from service.learning.weights import Weights
 from service.snapshots import blobs, codec
@@ -74,7 +75,7 @@ class Model(NamedTuple):
     def learned(self, events: Sequence[Event], options: Options = DEFAULT) -> Learner:
         """A learner that has learned the events, one slice."""
         learner = self.learner(options)
-        learner.apply(0, 0, [event.record for event in events])
+        learner.apply(0, Records.of(0, [event.record for event in events]))
         return learner
 
     def events(self, count: int = 60, whole: bool = False) -> list[Event]:
@@ -144,7 +145,7 @@ def one_by_one(model: Model, events: Sequence[Event]) -> Iterator[tuple[Event, f
     learner = model.learner()
     for at, event in enumerate(events):
         before = learner.weights.tolist()
-        learner.apply(0, at, [event.record])
+        learner.apply(0, Records.of(at, [event.record]))
         new = initial(model.identity.start, len(before), len(learner.columns) - len(before)).tolist()
         pairs, _ = learner.columns.find(event.features)
         yield event, formulas.score(before + new, pairs), learner
@@ -157,7 +158,7 @@ def batches(model: Model) -> None:
     for size in (1, 7):
         cut = model.learner()
         for at in range(0, len(events), size):
-            cut.apply(0, at, [event.record for event in events[at : at + size]])
+            cut.apply(0, Records.of(at, [event.record for event in events[at : at + size]]))
         assert state_digest(cut) == state_digest(whole)
         ours, theirs = cut.watch.recent, whole.watch.recent
         assert (ours.accuracy, ours.margins, ours.pairs) == (theirs.accuracy, theirs.margins, theirs.pairs)
@@ -169,10 +170,10 @@ def restores(model: Model) -> None:
     """A restore in the middle is no restore."""
     records = [event.record for event in model.events()]
     whole, half = model.learner(), model.learner()
-    whole.apply(0, 0, records)
-    half.apply(0, 0, records[:31])
+    whole.apply(0, Records.of(0, records))
+    half.apply(0, Records.of(0, records[:31]))
     half = restored(half)
-    half.apply(0, 31, records[31:])
+    half.apply(0, Records.of(31, records[31:]))
     assert state_digest(half) == state_digest(whole)
 
 
@@ -265,8 +266,8 @@ def rejection(model: Model) -> None:
     bad = [raw for raw, _ in kinds if raw is None or len(raw) < 1000]
     records: list[bytes | None] = [event.record for event in model.events()]
     plain, mixed = model.learner(), model.learner()
-    plain.apply(0, 0, records)
-    mixed.apply(0, 0, [raw for i, record in enumerate(records) for raw in (bad[i % len(bad)], record)])
+    plain.apply(0, Records.of(0, records))
+    mixed.apply(0, Records.of(0, [raw for i, record in enumerate(records) for raw in (bad[i % len(bad)], record)]))
     assert mixed.next == {0: 2 * len(records)}
     assert sum(mixed.counts.rejected.values()) == len(records)
     assert msgspec.structs.replace(mixed.counts, rejected={}) == plain.counts
@@ -341,7 +342,7 @@ def measured(model: Model) -> None:
         for offset, event in enumerate(model.events()):
             answered = learner.label(learner.score(event.features)[0])
             wrong[options.serve].append(answered != event.y)
-            learner.apply(0, offset, [event.record])
+            learner.apply(0, Records.of(offset, [event.record]))
     found, truth = learner.watch.recent, [event.y > 0 for event in model.events()]
     for averaged in (False, True)[: len(wrong)]:
         missed = wrong["average" if averaged else "last"][-17:]

@@ -2,6 +2,7 @@
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.monitoring.metrics import Figures
 from service.serving.models import given
 from service.serving.report import Description
@@ -12,9 +13,9 @@ def learned(name: str) -> Figures:
     learner = Learner(Identity())
     learner.begin({0: 0})
     event = b'{"features":{"a":1},"label":1}'
-    learner.apply(0, 0, [event, b"{"])
+    learner.apply(0, Records.of(0, [event, b"{"]))
     learner.begin_stretch()
-    learner.apply(0, 2, [event])
+    learner.apply(0, Records.of(2, [event]))
     model = given(name, learner, 1.0)
     model.learning_here = True
     assert model.answering is not None

@@ -6,6 +6,7 @@ from typing import Any
 from service.errors import DependencyError
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.snapshots import head as heads
 from service.snapshots.head import Fingerprint
 from service.snapshots.keeper import Keeper, Saved
@@ -45,7 +46,7 @@ def fresh() -> Learner:
 
 def learn(learner: Learner, *names: str) -> None:
     raws = [event({name: 1.5}, 1) for name in names]
-    learner.apply(0, learner.next[0], raws)
+    learner.apply(0, Records.of(learner.next[0], raws))
 
 
 async def save(k: Keeper, learner: Learner) -> Saved:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
+from service.learning.records import Records
 from service.learning.start import initial, rows
 from service.learning.weights import Weights
 from tests.checks import close, restored
@@ -155,7 +156,7 @@ class Run:
 
     def follow(self, record: bytes, zs: Sequence[Vector], updated: bool, slack: float) -> None:
         """The event that was learned here is learned there, and both are compared; see `Oracle.see`."""
-        self.learner.apply(0, self.learner.next[0], [record])
+        self.learner.apply(0, Records.of(self.learner.next[0], [record]))
         assert self.learner.watch.broken(self.learner.squared_norm) is None
         limit = self.learner.watch.squared_norm_limit
         assert limit is not None

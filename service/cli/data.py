@@ -21,7 +21,7 @@ from service.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from service.streaming.cluster import Cluster
+    from service.streaming.kafka.cluster import Cluster
 
 
 def produce(

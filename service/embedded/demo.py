@@ -34,8 +34,9 @@ from service.embedded.servers import START_SECONDS, end, free_port, kafka, redis
 from service.embedded.visits import MODEL, reference, visits
 from service.errors import PerceptronError
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.snapshots.head import content
-from service.streaming.cluster import Cluster
+from service.streaming.kafka.cluster import Cluster
 
 TOPIC = "demo"
 SEED = 7
@@ -234,7 +235,7 @@ class _Show:
                         if sent == self._turn:
                             self._say_turn()
                         await producer.send(TOPIC, value)
-                        self._fold.apply(0, sent, [value])
+                        self._fold.apply(0, Records.of(sent, [value]))
                         sent += 1
                     learner, seen = await asyncio.to_thread(self.look)
                     state = seen or state

@@ -14,9 +14,10 @@ def advice(learner: Learner) -> dict[str, str]:
     """A line for each thing that is wrong with it, by a name that stays the same while the figures change.
 
     >>> from service.learning.identity import Identity
+    >>> from service.learning.records import Records
     >>> learner = Learner(Identity())
     >>> learner.begin({0: 0})
-    >>> _ = learner.apply(0, 0, [b"no event"] * 12)
+    >>> _ = learner.apply(0, Records.of(0, [b"no event"] * 12))
     >>> advice(learner)["rejected"]
     'more than half of its records, 12 of 12, were rejected: `perceptron suggest` says what to set'
     """

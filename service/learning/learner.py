@@ -19,6 +19,7 @@ from service.learning.columns import columns_for
 from service.learning.events import Decoder, Reject
 from service.learning.identity import SUMS, Identity
 from service.learning.options import DEFAULT, Options
+from service.learning.records import Records
 from service.learning.scale import Scaler
 from service.learning.seen import Seen
 from service.learning.weights import Weights
@@ -50,7 +51,7 @@ class Learner(Classifier):
 
     >>> learner = Learner(Identity())
     >>> learner.begin({0: 0})
-    >>> outcome = learner.apply(0, 0, [b'{"features": {"a": 2}, "label": 1}', b"no event"])
+    >>> outcome = learner.apply(0, Records.of(0, [b'{"features": {"a": 2}, "label": 1}', b"no event"]))
     >>> [reject.reason for reject in outcome.rejects], learner.next
     (['not-json'], {0: 2})
     >>> learner.score({"a": 1.0, "never seen": 1.0})
@@ -152,24 +153,19 @@ class Learner(Classifier):
         """Go on at `offset`, and leave out the records before it: a hole in what is covered."""
         self.covered[partition] = with_hole(self.covered[partition], offset)
 
-    def apply(
-        self,
-        partition: int,
-        first: int,
-        records: Sequence[bytes | None],
-        enough: Callable[[], bool] | None = None,
-    ) -> Outcome:
-        """Learn the values of the records at offsets `first`, `first` + 1, … of a partition, in order.
+    def apply(self, partition: int, records: Records, enough: Callable[[], bool] | None = None) -> Outcome:
+        """Learn records of a partition, whose offsets are contiguous, in order.
 
-        Raises OutOfOrder when `first` is not the partition's next offset. `Outcome.consumed` is smaller than the number
-        of records when the model diverges, which stops it before that record, or when it was `enough`, which is asked
-        after each that takes time.
+        Raises OutOfOrder if they do not begin at the partition's next offset. `Outcome.consumed` is smaller than the
+        number of records if the model diverges, which stops it before that record, or if it was `enough`, which is
+        asked after each that takes time.
         """
+        first, values = int(records.offsets[0]), records.values
         if first != self.next.get(partition):
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
-        batch, rejects = self._decoder.decode(records, enough)
+        batch, rejects = self._decoder.decode(values, enough)
         known = len(self.columns)
-        self.seen.add(partition, first, records, batch, known + len(batch.names))
+        self.seen.add(partition, first, values, batch, known + len(batch.names))
         self.make_room(known + len(batch.names))
         self.watch.make_room(known + len(batch.names), batch.names)
         if self.scaler:

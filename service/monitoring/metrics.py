@@ -122,6 +122,9 @@ class Metrics:
         self.snapshots = counter("snapshots", "Saves, by result.", "model", "result")
         self.snapshot_bytes = counter("snapshot_bytes", "Bytes written to the store.", "model")
         self.rewinds = counter("rewinds", "Times that state was dropped and restored.", "model", "cause")
+        self.offset_gaps = counter(
+            "offset_gaps", "Offsets between two batches without a batch, as compaction leaves them.", "model"
+        )
         self.gaps = counter("unexplained_gaps", "Stops where the log's batches do not follow on each other.", "model")
         self.dead_letters = counter("dead_letters", "Records set aside by this process.", "model")
         self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", "cause")

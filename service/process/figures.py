@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from service.monitoring.metrics import Figures
 from service.serving.models import Model, Models
 from service.serving.report import Description
-from service.streaming.group import Kafka
+from service.streaming.kafka.group import Kafka
 
 
 def figures(models: Models, kafka: Kafka) -> Iterator[Figures]:

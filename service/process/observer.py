@@ -15,6 +15,7 @@ from service.serving.models import Answering, Model
 from service.snapshots.head import Head, Writer
 from service.snapshots.keeper import Saved
 from service.streaming.dead_letters import DeadLetter
+from service.streaming.ports import Gap
 
 REWINDS = {
     "refused": "the store's snapshot is not the one that ours was built on",
@@ -129,14 +130,15 @@ class ModelObserver:
         for name in began:
             self._log.info("candidate begins", candidate=name, next=dict(following))
 
-    def passed_over(self, partition: int, start: int, to: int) -> None:
+    def gaps_accepted(self, gaps: Sequence[Gap]) -> None:
+        self._metrics.offset_gaps.labels(self._model.name).inc(len(gaps))
         if not self._gaps_said:
             self._gaps_said = True
             self._log.info(
-                "no records at these offsets: compacted, aborted, or transaction markers (said once)",
-                partition=partition,
-                start=start,
-                to=to,
+                "offsets without a batch, as where a topic is or was compacted (said once)",
+                partition=gaps[0].partition,
+                start=gaps[0].start,
+                end=gaps[0].end,
             )
 
     def emptied(self) -> None:
@@ -151,7 +153,7 @@ class ModelObserver:
 
     def set_aside(self, letter: DeadLetter) -> None:
         self._metrics.dead_letters.labels(self._model.name).inc()
-        about = {name: value.decode(errors="replace") for name, value in letter.headers[:5]}
+        about = {name: (value or b"").decode(errors="replace") for name, value in letter.headers[:5]}
         self._rejections.add(about["reason"], about)
         self._model.set_aside[about["reason"]] = about
         if about["reason"] not in self._rejected:  # once a reason: the rest are in the metrics

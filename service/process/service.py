@@ -30,6 +30,7 @@ from service.learning.columns import columns_for
 from service.learning.events import read_by
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.monitoring.logs import set_up
 from service.monitoring.metrics import Metrics
 from service.process import http
@@ -46,12 +47,12 @@ from service.snapshots.codec import readable
 from service.snapshots.head import Source, Writer
 from service.snapshots.keeper import Keeper, Together
 from service.snapshots.store import MODELS
-from service.streaming.framing import ROWS, close, frame, most_headers
-from service.streaming.group import Kafka
+from service.streaming.kafka.group import Kafka
+from service.streaming.kafka.record_framing import ROWS, end_values, frame_records
+from service.streaming.kafka.topic_id import too_old
 from service.streaming.lasting import Lasting
 from service.streaming.learn import Learning
 from service.streaming.recognise import identity_changed
-from service.streaming.topic_id import too_old
 
 T = TypeVar("T")
 
@@ -105,7 +106,7 @@ class Service:
             session_timeout=settings.kafka.session_timeout,
             watchdog=settings.kafka.watchdog,
             wanted=settings.wanted if settings.patterns else None,
-            asked=self._clock.asked,
+            predictions_wait=self._clock.asked,
         )
 
     @property
@@ -221,9 +222,8 @@ class Service:
                 await self._find_stored(found)
 
     async def _warn_of_age(self) -> None:
-        assert self._kafka.shared.producer is not None  # noqa: S101 - it is connected
         with contextlib.suppress(KafkaError):  # said by those who learn
-            if old := await too_old(self._kafka.shared.producer.client):
+            if old := await too_old(self._kafka.clients.query_client):
                 self._log.warning(old)
 
     async def _find_stored(self, found: Callable[[str], None]) -> None:
@@ -284,7 +284,7 @@ class Service:
             except (SnapshotDamaged, SnapshotForeign):
                 continue  # of one model: said where it is restored
             if stored and (differences := self._settings.of(model.name).identity().differences(stored.identity)):
-                here = Source(await self._kafka.shared.cluster.id())
+                here = Source(await self._kafka.clients.cluster.id())
                 if not stored.source.elsewhere(here):  # which is said where it is restored
                     raise identity_changed(model.name, differences)
 
@@ -329,11 +329,9 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     if kinds is ALL_KINDS:
         for compiled in (True, False):
             read_by(compiled=compiled)
-    for unpacked in (b"\0", bytearray(1)):  # as codecs give them, which are two types
-        most_headers(unpacked, 0)
     none = np.empty((ROWS, 0), np.int64)
-    frame(0, 0, 0, 0, 0, (0, 0, False), none)
-    close(np.zeros(1, np.uint8), none[0])
+    frame_records(0, 0, 0, 0, 0, (0, 0, False), none)
+    end_values(np.zeros(1, np.uint8), none[0])
     names = columns_for(Identity())
     names.extend(["name"])
     names.find({"name": 1.0})
@@ -342,9 +340,9 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
         places = tuple(range(labels))
         learner = Learner(Identity(labels=places, features="positional", dimension=1, scale=scale, average=average))
         learner.begin({0: 0})
-        learner.apply(0, 0, [event])
+        learner.apply(0, Records.of(0, [event]))
         learner.begin_stretch()
-        learner.apply(0, 1, [event])
+        learner.apply(0, Records.of(1, [event]))
         predictor.warm_up(learner)
 
 

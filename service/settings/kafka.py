@@ -9,8 +9,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from service.settings.section import TlsSection, check_addresses, loopback
 
 if TYPE_CHECKING:
-    from service.streaming.cluster import Cluster
-    from service.streaming.oauth import TokenSource
+    from service.streaming.kafka.cluster import Cluster
+    from service.streaming.kafka.oauth import TokenSource
 
 _SASL_NEEDS: dict[str | None, tuple[str, ...]] = {
     None: (),
@@ -33,7 +33,6 @@ class KafkaSettings(TlsSection):
     )
     watchdog: float = Field(60.0, ge=1.0, description="seconds without a record, though there are more, until we end")
     max_batch_bytes: int = Field(16 << 20, ge=1 << 16, description="a batch that is unpacked to more stops its topic")
-    whole_batches: bool = Field(True, description="records are learned from batches as they come, not one by one")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="whether the listener wants TLS, and a login"
     )
@@ -108,18 +107,18 @@ class KafkaSettings(TlsSection):
     def cluster(self) -> "Cluster":
         """What reaches it."""
         # Half of the commands need no client of Kafka, and load none.
-        from service.streaming.cluster import Cluster
-        from service.streaming.security import Security
+        from service.streaming.kafka.cluster import Cluster
+        from service.streaming.kafka.security import Security
 
         tls = self.tls if self.security_protocol.endswith("SSL") else None
         known = self.sasl_username, self.secret("sasl_password"), self._tokens
         security = Security(self.security_protocol, tls, self.sasl_mechanism, *known)
-        return Cluster(self.bootstrap_servers, self.max_batch_bytes, security, self.whole_batches)
+        return Cluster(self.bootstrap_servers, self.max_batch_bytes, security)
 
     @property
     def _tokens(self) -> "TokenSource | None":
         """Where tokens come from, for the mechanisms that have some."""
-        from service.streaming.oauth import ClientCredentials, MskIam
+        from service.streaming.kafka.oauth import ClientCredentials, MskIam
 
         if self.aws_region:
             return MskIam(self.aws_region)

@@ -1,6 +1,3 @@
 """Records out of Kafka, in order, once: the consumer group, the learning loop, dead letters."""
 
-__all__ = [
-    "cluster", "coordinator", "cut", "dead_letters", "framing", "group", "lasting", "learn", "oauth", "outbox",
-    "recognise", "records", "security", "topic_id",
-]  # fmt: skip
+__all__ = ["cut", "dead_letters", "kafka", "lasting", "learn", "outbox", "recognise", "records"]

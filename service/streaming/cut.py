@@ -1,10 +1,9 @@
 """A dead letter cut to what its topic takes, by the bytes of the wire."""
 
-from collections.abc import Sequence
-
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from service.streaming.dead_letters import DeadLetter, own_headers
+from service.streaming.records import Headers
 
 CUT = {
     "truncated-from": "the value was {} bytes",
@@ -28,10 +27,10 @@ def cut(letter: DeadLetter, limit: int) -> DeadLetter:
     that a letter is does not fit either it stays whole: it is refused as it is, until the topic takes more.
     """
     own = own_headers(letter.headers)
-    ours = dict(letter.headers[: len(letter.headers) - len(own)])
+    ours = {name: content or b"" for name, content in letter.headers[: len(letter.headers) - len(own)]}
     ours.pop("headers", None)
 
-    def made(value: bytes | None, headers: Sequence[tuple[str, bytes]], **shorter: bytes) -> DeadLetter:
+    def made(value: bytes | None, headers: Headers, **shorter: bytes) -> DeadLetter:
         pairs = [("truncated-from", letter.value, value), ("headers-omitted", own, headers)]
         pairs += [("key-truncated-from", ours[name], shorter[name]) for name in shorter if name == "key"]
         cuts = [(name, str(len(was)).encode()) for name, was, now in pairs if was and len(now or b"") < len(was)]

@@ -1,10 +1,15 @@
 """A record that was set aside, as a dead letter: its own bytes, with the reason and where it stood."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
+
+from service.streaming.records import Headers, KafkaRecords
 
 RETRIED = "retried"
 """The header of a marker: the letter of the same key was sent again, as the record it names."""
+HEADERS_OMITTED, NAMES_IN_HEX = "headers-omitted", "header-names-in-hex"
+"""Headers that say how many of the record's headers are left out, and how many names are written in hex."""
+MAX_HEADERS = 10_000
+"""A record with more loses them in its letter: a megabyte of them takes half a second to write."""
 
 
 class DeadLetter(NamedTuple):
@@ -12,7 +17,7 @@ class DeadLetter(NamedTuple):
 
     key: bytes
     value: bytes | None
-    headers: list[tuple[str, bytes]]
+    headers: list[tuple[str, bytes | None]]
 
 
 def topic_of(topic: str) -> str:
@@ -20,32 +25,45 @@ def topic_of(topic: str) -> str:
     return f"{topic}.dead-letters"
 
 
-def dead_letter(
-    topic: str,
-    partition: int,
-    offset: int,
-    key: bytes | None,
-    value: bytes | None,
-    headers: Sequence[tuple[str, bytes]],
-    reason: str,
-    detail: str,
-) -> DeadLetter:
-    """The dead letter of one record: our headers first, then the record's own."""
+def dead_letter(topic: str, partition: int, records: KafkaRecords, i: int, reason: str, detail: str) -> DeadLetter:
+    """The dead letter of the record at index `i`: our headers first, then the record's own.
+
+    Kafka's clients write header names in UTF-8 alone. A name that is not UTF-8 is written in hex.
+    """
+    count = records.header_count(i)
+    record = records.record(i, with_headers=count <= MAX_HEADERS)
     ours = [
         ("reason", reason.encode()),
         ("detail", detail.encode(errors="replace")),
         ("topic", topic.encode()),
         ("partition", str(partition).encode()),
-        ("offset", str(offset).encode()),
+        ("offset", str(record.offset).encode()),
     ]
-    if key is not None:
-        ours.append(("key", key))
+    if record.key is not None:
+        ours.append(("key", record.key))
+    if count > MAX_HEADERS:
+        ours.append((HEADERS_OMITTED, str(count).encode()))
+    names = [name.encode(errors="surrogateescape") for name, _ in record.headers]
+    if odd := sum(not _is_utf8(name) for name in names):
+        ours.append((NAMES_IN_HEX, str(odd).encode()))
+    headers = [
+        (name.decode() if _is_utf8(name) else name.hex(), value)
+        for name, (_, value) in zip(names, record.headers, strict=True)
+    ]
     # The last of ours says how many of the record's own follow, whatever they are called.
     ours.append(("headers", str(len(headers)).encode()))
-    return DeadLetter(f"{topic}-{partition}-{offset}".encode(), value, [*ours, *headers])
+    return DeadLetter(f"{topic}-{partition}-{record.offset}".encode(), record.value, [*ours, *headers])
 
 
-def own_headers(headers: Sequence[tuple[str, bytes]]) -> Sequence[tuple[str, bytes]]:
+def _is_utf8(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def own_headers(headers: Headers) -> Headers:
     """The record's own headers, out of its letter's."""
     for i, (name, content) in enumerate(headers):
         if name == "headers" and content == str(len(headers) - i - 1).encode():

@@ -5,8 +5,7 @@
    event.
 3. Seek to where the head stops.
 4. LEARNING: poll. Apply records in slices, a turn of the event loop between them; publish the rejected ones as dead
-   letters. Only the record at the next offset is applied; a gap is fetched again once, then accepted or the end. The
-   log itself raises where markers, aborted transactions and compaction do not explain it.
+   letters. The log returns records in order, and raises if its batches do not follow on each other.
 5. When due: flush the dead letters, look whether it was one topic all along, save, tell Kafka the offsets (advisory:
    nothing reads them back).
 6. Refused: somebody else went on from our head. Drop the state and go to 2.
@@ -38,7 +37,7 @@ from service.snapshots.ports import Clock
 from service.streaming.dead_letters import dead_letter
 from service.streaming.ports import Log, Observer
 from service.streaming.recognise import fingerprint, may_go_on
-from service.streaming.records import Records
+from service.streaming.records import KafkaRecords
 from service.streaming.states import State
 
 SLICE = 4000
@@ -69,8 +68,6 @@ class _Model:
     """Which topic it is learned from."""
     last: dict[int, Fingerprint] = field(default_factory=dict)
     """Of the last record learned of each partition, so that it is recognised later."""
-    refetched: dict[int, int] = field(default_factory=dict)
-    """Offsets that did not come, and were fetched again since the last seek."""
 
 
 class Learning:
@@ -166,7 +163,7 @@ class Learning:
                 for partition, records in polled.items():
                     await self._take(model, partition, records)
                 if self._log.held and self._model is not None:
-                    await self._pass_markers(learner)
+                    self._pass_markers(learner)
                 if self._model is not None and self._keeper.due(learner):
                     await self._save(model)  # 5
                     await self._clock.sleep(0)  # what follows is a turn of its own
@@ -223,7 +220,6 @@ class Learning:
                     continue
                 learner = self._model.learner
                 self._log.seek(learner.next)  # 3
-                self._model.refetched.clear()  # it says nothing of fetches after this seek
                 assert self._keeper.head is not None  # noqa: S101 - a restored or begun model has a head
                 self._tell.learning(learner, self._keeper.head, self._keeper.digest)
                 self._began = True
@@ -289,79 +285,39 @@ class Learning:
                 )
         return {p: chosen.get(p, 0) for p in bounds}
 
-    async def _take(self, model: _Model, partition: int, records: Records) -> None:
+    async def _take(self, model: _Model, partition: int, records: KafkaRecords) -> None:
         learner = model.learner
-        polled_from = learner.next[partition]
         for run in records.runs():
-            first, expected = run.record(0).offset, learner.next[partition]
-            if first < expected:
-                run = run[expected - first :]  # noqa: PLW2901 - the rest of it
-            elif first > expected:
-                # Between records of one poll the log has no others; before the first of them, we may have lost some.
-                if expected == polled_from and not await self._gap(model, partition, expected):
-                    return
-                self._pass_over(learner, partition, first)
-            at = 0
-            while at < len(run):
+            learner.pass_over(partition, int(run.offsets[0]))
+            start = 0
+            while start < len(run):
                 if not self._log.held or self._model is None:
                     return
-                at += await self._apply(model, partition, run[at : at + min(self._slice, SLICE)])
+                start += await self._apply(model, partition, run[start : start + min(self._slice, SLICE)])
                 await self._clock.sleep(0)
 
-    async def _pass_markers(self, learner: Learner) -> None:
-        """Cover offsets behind what was polled that hold no record: transaction markers, aborted or compacted ones."""
-        positions = await self._log.positions()
-        if not self._log.held:  # they may be those of another assignment, from offsets that are not ours
-            return
-        for partition, position in positions.items():
-            # A seek after a gap puts the position back; then there is nothing to pass.
-            if position > learner.next.get(partition, position):
-                self._pass_over(learner, partition, position)
+    def _pass_markers(self, learner: Learner) -> None:
+        """Cover offsets after what was polled that hold no record: transaction markers, aborted or compacted ones."""
+        for partition, position in self._log.positions().items():
+            if position > learner.next[partition]:
+                learner.pass_over(partition, position)
+        if gaps := self._log.take_gaps():
+            self._tell.gaps_accepted(gaps)
 
-    def _pass_over(self, learner: Learner, partition: int, offset: int) -> None:
-        self._tell.passed_over(partition, learner.next[partition], offset)
-        learner.pass_over(partition, offset)
-
-    async def _gap(self, model: _Model, partition: int, expected: int) -> bool:
-        """Whether learning may go on behind `expected`, which was next and did not come."""
-        if model.refetched.get(partition) != expected:
-            model.refetched[partition] = expected
-            self._log.seek({partition: expected})
-            return False
-        bounds = await self._log.bounds()
-        if not self._log.held:  # the bounds are those of no partition, or of some
-            return False
-        begin, _ = bounds[partition]
-        if begin > expected:
-            raise LogLost(
-                f"topic {self._log.topic}: partition {partition} begins at {begin}, but {expected} was the next "
-                f"offset to learn: events are gone. `perceptron reset -t {self._log.topic} --yes` begins anew"
-            )
-        return True
-
-    async def _apply(self, model: _Model, partition: int, records: Records) -> int:
+    async def _apply(self, model: _Model, partition: int, records: KafkaRecords) -> int:
         """Learn the first of these records, as many as make a slice, and say how many."""
         now, started = self._clock.now, self._clock.now()
-        values = records[: records.within(SLICE_BYTES)].values
-        outcome = model.learner.apply(
-            partition, records.record(0).offset, values, lambda: now() - started >= SLICE_SECONDS
-        )
-        turn = now()
-        took = turn - started
+        slice_ = records[: records.within(SLICE_BYTES)]
+        outcome = model.learner.apply(partition, slice_, lambda: now() - started >= SLICE_SECONDS)
+        took = now() - started
         self._slice = max(LEAST, int(SLICE if took <= 0.0 else min(SLICE, outcome.consumed * self._aim() / took)))
         for reject in outcome.rejects:
-            r = records.record(reject.record)
-            letter = dead_letter(
-                self._log.topic, partition, r.offset, r.key, r.value, r.headers, reject.reason, reject.detail
-            )
+            letter = dead_letter(self._log.topic, partition, records, reject.record, reject.reason, reject.detail)
             await self._log.publish(letter)
             self._tell.set_aside(letter)
-            if now() - turn >= SLICE_SECONDS:  # the record's headers may have been very many
-                await self._clock.sleep(0)
-                turn = now()
         if outcome.consumed:
             model.last[partition] = fingerprint(records.record(outcome.consumed - 1))
-        delay = self._clock.time() - records.record(max(outcome.consumed, 1) - 1).timestamp / 1000
+        delay = self._clock.time() - int(records.timestamps[max(outcome.consumed, 1) - 1]) / 1000
         self._tell.learned(outcome.consumed, self._clock.now() - started, delay)
         if outcome.diverged:
             await self._save(model)

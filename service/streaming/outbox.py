@@ -8,16 +8,14 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from service.errors import DependencyError
-from service.streaming.cluster import Cluster, cause_of
 from service.streaming.cut import cut, wire_size
 from service.streaming.dead_letters import DeadLetter
+from service.streaming.kafka.cluster import Cluster, cause_of
 
 BATCH = 500
 """Letters under way at a time: as many as a poll has records."""
 BATCH_BYTES = 16_384
 """The client puts letters into batches of so much, and larger ones into one each."""
-MANY_HEADERS = 10_000
-"""Of a letter that the client takes milliseconds to write: others of the loop have their turn behind it."""
 USUAL_BYTES = 1_048_588
 """Kafka's own limit of a topic, until it is asked for."""
 MOST_BYTES = 64 << 20
@@ -84,8 +82,6 @@ class Outbox:
                 for letter, size in part:
                     fits = letter if size <= self._taken else cut(letter, self._taken)
                     sent.append(await producer.send(self._topic, value=fits.value, key=fits.key, headers=fits.headers))
-                    if len(letter.headers) > MANY_HEADERS:
-                        await asyncio.sleep(0.001)
             except (KafkaError, OSError) as refusal:
                 error = cause_of(refusal, "Write")
             left, refused = part[len(sent) :], 0

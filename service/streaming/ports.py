@@ -1,14 +1,23 @@
 """What the loop that learns needs of the world: a log to learn from, and somebody who hears what happens."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from service.errors import DependencyError
 from service.learning.learner import Learner
 from service.snapshots.head import Head, Source, Writer
 from service.snapshots.keeper import Saved
 from service.streaming.dead_letters import DeadLetter
-from service.streaming.records import Record, Records
+from service.streaming.records import KafkaRecord, KafkaRecords
+
+
+class Gap(NamedTuple):
+    """Offsets between two batches that no batch has: compaction took them, now or once."""
+
+    partition: int
+    start: int
+    end: int
+    """The offset after the last of them."""
 
 
 class Log(Protocol):
@@ -32,21 +41,26 @@ class Log(Protocol):
     async def bounds(self) -> dict[int, tuple[int, int]]:
         """First offset of, and next offset to be written to, each partition."""
 
-    async def positions(self) -> Mapping[int, int]:
-        """Where the next poll goes on, by partition: behind everything polled, records or not."""
+    def positions(self) -> Mapping[int, int]:
+        """Where the next poll goes on, by partition: after everything polled, records or not."""
 
-    async def read(self, partition: int, offset: int) -> Record | None:
-        """The record at this offset, or None where the log has none (any more). Moves the position: seek after it."""
+    def take_gaps(self) -> Sequence[Gap]:
+        """Gaps between batches that were accepted since the last call."""
+
+    async def read(self, partition: int, offset: int) -> KafkaRecord | None:
+        """The record at this offset, or None if the log has none there (any more)."""
 
     def seek(self, offsets: Mapping[int, int]) -> None:
         """Go on from these offsets."""
 
-    async def poll(self, idle: bool = False) -> Mapping[int, Records]:
+    async def poll(self, idle: bool = False) -> Mapping[int, KafkaRecords]:
         """Records by partition, in order, none after a short while; a longer one, if `idle`: nothing else is to do.
 
-        Raises DependencyError where the log has no such offset; `bounds` say why. Raises LogGap where offsets are
-        missing or misplaced, once what is before them was given; compacted ones are not missing. A topic that was
-        created again and has it is read on as if it were the old one: `source` says so.
+        Offsets between the position before and the records, and between records, hold none.
+
+        Raises DependencyError if the log has no such offset; `bounds` say why. Raises LogGap if the log's batches do
+        not follow on each other, once what is before was returned. A topic that was created again and has the offset is
+        read on as if it were the old one: `source` says so.
         """
 
     def commit(self, offsets: Mapping[int, int]) -> None:
@@ -83,8 +97,8 @@ class Observer(Protocol):
     def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
         """Of a stored model these candidates begin here, where it goes on, and these are not learned any more."""
 
-    def passed_over(self, partition: int, start: int, to: int) -> None:
-        """Offsets without a record were accepted."""
+    def gaps_accepted(self, gaps: Sequence[Gap]) -> None:
+        """These gaps between batches were accepted."""
 
     def unrecognised(self, partition: int, offset: int) -> None:
         """The last record learned is not in the log any more, so it could not be compared."""

@@ -7,7 +7,7 @@ from service.errors import AnotherCluster, DependencyError, IdentityChanged, Log
 from service.learning.identity import Identity
 from service.snapshots.head import Fingerprint, Head, Source
 from service.streaming.ports import Log, Observer
-from service.streaming.records import Record
+from service.streaming.records import KafkaRecord
 
 
 def same_settings(model: str, head: Head, identity: Identity, source: Source) -> None:
@@ -90,7 +90,7 @@ async def _recognise(log: Log, head: Head, recreated: bool, tell: Observer) -> N
             )
 
 
-def fingerprint(record: Record) -> Fingerprint:
+def fingerprint(record: KafkaRecord) -> Fingerprint:
     """What a record is recognised by."""
     crc = zlib.crc32(record.value or b"", zlib.crc32(record.key or b""))
     return Fingerprint(record.offset, record.timestamp, crc)

@@ -1,105 +1,111 @@
-"""Records of one partition as a batch: what `Log.poll` gives, and what everybody takes who learns.
+"""Records of one partition with all that Kafka keeps of them, in one buffer; an object is made of one if asked for."""
 
-Learning needs their offsets and values alone. A single record is asked for where it became a dead letter, or is to be
-recognised later. So what stands behind may be the client's objects, as here, or whole record batches.
-"""
-
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
-from typing import Protocol, Self
+from typing import NamedTuple, Self
+
+import numpy as np
+from aiokafka.record.util import decode_varint, encode_varint
+from numpy.typing import NDArray
 
 from service.learning.forms import form_of
+from service.learning.joined import Joined
+from service.learning.records import Records
+from service.streaming.kafka.record_framing import (
+    FORM,
+    HEADER_COUNT,
+    HEADERS,
+    HEADERS_END,
+    KEY,
+    KEY_END,
+    OFFSET,
+    TIMESTAMP,
+    VALUE,
+    VALUE_END,
+)
+
+Headers = Sequence[tuple[str, bytes | None]]
+"""Names and values. A name that is not UTF-8 has surrogate escapes."""
 
 
-class Record(Protocol):
-    """A Kafka record, as far as learning needs it."""
+class KafkaRecord(NamedTuple):
+    """One record. `timestamp` is in milliseconds since 1970."""
 
-    @property
-    def offset(self) -> int:
-        """Where it stands in its partition."""
-
-    @property
-    def timestamp(self) -> int:
-        """Milliseconds since 1970."""
-
-    @property
-    def key(self) -> bytes | None:
-        """Whatever its producer gave it."""
-
-    @property
-    def value(self) -> bytes | None:
-        """An event, if it is one."""
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes]]:
-        """In the order in which they were given."""
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
 
 
-def value_of(record: Record) -> bytes | None:
-    """Its value, in the form that its headers say."""
+def value_of(record: KafkaRecord) -> bytes | None:
+    """The record's value, in the content type that its headers say."""
     value, headers = record.value, record.headers
     return form_of(headers)(value) if headers and value is not None else value
 
 
-class Records:
-    """Records of one partition in order, whose offsets need not follow on each other.
+class KafkaRecords(Records):
+    """Records whose bytes are in `data`; the table `rows` says where, see `record_framing`."""
 
-    >>> from collections import namedtuple
-    >>> record = namedtuple("record", "offset timestamp key value headers")
-    >>> records = Records([record(offset, 0, None, b"{}", ()) for offset in (7, 8, 10)])
-    >>> [run.offsets for run in records.runs()], records[records.find(8) :].offsets
-    ([[7, 8], [10]], [8, 10])
-    """
-
-    def __init__(self, records: Sequence[Record] = ()) -> None:
-        self._records = records
-
-    def __len__(self) -> int:
-        return len(self._records)
+    def __init__(self, data: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+        forms = rows[FORM]
+        values = Joined(data, rows[VALUE], rows[VALUE_END], forms if forms.any() else None)
+        super().__init__(rows[OFFSET], rows[TIMESTAMP], values)
+        self._data, self._rows = data, rows
 
     def __getitem__(self, part: slice) -> Self:
-        return type(self)(self._records[part])
+        return type(self)(self._data, self._rows[:, part])
 
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self._records)
-
-    def record(self, i: int) -> Record:
-        """The i-th of them; -1 is the last."""
-        return self._records[i]
+    def __iter__(self) -> Iterator[KafkaRecord]:
+        return map(self.record, range(len(self)))
 
     @property
-    def offsets(self) -> list[int]:
-        """Where each of them stands, ascending."""
-        return [record.offset for record in self._records]
+    def size(self) -> int:
+        """The bytes of the buffer."""
+        return len(self._data)
 
-    @property
-    def values(self) -> Sequence[bytes | None]:
-        """The value of each of them, in its form."""
-        return [value_of(record) for record in self._records]
+    def header_count(self, i: int) -> int:
+        """How many headers the record at index `i` has."""
+        return int(self._rows[HEADER_COUNT, i])
 
-    def within(self, size: int) -> int:
-        """How many of them have values of so many bytes together at most; one at least."""
-        sizes = accumulate(len(value or b"") for value in self.values)
-        return max(1, sum(so_far <= size for so_far in sizes))
-
-    def find(self, offset: int) -> int:
-        """How many of them stand before this offset."""
-        return bisect_left(self._records, offset, key=lambda record: record.offset)
-
-    def runs(self) -> Iterator[Self]:
-        """Cut where offsets do not follow on each other."""
-        if not self or self.record(-1).offset - self.record(0).offset == len(self) - 1:
-            yield self
-            return
-        offsets = self.offsets
-        start = 0
-        for i in range(1, len(offsets) + 1):
-            if i == len(offsets) or offsets[i] != offsets[i - 1] + 1:
-                yield self[start:i]
-                start = i
+    def record(self, i: int, with_headers: bool = True) -> KafkaRecord:
+        """The record at index `i`; -1 is the last."""
+        row = self._rows[:, i].tolist()
+        data = self._data.data
+        key = None if row[KEY] < 0 else bytes(data[row[KEY] : row[KEY_END]])
+        value = None if row[VALUE] < 0 else bytes(data[row[VALUE] : row[VALUE_END]])
+        count = row[HEADER_COUNT] if with_headers else 0
+        headers = _decode_headers(bytes(data[row[HEADERS] : row[HEADERS_END]]), count) if count else ()
+        return KafkaRecord(row[OFFSET], row[TIMESTAMP], key, value, headers)
 
 
-def records_of(polled: "Records | Sequence[Record]") -> Records:
-    """What a consumer polled of one partition, whichever way it unpacks."""
-    return polled if isinstance(polled, Records) else Records(polled)
+def _decode_headers(data: bytes, count: int) -> Headers:
+    headers, at = list[tuple[str, bytes | None]](), 0
+    for _ in range(count):
+        size, at = decode_varint(data, at)
+        name, at = data[at : at + size].decode(errors="surrogateescape"), at + size
+        size, at = decode_varint(data, at)
+        headers.append((name, None if size < 0 else data[at : at + size]))
+        at += max(size, 0)
+    return tuple(headers)
+
+
+def encode_record(record: KafkaRecord, base_offset: int, base_timestamp: int) -> bytes:
+    """The record as a batch of format 2 with this first offset and timestamp holds it."""
+    body = bytearray(1)  # attributes
+    write = body.append
+    encode_varint(record.timestamp - base_timestamp, write)
+    encode_varint(record.offset - base_offset, write)
+    for part in (record.key, record.value):
+        _encode_bytes(part, body)
+    encode_varint(len(record.headers), write)
+    for name, value in record.headers:
+        _encode_bytes(name.encode(errors="surrogateescape"), body)
+        _encode_bytes(value, body)
+    length = bytearray()
+    encode_varint(len(body), length.append)
+    return bytes(length + body)
+
+
+def _encode_bytes(part: bytes | None, body: bytearray) -> None:
+    encode_varint(-1 if part is None else len(part), body.append)
+    body += part or b""

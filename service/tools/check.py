@@ -13,12 +13,12 @@ from service.learning.identity import Identity
 from service.settings.load import Settings
 from service.snapshots.codec import readable
 from service.snapshots.head import Source
-from service.streaming.cluster import Cluster, refused
-from service.streaming.coordinator import coordinator
 from service.streaming.dead_letters import topic_of
+from service.streaming.kafka.cluster import Cluster, refused
+from service.streaming.kafka.coordinator import coordinator
+from service.streaming.kafka.topic_id import too_old
 from service.streaming.recognise import same_settings
 from service.streaming.records import value_of
-from service.streaming.topic_id import too_old
 from service.tools.in_vain import in_vain
 from service.tools.sample import newest_of
 
@@ -58,7 +58,9 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     cluster = settings.kafka.cluster
     try:
         async with cluster.admin() as client:
-            topics, old = set(await client.list_topics()), await too_old(client._client)
+            topics = set(await client.list_topics())
+        async with cluster.connected() as client:
+            old = await too_old(client)
     except DependencyError as error:
         typer.echo(f"fail  {error}")
         return [*found, error]

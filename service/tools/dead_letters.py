@@ -14,11 +14,11 @@ import typer
 
 from service.errors import ConfigurationError, DataError
 from service.learning.events import REASONS
-from service.streaming.cluster import Cluster
 from service.streaming.cut import CUT
 from service.streaming.dead_letters import RETRIED, own_headers, topic_of
+from service.streaming.kafka.cluster import Cluster
 from service.streaming.outbox import MOST_BYTES
-from service.streaming.records import Record
+from service.streaming.records import KafkaRecord
 
 
 class Letter(NamedTuple):
@@ -29,7 +29,7 @@ class Letter(NamedTuple):
     about: dict[str, str]
     record_key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes]]
+    headers: list[tuple[str, bytes | None]]
     retried: str | None
 
     @property
@@ -65,7 +65,7 @@ def show_one(cluster: Cluster, topic: str, key: str) -> None:
     for name, value in letter.about.items():
         typer.echo(f"cut: {CUT[name].format(value)}" if name in CUT else f"{name}: {value}")
     for name, content in letter.headers:
-        typer.echo(f"header {name}: {_text(content)}")
+        typer.echo(f"header {name}: {_text(content or b'')}")
     if letter.record_key is not None:
         typer.echo(f"key: {_text(letter.record_key)}")
     if letter.retried:
@@ -135,13 +135,13 @@ async def _read(cluster: Cluster, topic: str) -> list[Letter]:
     return [x._replace(retried=retried.get(x.key)) for x in sorted(letters.values(), key=lambda x: x.written)]
 
 
-def _file(record: Record, letters: dict[str, Letter], retried: dict[str, str]) -> None:
+def _file(record: KafkaRecord, letters: dict[str, Letter], retried: dict[str, str]) -> None:
     key = (record.key or b"").decode(errors="replace")
     if len(record.headers) == 1 and record.headers[0][0] == RETRIED:
-        retried[key] = record.headers[0][1].decode()
+        retried[key] = (record.headers[0][1] or b"").decode()
         return
     own = own_headers(record.headers)
-    ours = dict(record.headers[: len(record.headers) - len(own)])
+    ours = {name: content or b"" for name, content in record.headers[: len(record.headers) - len(own)]}
     record_key = ours.pop("key", None)
     ours.pop("headers", None)
     about = {name: content.decode(errors="replace") for name, content in ours.items()}

@@ -25,7 +25,7 @@ from service.learning.separable import Evidence, separate
 from service.settings.load import Settings, model_settings
 from service.settings.model import ModelSettings
 from service.settings.words import on_a_line
-from service.streaming.cluster import Cluster
+from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import value_of
 from service.tools import files
 from service.tools.formats import Events, format_of

@@ -14,7 +14,7 @@ from service.learning.scale import Scaler
 from service.learning.separable import separate
 from service.learning.start import initial, rows
 from service.settings.model import ModelSettings
-from service.streaming.cluster import Cluster
+from service.streaming.kafka.cluster import Cluster
 
 
 async def best_bound(cluster: Cluster, topic: str, own: ModelSettings, learner: Learner) -> dict[str, Any]:

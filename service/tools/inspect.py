@@ -25,7 +25,7 @@ from service.serving.report import Accuracy, Comparison, Description, Share, Ver
 from service.settings.load import Settings
 from service.settings.words import on_a_line
 from service.snapshots import codec
-from service.streaming.cluster import Cluster, bounds
+from service.streaming.kafka.cluster import Cluster
 from service.tools.stored import newest
 
 TOP = 10
@@ -141,12 +141,8 @@ async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> di
     Raises DependencyError when Kafka does not answer soon, DataError when the topic is not the one that was learned.
     """
     none = DataError(f"{cluster} has no topic {topic}")
-    async with (
-        cluster.errors(),
-        asyncio.timeout(KAFKA_SECONDS),
-        cluster.reader(topic, none) as (client, there),
-    ):
-        held = await bounds(client, there)
+    async with cluster.errors(), asyncio.timeout(KAFKA_SECONDS), cluster.reader(topic, none) as reader:
+        held = await reader.bounds()
     lag = {partition: end - following.get(partition, begin) for partition, (begin, end) in held.items()}
     if not following.keys() <= lag.keys() or min(lag.values()) < 0:
         raise DataError(f"topic {topic} ends before the model's next offset: it is not the log that was learned")

@@ -19,7 +19,7 @@ from rich.text import Text
 from service.errors import ConfigurationError, DataError, DependencyError
 from service.learning.forms import headers_of
 from service.settings.words import perhaps
-from service.streaming.cluster import Cluster
+from service.streaming.kafka.cluster import Cluster
 from service.tools.formats import Events, Line
 
 BATCH = 500

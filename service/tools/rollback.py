@@ -11,7 +11,7 @@ from service.learning.options import Options
 from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Head
 from service.snapshots.rollback import current_head, kept_snapshot, roll_back
-from service.streaming.cluster import Cluster, bounds
+from service.streaming.kafka.cluster import Cluster
 from service.tools.stored import none_stored
 
 
@@ -69,8 +69,8 @@ def _check_offsets(version: Head, resume_at: Mapping[int, int]) -> None:
 async def _check_log(cluster: Cluster, topic: str, version: Head, resume_at: Mapping[int, int]) -> None:
     """That learning can go on there, or the model would stop at once."""
     missing = DataError(f"{cluster} has no topic {topic}")
-    async with cluster.reader(topic, missing) as (consumer, partitions):
-        there = await bounds(consumer, partitions)
+    async with cluster.reader(topic, missing) as reader:
+        there = await reader.bounds()
     for name, position in version.next.items():
         partition = int(name)
         offset = resume_at.get(partition, position.offset)

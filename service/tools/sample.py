@@ -8,20 +8,18 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
-from aiokafka.errors import CorruptRecordException
 
 from service.errors import DataError, PerceptronError, Rejected
 from service.learning.forms import Packed, Vector, doubles, unpacked
 from service.learning.identity import Identity
 from service.learning.values import kind, parse
-from service.streaming.cluster import Cluster, bounds, more, unreadable
-from service.streaming.records import Records, value_of
+from service.streaming.kafka.cluster import Cluster
+from service.streaming.records import KafkaRecords, value_of
 from service.tools.formats import SUFFIXES, Events, Name, format_of
 from service.tools.readers import Cells
 
 MOST_BYTES = 32 << 20
 """Of a sample: it is held in memory, and read several times."""
-AT_ONCE = 500
 
 
 class Sample(NamedTuple):
@@ -96,7 +94,7 @@ async def of_topic(cluster: Cluster, topic: str, missing: PerceptronError, count
     """The newest `count` records of a topic, its partitions' merged by time; raises DataError and DependencyError."""
     held: dict[int, deque[tuple[int, bytes | None]]] = {}
     sizes: dict[int, int] = {}
-    async for partition, newest in newest_of(cluster, topic, missing, count, AT_ONCE):
+    async for partition, newest in newest_of(cluster, topic, missing, count):
         own = held.setdefault(partition, deque())
         for record in newest:
             own.append((record.timestamp, as_json(value_of(record))))
@@ -123,31 +121,18 @@ def as_json(value: bytes | None) -> bytes | None:
 
 
 async def newest_of(
-    cluster: Cluster, topic: str, missing: PerceptronError, count: int, at_once: int = 1
-) -> AsyncIterator[tuple[int, Records]]:
-    """The newest `count` records of a topic by partition, as many of each, or what it has; up to `at_once` at a time.
+    cluster: Cluster, topic: str, missing: PerceptronError, count: int
+) -> AsyncIterator[tuple[int, KafkaRecords]]:
+    """The newest `count` records of a topic by partition, as many of each, or what it has.
 
-    Raises `missing` where there is no such topic, DependencyError, and DataError where a record cannot be read.
+    Raises `missing` if there is no such topic, DependencyError, and DataError if a record cannot be read.
     """
-    async with cluster.reader(topic, missing) as (consumer, partitions):
-        held = {p: at for p, at in (await bounds(consumer, partitions)).items() if at[0] < at[1]}
-        shares = _shares({p: end - begin for p, (begin, end) in held.items()}, count)
-        for tp in partitions:
-            if tp.partition not in held:
-                continue
-            end, step = held[tp.partition][1], at_once
-            consumer.assign([tp])
-            consumer.seek(tp, end - shares[tp.partition])
-            while (at := await consumer.position(tp)) < end:
-                try:
-                    found = await more(consumer, tp, step)
-                except (CorruptRecordException, UnicodeDecodeError) as error:
-                    if step > 1:  # which of them is it?
-                        step = 1
-                        consumer.seek(tp, at)
-                        continue
-                    raise unreadable(topic, tp.partition, await consumer.position(tp), error) from error
-                yield tp.partition, found[: found.find(end)]
+    async with cluster.reader(topic, missing) as reader:
+        bounds = {p: pair for p, pair in (await reader.bounds()).items() if pair[0] < pair[1]}
+        shares = _shares({p: end - begin for p, (begin, end) in bounds.items()}, count)
+        for partition, (_, end) in bounds.items():
+            async for records in reader.read(partition, end - shares[partition], end):
+                yield partition, records
 
 
 def _shares(sizes: dict[int, int], count: int) -> dict[int, int]:

@@ -13,6 +13,7 @@ from service.learning.confidence import ERROR, Paired
 from service.learning.confusion import Confusion
 from service.learning.learner import Learner
 from service.learning.options import Options
+from service.learning.records import Records
 from service.settings.model import ModelSettings
 
 RULES = ("perceptron", "logistic-delta")
@@ -105,7 +106,7 @@ def trials(
         own = ModelSettings(**settings, rule=rule, scale=scale, average=AVERAGE[weights], **more)
         learner = Learner(own.identity(), options=Options(window=max(len(values), 1)))
         learner.begin({0: 0})
-        outcome = learner.apply(0, 0, values)
+        outcome = learner.apply(0, Records.of(0, values))
         recent, diverged = learner.watch.recent, outcome.diverged is not None
         kinds: dict[Weights, str] = (
             {"last": "wrong", weights: "averaged"} if weights == "recent" else {weights: "averaged"}

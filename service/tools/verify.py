@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import typer
-from aiokafka import TopicPartition
-from aiokafka.errors import CorruptRecordException
 
 from service.errors import ConfigurationError, DataError, LogLost
 from service.learning.identity import Label
@@ -28,9 +26,10 @@ from service.snapshots.head import Head
 from service.snapshots.keeper import Snapshot, fetch
 from service.snapshots.rollback import kept_snapshot
 from service.snapshots.store import RedisStore
-from service.streaming.cluster import Cluster, bounds, more
+from service.streaming.kafka.cluster import Cluster
+from service.streaming.kafka.log_reader import LogReader
 from service.streaming.recognise import fingerprint
-from service.streaming.records import Records
+from service.streaming.records import KafkaRecords
 from service.tools.profile import shown
 from service.tools.stored import none_stored
 
@@ -203,14 +202,12 @@ async def _replay(cluster: Cluster, topic: str, snapshot: Snapshot, learner: Lea
             gaps.append((partition, learner.next[partition], to))
             learner.pass_over(partition, to)
 
-    async with cluster.reader(topic, LogLost(f"{cluster} has no topic {topic}")) as (consumer, there):
-        _check_log(topic, steps, await bounds(consumer, there))
-        wanted = {partition for partition, _, _ in steps}
-        log = _Log(consumer, [tp for tp in there if tp.partition in wanted])
+    async with cluster.reader(topic, LogLost(f"{cluster} has no topic {topic}")) as reader:
+        _check_log(topic, steps, await reader.bounds())
         for partition, start, to in _cut(steps, snapshot.learner):
             learner.skip(partition, start)
             _add_due(learner, snapshot.learner)
-            async for part in log.read(partition, start, to):
+            async for part in _read(reader, topic, partition, start, to):
                 seen = known[partition]
                 for record in part[part.find(seen.offset) : part.find(seen.offset + 1)] if seen else ():
                     if fingerprint(record) != seen:
@@ -219,9 +216,8 @@ async def _replay(cluster: Cluster, topic: str, snapshot: Snapshot, learner: Lea
                             "one that was learned, so the topic was recreated"
                         )
                 for run in _slices(part):
-                    first = run.record(0).offset
-                    pass_over(partition, first)
-                    outcome = learner.apply(partition, first, run.values)
+                    pass_over(partition, int(run.offsets[0]))
+                    outcome = learner.apply(partition, run)
                     records += outcome.consumed
                     if outcome.diverged:
                         return Replayed(records, gaps, outcome.diverged)
@@ -245,41 +241,16 @@ def _check_log(topic: str, steps: Sequence[tuple[int, int, int]], there: dict[in
             )
 
 
-class _Log:
-    """Records of several partitions in the order in which they are asked for."""
-
-    def __init__(self, consumer: Any, partitions: Sequence[TopicPartition]) -> None:
-        self._consumer = consumer
-        self._partitions = {tp.partition: tp for tp in partitions}
-        self._held = {tp.partition: Records() for tp in partitions}
-        self._begun: set[int] = set()
-        consumer.assign(list(partitions))
-
-    async def read(self, partition: int, start: int, to: int) -> AsyncIterator[Records]:
-        """Those at offsets from `start` to before `to`; within a partition `start` never goes back."""
-        tp, held = self._partitions[partition], self._held[partition]
-        held = held[held.find(start) :]  # those before are in a hole
-        if not held and (partition not in self._begun or await self._consumer.position(tp) < start):
-            self._consumer.seek(tp, start)
-            self._begun.add(partition)
-        while True:
-            count = held.find(to)
-            self._held[partition] = held[count:]
-            if count:
-                yield held[:count]
-            if self._held[partition] or await self._consumer.position(tp) >= to:
-                return
-            at = await self._consumer.position(tp)
-            try:
-                held = await more(self._consumer, tp, to - at)
-            except (CorruptRecordException, UnicodeDecodeError) as error:
-                raise LogLost(
-                    f"topic {tp.topic}: the records from offset {at} of partition {partition} on, which were learned, "
-                    f"cannot be read ({error}), so they cannot be learned again"
-                ) from error
+async def _read(reader: LogReader, topic: str, partition: int, start: int, to: int) -> AsyncIterator[KafkaRecords]:
+    """As the reader; raises LogLost if the log cannot be read on."""
+    try:
+        async for records in reader.read(partition, start, to):
+            yield records
+    except DataError as error:
+        raise LogLost(f"{error}: the records of topic {topic} that were learned cannot be learned again") from error
 
 
-def _slices(records: Records) -> Iterator[Records]:
+def _slices(records: KafkaRecords) -> Iterator[KafkaRecords]:
     """Contiguous records, not many at once."""
     for run in records.runs():
         for i in range(0, len(run), SLICE):

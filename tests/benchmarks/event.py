@@ -91,12 +91,14 @@ def kernels() -> dict[int, float]:
 
 
 def _run(learner: Any, records: list[bytes]) -> float:
+    from service.learning.records import Records  # of the tree that is measured
+
     learner.begin({0: 0})
-    learner.apply(0, 0, records[:SLICE])  # columns, and compiled code
+    learner.apply(0, Records.of(0, records[:SLICE]))  # columns, and compiled code
     learner.begin_stretch()
     began = time.process_time()
     for at in range(SLICE, EVENTS, SLICE):
-        learner.apply(0, at, records[at : at + SLICE])
+        learner.apply(0, Records.of(at, records[at : at + SLICE]))
     took = time.process_time() - began
     return took / learner.counts.events * 1e6 if learner.counts.events == EVENTS else float("nan")
 

@@ -16,9 +16,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from service.embedded.servers import Server
-from service.streaming.cluster import Cluster
 from service.streaming.dead_letters import topic_of
-from service.streaming.group import Kafka
+from service.streaming.kafka.cluster import Cluster
+from service.streaming.kafka.group import Kafka
 from service.streaming.ports import Log
 from tests.conftest import DEADLINE, create_topic, read_all, trim
 from tests.faults.test_log_faults import batches
@@ -55,10 +55,10 @@ class Seen(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+    headers: tuple[tuple[str, bytes | None], ...]
 
 
-Content = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]
+Content = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
 def plain(number: int, name: str = "old") -> list[Content]:
@@ -237,7 +237,7 @@ class OfKafka:
         ]
 
     async def gap(self) -> int:
-        consumer: Any = self._kafka.shared.consumer
+        consumer: Any = self._kafka.clients.consumer
         tp = TopicPartition(self._topic, 0)
         end = (await consumer.end_offsets([tp]))[tp] + 3
         client = AIOKafkaProducer(bootstrap_servers=self._server.address, transactional_id=f"tx-{self._topic}")
@@ -269,7 +269,7 @@ class OfKafka:
     async def grow(self) -> None:
         async with self._admin() as client:
             await client.create_partitions({self._topic: NewPartitions(PARTITIONS + 1)})
-        consumer: Any = self._kafka.shared.consumer
+        consumer: Any = self._kafka.clients.consumer
 
         async def noticed() -> bool:
             await consumer._client.force_metadata_update()
@@ -287,7 +287,7 @@ class OfKafka:
         subprocess.run([sys.executable, "-c", program, *arguments], check=True, cwd=HERE, timeout=DEADLINE)
 
     async def take(self) -> None:
-        consumer: Any = self._kafka.shared.consumer
+        consumer: Any = self._kafka.clients.consumer
         consumer._coordinator.request_rejoin()
 
         async def taken() -> bool:

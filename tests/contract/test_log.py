@@ -7,18 +7,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-import aiokafka
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.errors import CorruptRecordException
+from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
 from service.errors import DependencyError, LogGap
-from service.streaming import batches, whole
-from service.streaming import topic as topics
 from service.streaming.dead_letters import DeadLetter
+from service.streaming.kafka import topic as topics
 from service.streaming.ports import Log
-from service.streaming.records import Records
 from tests.contract.sides import SESSION_SECONDS, Content, OfSimulation, Seen, Side, of_kafka, plain, until
 
 
@@ -39,7 +35,7 @@ async def polled(log: Log, **numbers: int) -> dict[int, list[Seen]]:
 
     async def there() -> bool:
         for partition, records in (await log.poll()).items():
-            assert records, "a partition without records is not mentioned"
+            assert len(records), "a partition without records is not mentioned"
             found.setdefault(partition, []).extend(
                 Seen(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in records
             )
@@ -78,7 +74,7 @@ async def what_was_produced_comes_as_it_was_in_order(side: Side) -> None:
     assert await side.log.acquire()
     side.log.seek({0: 0, 1: 2})
     assert await polled(side.log, p0=1204, p1=3) == {0: first, 1: second[2:]}
-    assert await side.log.positions() == {0: 1204, 1: 5}
+    assert side.log.positions() == {0: 1204, 1: 5}
     later = await side.produce(1, plain(2))
     assert await polled(side.log, p1=2) == {1: later}
 
@@ -95,7 +91,7 @@ async def a_seek_goes_back_and_forth_and_only_where_it_says(side: Side) -> None:
     side.log.seek({0: 0})
     await until(side.log.poll, "some")
     side.log.seek({0: 18})
-    assert await side.log.positions() == {0: 18, 1: 4}
+    assert side.log.positions() == {0: 18, 1: 4}
     assert await polled(side.log, p0=2) == {0: records[18:]}
 
 
@@ -105,7 +101,7 @@ async def bounds_are_first_and_next_offset(side: Side) -> None:
     assert await side.log.bounds() == {0: (0, 0), 1: (0, 0)}
     side.log.seek({0: 0, 1: 0})
     assert await side.log.poll() == {}
-    assert await side.log.positions() == {0: 0, 1: 0}
+    assert side.log.positions() == {0: 0, 1: 0}
     await side.produce(0, plain(7))
     assert await side.log.bounds() == {0: (0, 7), 1: (0, 0)}
     await side.trim(4)
@@ -116,7 +112,7 @@ async def bounds_are_first_and_next_offset(side: Side) -> None:
     assert await side.log.bounds() == {0: (7 + gap, 7 + gap), 1: (0, 0)}
     side.log.seek({0: 7 + gap})
     assert await side.log.poll() == {}
-    assert (await side.log.positions())[0] == 7 + gap
+    assert side.log.positions()[0] == 7 + gap
 
 
 async def a_partition_that_is_added_comes_with_the_next_assignment(side: Side) -> None:
@@ -146,7 +142,7 @@ async def positions_are_behind_offsets_that_hold_no_record(side: Side) -> None:
 
     async def behind() -> bool:
         assert not await side.log.poll()
-        return await side.log.positions() == {0: last, 1: 0}
+        return side.log.positions() == {0: last, 1: 0}
 
     await until(behind, "the position behind what holds no record")
     # A seek to where there is none brings what follows.
@@ -223,7 +219,7 @@ async def what_was_taken_away_is_not_held_until_it_is_acquired_again(side: Side)
     await polled(log, p0=2)
     await side.take()
     assert not log.held
-    assert (await log.poll(), await log.bounds(), await log.positions(), await log.read(0, 1)) == ({}, {}, {}, None)
+    assert (await log.poll(), await log.bounds(), log.positions(), await log.read(0, 1)) == ({}, {}, {}, None)
     log.seek({0: 0})
     assert await log.source(), "the last save asks for it"
     waiting = asyncio.create_task(log.acquire())
@@ -233,7 +229,7 @@ async def what_was_taken_away_is_not_held_until_it_is_acquired_again(side: Side)
     assert log.held
     # Where the one before was does not count, nor what was sought meanwhile: until a seek there is no position.
     assert await log.poll() == {}
-    await raises(log.positions)
+    assert log.positions() == {}
     log.seek({0: 1, 1: 0})
     assert await polled(log, p0=3) == {0: records[1:]}
     await side.take()
@@ -278,8 +274,8 @@ async def a_broker_that_is_silent_is_an_error_and_then_forgotten(side: Side) -> 
             assert await side.log.acquire()
         side.log.seek({0: 0, 1: 0})
         with contextlib.suppress(DependencyError):
-            bounds, found = await side.log.bounds(), (await side.log.poll()).get(0, Records())
-            return bool(found) and found.values[0] == records[0].value and bounds == {0: (0, 3), 1: (0, 0)}
+            bounds, found = await side.log.bounds(), (await side.log.poll()).get(0)
+            return found is not None and found.values[0] == records[0].value and bounds == {0: (0, 3), 1: (0, 0)}
         return False
 
     await until(there, "the records again", 3 * SESSION_SECONDS)  # the group waits for the member that it was before
@@ -328,7 +324,7 @@ async def what_is_committed_is_said_and_a_seek_stands_above_it(side: Side) -> No
         return await side.committed() == {0: 4, 1: 0}
 
     await until(there, "the commit")
-    assert await side.log.positions() == {0: 5, 1: 0}
+    assert side.log.positions() == {0: 5, 1: 0}
     await side.take()
     await side.give()
     assert await side.log.acquire()
@@ -384,12 +380,6 @@ STATEMENTS = (
     a_topic_created_again_is_read_on_and_told_by_its_id,
     a_topic_created_again_that_is_shorter_raises,
 )
-OF_RECORDS = (
-    what_was_produced_comes_as_it_was_in_order,
-    positions_are_behind_offsets_that_hold_no_record,
-    a_record_is_read_where_it_stands_and_none_where_none_is,
-    a_batch_that_is_not_in_its_place_is_an_error_after_what_is_before_it,
-)
 Statement = Callable[[Side], Awaitable[None]]
 
 
@@ -409,76 +399,23 @@ async def test_of_the_broker(request: pytest.FixtureRequest, statement: Statemen
     gc.collect()  # or it is another test that hears of it
 
 
-@pytest.mark.parametrize("statement", OF_RECORDS, ids=lambda s: s.__name__)
-async def test_of_the_broker_one_by_one(
-    kafka: Server, statement: Statement, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with a client that whole batches were not held to, which is said."""
-    monkeypatch.setattr(whole, "HELD_TO", "0.0.1")
-    said = list[str]()
-    async with of_kafka(kafka, topic, lambda text, **_: said.append(text)) as side:
-        await statement(side)
-    assert [text for text in said if "whole_batches" in text] == [
-        f"kafka.whole_batches needs aiokafka 0.0.1, not {aiokafka.__version__}: records come one by one"
-    ]
-
-
-async def test_what_is_written_while_the_broker_answers_is_read(
-    kafka: Server, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It looks where its log ends before it reads there."""
-    highwater = AIOKafkaConsumer.highwater
-    async with of_kafka(kafka, topic) as side:
-        expected = await side.produce(0, plain(3))
-        assert await side.log.acquire()
-        side.log.seek({0: 0, 1: 0})
-        monkeypatch.setattr(AIOKafkaConsumer, "highwater", lambda self, tp: highwater(self, tp) - 3)
-        assert (await polled(side.log, p0=3))[0] == expected
-        expected = await side.produce(0, plain(2))
-        assert (await polled(side.log, p0=2))[0] == expected
-
-
-async def test_what_was_unreadable_once_is_read_and_then_many_at_a_time(
-    kafka: Server, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where it was damaged on its way."""
-    most = 100
-    monkeypatch.setattr(topics, "POLL_WHOLE", most)
-    taken, damaged = batches._Batches.next_batch, [CorruptRecordException("damaged")]
-    monkeypatch.setattr(batches._Batches, "next_batch", lambda self: taken(self) if not damaged else _raise(damaged))
-    async with of_kafka(kafka, topic) as side:
-        await side.produce(0, plain(2 * most))
-        assert await side.log.acquire()
-        side.log.seek({0: 0, 1: 0})
-        polls = list[int]()
-        while sum(polls) < 2 * most:
-            polls += [len(records) for records in (await side.log.poll()).values()]
-    assert not damaged
-    assert polls[:most] == [1] * most
-    assert len(polls) < 2 * most
-
-
 async def test_polls_take_less_while_predictions_wait_for_them(
     kafka: Server, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "POLL_ASKED", 50)
-    monkeypatch.setattr(topics, "POLL_WHOLE", 100)
+    monkeypatch.setattr(topics, "SHORT_POLL_RECORDS", 50)
+    monkeypatch.setattr(topics, "POLL_RECORDS", 100)
     async with of_kafka(kafka, topic) as side:
         await side.produce(0, plain(300))
         assert await side.log.acquire()
         side.log.seek({0: 0, 1: 0})
         most = list[int]()
         for asked in (False, True):
-            side._kafka.shared.asked = partial(bool, asked)
+            side._kafka.clients.predictions_wait = partial(bool, asked)
             polls = list[int]()
             while sum(polls) < 100:
                 polls += [len(records) for records in (await side.log.poll()).values()]
             most.append(max(polls))
     assert most == [100, 50]
-
-
-def _raise(errors: list[CorruptRecordException]) -> None:
-    raise errors.pop()
 
 
 async def test_an_open_transaction_is_not_there_yet(kafka: Server, topic: str) -> None:
@@ -495,7 +432,7 @@ async def test_an_open_transaction_is_not_there_yet(kafka: Server, topic: str) -
             await client.send_and_wait(topic, b"open", partition=0)
             assert (await side.produce(0, plain(1)))[0].offset == 3
             assert await side.log.poll() == {}
-            assert (await side.log.bounds(), await side.log.positions()) == ({0: (0, 2), 1: (0, 0)}, {0: 2, 1: 0})
+            assert (await side.log.bounds(), side.log.positions()) == ({0: (0, 2), 1: (0, 0)}, {0: 2, 1: 0})
             assert await side.log.read(0, 2) is None
             side.log.seek({0: 2})
             await client.commit_transaction()

@@ -42,8 +42,8 @@ def armed(point: str, number: signal.Signals, nth: int, redis: str) -> None:
     from service.learning.learner import Learner
     from service.snapshots import keeper
     from service.snapshots.store import RedisStore, key
-    from service.streaming.group import Kafka
-    from service.streaming.topic import TopicLog
+    from service.streaming.kafka.group import Kafka
+    from service.streaming.kafka.topic import TopicLog
 
     if point in {"before-blobs", "before-commit"}:
         keeper.ALONG = -1  # as if there were much to save: blobs in commands of their own

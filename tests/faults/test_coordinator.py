@@ -13,10 +13,10 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from service.embedded import servers
 from service.embedded.servers import PROPERTIES, Server
 from service.errors import DependencyError, Stuck
-from service.streaming.assignor import whole_topics
-from service.streaming.cluster import Cluster
-from service.streaming.coordinator import coordinator
-from service.streaming.group import Kafka
+from service.streaming.kafka.assignor import whole_topics
+from service.streaming.kafka.cluster import Cluster
+from service.streaming.kafka.coordinator import coordinator
+from service.streaming.kafka.group import Kafka
 from tests.conftest import Running, create_topic, perceptron, wait
 from tests.faults.conftest import everything
 from tests.faults.proxy import KafkaProxy
@@ -242,14 +242,6 @@ async def test_a_client_whose_looks_hang_too_ends_the_process(
             assert "answers a fresh connection, but not the client's own for" in str(stuck)
     finally:
         kafka_proxy.heal()
-
-
-async def test_a_fresh_client_that_is_asked_nothing_ends_in_order(kafka: Server) -> None:
-    """A look failed, then the topic was another member's: what asks afresh went on to end as if it were cancelled.
-
-    With it ended, unseen, whatever looks at Kafka, and a standby said for ever that Kafka does not answer.
-    """
-    assert await Cluster(kafka.address).answered_afresh({}) == set()
 
 
 @everything

@@ -21,6 +21,7 @@ from service.learning.columns import columns_for
 from service.learning.events import REASONS, Decoder, read_by
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
+from service.learning.records import Records
 from tests.fuzz import judge
 from tests.fuzz.texts import Texts
 from tests.oracle import standard
@@ -287,7 +288,7 @@ def learned(identity: Identity, records: list[bytes | None], way: Any) -> tuple[
     for start, end in way:
         at = start
         while at < end:
-            outcome = learner.apply(0, at, records[at:end])
+            outcome = learner.apply(0, Records.of(at, records[at:end]))
             at += outcome.consumed
             if outcome.diverged:
                 stops.append(at)

@@ -10,6 +10,7 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.snapshots.head import Fingerprint, Source
 from service.snapshots.keeper import Keeper, Saved
 from service.snapshots.store import RedisStore
@@ -32,7 +33,7 @@ async def saved_thrice(store: RedisStore, topic: str) -> tuple[Keeper, Learner, 
     clock, events = FakeClock(), some_events(30)
     ours, learner = keeper(store, topic, clock), fresh()
     for i in (0, 10, 20):
-        learner.apply(0, i, events[i : i + 10])
+        learner.apply(0, Records.of(i, events[i : i + 10]))
         assert isinstance(await ours.save(learner, {0: Fingerprint(i + 9, 7, i)}, Source("c")), Saved)
         clock.seconds += 1
     return ours, learner, clock, events

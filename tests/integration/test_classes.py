@@ -8,6 +8,7 @@ from sklearn import datasets
 
 from service.embedded.servers import Server
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.settings.load import load
 from service.snapshots.codec import readable
 from service.snapshots.head import Head
@@ -59,7 +60,7 @@ async def test_digits_through_two_kills(
     fold.fold(events)
     learner = Learner(identity)
     learner.begin({0: 0})
-    learner.apply(0, 0, list(events))
+    learner.apply(0, Records.of(0, list(events)))
     assert learner.weights.ravel().tolist() == fold.vector
     assert head.counts.confusion == learner.counts.confusion == fold.confusion
     assert (head.counts.mistakes, head.counts.updates) == (fold.mistakes, fold.updates)

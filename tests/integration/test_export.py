@@ -25,6 +25,7 @@ from service.embedded import servers
 from service.embedded.servers import Server
 from service.errors import DataError
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.settings.load import load
 from service.settings.model import ModelSettings
 from service.snapshots.store import RedisStore
@@ -237,7 +238,7 @@ def test_classes_answer_as_the_service_does(redis: Server, tmp_path: Path, model
     kind = "scaled-rows" if model == "rows" else "named"
     events = [event(instance(r, kind), r.choice(labels)) for _ in range(300)]
     # Beside the wrong one all are equal, and so they are where n0 = -1: the first.
-    learner.apply(0, 0, [event({"n0": 1}, "c")] if model == "equals" else events)
+    learner.apply(0, Records.of(0, [event({"n0": 1}, "c")] if model == "equals" else events))
     name = f"classes-{model}"
 
     async def saved() -> None:

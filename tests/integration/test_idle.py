@@ -16,7 +16,7 @@ from service.serving.models import OWN_SECONDS, POLL_SECONDS
 from service.settings.load import Settings
 from service.snapshots.endpoint import CONNECTIONS
 from service.snapshots.store import key
-from service.streaming import metadata
+from service.streaming.kafka import metadata
 from service.tools.check import _check
 from tests.conftest import Run, Running, create_topic, event, wait
 from tests.slices import SHORT, slice_of

@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.serving.report import Comparison
 from service.snapshots.store import RedisStore
 from service.tools.inspect import _compared
@@ -201,7 +202,10 @@ async def test_labels_are_shown_with_what_is_found_of_them_and_their_weights(
     chosen = [rng.randrange(min(count, 30) - 1) for _ in range(300)]
     chosen += [0] * 50
     learner.apply(
-        0, 0, [json.dumps({"features": {f"n{k % 7}": 1, "m" * 60: k}, "label": labels[k]}).encode() for k in chosen]
+        0,
+        Records.of(
+            0, [json.dumps({"features": {f"n{k % 7}": 1, "m" * 60: k}, "label": labels[k]}).encode() for k in chosen]
+        ),
     )
     await save(keeper(store, topic), learner)
     command = ["inspect", "-t", topic, "--redis", f"redis://{redis.address}/0", "-b", NOWHERE]

@@ -22,7 +22,7 @@ import pytest
 from sklearn.datasets import load_svmlight_file
 
 from service.embedded.servers import Server
-from service.streaming.cluster import Cluster
+from service.streaming.kafka.cluster import Cluster
 from tests.conftest import Run, clean_environment, create_topic, event, one_line, perceptron, read_all, wait
 
 NOWHERE = "127.0.0.1:1"

@@ -7,11 +7,12 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.settings.load import load
 from service.snapshots.head import Source
 from service.snapshots.keeper import Saved
 from service.snapshots.store import RedisStore
-from service.streaming.cluster import Cluster
+from service.streaming.kafka.cluster import Cluster
 from service.tools import verify
 from service.tools.hindsight import best_bound
 from tests.conftest import create_topic, event
@@ -43,7 +44,7 @@ async def test_classes_are_replayed(kafka: Server, redis: Server, producer: AIOK
     own = settings.of(topic)
     learner = Learner(own.identity())
     learner.begin({0: 0})
-    learner.apply(0, 0, raws)
+    learner.apply(0, Records.of(0, raws))
     cluster = Cluster(kafka.address)
 
     best = await best_bound(cluster, topic, own, learner)

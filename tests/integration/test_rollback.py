@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from service.errors import DataError, SnapshotDamaged
 from service.learning.options import DEFAULT
+from service.learning.records import Records
 from service.snapshots.head import Fingerprint, Position, Source
 from service.snapshots.keeper import Refused, Saved
 from service.snapshots.rollback import TRIES, current_head, kept_snapshot, roll_back
@@ -128,8 +129,8 @@ async def test_a_zombie_cannot_undo_it(store: RedisStore, topic: str) -> None:
     new = await roll_back(store, version, {}, clock.time())
     assert (new.version, new.parent, new.runs, new.counts.events) == (4, found[1], [], 20)
     assert (new.state_digest, new.next) == (version.head.state_digest, version.head.next)
-    learner.apply(0, 30, events[:5])
-    version.learner.apply(0, 20, events[:5])
+    learner.apply(0, Records.of(30, events[:5]))
+    version.learner.apply(0, Records.of(20, events[:5]))
     assert isinstance(await ours.save(learner, {}, Source("c")), Refused)
     assert isinstance(await at_the_kept_one.save(version.learner, {}, Source("c")), Refused)
     restored = await ours.restore()
@@ -138,7 +139,7 @@ async def test_a_zombie_cannot_undo_it(store: RedisStore, topic: str) -> None:
     fold = Fold().fold(events[:20])
     assert restored.weights.tolist() == fold.vector
     # The next save lets go of a kept version where there is one too many, and counts its runs from the restored one.
-    restored.apply(0, 20, events[20:])
+    restored.apply(0, Records.of(20, events[20:]))
     fewer = keeper(store, topic, clock, keep=1)
     fewer.head, fewer.digest, fewer._stored = ours.head, ours.digest, ours._stored
     saved = await fewer.save(restored, {}, Source("c"))
@@ -150,7 +151,7 @@ async def test_a_partition_that_came_later_begins_where_it_began(store: RedisSto
     """Not where a new one would begin now; and with several, the order is that of arrival."""
     ours, learner, clock, events = await saved_thrice(store, topic)
     learner.begin({1: 5})
-    learner.apply(1, 5, events[:3])
+    learner.apply(1, Records.of(5, events[:3]))
     assert isinstance(await ours.save(learner, {1: Fingerprint(7, 7, 7)}, Source("c")), Saved)
     found = await current_head(store, topic)
     assert found
@@ -180,7 +181,7 @@ async def test_a_model_that_moves_on_meanwhile(store: RedisStore, topic: str) ->
             answer = await store.head(model)
             if self.left:
                 self.left -= 1
-                learner.apply(0, learner.next[0], events[:1])
+                learner.apply(0, Records.of(learner.next[0], events[:1]))
                 assert isinstance(await ours.save(learner, {}, Source("c")), Saved)
             return answer
 
@@ -201,7 +202,7 @@ async def test_a_model_that_moves_on_meanwhile(store: RedisStore, topic: str) ->
 async def test_a_damaged_snapshot_is_left_behind(store: RedisStore, raw: Any, topic: str) -> None:
     """Of the current one only the head is read: that it cannot be served is a reason to go back."""
     ours, learner, clock, _ = await saved_thrice(store, topic)
-    learner.apply(0, 30, some_events(20))
+    learner.apply(0, Records.of(30, some_events(20)))
     assert isinstance(await ours.save(learner, {}, Source("c")), Saved)
     found = await current_head(store, topic)
     assert found

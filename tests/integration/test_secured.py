@@ -13,9 +13,9 @@ from service.credentials.secret import Secret
 from service.credentials.tls import Tls
 from service.embedded.servers import Server
 from service.errors import DependencyError
-from service.streaming.cluster import Cluster
-from service.streaming.oauth import ClientCredentials
-from service.streaming.security import Security
+from service.streaming.kafka.cluster import Cluster
+from service.streaming.kafka.oauth import ClientCredentials
+from service.streaming.kafka.security import Security
 from tests.certificates import Certificates
 from tests.conftest import DEADLINE, Run, create_topic, event, one_line, perceptron, wait
 from tests.secured import LISTENERS, MECHANISMS, Secured, password, secured

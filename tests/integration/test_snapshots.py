@@ -8,6 +8,7 @@ import pytest
 
 from service.errors import ConfigurationError, SnapshotDamaged
 from service.learning.options import DEFAULT
+from service.learning.records import Records
 from service.serving.models import Model
 from service.snapshots import head as heads
 from service.snapshots.head import Fingerprint
@@ -39,9 +40,9 @@ async def test_what_is_saved_is_restored(store: RedisStore, topic: str) -> None:
 async def test_a_bound_begins_with_the_first_weights(store: RedisStore, topic: str) -> None:
     """Though the version that was kept before them had none; it is restored with its reference."""
     k, learner = keeper(store, topic), fresh()
-    learner.apply(0, 0, [b"no event"])
+    learner.apply(0, Records.of(0, [b"no event"]))
     assert [kept.version for kept in (await save(k, learner)).head.kept] == []
-    learner.apply(0, 1, [b"no event"])
+    learner.apply(0, Records.of(1, [b"no event"]))
     assert [kept.version for kept in (await save(k, learner)).head.kept] == [2]
     assert learner.watch.bound[1] == "no reference is known yet"
     learn(learner, "a")
@@ -206,7 +207,7 @@ async def test_a_reader_follows_for_the_price_of_what_changed(store: RedisStore,
     for step in range(3):
         # Ever fewer columns, so that each save is a delta of its own.
         features = {f"n{i}": 9.0 for i in range(100 - 20 * step)}
-        learner.apply(0, learner.next[0], [event(features, -1 if learner.score(features)[0] > 0 else 1)])
+        learner.apply(0, Records.of(learner.next[0], [event(features, -1 if learner.score(features)[0] > 0 else 1)]))
         await save(first, learner)
         del read[:]
         before, names = followed.learner, followed.learner.columns.names

@@ -13,8 +13,9 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from service.errors import DataError
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.settings.load import load
-from service.streaming.cluster import Cluster
+from service.streaming.kafka.cluster import Cluster
 from service.tools.sample import of_topic
 from tests.conftest import Run, create_topic, one_line, perceptron, read_all
 from tests.integration.test_damage import send_with_broken_header
@@ -227,7 +228,7 @@ def test_names_of_any_kind_are_quoted(folder: Path) -> None:
     assert len(event.without) == 1
     learner = Learner(settings.of("odd-name").identity())
     learner.begin({0: 0})
-    assert learner.apply(0, 0, [json.dumps(record).encode() for record in records]).rejects == []
+    assert learner.apply(0, Records.of(0, [json.dumps(record).encode() for record in records])).rejects == []
     assert learner.columns.names == [f"{name}.n"]
 
 

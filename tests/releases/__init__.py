@@ -9,6 +9,7 @@ from typing import Any
 from service import __version__
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.snapshots.head import Fingerprint, Source, Writer
 from service.snapshots.keeper import Saved
 from service.snapshots.ports import Commit
@@ -73,7 +74,7 @@ async def stored(identity: Identity) -> tuple[dict[str, bytes], str]:
     for i in range(0, len(raws), 5):
         partition = i // 5 % 2
         at = learner.next[partition]
-        learner.apply(partition, at, raws[i : i + 5])
+        learner.apply(partition, Records.of(at, raws[i : i + 5]))
         saved = await ours.save(learner, {partition: Fingerprint(at + 4, 7, i)}, Source("cluster", "topic"))
         assert isinstance(saved, Saved)
         clock.seconds += 1

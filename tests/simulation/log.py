@@ -1,17 +1,39 @@
 """A topic as a seed makes it, seen through the interface that learning awaits: what the log contract holds to Kafka."""
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from service.errors import DependencyError, LogGap
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter
-from service.streaming.offsets import DOUBTFUL, Offsets, Wrong
-from service.streaming.records import Records
+from service.streaming.kafka.offset_sequence import OffsetDamage, OffsetSequence
+from service.streaming.kafka.record_batch import join_records
+from service.streaming.ports import Gap
+from service.streaming.records import KafkaRecord, KafkaRecords
 from tests.simulation.world import Record, Step, Topic, World
 
 
+class Batch(NamedTuple):
+    """A batch, as the log says where it stands."""
+
+    start: int
+    end: int
+    records: list[Record]
+
+
+class Reading:
+    """One partition since its last seek: what came, and what of it was polled."""
+
+    def __init__(self, offset: int) -> None:
+        self.position = offset
+        self.sequence: OffsetSequence[Batch] = OffsetSequence(offset)
+        self.admitted = deque[Batch]()
+        self.error: LogGap | None = None
+
+
 class SimulatedLog:
-    """`streaming.ports.Log` for one process, assigned and revoked as `log.TopicLog` is."""
+    """`streaming.ports.Log` for one process, assigned and revoked as `kafka.topic.TopicLog` is."""
 
     topic = "t"
 
@@ -21,16 +43,15 @@ class SimulatedLog:
         self.partitions: list[int] = []
         self.stopping = False
         self._assignment = self._acquired = 0
-        self._at: dict[int, int] = {}
-        self._sought: set[int] = set()
+        self._readings: dict[int, Reading] = {}
+        self._shown: dict[tuple[int, int], int] = {}
+        """Where each partition of each topic ended when it was last fetched."""
         self._pending: list[DeadLetter] = []
 
     def assign(self) -> None:
-        """The group gives us the topic. The client goes on from committed offsets, where there are any."""
+        """The group gives us the topic."""
         self.partitions = list(range(len(self._topic.partitions)))
-        committed = {} if self._elsewhere else self._world.committed
-        self._at = {p: o for p, o in committed.items() if p in self.partitions}
-        self._sought = set()
+        self._readings = {}
         self._assignment += 1
 
     def revoke(self) -> None:
@@ -77,88 +98,87 @@ class SimulatedLog:
         await Step("bounds done")
         return found
 
-    async def positions(self) -> dict[int, int]:
-        await Step("positions")
-        if any(p not in self._at for p in self.partitions):
-            raise DependencyError("no position", "kafka")
-        return {p: self._at[p] for p in self.partitions}
+    def positions(self) -> dict[int, int]:
+        return {p: reading.position for p, reading in self._readings.items() if p in self.partitions}
 
-    async def read(self, partition: int, offset: int) -> Record | None:
-        at = self._at
+    def take_gaps(self) -> Sequence[Gap]:
+        gaps = [Gap(p, *gap) for p, reading in self._readings.items() for gap in reading.sequence.gaps]
+        for reading in self._readings.values():
+            reading.sequence.gaps = []
+        return gaps
+
+    async def read(self, partition: int, offset: int) -> KafkaRecord | None:
         topic = await self._ask("read")
         part = topic.partitions[partition]
         if not self.held or not part.begin <= offset < part.end:
             return None
-        found = self._fetched(topic, partition, offset)[:1]
-        at[partition] = offset + 1
-        return found[0] if found and found[0].offset == offset else None
+        reading = Reading(offset)
+        while not reading.admitted and not reading.sequence.holds:
+            self._fetch(topic, partition, reading)
+            if reading.error:
+                raise reading.error
+        found = [record for batch in reading.admitted for record in batch.records if record.offset == offset]
+        return found[0].kafka if found else None
 
     def seek(self, offsets: Mapping[int, int]) -> None:
-        self._at.update({p: o for p, o in offsets.items() if p in self.partitions})
-        self._sought.update(offsets)
+        self._readings.update({p: Reading(o) for p, o in offsets.items() if p in self.partitions})
 
-    async def poll(self, idle: bool = False) -> dict[int, Records]:  # noqa: ARG002 - time has no weight here
+    async def poll(self, idle: bool = False) -> dict[int, KafkaRecords]:  # noqa: ARG002 - time has no weight here
         if not self.held:
             return {}
-        at, partitions, rng = self._at, list(self.partitions), self._world.rng
+        readings, partitions, rng = self._readings, list(self.partitions), self._world.rng
         topic = await self._ask("poll")
-        polled: dict[int, Records] = {}
+        polled: dict[int, KafkaRecords] = {}
+        moved = False
         rng.shuffle(partitions)
         for p in partitions:
-            part = topic.partitions[p]
-            if p not in at or rng.random() < 0.2:
+            reading = readings.get(p)
+            if reading is None or rng.random() < 0.2:
                 continue
-            if not part.begin <= at[p] <= part.end:
-                raise DependencyError("offset out of range", "kafka")
-            # At its end a broker has nothing to give, whatever a batch says there.
-            found = self._fetched(topic, p, at[p])[: rng.randint(1, 7)] if at[p] < part.end else []
-            at[p] = found[-1].offset + 1 if found else part.end
-            if p not in self._sought and len(found) > 1 and self._world.chance(0.3):
-                self._world.count("fetch cut")
-                found = found[rng.randint(1, len(found) - 1) :]
-            self._sought.discard(p)
-            if found:
-                polled[p] = Records(found)
+            if not reading.admitted and not reading.error:
+                self._fetch(topic, p, reading)
+            taken = list[Record]()
+            for _ in range(rng.randint(1, 7)):
+                if reading.admitted:
+                    batch = reading.admitted.popleft()
+                    taken += [record for record in batch.records if record.offset >= reading.position]
+                    reading.position, moved = batch.end, True
+            if taken:
+                polled[p] = join_records([record.kafka for record in taken])
+        for reading in readings.values():
+            if reading.error and not moved:
+                raise reading.error
         await Step("polled")
         if not polled:
             self._world.now += 0.2
         return polled
 
-    def _fetched(self, topic: Topic, partition: int, at: int) -> list[Record]:
-        """Records as the client takes them from what the log says: those before where it stands it drops."""
-        part, found = topic.partitions[partition], list[Record]()
-
-        def has(offset: int) -> tuple[int, int]:
-            return part.batches(offset, topic.compacted)[0][:2]
-
-        def in_place(wrong: Wrong, *batch: int) -> bool:
-            if batch[0] < part.begin:
-                return True
-            if wrong == "beyond" and batch[1] > part.end:
-                return False
-            before = has(batch[0] - 1) if batch[0] > part.begin else (0, batch[0])
-            compacted = topic.compacted and wrong in ("unsure", "beyond") and before == batch
-            return has(batch[0]) == batch and (before[1] == batch[0] or compacted)
-
-        batches = part.batches(at, topic.compacted)
+    def _fetch(self, topic: Topic, partition: int, reading: Reading) -> None:
+        """One response of a broker. It looks where its log ends before it reads there, and may have to cut it short."""
+        part, sequence, rng = topic.partitions[partition], reading.sequence, self._world.rng
+        at, key = sequence.fetch_offset, (id(topic), partition)
+        if not part.begin <= at <= part.end:
+            if at < sequence.position:
+                sequence.stop_looking_back()
+                return
+            raise DependencyError("offset out of range", "kafka")
+        end = max(self._shown.get(key, 0), part.end - at % 2)
+        self._shown[key] = part.end
+        batches = [Batch(*batch) for batch in part.batches(at, topic.compacted)] if at < part.end else []
         if part.flipped and at < part.end and not batches:
-            raise LogGap(f"the log has nothing from offset {at} of partition {partition} on")  # so the watchdog finds
-        placed: tuple[int, ...] = ()
-        end = part.end - at % 2  # a broker looks where its log ends before it reads there
-        offsets = Offsets(at, end, compacted=topic.compacted, sure=lambda *batch: batch == placed)
-        for i, (first, following, records) in enumerate(batches):
-            then = batches[i + 1][0] if i + 1 < len(batches) else None
-            wrong = offsets.wrong(first, following, then)
-            if wrong in DOUBTFUL and in_place(wrong, first, following):
-                placed = first, following
-                wrong = offsets.wrong(first, following, then)
-            if wrong:
-                if found:
-                    return found
-                raise LogGap(f"offset {at} of partition {partition} is {wrong}: the log goes on with {first}")
-            found += [record for record in records if record.offset >= at]
-            at = following
-        return found
+            reading.error = LogGap(f"the log has nothing from offset {at} of partition {partition} on")
+            return  # so the watchdog finds
+        count = rng.randint(1, 9) + 2 * (at < sequence.position)
+        cut = batches[count].start if count < len(batches) else None
+        # A response shows where the next batch begins, but for the last one of a segment, which hides what comes next.
+        shown = batches[:count]
+        hides = part.flipped is not None and bool(shown) and shown[-1].start == part.flipped[2]
+        if not hides and rng.random() < 0.5:
+            cut = None
+        try:
+            reading.admitted.extend(sequence.admit(shown, cut, end, end, part.begin))
+        except OffsetDamage as error:
+            reading.error = LogGap(str(error))
 
     def commit(self, offsets: Mapping[int, int]) -> None:
         if self.held and not self._elsewhere:

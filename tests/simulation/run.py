@@ -80,9 +80,6 @@ class Tell:
         self._world.count("candidates reconciled")
         self._world.say(f"{self._name}: candidates {began} begin at {following}, {dropped} are dropped")
 
-    def passed_over(self, partition: int, start: int, to: int) -> None:
-        self._world.say(f"{self._name}: passes over {partition}:{start}-{to}")
-
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_: None
 

@@ -1,13 +1,12 @@
 """One process in a world without faults but one: histories so rare that few seeds have them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from service.errors import AnotherCluster, LogLost, SnapshotDamaged, SnapshotForeign
 from service.learning.identity import Identity
-from service.streaming.records import Records
 from tests.simulation.judge import Judge
 from tests.simulation.run import Process
 from tests.simulation.world import Topic, World
@@ -75,32 +74,6 @@ def test_a_partition_that_the_group_has_not_heard_of_is_waited_for(alone: Alone)
     assert alone.process.tell.reason is None
     log.assign()
     assert alone.until(alone.judge.whole)
-
-
-def test_a_hole_is_fetched_again_after_each_seek(alone: Alone) -> None:
-    """A fetch was cut short, and before the next one the topic was given anew: its first fetch is cut there too."""
-    alone.produce(3)
-    log, cut = alone.process.log, list[int]()
-    log.assign()
-    assert alone.until(alone.judge.whole)
-    poll, wanted, part = log.poll, 1, alone.world.topic.partitions[0]
-    alone.produce(3)
-
-    async def all_but_the_first(idle: bool) -> Mapping[int, Records]:
-        polled = await poll(idle)
-        if not polled or len(cut) == wanted:
-            return polled
-        cut.append(polled[0].record(0).offset)
-        log.seek({0: part.end})
-        return {0: Records([record for offset, record in part.records.items() if offset > cut[-1]])}
-
-    log.poll = all_but_the_first  # type: ignore[method-assign, assignment]
-    assert alone.until(lambda: cut and alone.process.at and alone.process.at.at == "poll")
-    log.assign()
-    assert alone.until(lambda: log.held)
-    wanted = 2
-    assert alone.until(alone.judge.whole)
-    assert cut == [cut[0]] * 2
 
 
 def test_positions_of_another_assignment_say_nothing(alone: Alone) -> None:

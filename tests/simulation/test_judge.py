@@ -7,6 +7,7 @@ import pytest
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.snapshots.head import Source
 from service.snapshots.keeper import Saved
 from tests.conftest import event
@@ -36,7 +37,7 @@ async def test_a_head_is_of_each_log_that_begins_like_it(learned: Any, right: bo
     learner.begin({0: 0})
     verdicts = []
     for offset, record in log(*learned).partitions[0].records.items():
-        learner.apply(0, offset, [record.value])
+        learner.apply(0, Records.of(offset, [record.value]))
         before = store.fields.get("digest", b"").decode()
         assert isinstance(await saving.save(learner, {}, Source("c", "t")), Saved)
         clock.seconds += 1

@@ -66,7 +66,7 @@ def test_what_is_simulated_needs_no_tasks_threads_or_clock_and_a_seed_is_one_his
 def test_the_refusal_refuses() -> None:
     """The test above can fail: a module that needs them does."""
     done = subprocess.run(
-        [sys.executable, "-c", ISOLATED + "\nprint('simulated')\nimport service.streaming.group"],
+        [sys.executable, "-c", ISOLATED + "\nprint('simulated')\nimport service.streaming.kafka.group"],
         capture_output=True, text=True, check=False, cwd=HERE,
     )  # fmt: skip
     assert done.returncode != 0

@@ -18,6 +18,7 @@ from service.errors import DependencyError
 from service.learning.identity import FOLD
 from service.snapshots.codec import damaged
 from service.snapshots.ports import Commit
+from service.streaming.records import Headers, KafkaRecord
 
 NAMES = "abcdefghijklmn"
 VALUES: tuple[Any, ...] = (0.5, -1.0, 2.0, 0.1, -0.3, 1.5)
@@ -45,12 +46,18 @@ class Step:
 
 
 class Record(NamedTuple):
+    """A `KafkaRecord`, and whether it is an event."""
+
     offset: int
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
+    headers: Headers
     good: bool
+
+    @property
+    def kafka(self) -> KafkaRecord:
+        return KafkaRecord(*self[:5])
 
 
 class Partition:

@@ -11,6 +11,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.recent import Recent
+from service.learning.records import Records
 
 ANEW = "(for which `perceptron reset` has the log learned again)"
 MARGIN = "a margin for it, such as margin"
@@ -108,7 +109,7 @@ def test_an_average_that_is_not_kept_does_not_answer() -> None:
     """So it is where a replica's settings ask for one that the stored model does not have."""
     learner = Learner(Identity(), options=Options(serve="average"))
     learner.begin({0: 0})
-    learner.apply(0, 0, [b'{"features":{"a":2},"label":1}'])
+    learner.apply(0, Records.of(0, [b'{"features":{"a":2},"label":1}']))
     assert learner.score({"a": 1.0}) == (3.0, 0)
     assert learner.served.tolist() == learner.weights.tolist() == [1.0, 2.0]
     assert not learner.averaged
@@ -129,7 +130,7 @@ def test_numbers_that_scaling_makes_nothing_are_said(features: list[str], said: 
     for count, scale in cases:
         learner = Learner(Identity(scale=scale))
         learner.begin({0: 0})
-        learner.apply(0, 0, records * count)
+        learner.apply(0, Records.of(0, records * count))
         expected = said if count == 10 and scale == "standard" else ""
         assert ("scale" in advice(learner)) == bool(expected)
         assert expected in advice(learner).get("scale", "")

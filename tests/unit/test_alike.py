@@ -14,6 +14,7 @@ from service.learning.features import Flattener
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
+from service.learning.records import Records
 from service.serving import alike, predictor, requests
 
 NAMES = ["a", "b\\u00e9", "c 1.5e3", 'd\\"', "é", "f", "g", "never seen"]
@@ -61,7 +62,7 @@ def learned(identity: Identity) -> Learner:
     for i in range(60):
         row = [*(json.loads(number(rng)) for _ in NAMES[:-2]), 1.5]  # the last one has no variance
         features = row if identity.features == "positional" else dict(zip(map(decoded, NAMES), row, strict=False))
-        learner.apply(0, i, [json.dumps({"features": features, "label": rng.choice(labels)}).encode()])
+        learner.apply(0, Records.of(i, [json.dumps({"features": features, "label": rng.choice(labels)}).encode()]))
     return learner
 
 

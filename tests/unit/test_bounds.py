@@ -14,6 +14,7 @@ from service.learning.bounds import direction, hindsight, largest_root
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
+from service.learning.records import Records
 from service.learning.weights import Weights
 from service.snapshots import head as heads
 from tests import data
@@ -36,9 +37,9 @@ def begun(identity: Identity | None = None, options: Options = REFERENCE) -> Lea
 def test_short_steps_count_after_long_ones() -> None:
     """A stretch has its own sum of squares: 1 is lost in a difference of two sums of 2e30, and the state looks corrupt."""  # noqa: E501
     learner = begun(options=Options())
-    learner.apply(0, 0, [event({"a": 1e15}, 1), event({"a": 1e15}, 0), event({"b": 1}, 1)])
+    learner.apply(0, Records.of(0, [event({"a": 1e15}, 1), event({"a": 1e15}, 0), event({"b": 1}, 1)]))
     learner.begin_stretch()
-    learner.apply(0, 3, [event({"b": 1, "c": i % 3}, i % 2) for i in range(10)])
+    learner.apply(0, Records.of(3, [event({"b": 1, "c": i % 3}, i % 2) for i in range(10)]))
     assert learner.watch.broken(learner.squared_norm) is None
     assert learner.watch.stretch is not None
     assert learner.watch.stretch.stored().squared_steps > 10.0
@@ -46,7 +47,7 @@ def test_short_steps_count_after_long_ones() -> None:
 
 def test_the_weights_of_a_kept_version_are_the_reference_in_single_precision_and_stored_once() -> None:
     learner = begun(options=Options())
-    learner.apply(0, 0, [event({"a": 0.1, "b": 0.7}, 1), event({"b": 0.3}, 0)])
+    learner.apply(0, Records.of(0, [event({"a": 0.1, "b": 0.7}, 1), event({"b": 0.3}, 0)]))
     learner.begin_stretch()
     content = heads.content(learner)
     assert content.reference == content.arrays["w"]
@@ -63,10 +64,10 @@ def test_the_weights_of_a_kept_version_are_the_reference_in_single_precision_and
 def test_events_of_any_size_set_the_grid(weight: float, then: float, value: float) -> None:
     """A square that is below the smallest number, or a sum near the largest, makes no bound below the updates."""
     learner = begun()
-    learner.apply(0, 0, [event({"a": value}, 1, weight)])
+    learner.apply(0, Records.of(0, [event({"a": value}, 1, weight)]))
     for at in range(1, 9):
         if not learner.diverged:  # its weights would be beyond their limit
-            learner.apply(0, at, [event({"a": value, "b": at % 3}, at % 2, then)])
+            learner.apply(0, Records.of(at, [event({"a": value, "b": at % 3}, at % 2, then)]))
         assert learner.watch.broken(learner.squared_norm) is None
         bound, _ = learner.watch.bound
         assert bound is not None
@@ -76,7 +77,7 @@ def test_events_of_any_size_set_the_grid(weight: float, then: float, value: floa
 def test_a_bound_that_is_not_wanted_is_not_kept() -> None:
     """Also where the snapshot has one."""
     learner = begun()
-    learner.apply(0, 0, [event({"a": 1}, 1)])
+    learner.apply(0, Records.of(0, [event({"a": 1}, 1)]))
     assert restored(learner, Options()).watch.stretch is not None
     assert restored(learner, Options(bound=False)).watch.stretch is None
 
@@ -133,7 +134,11 @@ def test_the_bound_of_breast_cancer_in_hindsight() -> None:
     z = y[:, None] * np.column_stack([np.ones(len(y)), x])
     learner = begun(Identity(features="positional", dimension=x.shape[1]), Options())
     learner.apply(
-        0, 0, [json.dumps({"features": row, "label": label}).encode() for row, label in zip(x.tolist(), y, strict=True)]
+        0,
+        Records.of(
+            0,
+            [json.dumps({"features": row, "label": label}).encode() for row, label in zip(x.tolist(), y, strict=True)],
+        ),
     )
     radius, steps = float((z * z).sum(axis=1).max()), learner.watch.squared_steps
     svm = LinearSVC(C=0.01, fit_intercept=False, max_iter=100_000).fit(z * y[:, None], y).coef_[0]
@@ -151,7 +156,7 @@ def test_what_is_too_small_to_square_is_no_direction_and_no_damage() -> None:
     assert direction(np.array([3e-161])) == 0.0
     assert direction(np.array([0.0, 4.0])) == 0.25
     learner = begun()
-    learner.apply(0, 0, [event({"a": 1}, 1, 3e-162)])
+    learner.apply(0, Records.of(0, [event({"a": 1}, 1, 3e-162)]))
     assert learner.counts.updates == 1
     assert learner.watch.broken(learner.squared_norm) is None
     assert learner.watch.stretch is not None
@@ -166,6 +171,6 @@ def test_a_separable_stream_ends_within_ten_times_its_mistakes() -> None:
     learner.begin({0: 0})
     raws = [json.dumps({"features": e.features, "label": e.label}).encode() for e in examples(7, 40_000)]
     for i in range(0, len(raws), 1000):
-        learner.apply(0, i, raws[i : i + 1000])
+        learner.apply(0, Records.of(i, raws[i : i + 1000]))
     assert (learner.counts.updates, learner.watch.bound) == (131, (1091, None))
     assert 1091 <= 10 * 131

@@ -12,6 +12,7 @@ from service.errors import SnapshotDamaged
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Beside, Options
+from service.learning.records import Records
 from service.snapshots import blobs, codec
 from service.snapshots import head as heads
 from service.snapshots.keeper import Saved
@@ -67,7 +68,7 @@ def applied(learner: Learner, records: list[bytes], rng: random.Random | None = 
     at = begin = learner.next[0]
     while at < begin + len(records):
         size = rng.randint(1, 40) if rng else len(records)
-        at += learner.apply(0, at, records[at - begin : at - begin + size]).consumed
+        at += learner.apply(0, Records.of(at, records[at - begin : at - begin + size])).consumed
         if rng and rng.random() < 0.3:
             learner = restored(learner, learner.watch.options)
     return learner
@@ -170,7 +171,7 @@ def test_one_that_diverges_stops_alone_and_where_is_state(seed: int) -> None:
     assert state_digest(cut) == state_digest(whole)
     alone = Learner(options.candidates["wild"].identity)
     alone.begin({0: 0})
-    outcome = alone.apply(0, 0, records)
+    outcome = alone.apply(0, Records.of(0, records))
     wild = cut.candidates["wild"]
     assert alone.diverged, "the stream must do so"
     assert (wild.diverged, wild.diverged_at) == (alone.diverged, (0, outcome.consumed))

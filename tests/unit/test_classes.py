@@ -17,6 +17,7 @@ from service.learning.events import Decoder
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT
+from service.learning.records import Records
 from service.learning.start import rows
 from tests import formulas
 from tests.checks import MODES, close, restored, state_digest
@@ -119,7 +120,7 @@ def folded(identity: Identity, events: Sequence[Event], cuts: Sequence[tuple[int
     learner.begin({0: 0})
     for size, restore in (*cuts, (len(events), False)):
         part = events[at : at + size] if not learner.diverged else []
-        outcome = learner.apply(0, at, [record(identity, *one) for one in part])
+        outcome = learner.apply(0, Records.of(at, [record(identity, *one) for one in part]))
         assert all(oracle.learn(*one) for one in part[: outcome.consumed])
         if outcome.diverged:
             assert not oracle.learn(*part[outcome.consumed])
@@ -158,7 +159,7 @@ def test_the_fold_is_the_texts(stream: tuple[Identity, list[Event], list[tuple[i
     identity, events, cuts = stream
     learner, whole = folded(identity, events, cuts), Learner(identity)
     whole.begin({0: 0})
-    whole.apply(0, 0, [record(identity, *one) for one in events])
+    whole.apply(0, Records.of(0, [record(identity, *one) for one in events]))
     assert state_digest(learner) == state_digest(whole)
     assert learner.diverged == whole.diverged
     assert learner.watch.recent.truth.tolist() == whole.watch.recent.truth.tolist()
@@ -220,7 +221,7 @@ def test_right_and_wrong_are_counted_as_they_were_answered(average: Any) -> None
         learner.begin({0: 0})
         for at, (features, own_place, _) in enumerate(events):
             missed.append(learner.label(learner.score(features)[0]) != own_place)
-            learner.apply(0, at, [event(features, own_place)])
+            learner.apply(0, Records.of(at, [event(features, own_place)]))
         assert learner.watch.recent.flag(flag).tolist() == missed
         if average == "recent":  # after one event more the last weights count half
             assert close(learner.average, _halves(identity, events), 1e-9)
@@ -230,7 +231,7 @@ def _halves(identity: Identity, events: Sequence[Event]) -> Any:
     learner, found = Learner(identity), np.zeros((65, identity.classes))
     learner.begin({0: 0})
     for at, (features, own, _) in enumerate(events):
-        learner.apply(0, at, [event(features, own)])
+        learner.apply(0, Records.of(at, [event(features, own)]))
         found = 0.5 * found + 0.5 * learner.weights
     return found
 
@@ -264,7 +265,7 @@ def test_of_two_classes_it_makes_the_mistakes_of_the_rule_of_two_labels(mode: An
 def learned(*events: tuple[dict[str, float], int]) -> Learner:
     learner = Learner(Identity(labels=(0, 1, 2, 3)))
     learner.begin({0: 0})
-    learner.apply(0, 0, [event(features, label) for features, label in events])
+    learner.apply(0, Records.of(0, [event(features, label) for features, label in events]))
     return learner
 
 
@@ -283,7 +284,7 @@ def test_the_first_of_equals_predicts_and_is_the_one_that_an_update_takes_from()
 def test_a_model_of_classes_that_diverges_stops_before_the_event() -> None:
     learner = learned(({"a": 1}, 1))
     before = state_digest(learner)
-    outcome = learner.apply(0, 1, [event({"a": 1e16, "b": 1}, 0), event({"a": 1}, 2)])
+    outcome = learner.apply(0, Records.of(1, [event({"a": 1e16, "b": 1}, 0), event({"a": 1}, 2)]))
     assert outcome.consumed == 0
     assert outcome.diverged == learner.diverged
     assert "takes the squared norm of the weights beyond 1e+30" in (learner.diverged or "")
@@ -297,7 +298,7 @@ def test_labels_are_told_apart_as_values() -> None:
     learner = Learner(identity)
     learner.begin({0: 0})
     raws = [b'{"features":{},"label":%s}' % label for label in (b'"a"', b"1", b"1.0", b"true", b"2.5", b'"b"', b"2")]
-    outcome = learner.apply(0, 0, raws)
+    outcome = learner.apply(0, Records.of(0, raws))
     assert [reject.reason for reject in outcome.rejects] == ["unknown-label"]
     assert [sum(row) for row in learner.counts.confusion] == [1, 2, 1, 1, 1]
     assert json.loads(b"1.0") == identity.labels[1]  # type: ignore[index]

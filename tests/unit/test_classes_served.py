@@ -17,6 +17,7 @@ from service.learning.classifier import Counts
 from service.learning.identity import Identity, Label
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
+from service.learning.records import Records
 from service.monitoring.metrics import MAX_LABELS, Figures, Metrics
 from service.serving import predictor
 from service.serving.app import Limits, create_app
@@ -41,7 +42,10 @@ def learned(events: int = 60, options: Options = DEFAULT, **identity: Any) -> Le
     learner = Learner(Identity(**identity), options=options)
     learner.begin({0: 0})
     learner.apply(
-        0, 0, [json.dumps({"features": row(rng), "label": rng.choice(labels)}).encode() for _ in range(events)]
+        0,
+        Records.of(
+            0, [json.dumps({"features": row(rng), "label": rng.choice(labels)}).encode() for _ in range(events)]
+        ),
     )
     return learner
 
@@ -227,7 +231,7 @@ def test_of_many_labels_a_message_has_the_first() -> None:
     learner = learned(labels=tuple(range(1000)))
     listed = "must be one of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 990 more"
     assert Served(learner).weights("label=1000", 422)["detail"] == f"?label= {listed}"
-    (reject,) = learner.apply(0, 60, [b'{"features":{},"label":1000}']).rejects
+    (reject,) = learner.apply(0, Records.of(60, [b'{"features":{},"label":1000}'])).rejects
     assert (reject.reason, reject.detail) == ("unknown-label", f"'label' {listed}")
 
 
@@ -249,7 +253,7 @@ def test_what_is_found_of_each_label_is_what_scikit_learn_says(serve: Any) -> No
         features = {f"x{k}": rng.gauss(k == label, 1) for k in range(3)}
         truth.append(label)
         predicted.append(int(np.argmax(learner.score(features)[0])))
-        learner.apply(0, at, [event(features, cast(Any, "abc"[label]))])
+        learner.apply(0, Records.of(at, [event(features, cast(Any, "abc"[label]))]))
         if at == 75:
             learner = restored(learner, options)
     said = about(learner)
@@ -299,7 +303,7 @@ def test_sums_that_are_kept_are_those_of_the_confusion() -> None:
         assert counts.events == sum(counts.by_label) == 200
         assert counts.right == [counts.confusion[k][k] for k in range(5)]
     before = learner.counts.copy()
-    learner.apply(0, 200, [b'{"features":{},"label":3}', b"{"])
+    learner.apply(0, Records.of(200, [b'{"features":{},"label":3}', b"{"]))
     assert (before.events, learner.counts.events, before.rejected) == (200, 201, {})
     assert sum(map(sum, before.confusion)) == sum(before.by_label) == 200
     assert before != learner.counts == Counts(learner.counts.confusion, *_rest(learner.counts))

@@ -13,6 +13,7 @@ from service.learning import confidence
 from service.learning.confidence import Paired, followed, interval, intervals
 from service.learning.identity import Identity
 from service.learning.options import Options
+from service.learning.records import Records
 from tests.checks import restored
 from tests.unit.test_bounds import begun, event
 
@@ -185,7 +186,7 @@ def test_a_model_compares_its_weights_their_average_and_the_baseline(size: int) 
     rows = [({"a": float(x), "b": float(z)}, int(x + z + e > 0.3)) for x, z, e in rng.normal(size=(300, 3))]
     learner = begun(Identity(average=True), Options())
     for at in range(0, 300, size):
-        learner.apply(0, at, [event(*row) for row in rows[at : at + size]])
+        learner.apply(0, Records.of(at, [event(*row) for row in rows[at : at + size]]))
         learner = restored(learner) if at < 100 else learner
     one, right = begun(Identity(average=True), Options(serve="average")), dict[str, list[bool]]()
     seen = [0, 0]
@@ -194,7 +195,7 @@ def test_a_model_compares_its_weights_their_average_and_the_baseline(size: int) 
         for name, said in (("average", served), ("last", last), ("baseline", seen[1] > seen[0])):
             right.setdefault(name, []).append(bool(said) == bool(label))
         seen[label] += 1
-        one.apply(0, at, [event(x, label)])
+        one.apply(0, Records.of(at, [event(x, label)]))
     assert learner.watch.recent.pairs == followed([], {name: np.array(bits) for name, bits in right.items()})
     assert [p.events for p in learner.watch.recent.pairs] == [300] * 3
 

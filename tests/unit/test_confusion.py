@@ -10,6 +10,7 @@ from sklearn import metrics
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
+from service.learning.records import Records
 from service.serving.models import given
 from service.serving.report import Description, Share
 from tests.checks import restored
@@ -44,7 +45,7 @@ def test_figures_of_what_answers_are_those_of_scikit_learn(serve: Any) -> None:
         features = {"a": rng.gauss(positive, 1), "b": rng.gauss(0, 1)}
         truth.append(positive)
         predicted.append(bool(learner.score(features)[0] > 0.0))
-        learner.apply(0, at, [event(features, int(positive))])
+        learner.apply(0, Records.of(at, [event(features, int(positive))]))
         if at == EVENTS // 2:
             learner = restored(learner, options)
     said = about(learner)
@@ -61,9 +62,9 @@ def test_what_is_not_defined_is_null() -> None:
     learner = Learner(Identity(average=True), options=Options(serve="average"))
     learner.begin({0: 0})
     assert [getattr(about(learner), name) for name in FIGURES] == [Share(None, None)] * 4
-    learner.apply(0, 0, [event({"a": 1}, 0)])
+    learner.apply(0, Records.of(0, [event({"a": 1}, 0)]))
     assert [getattr(about(learner), name) for name in FIGURES] == [Share(None, None)] * 4
-    learner.apply(0, 1, [event({"a": -1}, 1)])
+    learner.apply(0, Records.of(1, [event({"a": -1}, 1)]))
     assert about(learner).recall == Share(0.0, 0.0)
     learner.watch.recent.missed = None
     assert about(learner).recall == Share(None, 0.0)

@@ -9,8 +9,8 @@ from aiokafka.errors import KafkaConnectionError
 from service.credentials.secret import Secret
 from service.errors import ConfigurationError
 from service.settings.load import load
-from service.streaming import oauth
-from service.streaming.oauth import ClientCredentials, MskIam
+from service.streaming.kafka import oauth
+from service.streaming.kafka.oauth import ClientCredentials, MskIam
 from tests.certificates import Certificates
 
 SASL = 'security_protocol = "SASL_SSL"\n'

@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving.app import Limits, create_app
 from service.serving.connections import Connection, ConnectionLimits, Connections
@@ -77,7 +78,7 @@ class Served:
         learner = Learner(Identity(labels=("x", "y", "z")))
         learner.add_candidate("other", Identity(labels=("x", "y", "z"), eta=0.5))
         learner.begin({0: 0})
-        learner.apply(0, 0, [b'{"features":{"a":1},"label":"y"}', b'{"features":{"a":-1},"label":"x"}'])
+        learner.apply(0, Records.of(0, [b'{"features":{"a":1},"label":"y"}', b'{"features":{"a":-1},"label":"x"}']))
         self.metrics, self.stopping = Metrics("0", list, lambda: True, dict), False
         about = Models([given("m", learner, 0.0)]), self.metrics, lambda: True, lambda: self.stopping
         limits = Limits(body_bytes=2 * MOST_BYTES, in_flight=1)

@@ -21,6 +21,7 @@ from service.learning.events import REASONS, Decoder
 from service.learning.forms import Packed
 from service.learning.identity import Identity, Text
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving.app import Limits, create_app
 from service.serving.models import Models, given
@@ -123,7 +124,7 @@ def _answer(name: str, of: Identity, records: list[str], request: str) -> tuple[
     """Status line and body of the answer to `POST path`, and a body."""
     learner = Learner(of)
     learner.begin({0: 0})
-    learner.apply(0, 0, [record.encode() for record in records])
+    learner.apply(0, Records.of(0, [record.encode() for record in records]))
     metrics = Metrics("0", lambda: [], lambda: True, lambda: {})
     models, store = Models([given(name, learner, 0.0)]), cast(RedisStore, _NoStore())
     app = create_app(models, metrics, lambda: True, lambda: False, store, Limits(), version="0")

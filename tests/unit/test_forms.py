@@ -16,6 +16,7 @@ from service.learning.forms import Packed, Vector, form_of, vector
 from service.learning.identity import Identity, Places
 from service.learning.joined import Joined
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.tools.sample import as_json
 
 pytestmark = pytest.mark.usefixtures("reading")
@@ -122,7 +123,7 @@ def test_a_vector_is_what_the_same_list_is() -> None:
         learners = [Learner(POINTS) for _ in range(2)]
         for learner, values in zip(learners, (as_json, vectors), strict=True):
             learner.begin({0: 0})
-            learner.apply(0, 0, values)
+            learner.apply(0, Records.of(0, values))
         assert learners[0].weights.tobytes() == learners[1].weights.tobytes()
     assert {reject.reason for reject in expected[1]} == {
         "empty", "wrong-length", "not-finite", "out-of-range", "unknown-label"

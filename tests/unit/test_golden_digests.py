@@ -20,6 +20,7 @@ import pytest
 from service.learning import rules
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.learning.weights import Weights
 from service.snapshots import head as heads
 from tests.checks import RULES
@@ -101,7 +102,7 @@ def learned(identity: Identity, start: Weights | None) -> Learner:
     records = stream(identity.features, identity.labels)
     rng = random.Random(3)
     while at < len(records):
-        outcome = learner.apply(0, at, records[at : at + rng.randint(1, 90)])
+        outcome = learner.apply(0, Records.of(at, records[at : at + rng.randint(1, 90)]))
         assert outcome.diverged is None
         at += outcome.consumed
     return learner

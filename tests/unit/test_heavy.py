@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.snapshots.head import Source
 from service.streaming import learn
-from service.streaming.records import Records
+from service.streaming.kafka.record_batch import join_records
+from service.streaming.records import KafkaRecord
 from tests.checks import state_digest
 from tests.kinds import BAD_NAMED
 
@@ -86,7 +88,7 @@ def begun(identity: Identity) -> Learner:
     learner = Learner(identity)
     learner.begin({0: 0})
     # Compiled from here on.
-    learner.apply(0, 0, [b'{"features":{"a":{},"b":{}},"label":1,"ts":"a"}'])
+    learner.apply(0, Records.of(0, [b'{"features":{"a":{},"b":{}},"label":1,"ts":"a"}']))
     return learner
 
 
@@ -114,7 +116,7 @@ def test_no_record_holds_the_event_loop_for_50_ms(identity: Identity) -> None:
 
 
 def _cost(learner: Learner, raw: bytes) -> float:
-    return _seconds(lambda: learner.apply(0, learner.next[0], [raw]))
+    return _seconds(lambda: learner.apply(0, Records.of(learner.next[0], [raw])))
 
 
 def _seconds(run: Callable[[], object]) -> float:
@@ -130,20 +132,13 @@ def test_where_a_slice_ends_changes_nothing(ends: list[bool], beyond: int) -> No
     raws[4:4] = [raw for raw, _ in BAD_NAMED[:2]]
     raws[beyond] = b'{"features":{"new":1e31},"label":1}'
     whole, cut, asked = begun(Identity()), begun(Identity()), iter([*ends, *[True] * 20])
-    assert whole.apply(0, 1, raws).consumed == len(raws)
+    assert whole.apply(0, Records.of(1, raws)).consumed == len(raws)
     at, slices = 0, 0
     while at < len(raws):
-        at += cut.apply(0, 1 + at, raws[at:], lambda: next(asked)).consumed
+        at += cut.apply(0, Records.of(1 + at, raws[at:]), lambda: next(asked)).consumed
         slices += 1
     assert slices == sum(ends[:-1]) + 1
     assert state_digest(cut) == state_digest(whole)
-
-
-class _Record:
-    timestamp, key, headers = 0, None, ()
-
-    def __init__(self, offset: int, value: bytes | None) -> None:
-        self.offset, self.value = offset, value
 
 
 class _Told:
@@ -192,6 +187,10 @@ def test_a_slice_ends_by_records_bytes_and_time(values: Sequence[bytes | None], 
     told.publish, told.set_aside = publish, lambda _: None  # type: ignore[attr-defined]
     learning = learn.Learning(told, None, told, told, learner.identity)  # type: ignore[arg-type]
     learning._model = held = learn._Model(learner, Source())
-    asyncio.run(learning._take(held, 0, Records([_Record(1 + i, value) for i, value in enumerate(values)])))
+    asyncio.run(
+        learning._take(
+            held, 0, join_records([KafkaRecord(1 + i, 0, None, value, ()) for i, value in enumerate(values)])
+        )
+    )
     assert told.slices == slices
     assert learner.next == {0: 1 + len(values)}

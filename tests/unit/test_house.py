@@ -92,7 +92,7 @@ for identity, event in (
 ):
     learner = Learner(identity)
     learner.begin({0: 0})
-    learner.apply(0, 0, [event, b"no event"])
+    learner.apply(0, Records.of(0, [event, b"no event"]))
     assert learner.counts.events == 1 and learner.counts.rejected == {"not-json": 1}
     assert learner.score({"a": 1.0} if identity.dimension is None else [1.0]) == (2.0, 0)
 print("learned")
@@ -115,6 +115,7 @@ from numba.core.registry import CPUDispatcher
 from service.learning.events import read_by
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.process import service
 from service.serving import alike, predictor
 from tests.checks import restored
@@ -138,7 +139,7 @@ for (identity, features), compiled in product(kinds, (True, False)):
     learner.begin({0: 0})
     for i in range(4):
         event = f'{{"features":{features},"label":{i % 2},"more":[]}}'
-        learner.apply(0, 2 * i, [event.encode(), b"no event"])
+        learner.apply(0, Records.of(2 * i, [event.encode(), b"no event"]))
         learner.begin_stretch()
         learner = restored(learner) if i == 2 else learner
     body = f'{{"instances":[{",".join(["{" + chr(34) + "features" + chr(34) + ":" + features + "}"] * 9)}]}}'
@@ -196,6 +197,6 @@ def test_compiled_code_that_was_brought_is_loaded_where_nothing_can_be_written(t
 
 def test_the_refusal_refuses() -> None:
     """The test above can fail: a module that needs them does."""
-    done = _python(LEARNING + "\nimport service.streaming.group")
+    done = _python(LEARNING + "\nimport service.streaming.kafka.group")
     assert done.returncode != 0
     assert "learned" in done.stdout

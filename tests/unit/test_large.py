@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
+from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving import predictor
 from service.serving.app import Limits, create_app
@@ -75,7 +76,7 @@ def served() -> Served:
     """A model of a hundred features, whose kernels are compiled."""
     learner = Learner(Identity())
     learner.begin({0: 0})
-    learner.apply(0, 0, [json.dumps({"features": dict.fromkeys(NAMES, 0.5), "label": 1}).encode()])
+    learner.apply(0, Records.of(0, [json.dumps({"features": dict.fromkeys(NAMES, 0.5), "label": 1}).encode()]))
     metrics = Metrics("0", lambda: [], lambda: True, lambda: {})
     store = cast(RedisStore, None)
     app = create_app(
@@ -112,7 +113,9 @@ async def test_a_large_request_does_not_hold_the_loop(served: Served) -> None:
 async def test_one_state_answers_a_large_request_while_the_model_learns(served: Served) -> None:
     """All its instances are the same, so all answers are, though weights and names come in between."""
     learner = served.learner
-    learner.apply(0, 1, [b'{"features":{"spare":0},"label":1}'])  # from here on its arrays have room, and stay in place
+    learner.apply(
+        0, Records.of(1, [b'{"features":{"spare":0},"label":1}'])
+    )  # from here on its arrays have room, and stay in place
     row = dict.fromkeys([*NAMES, "late"], 1.0)
     body = json.dumps({"instances": [{"features": row}] * 10_000}).encode()
     task = asyncio.create_task(served.predict(body))
@@ -122,7 +125,7 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(served: 
         names = ["late"] if learned else [f"new{learned}"]
         event = {"features": dict.fromkeys([*NAMES, *names], 1.0), "label": learned % 2}
         learned += 1
-        learner.apply(0, 1 + learned, [json.dumps(event).encode()])
+        learner.apply(0, Records.of(1 + learned, [json.dumps(event).encode()]))
         await asyncio.sleep(0.001)
     assert learned > 10
     answered = json.loads((await task).body)
@@ -164,7 +167,7 @@ async def test_weights_of_a_million_columns_do_not_hold_the_loop(average: bool, 
 
 async def test_an_explanation_of_ten_thousand_features_does_not_hold_the_loop(served: Served) -> None:
     names = [f"wide{i}" for i in range(10_000)]
-    served.learner.apply(0, 1, [json.dumps({"features": dict.fromkeys(names, 1.0), "label": -1}).encode()])
+    served.learner.apply(0, Records.of(1, [json.dumps({"features": dict.fromkeys(names, 1.0), "label": -1}).encode()]))
     body = json.dumps({"features": {name: i + 0.5 for i, name in enumerate(names)}}).encode()
     async with turning() as turns:
         answered = await served.predict(body, "explain=true")

@@ -18,6 +18,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.recent import FLAGS
+from service.learning.records import Records
 from service.learning.start import initial
 from service.snapshots import head as heads
 from tests import formulas
@@ -65,12 +66,12 @@ def test_cuts_and_restores_do_not_change_the_state(identity: Identity, data: Any
     """Batches cut in any way, with a restore after any of them, give the same state digest."""
     records = data.draw(events(listed if identity.features == "positional" else named))
     whole = begun(identity)
-    whole.apply(0, 0, records)
+    whole.apply(0, Records.of(0, records))
     cut = begun(identity)
     at = 0
     while at < len(records):
         size = data.draw(st.integers(1, len(records) - at))
-        outcome = cut.apply(0, at, records[at : at + size])
+        outcome = cut.apply(0, Records.of(at, records[at : at + size]))
         at += outcome.consumed
         if data.draw(st.booleans()):
             cut = restored(cut, OPTIONS)
@@ -88,7 +89,7 @@ def test_cuts_and_restores_do_not_change_the_state(identity: Identity, data: Any
 def test_the_state_is_the_oracles_fold(records: list[bytes | None], margins: tuple[float, float]) -> None:
     bad = {raw for raw, _ in BAD_NAMED}
     learner = begun(Identity(eta=0.3, margin=margins))
-    consumed = learner.apply(0, 0, records).consumed
+    consumed = learner.apply(0, Records.of(0, records)).consumed
     fold = Fold(eta=0.3, margins=margins).fold(raw for raw in records if raw is not None and raw not in bad)
     assert learner.columns.names == list(fold.w)
     assert learner.weights.tolist() == fold.vector
@@ -105,7 +106,7 @@ def test_the_first_event_always_updates_and_only_mistakes_do() -> None:
     """y·s <= 0 includes s = 0; a repeated event is then no mistake."""
     learner = begun(Identity())
     raw = b'{"features":{"a":2},"label":0,"weight":3}'
-    learner.apply(0, 0, [raw, raw])
+    learner.apply(0, Records.of(0, [raw, raw]))
     assert learner.weights.tolist() == [-3.0, -6.0]
     assert (learner.counts.mistakes, learner.counts.updates, learner.counts.wrong_predictions) == (1, 1, 0)
     assert (learner.watch.squared_norm_limit, learner.squared_norm) == (45.0, 45.0)
@@ -115,19 +116,19 @@ def test_offsets_that_do_not_go_on_are_refused() -> None:
     learner = begun(Identity())
     for partition, first in ((0, 1), (1, 0)):
         with pytest.raises(OutOfOrder):
-            learner.apply(partition, first, [b"{}"])
-    learner.apply(0, 0, [b"{}"])
+            learner.apply(partition, Records.of(first, [b"{}"]))
+    learner.apply(0, Records.of(0, [b"{}"]))
     with pytest.raises(OutOfOrder):
-        learner.apply(0, 0, [b"{}"])
+        learner.apply(0, Records.of(0, [b"{}"]))
 
 
 def test_a_model_that_diverges_stops_before_the_event() -> None:
     """An update that takes ‖w‖² beyond its limit is not applied, and nothing after it is learned, named or counted."""
     learner = begun(Identity())
-    learner.apply(0, 0, [b'{"features":{"a":1},"label":1}'])
+    learner.apply(0, Records.of(0, [b'{"features":{"a":1},"label":1}']))
     before = learner.weights.copy()
     records = [b"bad", b'{"features":{"a":-1e16,"b":1},"label":1}', b'{"features":{"c":1},"label":1}', b"bad"]
-    outcome = learner.apply(0, 1, records)
+    outcome = learner.apply(0, Records.of(1, records))
     assert outcome.diverged == learner.diverged
     assert learner.diverged == (
         "rule perceptron with eta 1: the update at offset 2 of partition 0 takes the squared norm of the weights "
@@ -174,7 +175,7 @@ def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start:
     for size in (1, 7, len(rows)):
         learner, next_ = begun(identity), 0
         while not learner.diverged and next_ < len(records):
-            next_ += learner.apply(0, next_, records[next_ : next_ + size]).consumed
+            next_ += learner.apply(0, Records.of(next_, records[next_ : next_ + size])).consumed
             learner = restored(learner, OPTIONS) if size == 7 else learner
         assert learner.next == {0: at}
         assert learner.weights.tolist() == w[: len(learner.columns)]
@@ -185,7 +186,7 @@ def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start:
 def test_a_snapshot_beyond_the_limit_is_one_that_diverged() -> None:
     """An older release saved such: it is taken up, says so, and learns nothing more."""
     learner = begun(Identity(rule="lms"))
-    learner.apply(0, 0, [b'{"features":{"a":1},"label":1}'])
+    learner.apply(0, Records.of(0, [b'{"features":{"a":1},"label":1}']))
     learner.weights[:] = 1.5e147
     assert restored(learner).diverged == "the squared norm of the weights is 4.5e+294, beyond 1e+30"
 
@@ -195,7 +196,7 @@ def test_runs_record_the_order_across_partitions() -> None:
     learner.begin({0: 0, 1: 5})
     raw = b'{"features":{},"label":1}'
     for partition, first, n in ((0, 0, 2), (0, 2, 1), (1, 5, 2), (0, 3, 1)):
-        learner.apply(partition, first, [raw] * n)
+        learner.apply(partition, Records.of(first, [raw] * n))
     assert learner.runs == [(0, 0, 3), (1, 5, 7), (0, 3, 4)]
     assert learner.covered == {0: [(0, 4)], 1: [(5, 7)]}
 
@@ -203,7 +204,7 @@ def test_runs_record_the_order_across_partitions() -> None:
 def test_the_recent_window_keeps_its_length() -> None:
     learner = begun(Identity())
     right, wrong = b'{"features":{},"label":0}', b'{"features":{},"label":1}'
-    learner.apply(0, 0, [wrong] + [right] * 400)
+    learner.apply(0, Records.of(0, [wrong] + [right] * 400))
     recent = learner.watch.recent
     assert [len(recent.flag(name)) for name in FLAGS] == [10, 10, 0]
     assert (recent.accuracy, recent.average_accuracy, recent.baseline) == (1.0, None, 1.0)
@@ -220,7 +221,7 @@ def test_the_largest_weights(weights: list[float], count: int) -> None:
 def test_growing_arrays_keep_what_was_learned() -> None:
     learner = begun(Identity())
     for i in range(100):
-        learner.apply(0, i, [json.dumps({"features": {f"f{i}": 1.0}, "label": i % 2}).encode()])
+        learner.apply(0, Records.of(i, [json.dumps({"features": {f"f{i}": 1.0}, "label": i % 2}).encode()]))
     fold = Fold().fold(json.dumps({"features": {f"f{i}": 1.0}, "label": i % 2}) for i in range(100))
     assert learner.weights.tolist() == fold.vector
     assert np.isfinite(learner.weights).all()
@@ -234,14 +235,14 @@ def test_the_recent_average_over_many_half_lives() -> None:
     identity = Identity(features="positional", dimension=2, average="recent", half_life=1)
     plain, mean, means = begun(Identity(features="positional", dimension=2)), [0.0] * 3, []
     for i, record in enumerate(records):
-        plain.apply(0, i, [record])
+        plain.apply(0, Records.of(i, [record]))
         mean = [0.5 * e + 0.5 * w for e, w in zip(mean, plain.weights.tolist(), strict=True)]
         means.append(mean)
     states = set()
     for size in (2000, 900, 7):
         learner = begun(identity)
         for at in range(0, 2000, size):
-            learner.apply(0, at, records[at : at + size])
+            learner.apply(0, Records.of(at, records[at : at + size]))
             learner = restored(learner, OPTIONS)
             assert learner.average is not None
             seen = learner.counts.events
@@ -266,7 +267,7 @@ def test_the_average_is_counted_as_it_answered(average: Any, size: float, eta: f
             score: Any = learner.score(features)[0]
             missed.append(learner.label(score) != label)
             ties += abs(score) < 1e-9
-            learner.apply(0, i, [event(features, label)])
+            learner.apply(0, Records.of(i, [event(features, label)]))
         assert learner.watch.recent.flag("averaged").tolist() == missed
         assert 0 < sum(missed) < count
     assert ties > 30 * (size == 1.0)
@@ -276,9 +277,9 @@ def test_an_event_that_diverges_changes_no_average() -> None:
     """Not even where the age is scaled back next."""
     learner = begun(Identity(features="positional", dimension=1, average="recent", half_life=1, rule="lms"))
     for count in (899, 1):
-        learner.apply(0, learner.next[0], [event([0.5], i % 2) for i in range(count)])
+        learner.apply(0, Records.of(learner.next[0], [event([0.5], i % 2) for i in range(count)]))
         before = [learner.average, learner.weights.copy()]
-        assert learner.apply(0, learner.next[0], [event([1e20], 1)]).diverged
+        assert learner.apply(0, Records.of(learner.next[0], [event([1e20], 1)])).diverged
         assert learner.average is not None
         assert [learner.average.tolist(), learner.weights.tolist()] == [x.tolist() for x in before if x is not None]
 

@@ -8,6 +8,7 @@ PROGRAM = f"""
 from service.learning.events import read_by
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.process.memory import give_back, one_arena
 
 def resident():
@@ -54,7 +55,7 @@ def of_files():
 def learn():
     learner = Learner(Identity())
     learner.begin({0: 0})
-    learner.apply(0, 0, [b'{"features":{"a":1},"label":1}'] * 3)
+    learner.apply(0, Records.of(0, [b'{"features":{"a":1},"label":1}'] * 3))
     return learner.score({"a": 1.0})
 
 read_by(compiled=True)

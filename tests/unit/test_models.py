@@ -2,6 +2,7 @@
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.serving.models import given
 from tests.checks import restored
 from tests.conftest import event
@@ -16,7 +17,7 @@ def test_who_learns_a_model_is_woken_by_another_head_than_its_own() -> None:
     model.answering, model.learning_here = model.answering._replace(learner=learner), True
     own = model.answering.digest
     for records in (0, 1):
-        learner.apply(0, 0, [event({"a": 1}, 1)] * records)
+        learner.apply(0, Records.of(0, [event({"a": 1}, 1)] * records))
         assert (model.answering.ahead, model.found(own)) == (records, False)
     assert model.found("another's")
     assert model.found("")  # it was reset

@@ -13,6 +13,7 @@ from service.embedded.servers import free_port
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Beside, Options
+from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving.app import Limits, create_app
 from service.serving.models import Model, Models, given
@@ -122,7 +123,9 @@ def test_where_there_are_models_an_answer_is_theirs() -> None:
     learners = {name: Learner(identity) for name, identity in identities.items()}
     for learner in learners.values():
         learner.begin({0: 0})
-    learners["visits"].apply(0, 0, [b'{"features":{"page":"/home","user":{"age":3},"new":true,"n":1},"label":"yes"}'])
+    learners["visits"].apply(
+        0, Records.of(0, [b'{"features":{"page":"/home","user":{"age":3},"new":true,"n":1},"label":"yes"}'])
+    )
     models = Models([given(name, learner, 0.0) for name, learner in learners.items()])
     metrics, store = Metrics("0", list, lambda: True, dict), cast(RedisStore, None)
     app = create_app(models, metrics, lambda: True, lambda: False, store, LIMITS, version="0")

@@ -12,6 +12,7 @@ from sklearn.linear_model import Perceptron, SGDRegressor
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.settings.model import ModelSettings
 from tests import data, formulas
 from tests.checks import RULES, close
@@ -24,7 +25,7 @@ def one_by_one(x: Any, y: Any, **identity: Any) -> Iterator[tuple[int, Learner]]
     learner = Learner(Identity(features="positional", dimension=x.shape[1], **identity))
     learner.begin({0: 0})
     for i, (row, label) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
-        learner.apply(0, i, [json.dumps({"features": row, "label": label}).encode()])
+        learner.apply(0, Records.of(i, [json.dumps({"features": row, "label": label}).encode()]))
         yield i, learner
 
 
@@ -118,6 +119,6 @@ def test_the_default_rate_does_not_diverge(rule: str, name: str) -> None:
     ]
     norms: list[float] = []
     for i in range(50):
-        assert learner.apply(0, i * len(records), records).diverged is None
+        assert learner.apply(0, Records.of(i * len(records), records)).diverged is None
         norms.append(learner.squared_norm**0.5)
     assert norms[-1] < 5.0 * norms[9]

@@ -9,8 +9,8 @@ from aiokafka.errors import MessageSizeTooLargeError
 
 from service.errors import DependencyError
 from service.streaming import outbox
-from service.streaming.cluster import Cluster
-from service.streaming.dead_letters import dead_letter
+from service.streaming.dead_letters import DeadLetter
+from service.streaming.kafka.cluster import Cluster
 from service.streaming.outbox import Outbox
 
 
@@ -32,7 +32,7 @@ async def test_one_that_is_refused_does_not_write_the_others_again(monkeypatch: 
     box, refusing = Outbox("t.dead-letters", Cluster("kafka")), True
     writing = asyncio.create_task(box.write(Producer()))
     for offset in range(20):
-        await box.put(dead_letter("t", 0, offset, None, b"v", [], "not-json", ""), lambda: True)
+        await box.put(DeadLetter(b"t-0-%d" % offset, b"v", [("reason", b"not-json")]), lambda: True)
     async with asyncio.timeout(10):
         await often.wait()
     with pytest.raises(DependencyError, match=r"1 dead letters cannot be written to t\.dead-letters.*TooLarge"):

@@ -6,6 +6,7 @@ import pytest
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.snapshots import keeper as keepers
 from service.snapshots.blobs import BLOCK_RUNS
 from service.snapshots.head import Source
@@ -165,7 +166,7 @@ async def test_the_recorded_order_of_interleaved_partitions_has_a_bound(
     learner.begin({0: 0, 1: 0})
     longest, kept = 0, set[int]()
     for turn in range(12 * BLOCK_RUNS):
-        learner.apply(turn % 2, turn // 2, [event({"a": 1.0}, turn % 2)])
+        learner.apply(turn % 2, Records.of(turn // 2, [event({"a": 1.0}, turn % 2)]))
         if turn % 256 == 0:
             saved = await k.save(learner, {}, Source("cluster"))
             assert isinstance(saved, Saved)

@@ -14,6 +14,7 @@ from service.learning.forms import Packed, vector
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.options import Beside, Options
+from service.learning.records import Records
 from service.learning.seen import POINTS
 from service.learning.weights import Weights
 from service.monitoring.metrics import Metrics
@@ -45,7 +46,7 @@ def learned(*records: bytes, **identity: Any) -> Model:
     learner = Learner(Identity(**identity))
     learner.begin({0: 0})
     learner.reconcile()
-    learner.apply(0, 0, records)
+    learner.apply(0, Records.of(0, records))
     return given("m", learner, time.time())
 
 
@@ -122,7 +123,7 @@ async def test_who_has_the_history_is_sent_the_newest_of_it() -> None:
     assert model.answering is not None
     history = History(Models([model]), lambda _: {})
     for second in range(20):
-        model.answering.learner.apply(0, second + 1, [event({"a": 1}, 1)])
+        model.answering.learner.apply(0, Records.of(second + 1, [event({"a": 1}, 1)]))
         history.take(model, begin + second)
     async with client(model, history=history) as http:
 
@@ -136,7 +137,7 @@ async def test_who_has_the_history_is_sent_the_newest_of_it() -> None:
             assert await points(since) == whole[-LATELY:]
         for since in (whole[-LATELY - 1][0], 0, "nan", "yesterday"):
             assert await points(since) == whole
-        model.answering.learner.apply(0, 21, [event({"a": 1}, 1)])
+        model.answering.learner.apply(0, Records.of(21, [event({"a": 1}, 1)]))
         history.take(model, begin + 20)  # which makes a new body, of whatever age the last is
         assert [one[1] for one in await points(whole[-1][0])] == list(range(18, 23))
 
@@ -155,7 +156,7 @@ async def test_the_confusion_is_of_what_answers(labels: tuple[str, ...] | None, 
         x, place = {"a": i % 5, "b": i % 7}, i * i % len(names)
         by = learner.by(learner.answering)
         expected[place][names.index(by.label(learner.score(x, by)[0]))] += 1
-        learner.apply(0, i, [event(x, names[place])])
+        learner.apply(0, Records.of(i, [event(x, names[place])]))
     now = await shown(given("m", learner, 0.0))
     assert now["answering"] == serve
     of_last = bool(labels) and serve == "average"
@@ -185,7 +186,7 @@ async def test_points_of_several_slices_are_kept_and_no_more() -> None:
     assert model.answering is not None
     learner = model.answering.learner
     for i in range(3 * POINTS):
-        learner.apply(0, i, [event([i, 0.5], 1)])
+        learner.apply(0, Records.of(i, [event([i, 0.5], 1)]))
     assert [x for x, _, _ in learner.seen.points] == list(range(2 * POINTS, 3 * POINTS))
 
 
@@ -250,7 +251,7 @@ async def test_of_a_model_that_rests_one_body_is_enough_for_long() -> None:
     async with client(model, history=history) as http:
         for second in range(4):
             if second == 2:
-                model.answering.learner.apply(0, 1, [b"nothing"])
+                model.answering.learner.apply(0, Records.of(1, [b"nothing"]))
             history.take(model, begin + second)
             bodies.append((await http.get("/page/now")).content)
     # The first has no rate yet.

@@ -14,6 +14,7 @@ from service import __version__
 from service.errors import SnapshotDamaged, SnapshotForeign
 from service.learning.identity import FOLD
 from service.learning.options import DEFAULT
+from service.learning.records import Records
 from service.snapshots import codec
 from service.snapshots import head as heads
 from service.snapshots.head import NOBODY, SCHEMA
@@ -71,7 +72,7 @@ async def test_what_a_release_stored_is_restored_and_gone_on_with(file: Path, na
     for version in ours.head.kept:
         data = store.fields[f"v:{version.version}"]
         codec.decode(data, hashlib.sha256(data).hexdigest())
-    learner.apply(0, learner.next[0], releases.events(learner.identity)[:3])
+    learner.apply(0, Records.of(learner.next[0], releases.events(learner.identity)[:3]))
     saved = await ours.save(learner, {}, ours.head.source)
     assert isinstance(saved, Saved)
     again = await keeper(store, "m").restore()

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from service.errors import ConfigurationError
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.learning.start import initial
 from service.learning.weights import read
 from service.settings.model import ModelSettings
@@ -60,7 +61,7 @@ def learned(settings: ModelSettings, events: Sequence[tuple[tuple[float, ...], i
     learner.begin({0: 0})
     trace = []
     for at, (features, label) in enumerate(events):
-        learner.apply(0, at, [json.dumps({"features": features, "label": label}).encode()])
+        learner.apply(0, Records.of(at, [json.dumps({"features": features, "label": label}).encode()]))
         trace.append(learner.weights.tolist())
     return trace
 

@@ -14,6 +14,7 @@ import pytest
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.learning.weights import Weights
 from tests import formulas
 
@@ -22,7 +23,7 @@ def learned(identity: Identity, *events: tuple[list[float], int]) -> Learner:
     """A learner of these events: positional features, labels ±1."""
     learner = Learner(identity)
     learner.begin({0: 0})
-    learner.apply(0, 0, [json.dumps({"features": x, "label": y}).encode() for x, y in events])
+    learner.apply(0, Records.of(0, [json.dumps({"features": x, "label": y}).encode() for x, y in events]))
     return learner
 
 
@@ -56,7 +57,7 @@ def test_row_3_the_half_step_form_is_row_1_but_at_0() -> None:
     mistaken, halved = (Learner(of(rule, eta=0.5, start="given"), start=start) for rule in ("perceptron", "half-step"))
     for learner in (mistaken, halved):
         learner.begin({0: 0})
-        learner.apply(0, 0, [json.dumps({"features": x, "label": y}).encode() for x, y in events])
+        learner.apply(0, Records.of(0, [json.dumps({"features": x, "label": y}).encode() for x, y in events]))
     assert mistaken.weights.tolist() == halved.weights.tolist()
     assert mistaken.counts.updates == halved.counts.updates > 100
     assert learned(of("half-step", eta=0.5), ([1.0, 1.0], -1)).counts.updates == 0
@@ -109,7 +110,7 @@ def test_row_14_the_mcculloch_pitts_unit() -> None:
             assert fires(both, a, b) == bool(a and b)
             assert fires(either, a, b) == bool(a or b)
     both.begin({0: 0})
-    both.apply(0, 0, [b'{"features":[0,0],"label":1}'])
+    both.apply(0, Records.of(0, [b'{"features":[0,0],"label":1}']))
     assert (both.weights.tolist(), both.counts.updates, both.counts.mistakes) == ([-2.0, 1.0, 1.0], 0, 1)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from service.errors import ConfigurationError, DataError
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.settings.model import ModelSettings
 from service.tools.choices import Suggested, suggested
 from service.tools.in_vain import in_vain
@@ -392,7 +393,7 @@ def learned(found: Suggested) -> Learner:
     """What a service learns of the sample, under what was suggested."""
     learner = Learner(ModelSettings(**model_of(found)).identity())
     learner.begin({0: 0})
-    learner.apply(0, 0, found.sample.values)
+    learner.apply(0, Records.of(0, found.sample.values))
     return learner
 
 

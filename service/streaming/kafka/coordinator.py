@@ -1,6 +1,6 @@
 """Whether a consumer group can be joined, asked over a fresh connection, and why not.
 
-The client library waits for ever where no coordinator is found, or where it does not answer, and does not tell.
+aiokafka waits for ever if no coordinator is found, or if it does not answer, and does not tell.
 """
 
 import asyncio
@@ -9,17 +9,21 @@ from typing import NamedTuple
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.client import AIOKafkaClient
 from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError, NoError, UnknownMemberIdError, for_code
+from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 
 from service.errors import DependencyError
-from service.streaming.assignor import whole_topics
-from service.streaming.cluster import ANSWER_SECONDS, Cluster, cause_of
+from service.streaming.kafka.assignor import whole_topics
+from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster, cause_of
 
 PROBE_SECONDS = 3.0
 """For each question of a probe: it is asked where something is wrong already."""
 RETRY_SECONDS = 0.2
+GROUP_COORDINATOR = 0
+"""The kind of coordinator, as FindCoordinator numbers them."""
 OFFSETS = "__consumer_offsets"
 FACTOR = "offsets.topic.replication.factor"
 NOBODY = "nobody"
@@ -36,7 +40,7 @@ class Coordinator(NamedTuple):
 async def coordinator(cluster: Cluster, group: str, session_timeout: float) -> Coordinator:
     """Find a group's coordinator, and ask of it what a member asks; raises DependencyError with the likely cause."""
     where, deadline = f"{cluster}: group {group} cannot be joined", time.monotonic() + ANSWER_SECONDS
-    async with cluster.admin() as client:
+    async with cluster.connected() as client:
         while True:
             try:
                 return await _ask(client, group, int(session_timeout * 1000))
@@ -45,14 +49,14 @@ async def coordinator(cluster: Cluster, group: str, session_timeout: float) -> C
             except KafkaError as error:
                 cause, lasts = cause_of(error), not error.retriable
                 if isinstance(error, GroupCoordinatorNotAvailableError):
-                    cause, lasts = await _no_coordinator(client)
+                    cause, lasts = await _no_coordinator(cluster)
                 # The first group of a fresh broker waits a moment for its topic.
                 if lasts or time.monotonic() > deadline:
                     raise DependencyError(f"{where}: {cause}", "kafka") from error
             await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _ask(client: AIOKafkaAdminClient, group: str, session: int) -> Coordinator:
+async def _ask(client: AIOKafkaClient, group: str, session: int) -> Coordinator:
     """Raises TimeoutError with what gets no answer, and KafkaError."""
     asked = "FindCoordinator"
     protocols = [(whole_topics().name, b"")]
@@ -62,21 +66,26 @@ async def _ask(client: AIOKafkaAdminClient, group: str, session: int) -> Coordin
     }
     try:
         async with asyncio.timeout(PROBE_SECONDS):
-            broker = await client.find_coordinator(group)
+            broker = await client.coordinator_lookup(GROUP_COORDINATOR, group)
             for name, request in requests.items():
                 asked = f"{name}, sent to its coordinator, broker {broker},"
-                error = for_code((await client._send_request(request, broker)).error_code)
+                error = for_code((await client.send(broker, request)).error_code)
                 if error not in (NoError, UnknownMemberIdError):
                     raise error(name)
             asked = f"DescribeGroups, sent to its coordinator, broker {broker},"
-            (_, _, state, *_), *_ = (await client.describe_consumer_groups([group], broker))[0].groups
+            (_, _, state, *_), *_ = (await client.send(broker, DescribeGroupsRequest([group]))).groups
     except TimeoutError as error:
         raise TimeoutError(f"{asked} gets no answer") from error
     return Coordinator(broker, state)
 
 
-async def _no_coordinator(client: AIOKafkaAdminClient) -> tuple[str, bool]:
+async def _no_coordinator(cluster: Cluster) -> tuple[str, bool]:
     """Why the cluster has no coordinator for a group, and whether that is sure to last."""
+    async with cluster.admin() as client:
+        return await _explain_no_coordinator(client)
+
+
+async def _explain_no_coordinator(client: AIOKafkaAdminClient) -> tuple[str, bool]:
     brokers = [broker["node_id"] for broker in (await client.describe_cluster())["brokers"]]
     offsets = (await client.describe_topics([OFFSETS]))[0]
     if partitions := offsets["partitions"]:

@@ -1,0 +1,237 @@
+"""How to reach Kafka, as one value: every client is made here, and its errors are put into words here.
+
+It also asks Kafka for what takes a moment, and reads a topic from begin to end.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    IncompatibleBrokerVersion,
+    InvalidSessionTimeoutError,
+    KafkaConnectionError,
+    KafkaError,
+    NodeNotReadyError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
+from aiokafka.protocol.metadata import MetadataRequest
+
+from service.errors import DependencyError, PerceptronError, Unauthorised
+from service.streaming.kafka.connection import connection_failure
+from service.streaming.kafka.fetcher import Fetcher
+from service.streaming.kafka.log_reader import LogReader
+from service.streaming.kafka.metadata import MetadataRequest as MetadataWithRights
+from service.streaming.kafka.security import Security
+from service.streaming.records import KafkaRecords
+
+ANSWER_SECONDS = 5.0
+"""For one question to Kafka: a broker that is busy or has just lost its leader takes seconds."""
+REQUEST_SECONDS = 10.0
+"""For a fetch or a produce: on a connection that was dropped silently it would wait for ever."""
+MAX_IDLE_SECONDS = 180.0
+"""A connection that idles is closed before a load balancer drops it without a word: Azure's does after 240 s."""
+MAX_BATCH_BYTES = 16 << 20
+"""Measured: 2 to 25 ms to unpack, gzip up to 90."""
+
+RIGHTS = {"Read": 3, "Write": 4, "DescribeConfigs": 10}
+"""Kafka's numbers of them."""
+UNAUTHORISED = TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Kafka cluster, by the brokers that are asked first."""
+
+    bootstrap: str
+    max_batch_bytes: int = MAX_BATCH_BYTES
+    security: Security = field(default_factory=Security)
+
+    def __str__(self) -> str:
+        return f"Kafka at {self.bootstrap}"
+
+    def group_consumer(self, session_timeout: float, **options: Any) -> AIOKafkaConsumer:
+        """A consumer with these options, not started. A JoinGroup may take as long as the session's timeout."""
+        return AIOKafkaConsumer(**self._options(session_timeout + 15.0), **options)
+
+    def producer(self, **options: Any) -> AIOKafkaProducer:
+        """A producer with these options, not started, whose records all replicas have when they are acknowledged."""
+        return AIOKafkaProducer(**self._options(REQUEST_SECONDS), acks="all", **options)
+
+    def client(self, request_seconds: float = REQUEST_SECONDS) -> AIOKafkaClient:
+        """A client that sends single requests, not bootstrapped."""
+        return AIOKafkaClient(**self._options(request_seconds))
+
+    def _options(self, request_seconds: float) -> dict[str, Any]:
+        """What every client is made with."""
+        # It reports each retry, and each rebalance, as a warning or error; what matters of it is said by us.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+        return {
+            "bootstrap_servers": self.bootstrap,
+            "request_timeout_ms": int(request_seconds * 1000),
+            "connections_max_idle_ms": int(MAX_IDLE_SECONDS * 1000),
+            **self.security.options,
+        }
+
+    @asynccontextmanager
+    async def errors(self, what: str = "", right: str = "Read") -> AsyncIterator[None]:
+        """Turn what aiokafka raises into one DependencyError that names the address, and `what` was asked of it.
+
+        `right` is the right that the question needs, in Kafka's words.
+        """
+        where = f"{self}{what and ', '}{what}"
+        try:
+            yield
+        except (TimeoutError, KafkaConnectionError, NodeNotReadyError) as error:
+            why = await connection_failure(self.bootstrap, self.security)
+            raise DependencyError(f"{where}: {why or cause_of(error, right)}", "kafka") from error
+        except (KafkaError, OSError, ValueError) as error:
+            # ValueError: an address that does not resolve
+            kind = Unauthorised if isinstance(error, UNAUTHORISED) else DependencyError
+            raise kind(f"{where}: {cause_of(error, right)}", "kafka") from error
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
+        """An admin client for a moment; raises DependencyError."""
+        async with self.errors():
+            client = AIOKafkaAdminClient(**self._options(ANSWER_SECONDS))
+            try:
+                await client.start()
+                yield client
+            finally:
+                await client.close()
+
+    @asynccontextmanager
+    async def connected(self, right: str = "Read") -> AsyncIterator[AIOKafkaClient]:
+        """A client that is made for a moment; raises DependencyError."""
+        async with self.errors(right=right):
+            client = self.client(ANSWER_SECONDS)
+            try:
+                await client.bootstrap()
+                yield client
+            finally:
+                await client.close()
+
+    async def answers(self) -> None:
+        """Raises DependencyError if no broker answers a fresh connection."""
+        async with self.errors(), asyncio.timeout(ANSWER_SECONDS), self.connected():
+            pass
+
+    async def id(self) -> str:
+        """The cluster's id; "" if it has none."""
+        async with self.admin() as client:
+            return str((await client.describe_cluster())["cluster_id"] or "")
+
+    async def create_topics(self, topics: Sequence[str], partitions: int = 1) -> None:
+        """Create topics with the broker's default replication; those that exist are left alone."""
+        async with self.admin() as client:
+            for topic in topics:
+                with contextlib.suppress(TopicAlreadyExistsError):
+                    # An empty assignment lets the class take -1, the broker's own default replication.
+                    answer = await client.create_topics([NewTopic(topic, partitions, -1, replica_assignments={})])
+                    for _, code, *rest in answer.topic_errors:
+                        if code in (TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno):
+                            raise Unauthorised(f"{self}: {refused('Create', f'topic {topic}')}", "kafka")
+                        if code not in (0, TopicAlreadyExistsError.errno):
+                            raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
+
+    async def partitions(self, topic: str, right: str = "Read") -> list[int]:
+        """The numbers of the topic's partitions; none if it does not exist.
+
+        Raises DependencyError: Unauthorised if this user, who needs this right, may not know.
+        """
+        async with self.connected(right=right) as client:
+            return await _partitions(client, topic)
+
+    async def lacking(self, topic: str, *rights: str) -> list[str]:
+        """The rights that this user lacks on a topic, if the broker reports them; raises DependencyError."""
+        async with self.connected() as client:
+            try:
+                answer = await client.send(client.get_random_node(), MetadataWithRights(topic, rights=True))
+            except IncompatibleBrokerVersion:
+                return []
+            [(*_, held, _)] = answer.topics
+            return [right for right in rights if not held >> RIGHTS[right] & 1]
+
+    async def largest_batch(self, topic: str) -> int:
+        """The bytes of the largest batch that a topic takes; raises DependencyError, also if we may not know."""
+        async with self.admin() as client:
+            return min(map(int, (await _settings(client, topic, "max.message.bytes", "segment.bytes")).values()))
+
+    @asynccontextmanager
+    async def reader(self, topic: str, missing: PerceptronError) -> AsyncIterator[LogReader]:
+        """A reader of the topic; raises `missing` if there is no such topic, and DependencyError."""
+        async with self.connected() as client:
+            partitions = await _partitions(client, topic)
+            if not partitions:
+                raise missing
+            await client.set_topics([topic])
+            fetcher = Fetcher(client, self.max_batch_bytes)
+            fetching = asyncio.create_task(fetcher.run())
+            try:
+                yield LogReader(client, topic, partitions, fetcher)
+            finally:
+                fetching.cancel()
+                await asyncio.wait([fetching])
+
+    async def read_whole(self, topic: str, missing: PerceptronError) -> AsyncIterator[tuple[int, KafkaRecords]]:
+        """The committed records, partition after partition, as far as the topic goes now.
+
+        Raises `missing` if there is no such topic, DependencyError, and DataError if it cannot be read on.
+        """
+        async with self.reader(topic, missing) as reader:
+            for partition, (begin, end) in (await reader.bounds()).items():
+                async for records in reader.read(partition, begin, end):
+                    yield partition, records
+
+
+def refused(right: str, what: str) -> str:
+    """What to say where this user has not this right on something."""
+    return f"authorisation: this user lacks {right} on {what}: grant it (docs/security.md lists what is needed)"
+
+
+def cause_of(error: Exception, right: str = "Read") -> str:
+    """What to say of an error of Kafka's, to a user who needs this right."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, TopicAuthorizationFailedError):
+        about = error.args[0] if error.args else ()
+        about = [about] if isinstance(about, str | TopicPartition) else about
+        names = sorted({each.topic if isinstance(each, TopicPartition) else each for each in about})
+        return refused(right, f"topic {', '.join(names)}".strip())
+    if isinstance(error, GroupAuthorizationFailedError):
+        return refused("Read", "the group (kafka.group_id)")
+    if isinstance(error, ClusterAuthorizationFailedError):
+        return refused("IdempotentWrite", "the cluster, as before Kafka 2.8,")
+    if isinstance(error, InvalidSessionTimeoutError):
+        return "its group.min.session.timeout.ms, 6 s where nobody set it, allows no such kafka.session_timeout"
+    return str(error) or type(error).__name__
+
+
+async def _partitions(client: AIOKafkaClient, topic: str) -> list[int]:
+    # Unlike the client's own question it lets no broker create the topic.
+    answer = await client.send(client.get_random_node(), MetadataRequest([topic], False))
+    [(code, _, _, partitions, *_)] = answer.topics
+    if code == TopicAuthorizationFailedError.errno:
+        raise TopicAuthorizationFailedError(topic)
+    return sorted(partition for _, partition, *_ in partitions)
+
+
+async def _settings(client: AIOKafkaAdminClient, topic: str, *names: str) -> dict[str, str]:
+    [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(names))])
+    code, _, _, _, entries = answer.resources[0]
+    if code:
+        raise for_code(code)(f"the settings of topic {topic} cannot be asked")
+    return {name: value for name, value, *_ in entries}

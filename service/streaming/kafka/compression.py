@@ -1,0 +1,74 @@
+"""Decompression of record batches, bounded by the bytes that come out, whatever size a header declares."""
+
+from collections.abc import Callable, Iterator
+
+import cramjam
+
+FIRST_OUTPUT_BYTES = 1 << 16
+"""The smallest output buffer that is tried."""
+XERIAL_MAGIC, XERIAL_HEADER_BYTES = b"\x82SNAPPY\x00", 16
+"""How the framing of Java's snappy stream begins, and how long its header is."""
+
+Decompress = Callable[[memoryview, int], bytes | bytearray]
+
+
+class TooLargeError(Exception):
+    """The output would have more bytes than allowed."""
+
+
+class DamagedDataError(Exception):
+    """The input is not what its codec writes."""
+
+
+def _into(decompress_into: Callable[[memoryview, bytearray], int]) -> Decompress:
+    """A bounded decoder, from one that raises if its output buffer is too small."""
+
+    def decompress(packed: memoryview, max_bytes: int) -> bytearray:
+        size = min(max_bytes, max(FIRST_OUTPUT_BYTES, 8 * len(packed)))
+        while True:
+            out = bytearray(size)
+            try:
+                del out[decompress_into(packed, out) :]
+                return out
+            except (cramjam.DecompressionError, ValueError) as error:
+                if "write whole buffer" not in str(error):
+                    raise DamagedDataError(str(error)) from None
+            if size == max_bytes:
+                raise TooLargeError
+            size = min(max_bytes, 4 * size)
+
+    return decompress
+
+
+def _snappy(packed: memoryview, max_bytes: int) -> bytes:
+    blocks = list(_snappy_blocks(packed))
+    try:
+        # The decoder holds a block to the length that it declares.
+        if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > max_bytes:
+            raise TooLargeError
+        return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
+    except (cramjam.DecompressionError, ValueError) as error:
+        raise DamagedDataError(str(error)) from None
+
+
+def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
+    """The one raw block, or the blocks of a Java stream, each after its length."""
+    if bytes(packed[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+        yield packed
+        return
+    start = XERIAL_HEADER_BYTES
+    while start < len(packed):
+        end = start + 4 + int.from_bytes(packed[start : start + 4], "big")
+        if end > len(packed):
+            raise DamagedDataError("a block is cut short")
+        yield packed[start + 4 : end]
+        start = end
+
+
+CODECS: dict[int, tuple[str, Decompress]] = {
+    1: ("gzip", _into(cramjam.gzip.decompress_into)),
+    2: ("snappy", _snappy),
+    3: ("lz4", _into(cramjam.lz4.decompress_into)),
+    4: ("zstd", _into(cramjam.zstd.decompress_into)),
+}
+"""Name and bounded decoder, by Kafka's number of the codec."""

@@ -1,0 +1,129 @@
+"""Questions to the leaders of partitions, asked at once: where a log begins and ends, and what it has at an offset."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError, LeaderNotAvailableError, NoError, for_code
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.offset import OffsetRequest
+
+EARLIEST, LATEST = -2, -1
+"""Timestamps by which ListOffsets means the first offset of a log, and its last stable one."""
+READ_COMMITTED = 1
+CONSUMER = -1
+"""The replica id of who is none."""
+METADATA_SECONDS = 5.0
+"""For the client to hear again which broker leads."""
+
+
+class PartitionResponse(NamedTuple):
+    """What a broker answers to a fetch, for one partition. `aborted` has pairs of producer id and first offset."""
+
+    topic: str
+    partition: int
+    error: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start: int
+    aborted: list[tuple[int, int]]
+    data: bytes
+
+
+def partition_responses(response: Any) -> list[PartitionResponse]:
+    """What a fetch response of any version since 4 says."""
+    parts = []
+    for topic, partitions in response.topics or ():
+        for partition, error, high_watermark, stable, *middle, data in partitions:
+            log_start = middle[0] if response.API_VERSION >= 5 else -1
+            aborted = middle[1 if response.API_VERSION >= 5 else 0] or []
+            parts.append(
+                PartitionResponse(topic, partition, error, high_watermark, stable, log_start, aborted, data or b"")
+            )
+    return parts
+
+
+async def refresh_metadata(client: AIOKafkaClient) -> None:
+    """Have the client ask again which broker leads what; returns also if it hears nothing."""
+    await asyncio.wait([client.force_metadata_update()], timeout=METADATA_SECONDS)
+
+
+def leader_of(client: AIOKafkaClient, tp: TopicPartition) -> int | None:
+    """The broker that leads a partition, as far as the client knows."""
+    node = client.cluster.leader_for_partition(tp)
+    return None if node in (None, -1) else int(node)
+
+
+async def find_leaders(
+    client: AIOKafkaClient, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int | None]:
+    """The broker that leads each partition, asked for again if one is not known."""
+    leaders = {tp: leader_of(client, tp) for tp in partitions}
+    if None in leaders.values():
+        await refresh_metadata(client)
+        leaders = {tp: leader_of(client, tp) for tp in partitions}
+    return leaders
+
+
+async def list_offsets(
+    client: AIOKafkaClient, partitions: Collection[TopicPartition], time: int
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KafkaError]]:
+    """The committed offsets at `time`, EARLIEST or LATEST, and the errors of partitions that have none to tell.
+
+    Raises KafkaError if no leader answers.
+    """
+    offsets, errors = dict[TopicPartition, int](), dict[TopicPartition, KafkaError]()
+    by_leader: dict[int | None, list[TopicPartition]] = defaultdict(list)
+    for tp, leader in (await find_leaders(client, partitions)).items():
+        by_leader[leader].append(tp)
+    for tp in by_leader.pop(None, ()):
+        errors[tp] = LeaderNotAvailableError(
+            f"topic {tp.topic} is not there, or partition {tp.partition} has no leader"
+        )
+
+    async def ask(node: int, own: list[TopicPartition]) -> None:
+        topics: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for tp in own:
+            topics[tp.topic].append((tp.partition, time))
+        try:
+            response = await client.send(node, OffsetRequest(CONSUMER, READ_COMMITTED, list(topics.items())))
+        except KafkaError as error:
+            errors.update(dict.fromkeys(own, error))
+            return
+        for topic, parts in response.topics:
+            for partition, code, *_, offset in parts:
+                tp = TopicPartition(topic, partition)
+                kind = for_code(code)
+                if kind is NoError:
+                    offsets[tp] = offset
+                else:
+                    errors[tp] = kind(topic)
+
+    await asyncio.gather(*(ask(node, own) for node, own in by_leader.items() if node is not None))
+    if any(error.retriable for error in errors.values()):
+        await refresh_metadata(client)
+    return offsets, errors
+
+
+async def log_bounds(
+    client: AIOKafkaClient, partitions: Collection[TopicPartition]
+) -> Mapping[TopicPartition, tuple[int, int]]:
+    """First offset of, and next committed offset after, each log; raises KafkaError if one does not tell."""
+    begins, errors = await list_offsets(client, partitions, EARLIEST)
+    ends, more_errors = await list_offsets(client, partitions, LATEST)
+    for error in (errors | more_errors).values():
+        raise error
+    return {tp: (begins[tp], ends[tp]) for tp in partitions}
+
+
+async def fetch_once(client: AIOKafkaClient, tp: TopicPartition, offset: int, max_bytes: int) -> PartitionResponse:
+    """What the log has from this offset on, without waiting for more; raises KafkaError."""
+    node = (await find_leaders(client, [tp]))[tp]
+    if node is None:
+        raise LeaderNotAvailableError(f"partition {tp.partition} of topic {tp.topic} has no leader")
+    topics = [(tp.topic, [(tp.partition, offset, max_bytes)])]
+    [part] = partition_responses(await client.send(node, FetchRequest(0, 1, max_bytes, READ_COMMITTED, topics)))
+    return part

@@ -1,0 +1,53 @@
+"""A topic read by a command, in no consumer group."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient
+
+from service.streaming.kafka.fetcher import Fetcher
+from service.streaming.kafka.log_queries import log_bounds
+from service.streaming.kafka.record_batch import join_records
+from service.streaming.records import KafkaRecords
+
+POLL_RECORDS = 4000
+SILENCE_SECONDS = 30.0
+"""A log that brings nothing for so long, though it goes on, is given up."""
+
+
+class LogReader:
+    """The committed records of one topic. Its methods raise KafkaError and TimeoutError, see `Cluster.errors`."""
+
+    def __init__(self, client: AIOKafkaClient, topic: str, partitions: Sequence[int], fetcher: Fetcher) -> None:
+        self.partitions = partitions
+        self._client, self._topic, self._fetcher = client, topic, fetcher
+        self._rest: dict[int, KafkaRecords] = {}
+        """Records that were polled and not yet asked for, of each partition that was read."""
+
+    async def bounds(self) -> dict[int, tuple[int, int]]:
+        """First and next offset of each partition."""
+        bounds = await log_bounds(self._client, [TopicPartition(self._topic, p) for p in self.partitions])
+        return {tp.partition: pair for tp, pair in bounds.items()}
+
+    async def read(self, partition: int, start: int, end: int) -> AsyncIterator[KafkaRecords]:
+        """The records from offset `start` to before `end`; raises DataError if the log cannot be read on.
+
+        A read that goes on where the one before it ended fetches nothing twice.
+        """
+        tp, rest = TopicPartition(self._topic, partition), self._rest.get(partition)
+        if rest is not None:
+            rest = rest[rest.find(start) :]
+        if rest is None or (not len(rest) and self._fetcher.position(tp) != start):
+            rest = join_records([])
+            self._fetcher.seek(tp, start)
+        while True:
+            count = rest.find(end)
+            self._rest[partition] = rest[count:]
+            if count:
+                yield rest[:count]
+            if len(self._rest[partition]) or self._fetcher.position(tp) >= end:
+                return
+            async with asyncio.timeout(SILENCE_SECONDS):
+                polled = await self._fetcher.poll([tp], POLL_RECORDS)
+            rest = polled.get(tp, self._rest[partition])

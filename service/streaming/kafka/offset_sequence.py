@@ -1,0 +1,124 @@
+"""Which fetched batches of a partition may be learned, judged by their offsets alone.
+
+A batch's first offset is covered by no checksum, and Kafka never promises contiguous offsets: compaction leaves gaps
+for ever. Three rules tell a gap from damage:
+
+(a) A batch that starts before the expected offset is damage. Only the first batch after a seek may, and it must contain
+    the offset.
+(b) A batch that ends after the high watermark is damage.
+(c) A batch after a gap is learned only if what follows agrees: the next batch starts at or after its end, or its end is
+    the high watermark or the last stable offset. Until then it is held.
+
+A first doubt is not a verdict. The broker reads its high watermark before the data, a transfer can go wrong, and a
+broker skips a batch whose offsets became lower if a fetch starts there. So the log is fetched once more, from the last
+offset before the doubt, where the batches before and after it can be seen.
+"""
+
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+
+class OffsetRange(Protocol):
+    """A batch, as far as its offsets go. Control batches and those of aborted transactions count."""
+
+    @property
+    def start(self) -> int:
+        """Its first offset."""
+
+    @property
+    def end(self) -> int:
+        """The offset after its last."""
+
+
+Batch = TypeVar("Batch", bound=OffsetRange)
+
+
+class OffsetDamage(Exception):
+    """The log cannot be read on: a batch is not in its place, or is damaged."""
+
+
+class OffsetSequence(Generic[Batch]):
+    """The batches of one partition from a seek on."""
+
+    def __init__(self, offset: int) -> None:
+        self.position = offset
+        """The offset after the last admitted batch, or where the seek went."""
+        self.gaps: list[tuple[int, int]] = []
+        """Accepted gaps since the list was last emptied: first offset without a batch, and the one after the last."""
+        self._sought = True
+        self._held: Batch | None = None
+        self._doubted = -1
+        """The position at which something was wrong, and from before which the log was fetched once more."""
+        self._looking_back = False
+        self._beyond: tuple[int, int] | None = None
+        """A batch that ended after the high watermark of the response before."""
+
+    @property
+    def fetch_offset(self) -> int:
+        """Where the next fetch starts."""
+        if self._looking_back:
+            return self.position - 1
+        return self._held.end if self._held is not None else self.position
+
+    @property
+    def holds(self) -> bool:
+        """Whether a batch after a gap waits for what follows it."""
+        return self._held is not None
+
+    def stop_looking_back(self) -> None:
+        """The log has nothing before `position` any more: go on from there."""
+        self._looking_back = False
+
+    def doubt(self, reason: str, log_start: int = 0) -> None:
+        """Have the log fetched once more from before `position`; raises OffsetDamage at the second time there."""
+        if self._doubted == self.position:
+            raise OffsetDamage(f"at offset {self.position} {reason}")
+        self._doubted, self._held, self._looking_back = self.position, None, self.position > log_start
+
+    def admit(
+        self, fetched: Sequence[Batch], cut_start: int | None, high_watermark: int, stable: int, log_start: int = 0
+    ) -> list[Batch]:
+        """The batches of a response to a fetch at `fetch_offset` that may be learned; `position` is after them.
+
+        `cut_start` is the first offset of a batch that the response has only the beginning of. `stable` is the last
+        stable offset. Raises OffsetDamage.
+        """
+        batches, admitted = list(fetched), list[Batch]()
+        looked_back, self._looking_back = self._looking_back, False
+        preceded = looked_back and bool(batches) and batches[0].end == self.position
+        if preceded:
+            del batches[0]
+        if self._held is not None:
+            batches.insert(0, self._held)
+            self._held = None
+        for i, batch in enumerate(batches):
+            following = batches[i + 1].start if i + 1 < len(batches) else cut_start
+            agreed = following is None or following >= batch.end
+            gap = batch.start > self.position
+            contains = batch.start <= self.position < batch.end
+            if batch.end > high_watermark:
+                if self._beyond == (batch.start, batch.end):
+                    raise OffsetDamage(
+                        f"at offset {self.position} the log, which ends at {high_watermark}, goes on with a batch of "
+                        f"offsets {batch.start} to {batch.end - 1}"
+                    )
+                self._beyond = batch.start, batch.end
+                break
+            if not (gap or contains) or (batch.start < self.position and not self._sought):
+                self.doubt(f"the log goes on with a batch of offsets {batch.start} to {batch.end - 1}", log_start)
+                break
+            if (gap or self._sought) and not agreed:
+                self.doubt(f"a batch of offsets {batch.start} to {batch.end - 1} is followed by {following}", log_start)
+                break
+            if gap:
+                in_view = following is not None and (i > 0 or preceded)
+                if not in_view and self._doubted != self.position:
+                    self.doubt("offsets are missing", log_start)
+                    break
+                if following is None and batch.end not in (high_watermark, stable):
+                    self._held = batch
+                    break
+                self.gaps.append((self.position, batch.start))
+            self.position, self._sought = batch.end, False
+            admitted.append(batch)
+        return admitted

@@ -1,0 +1,160 @@
+"""One topic through the process's fetcher, as `ports.Log`.
+
+Positions are ours: offsets live in snapshots, so every assignment is followed by a seek.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiokafka import TopicPartition
+
+from service.errors import DependencyError
+from service.snapshots.head import Source
+from service.streaming.dead_letters import DeadLetter, topic_of
+from service.streaming.kafka.cluster import ANSWER_SECONDS
+from service.streaming.kafka.fetcher import read_record
+from service.streaming.kafka.group_clients import GroupClients
+from service.streaming.kafka.log_queries import log_bounds
+from service.streaming.kafka.topic_id import topic_id
+from service.streaming.outbox import Outbox
+from service.streaming.ports import Gap
+from service.streaming.records import KafkaRecord, KafkaRecords
+
+SHORT_POLL_RECORDS, POLL_RECORDS = 2000, 4000
+"""While predictions wait for a poll, and while none does. Measured: larger polls cost more a record."""
+YIELDS_AFTER_POLL = 2
+"""Turns of the event loop after a poll that took as long as a slice of learning: for requests that came meanwhile."""
+POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
+"""A poll that brings nothing: while there is something to save, and while there is nothing to do."""
+
+
+class TopicLog:
+    """One topic as this process sees it: see `ports.Log`."""
+
+    def __init__(self, clients: GroupClients, topic: str) -> None:
+        self.topic = topic
+        self.released = asyncio.Event()
+        self.released.set()
+        self._clients = clients
+        self._partitions: list[TopicPartition] = []
+        # An assignment is numbered, so that one that comes after a revocation does not look like the one before.
+        self._assignment = self._acquired = 0
+        self._changed = asyncio.Event()
+        self._polling: Any = None
+        self.ends: dict[int, int] = {}
+        """Where each partition ends, as of the last look."""
+        self.outbox = Outbox(topic_of(topic), clients.cluster)
+
+    @property
+    def assigned(self) -> Sequence[TopicPartition]:
+        """What the group gave us of the topic: all of its partitions, or none."""
+        return self._partitions
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """The group gave us these partitions, all of the topic or none."""
+        if self._partitions:
+            self._clients.fetcher.drop(self._partitions)
+        if partitions:
+            self._clients.query_client.add_topic(self.topic)
+        self._partitions = partitions
+        self._assignment += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Let whoever waits look again."""
+        self._changed.set()
+        with contextlib.suppress(AttributeError, RuntimeError):  # nobody polls
+            self._polling.reschedule(0)
+
+    async def acquire(self) -> bool:
+        while not self._clients.stopping:
+            if self._partitions:
+                self._acquired = self._assignment
+                self.released.clear()
+                return True
+            self._changed.clear()
+            await self._changed.wait()
+        return False
+
+    @property
+    def held(self) -> bool:
+        return bool(self._partitions) and self._acquired == self._assignment and not self._clients.stopping
+
+    def release(self) -> None:
+        self.released.set()
+
+    async def source(self) -> Source:
+        async with self._clients.cluster.errors():
+            return Source(self._clients.cluster_id, await topic_id(self._clients.query_client, self.topic))
+
+    async def bounds(self) -> dict[int, tuple[int, int]]:
+        partitions = self._partitions
+        if not partitions:
+            return {}
+        async with self._clients.cluster.errors():
+            bounds = await log_bounds(self._clients.query_client, partitions)
+        return {tp.partition: pair for tp, pair in bounds.items()}
+
+    def positions(self) -> dict[int, int]:
+        return {tp.partition: offset for tp, offset in self._clients.fetcher.positions(self._partitions).items()}
+
+    def take_gaps(self) -> list[Gap]:
+        fetcher = self._clients.fetcher
+        return [Gap(tp.partition, *gap) for tp in self._partitions for gap in fetcher.take_gaps(tp)]
+
+    async def read(self, partition: int, offset: int) -> KafkaRecord | None:
+        tp, clients = TopicPartition(self.topic, partition), self._clients
+        if not self.held:
+            return None
+        async with clients.cluster.errors():
+            begin, end = (await log_bounds(clients.query_client, [tp]))[tp]
+            if not begin <= offset < end:
+                return None
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await read_record(clients.query_client, tp, offset, clients.cluster.max_batch_bytes)
+
+    def seek(self, offsets: Mapping[int, int]) -> None:
+        for tp in self._partitions:
+            if tp.partition in offsets:
+                self._clients.fetcher.seek(tp, offsets[tp.partition])
+
+    async def poll(self, idle: bool = False) -> dict[int, KafkaRecords]:
+        if not self.held:
+            return {}
+        clients = self._clients
+        max_records = SHORT_POLL_RECORDS if clients.predictions_wait() else POLL_RECORDS
+        seconds = min(IDLE_SECONDS, clients.watchdog / 4) if idle else POLL_SECONDS
+        try:
+            async with clients.cluster.errors():
+                try:
+                    async with asyncio.timeout(seconds) as self._polling:
+                        polled = await clients.fetcher.poll(self._partitions, max_records)
+                except TimeoutError:
+                    return {}
+        except DependencyError:
+            if not self.held:
+                return {}
+            raise
+        for _ in range(YIELDS_AFTER_POLL if polled else 0):
+            await asyncio.sleep(0)
+        return {tp.partition: records for tp, records in polled.items()}
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        self._clients.commit({TopicPartition(self.topic, partition): o for partition, o in offsets.items()})
+
+    def lag(self, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Records between these offsets and the log's end, by partition, as of the last look at it."""
+        return {p: max(0, end - offsets[p]) for p, end in self.ends.items() if p in offsets}
+
+    async def publish(self, letter: DeadLetter) -> None:
+        def still_wanted() -> bool:  # it waits for the broker: others need not wait for the memory of what was polled
+            self._clients.fetcher.release(self.topic)
+            return self.held
+
+        await self.outbox.put(letter, still_wanted)
+
+    async def flush(self) -> None:
+        self._clients.fetcher.release(self.topic)  # all that was polled is learned
+        await self.outbox.flush()

@@ -1,0 +1,52 @@
+"""The id that Kafka gives a topic when it is created: a topic of the same name that comes later has another.
+
+The client library asks by name alone, so its consumer goes on in a topic that was deleted and created again as if
+nothing had happened, where the new one has its offset. `metadata` has the one request that tells them apart.
+"""
+
+from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import IncompatibleBrokerVersion, LeaderNotAvailableError, for_code
+
+from service.streaming.kafka.log_queries import find_leaders, leader_of
+from service.streaming.kafka.metadata import MetadataRequest
+
+UNKNOWN = ""
+"""Of a broker that gives no ids: Kafka before 2.8, and some that only speak its protocol."""
+
+
+async def too_old(client: AIOKafkaClient) -> str:
+    """What to say of a broker that gives topics no ids; '' of one that does. Raises what the client raises."""
+    try:
+        await client.send(client.get_random_node(), MetadataRequest("_"))
+    except IncompatibleBrokerVersion:
+        return (
+            "Kafka gives topics no ids here, as before 2.8, which is the least version: a topic that was created again "
+            "is then told by the last record learned alone"
+        )
+    return ""
+
+
+async def topic_id(client: AIOKafkaClient, topic: str) -> str:
+    """The topic's id, as each leader of its partitions knows it; all of them while they differ.
+
+    The leaders are asked: other brokers may hear of a new topic after its records were read. Raises KafkaError.
+    """
+    ids = set[str]()
+    await find_leaders(client, [TopicPartition(topic, 0)])
+    partitions = client.cluster.partitions_for_topic(topic) or ()
+    leaders = {leader_of(client, TopicPartition(topic, partition)) for partition in partitions}
+    if not leaders or None in leaders:
+        raise LeaderNotAvailableError(f"topic {topic} is not there, or has no leader")
+    for node in sorted(leaders, key=str):
+        try:
+            answer = await client.send(node, MetadataRequest(topic))
+        except IncompatibleBrokerVersion:
+            return UNKNOWN
+        code, _, high, low, *_ = answer.topics[0]
+        if code:
+            raise for_code(code)(f"topic {topic}")
+        if not (high or low):
+            return UNKNOWN
+        ids.add(f"{high % 2**64:016x}{low % 2**64:016x}")
+    return " ".join(sorted(ids))
