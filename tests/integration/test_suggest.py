@@ -17,8 +17,8 @@ from service.learning.records import Records
 from service.settings.load import load
 from service.streaming.kafka.cluster import Cluster
 from service.tools.sample import of_topic
+from tests.batches import packed, send_packed
 from tests.conftest import Run, create_topic, one_line, perceptron, read_all
-from tests.integration.test_damage import send_with_broken_header
 from tests.unit.test_suggest import clicks
 
 NOWHERE = "127.0.0.1:1"
@@ -316,9 +316,9 @@ async def test_a_record_that_cannot_be_read_is_named(kafka: Server, topic: str, 
     async with AIOKafkaProducer(bootstrap_servers=kafka.address) as client:
         for record in clicks(30):
             await client.send_and_wait(topic, json.dumps(record).encode())
-        offset = await send_with_broken_header(client, topic)
+        offset = await send_packed(client, topic, packed("zstd", [(bytes(20 << 20), [])]))
     done = await asyncio.to_thread(suggest, tmp_path, "-t", topic, "-b", kafka.address, code=1)
-    assert f"the record at offset {offset} of partition 0 cannot be read" in one_line(done.stderr)
+    assert f"the batch of offsets {offset} to {offset} of partition 0 unpacks to more" in one_line(done.stderr)
 
 
 async def test_a_topic_without_a_record(kafka: Server, topic: str, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ LEARN, KEEPER, EVENTS = "service/streaming/learn.py", "service/snapshots/keeper.
 RECOGNISE, CODEC = "service/streaming/recognise.py", "service/snapshots/codec.py"
 CLASSIFIER, IDENTITY = "service/learning/classifier.py", "service/learning/identity.py"
 BLOBS, HEAD, STORE = "service/snapshots/blobs.py", "service/snapshots/head.py", "tests/simulation/world.py"
-OFFSETS, SCALE = "service/streaming/offsets.py", "service/learning/scale.py"
+SEQUENCE, SCALE = "service/streaming/kafka/offset_sequence.py", "service/learning/scale.py"
+SEQUENCE_TEST = "tests/unit/test_offset_sequence.py"
 LEARNER = "service/learning/learner.py"
 SEEDS = 300
 CONTRACT = "tests/contract/test_store.py::test_of_the_simulator"
@@ -50,10 +51,6 @@ MUTANTS = (
     ),
     Mutant("the kept versions' blobs swept", STORE, 'if field[:2] == "v:" and field !=', "if False and field !="),
     Mutant("a commit said twice is refused", STORE, "        if current == digest:\n", "        if False:\n"),
-    Mutant(
-        "a gap accepted at once", LEARN,
-        "if expected == polled_from and not await self._gap(model, partition, expected):", "if False:",
-    ),
     Mutant(
         "saved before the dead letters are flushed", LEARN, "                await self._log.flush()\n", "",
     ),
@@ -156,16 +153,6 @@ MUTANTS = (
         f"{ALONE}::test_two_groups_are_told_of_each_other",
     ),
     Mutant(
-        "positions of another assignment believed", LEARN,
-        "if not self._log.held:  # they may be those", "if False:  # they may be those",
-        f"{ALONE}::test_positions_of_another_assignment_say_nothing",
-    ),
-    Mutant(
-        "bounds of another assignment believed at a gap", LEARN,
-        "if not self._log.held:  # the bounds are those of no partition, or of some\n            return False",
-        "if False:\n            return False", seed=91,
-    ),
-    Mutant(
         "bounds of another assignment believed at the start", LEARN,
         "if not self._log.held:  # the bounds are those of no partition, or of some\n                    continue",
         "if False:\n                    continue", seed=45,
@@ -220,30 +207,21 @@ MUTANTS = (
         f"{CONTRACT}[a_reader_that_is_overtaken_looks_again]",
     ),
     Mutant(
-        "a hole fetched again is remembered over a seek", LEARN,
-        "                self._model.refetched.clear()", "                pass",
-        f"{ALONE}::test_a_hole_is_fetched_again_after_each_seek",
+        "a gap that is not looked back at", SEQUENCE, "if not in_view and self._doubted != self.position:", "if False:",
     ),
     Mutant(
-        "a hole in a log that is not compacted", OFFSETS, "first > self.at and not self._compacted:", "False:",
-        seed=273,
+        "a batch after a gap is not held", SEQUENCE,
+        "if following is None and batch.end not in (high_watermark, stable):",
+        "if False:", f"{SEQUENCE_TEST}::test_a_held_batch_that_the_next_one_contradicts_is_damage",
     ),
     Mutant(
-        "a batch that goes back", OFFSETS, "following <= self.at or", "",
-        "tests/unit/test_offsets.py::test_nothing_goes_back_over_several",
+        "a batch beyond the log's end", SEQUENCE, "if batch.end > high_watermark:", "if False:",
+        f"{SEQUENCE_TEST}::test_a_batch_that_stays_beyond_the_high_watermark_is_damage",
     ),
+    Mutant("a batch over others", SEQUENCE, "if (gap or self._sought) and not agreed:", "if False:"),
     Mutant(
-        "a batch beyond the log's end", OFFSETS, "self.at < first and self._end < following", "False",
-        "tests/unit/test_offsets.py::test_what_may_follow_on_19_in_a_log_that_ends_at_50[45-55-None-beyond-beyond]",
-    ),
-    Mutant("a batch over others", OFFSETS, "(over and first > self.at)", "False"),
-    Mutant(
-        "a batch over others, first of its fetch", OFFSETS, "(over and not self._begun)", "False",
-        "tests/unit/test_offsets.py::test_what_may_follow_on_19_in_a_log_that_ends_at_50[20-30-4-over-over]",
-    ),
-    Mutant(
-        "a batch that a fetch begins within is believed", OFFSETS,
-        "first < self.at or beyond", "beyond", seed=320,
+        "a batch that goes back", SEQUENCE,
+        "if not (gap or contains) or (batch.start < self.position and not self._sought):", "if False:",
     ),
     Mutant(
         "the rest of a slice that was cut short is left out", LEARN, "return outcome.consumed\n",

@@ -76,19 +76,6 @@ def test_a_partition_that_the_group_has_not_heard_of_is_waited_for(alone: Alone)
     assert alone.until(alone.judge.whole)
 
 
-def test_positions_of_another_assignment_say_nothing(alone: Alone) -> None:
-    """The topic is given anew while they are asked for, and the client stands where somebody committed, ahead of us."""
-    log = alone.process.log
-    log.assign()
-    assert alone.until(alone.judge.whole)
-    assert alone.until(lambda: alone.process.at and alone.process.at.at == "positions")
-    alone.produce(3)
-    alone.world.committed = {0: alone.world.topic.partitions[0].end}
-    log.assign()
-    assert alone.until(alone.judge.whole)
-    assert alone.process.tell.reason is None
-
-
 def test_another_topic_without_the_last_record_is_not_gone_on_with(alone: Alone) -> None:
     """Its offsets fit, and the record that would tell was deleted: in the same topic that is retention."""
     alone.produce(3)

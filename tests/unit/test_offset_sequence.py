@@ -1,0 +1,137 @@
+"""Batches are learned in their place or not at all, whatever gaps compaction left and however responses are cut."""
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from service.streaming.kafka.offset_sequence import OffsetDamage, OffsetSequence
+
+
+class Batch(NamedTuple):
+    start: int
+    end: int
+
+
+class Broker:
+    """A log of batches in the order in which they stand in its one segment."""
+
+    def __init__(self, batches: list[Batch], end: int) -> None:
+        self.batches, self.end = batches, end
+
+    def response(self, offset: int, count: int) -> tuple[list[Batch], int | None]:
+        """The first `count` batches from the first that has, or is after, the offset; and where the next one begins."""
+        first = next((i for i, batch in enumerate(self.batches) if batch.end > offset), len(self.batches))
+        shown, cut = self.batches[first : first + count], self.batches[first + count : first + count + 1]
+        return shown, cut[0].start if cut else None
+
+
+def read(broker: Broker, start: int, counts: list[int]) -> list[Batch]:
+    """Everything that is admitted from `start` on; raises OffsetDamage."""
+    sequence: OffsetSequence[Batch] = OffsetSequence(start)
+    admitted = list[Batch]()
+    for i in range(100):
+        shown, cut = broker.response(sequence.fetch_offset, counts[i % len(counts)])
+        admitted += sequence.admit(shown, cut, broker.end, broker.end)
+        if sequence.position >= broker.end:
+            break
+    return admitted
+
+
+@st.composite
+def logs(draw: st.DrawFn, gaps: bool = True) -> Broker:
+    """Batches of some records each, with or without gaps between them; the last one ends the log."""
+    batches, at = list[Batch](), 0
+    for size, gap in draw(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=8)):
+        at += gap if gaps else 0
+        batches.append(Batch(at, at + size))
+        at += size
+    return Broker(batches, at)
+
+
+@given(logs(), st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_every_batch_is_admitted_once_whatever_is_missing_between_them(broker: Broker, counts: list[int]) -> None:
+    counts = [max(2, count) for count in counts]  # the one before, and a new one
+    assert read(broker, 0, counts) == broker.batches
+
+
+@given(logs(), st.integers(0, 40))
+def test_a_read_begins_with_the_batch_that_has_the_offset(broker: Broker, start: int) -> None:
+    assume(start < broker.end)
+    assert read(broker, start, [3]) == [batch for batch in broker.batches if batch.end > start]
+
+
+@given(logs(gaps=False), st.data())
+def test_a_flipped_base_offset_is_damage_and_nothing_after_it_is_admitted(broker: Broker, data: st.DataObject) -> None:
+    """Flipped to a higher and to a lower one: it is seen between the batches before and after it."""
+    assume(len(broker.batches) >= 3)
+    place = data.draw(st.integers(1, len(broker.batches) - 2))
+    batch = broker.batches[place]
+    says = batch.start ^ 1 << data.draw(st.integers(0, 7))
+    broker.batches[place] = Batch(says, says + batch.end - batch.start)
+    sequence: OffsetSequence[Batch] = OffsetSequence(0)
+    admitted = list[Batch]()
+    count = data.draw(st.integers(3, 5))
+    with pytest.raises(OffsetDamage, match="at offset"):  # noqa: PT012 - whatever is admitted before
+        for _ in range(20):
+            shown, cut = broker.response(sequence.fetch_offset, count)
+            admitted += sequence.admit(shown, cut, broker.end, broker.end)
+    assert len(admitted) <= place
+    assert admitted == broker.batches[: len(admitted)]
+
+
+def test_a_gap_at_the_end_of_a_segment_is_held_until_what_follows_agrees() -> None:
+    sequence: OffsetSequence[Batch] = OffsetSequence(0)
+    assert sequence.admit([Batch(0, 5)], None, 30, 30) == [Batch(0, 5)]
+    assert sequence.admit([Batch(10, 15)], None, 30, 30) == []
+    assert sequence.fetch_offset == 4, "it looks back"
+    assert sequence.admit([Batch(0, 5), Batch(10, 15)], None, 30, 30) == []
+    assert (sequence.holds, sequence.fetch_offset, sequence.position) == (True, 15, 5)
+    assert sequence.admit([], None, 30, 30) == []
+    assert sequence.holds, "across fetches that bring nothing"
+    assert sequence.admit([Batch(15, 20)], None, 30, 30) == [Batch(10, 15), Batch(15, 20)]
+    assert sequence.gaps == [(5, 10)]
+
+
+def test_a_held_batch_that_the_next_one_contradicts_is_damage() -> None:
+    sequence: OffsetSequence[Batch] = OffsetSequence(0)
+    sequence.admit([Batch(0, 5)], None, 300, 300)
+    sequence.admit([Batch(133, 138)], None, 300, 300)
+    sequence.admit([Batch(0, 5), Batch(133, 138)], None, 300, 300)
+    assert sequence.holds
+    with pytest.raises(OffsetDamage):
+        sequence.admit([Batch(135, 140)], None, 300, 300)
+
+
+@pytest.mark.parametrize("end", [(15, 15), (40, 15)], ids=["high watermark", "last stable offset"])
+def test_a_gap_before_the_last_batch_of_a_log_is_accepted(end: tuple[int, int]) -> None:
+    sequence: OffsetSequence[Batch] = OffsetSequence(0)
+    sequence.admit([Batch(0, 5)], None, *end)
+    sequence.admit([Batch(10, 15)], None, *end)
+    assert sequence.admit([Batch(0, 5), Batch(10, 15)], None, *end) == [Batch(10, 15)]
+
+
+def test_a_batch_that_was_written_while_the_broker_answered_is_no_damage() -> None:
+    """The broker reads its high watermark before the data: the next response has a later one."""
+    sequence: OffsetSequence[Batch] = OffsetSequence(0)
+    assert sequence.admit([Batch(0, 5)], None, 0, 0) == []
+    for end in range(5, 50, 5):
+        shown = [Batch(end - 5, end), Batch(end, end + 5)]
+        assert sequence.admit(shown, None, end, end) == shown[:1]
+
+
+def test_a_batch_that_stays_beyond_the_high_watermark_is_damage() -> None:
+    sequence: OffsetSequence[Batch] = OffsetSequence(0)
+    assert sequence.admit([Batch(256, 261)], None, 5, 5) == []
+    with pytest.raises(OffsetDamage, match="which ends at 5, goes on with a batch of offsets 256 to 260"):
+        sequence.admit([Batch(256, 261)], None, 5, 5)
+
+
+def test_what_is_not_there_any_more_is_not_looked_back_at() -> None:
+    sequence: OffsetSequence[Batch] = OffsetSequence(7)
+    sequence.admit([Batch(9, 10)], 10, 20, 20)
+    assert sequence.fetch_offset == 6
+    sequence.stop_looking_back()
+    assert sequence.fetch_offset == 7
+    assert sequence.admit([Batch(9, 10)], 10, 20, 20) == [Batch(9, 10)]

@@ -1,0 +1,232 @@
+"""Records of whole batches against aiokafka's own, one by one: the same records, or an error."""
+
+import random
+import struct
+from typing import Any
+
+import pytest
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record.util import calc_crc32c
+
+from service.streaming.kafka.record_batch import (
+    DamagedBatch,
+    OpenBatch,
+    RecordsBuilder,
+    mark_aborted,
+    parse_batches,
+)
+from service.streaming.records import KafkaRecord, value_of
+from tests.batches import CODECS
+
+MAX_BYTES = 16 << 20
+CONTENT_TYPES = [
+    None, b"", b"application/json", b"application/msgpack", b"application/msgpack; a=b", b"application/msgpackx",
+    b"application/x-perceptron-f8", b"application/x-perceptron-f8;", b"application/x-perceptron-f4",
+]  # fmt: skip
+
+
+def ours(raw: bytes, start: int, step: int, aborted: list[tuple[int, int]]) -> list[KafkaRecord]:
+    """All records from an offset on, taken `step` at a time; raises DamagedBatch."""
+    fetched = parse_batches(raw)
+    if fetched.damage:
+        raise DamagedBatch(fetched.damage)
+    mark_aborted(fetched.batches, aborted)
+    records = list[KafkaRecord]()
+    for batch in fetched.batches:
+        if not batch.has_records:
+            continue
+        opened = OpenBatch(batch, MAX_BYTES)
+        while opened.left > 0:
+            builder = RecordsBuilder()
+            builder.add(opened, start, step)
+            part = builder.build()
+            assert part.offsets.tolist() == [record.offset for record in part]
+            assert part.timestamps.tolist() == [record.timestamp for record in part]
+            expected = [value_of(record) for record in part]
+            assert [(one.__class__, one) for one in part.values] == [(one.__class__, one) for one in expected]
+            assert part.values.begins.flags.c_contiguous, "compiled loops are compiled for one layout"
+            assert len(part) == 0 or part.values.ends.max() + 8 <= len(part.values.data)
+            records += part
+    return records
+
+
+def theirs(raw: bytes, start: int, dropped: set[int]) -> list[KafkaRecord]:
+    """The same by aiokafka's classes; batches that begin at `dropped` offsets are of aborted transactions."""
+    records, batches = list[KafkaRecord](), MemoryRecords(raw)
+    while (batch := batches.next_batch()) is not None:
+        if not batch.validate_crc():
+            raise CorruptRecordException
+        if batch.is_control_batch or (batch.producer_id is not None and batch.base_offset in dropped):
+            continue
+        for record in batch:
+            if record.offset >= start and (not records or record.offset > records[-1].offset):
+                time = -1 if record.timestamp is None else record.timestamp
+                records.append(KafkaRecord(record.offset, time, record.key, record.value, tuple(record.headers)))
+    return records
+
+
+def content(rng: random.Random) -> bytes | None:
+    return rng.choice((None, b"", b"1", b'{"features":[1],"label":1}', rng.randbytes(rng.randrange(300))))
+
+
+def old_batch(rng: random.Random, offset: int) -> tuple[bytes, int]:
+    """A record of format 0 or 1, and the offset after it."""
+    builder = LegacyRecordBatchBuilder(rng.choice((0, 1)), 0, 1 << 30)
+    builder.append(0, timestamp=rng.randrange(1 << 40), key=content(rng), value=content(rng))
+    return struct.pack(">q", offset) + bytes(builder.build())[8:], offset + 1
+
+
+def batch(
+    rng: random.Random, offset: int, producer: int = -1, transactional: bool = False, codec: int | None = None
+) -> tuple[bytes, int]:
+    """A batch that begins at this offset, in any codec, and the offset after it."""
+    codec = rng.choice([0, 0, *CODECS.values()]) if codec is None else codec
+    builder = DefaultRecordBatchBuilder(
+        2, codec, is_transactional=transactional, producer_id=producer, producer_epoch=0, base_sequence=0,
+        batch_size=1 << 30,
+    )  # fmt: skip
+    at, crowded = 0, rng.random() < 0.2
+    for _ in range(rng.choice((1, 2, 8, 40, 300))):
+        at += rng.choice((0, 0, 0, 1, 7))  # what compaction took
+        headers = [
+            rng.choice(
+                (
+                    ("h" * rng.randrange(3) + rng.choice(("", "ü")), rng.choice((None, b"", b"x" * 70))),
+                    (rng.choice(("content-type", "content-typ", "Content-Type")), rng.choice(CONTENT_TYPES)),
+                )
+            )
+            for _ in range(rng.choice((1, 15, 16, 70)) if crowded else rng.choice((0, 0, 0, 2)))
+        ]
+        time = rng.choice((-1, 0, 1_700_000_000_000, 9_000_000_000_000_000_000, rng.randrange(1 << 62)))
+        assert builder.append(at, time, key=content(rng), value=content(rng), headers=headers)
+        at += 1
+    built = bytearray(builder.build())
+    if rng.random() < 0.2:
+        built[22] |= 8  # one time for all, that of the append
+    built[:8] = struct.pack(">q", offset)
+    return signed(built), offset + at
+
+
+def signed(raw: bytes | bytearray) -> bytes:
+    """The batch with the checksum that it should have."""
+    return bytes(raw[:17]) + struct.pack(">I", calc_crc32c(bytes(raw[21:]))) + bytes(raw[21:])
+
+
+def marker(offset: int, producer: int, committed: bool) -> bytes:
+    builder = DefaultRecordBatchBuilder(
+        2, 0, is_transactional=1, producer_id=producer, producer_epoch=0, base_sequence=-1, batch_size=1 << 20
+    )
+    builder.append(0, 1, key=struct.pack(">hh", 0, committed), value=b"\0" * 6, headers=[])
+    raw = bytearray(builder.build())
+    raw[22] |= 0x20
+    raw[:8] = struct.pack(">q", offset)
+    return signed(raw)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_records_are_those_of_the_client(seed: int) -> None:
+    """Over codecs, formats, null keys and values, headers, times, compaction and aborted transactions.
+
+    A log has one format here: aiokafka takes all of a response for its first batch's.
+    """
+    rng = random.Random(seed)
+    old = rng.random() < 0.2
+    raw, at, aborted, dropped = b"", rng.randrange(1000), list[tuple[int, int]](), set[int]()
+    begin = at
+    for _ in range(rng.randrange(1, 6)):
+        if not old and rng.random() < 0.3:
+            producer, committed = rng.randrange(1, 9), rng.random() < 0.5
+            if not committed:
+                aborted.append((producer, at))
+            for _ in range(rng.randrange(1, 3)):
+                dropped |= set() if committed else {at}
+                more, at = batch(rng, at, producer, transactional=True)
+                raw += more
+            raw, at = raw + marker(at, producer, committed), at + 1
+        else:
+            more, at = old_batch(rng, at) if old else batch(rng, at)
+            raw += more
+    start = rng.choice((begin, rng.randrange(begin, at + 1)))
+    for step in (1, 7, 2000):
+        assert ours(raw, start, step, aborted) == theirs(raw, start, dropped)
+
+
+def test_what_is_damaged_is_refused_as_the_client_refuses_it() -> None:
+    """Bytes of a batch are changed, and its checksum with them."""
+    damaged = 0
+    for seed in range(600):
+        rng = random.Random(seed)
+        changed = bytearray(batch(rng, 0)[0])
+        for _ in range(rng.randrange(1, 4)):
+            changed[rng.randrange(61, len(changed)) if rng.random() < 0.9 else 60] = rng.choice(
+                (0, 1, 2, 127, 128, 255)
+            )
+        raw = signed(changed)
+        expected: Any = None
+        try:
+            expected = theirs(raw, 0, set())
+        except Exception:  # whatever its codecs and parsers raise
+            damaged += 1
+        try:
+            read = ours(raw, 0, 2000, [])
+        except DamagedBatch:
+            assert expected is None
+        else:
+            assert expected is None or read == expected
+    assert 50 < damaged < 550
+
+
+def test_a_changed_byte_is_told_by_the_checksum() -> None:
+    raw = bytearray(batch(random.Random(1), 5)[0])
+    raw[-1] ^= 1
+    fetched = parse_batches(bytes(raw))
+    assert (fetched.batches, fetched.damage) == ([], "a batch's checksum is wrong")
+
+
+def test_a_batch_that_is_not_there_whole_says_where_it_begins() -> None:
+    first, at = batch(random.Random(1), 5)
+    second, end = batch(random.Random(2), at)
+    for cut in (12, 30, len(second) - 1):
+        fetched = parse_batches(first + second[:cut])
+        assert [(b.start, b.end) for b in fetched.batches] == [(5, at)]
+        assert (fetched.cut_start, fetched.cut_size, fetched.damage) == (at, len(second), "")
+    assert [(b.start, b.end) for b in parse_batches(first + second).batches] == [(5, at), (at, end)]
+
+
+def test_a_header_name_that_is_not_utf_8_is_no_reason_to_stop() -> None:
+    builder = DefaultRecordBatchBuilder(
+        2, 0, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 20
+    )
+    builder.append(0, 0, key=None, value=b"1", headers=[("ü", b"x")])
+    raw = signed(bytes(builder.build()).replace("ü".encode(), b"\xc3\x28"))
+    [record] = ours(raw, 0, 10, [])
+    assert (record.value, record.headers) == (b"1", (("\udcc3(", b"x"),))
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS.keys())
+def test_a_batch_is_unpacked_up_to_a_limit_and_no_further(codec: int) -> None:
+    builder = DefaultRecordBatchBuilder(
+        2, codec, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 30
+    )
+    builder.append(0, 0, key=None, value=bytes(1 << 20), headers=[])
+    [small] = parse_batches(bytes(builder.build())).batches
+    assert len(small.unpack(2 << 20)) > 1 << 20
+    with pytest.raises(DamagedBatch, match=r"unpacks to more than 1,000,000 bytes \(kafka.max_batch_bytes"):
+        small.unpack(1_000_000)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_compressed_batch_of_an_old_format_is_refused_by_name(magic: int) -> None:
+    builder = LegacyRecordBatchBuilder(magic, 1, 1 << 20)
+    builder.append(0, timestamp=1, key=None, value=b"1" * 100)
+    builder.append(1, timestamp=1, key=None, value=b"1" * 100)
+    assert "compressed batch of format 0 or 1" in parse_batches(bytes(builder.build())).damage
+
+
+def test_random_bytes_are_damage_or_cut_short() -> None:
+    for seed in range(2000):
+        rng = random.Random(seed)
+        parse_batches(rng.randbytes(rng.randrange(200)))
