@@ -3,5 +3,5 @@
 __all__ = [
     "advice", "bounds", "candidates", "classifier", "columns", "compiled", "confidence", "confusion", "events",
     "features", "forms", "identity", "joined", "kernel", "learner", "machine", "options", "passes", "places", "recent",
-    "records", "rules", "scale", "scanner", "seen", "separable", "start", "values", "weights",
+    "records", "rules", "scale", "scanner", "seen", "separable", "start", "values", "watch", "weights",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ learned. A snapshot keeps it as observations.
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from service.learning.bounds import Stretch, Sums, direction, why_none
@@ -19,12 +20,22 @@ from service.learning.recent import Recent
 from service.learning.rules import RULES
 
 
+class OffsetGaps(msgspec.Struct):
+    """Gaps between the batches of a partition: how many, and the first and the last, as offset and the one after."""
+
+    count: int
+    first: tuple[int, int]
+    last: tuple[int, int]
+
+
 class Watch:
     """Who watches one learner."""
 
     def __init__(self, identity: Identity, options: Options) -> None:
         self.options = options
         self.recent = Recent(options.window, classes=identity.classes)
+        self.gaps: dict[str, OffsetGaps] = {}
+        """By partition."""
         self.stretch: Stretch | None = None
         self.squared_steps = 0.0
         """‖w(0)‖² + Σ(‖Δw‖² + 2·η·weight·margin) over the updates."""
@@ -64,6 +75,12 @@ class Watch:
             self.stretch = stretch if self.options.bound else None
         else:
             self.refer_to_given(w, updates, names)
+
+    def add_gap(self, partition: int, gap: tuple[int, int]) -> None:
+        """The log has no batch at these offsets, which its reader accepted."""
+        known = self.gaps.get(str(partition))
+        count, first = (known.count + 1, known.first) if known else (1, gap)
+        self.gaps[str(partition)] = OffsetGaps(count, first, gap)
 
     def begin_stretch(self, vector: Vector, w: Vector, updates: int) -> bool:
         """Begin a new stretch of the bound, whose reference is where this vector points: the weights or their average.

@@ -22,6 +22,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.recent import FLAGS, Averaged, Margins, Recent
+from service.learning.watch import OffsetGaps
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
 
@@ -103,6 +104,8 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """The place of each event's label as little-endian u2, hexadecimal; of three labels and more alone."""
     diverged: str | None = None
     """Why nothing is learned on top of this, and it does not answer; see `Learner.diverged`."""
+    gaps: dict[str, OffsetGaps] = {}
+    """Gaps between batches that were accepted, by partition."""
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -290,6 +293,7 @@ def observations(learner: Classifier) -> Observations:
         averaged_missed=deepcopy(recent.missed) if learner.identity.average else None,
         recent_truth=recent.truth.astype("<u2").tobytes().hex(),
         diverged=learner.diverged,
+        gaps=watch.gaps.copy(),
     )
 
 
@@ -393,6 +397,7 @@ def decode(
         learner.candidates = {name: candidate(name, *of) for name, of in beside.items()}
         learner.load(own, covered)
         learner.restore(state, counts, seen.squared_steps, recent, stretch, seen.diverged)
+        learner.watch.gaps = seen.gaps.copy()
         learner.runs = runs
         return learner
 

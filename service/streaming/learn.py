@@ -302,6 +302,8 @@ class Learning:
             if position > learner.next[partition]:
                 learner.pass_over(partition, position)
         if gaps := self._log.take_gaps():
+            for partition, *gap in gaps:
+                learner.watch.add_gap(partition, (gap[0], gap[1]))
             self._tell.gaps_accepted(gaps)
 
     async def _apply(self, model: _Model, partition: int, records: KafkaRecords) -> int:

@@ -20,6 +20,7 @@ from service.errors import DataError, DependencyError
 from service.learning.classifier import Classifier
 from service.learning.identity import Identity, Label, as_json
 from service.learning.learner import Learner
+from service.learning.watch import OffsetGaps
 from service.serving.models import Model
 from service.serving.report import Accuracy, Comparison, Description, Share, Version
 from service.settings.load import Settings
@@ -27,6 +28,7 @@ from service.settings.words import on_a_line
 from service.snapshots import codec
 from service.streaming.kafka.cluster import Cluster
 from service.tools.stored import newest
+from service.tools.verify import gap_text
 
 TOP = 10
 LABELS, OF_A_LABEL = 20, 3
@@ -58,6 +60,7 @@ class Inspection(Description, kw_only=True):
 
     hindsight_bound: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     offsets_without_record: int
+    gaps: dict[str, OffsetGaps]
     lag: dict[str, int] | None
     lag_reason: str | None
     versions: list[Version]
@@ -105,6 +108,7 @@ async def _about(settings: Settings, name: str, bound: bool) -> Inspection:
         **msgspec.structs.asdict(Description.of(Model(name), answering)),
         hindsight_bound=best,
         offsets_without_record=_empty(answering.learner),
+        gaps=answering.learner.watch.gaps,
         lag=lag,
         lag_reason=reason,
         versions=[Version.of(*v) for v in codec.kept(answering.head, answering.digest, kept)],
@@ -264,8 +268,9 @@ def _gaps(about: Inspection) -> str:
         for p, ranges in about.covered.items()
         for (_, a), (b, _) in pairwise(ranges)
     ]
-    said = [f"{empty:,} offsets hold no record, perceptron verify says which"] if empty else []
-    return "; ".join([*said, *holes]) or "none"
+    said = [f"{empty:,} offsets hold no record"] if empty else []
+    between = [f"partition {p}: {gap_text(gaps)} between batches" for p, gaps in about.gaps.items()]
+    return "; ".join([*said, *between, *holes]) or "none"
 
 
 def _hindsight(about: Inspection) -> dict[str, str]:

@@ -19,6 +19,7 @@ from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.rules import RULES
 from service.learning.start import GIVEN
+from service.learning.watch import OffsetGaps
 from service.learning.weights import Weights
 from service.settings.load import Settings
 from service.snapshots import head as heads
@@ -36,9 +37,6 @@ from service.tools.stored import none_stored
 SLICE = 1000
 TRIES = 5
 """A learner that saves often may sweep what is read here; then it begins again."""
-GAPS = 100
-"""Of so many it is said where they are."""
-LISTED = 10
 UNWATCHED = Options(bound=False)
 """The bound's sums are no part of the state."""
 DIFFERENT = 4
@@ -56,14 +54,11 @@ class Replayed(NamedTuple):
     """What was read again: records, offsets that held none, and why it could not be learned to the end, if so."""
 
     records: int
-    gaps: list[tuple[int, int, int]]
-    """Partition, first offset, and the one behind the last."""
+    empty: int
+    """Offsets that held no record."""
+    gaps: dict[str, OffsetGaps]
+    """Where they are, by partition."""
     diverged: str | None
-
-    @property
-    def empty(self) -> int:
-        """Offsets that held no record."""
-        return sum(to - start for _, start, to in self.gaps)
 
 
 def verify_model(settings: Settings, name: str, as_json: bool) -> int:
@@ -102,7 +97,7 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
         "events": head.counts.events,
         "candidates": {name: one.counts.events for name, one in head.beside.items()},
         "offsets_without_record": replayed.empty,
-        "gaps": replayed.gaps[:GAPS],
+        "gaps": replayed.gaps,
         "state_digest": head.state_digest,
         "replayed_state_digest": digest,
         "equal": equal,
@@ -195,11 +190,15 @@ async def _replay(cluster: Cluster, topic: str, snapshot: Snapshot, learner: Lea
     """Learn the covered records again; raises LogLost where they are not all there, and DependencyError."""
     steps = _steps(snapshot, learner)
     known = {int(p): position.fingerprint for p, position in snapshot.head.next.items()}
-    records, gaps = 0, list[tuple[int, int, int]]()
+    records, empty = 0, 0
+    learner.watch.gaps = {}
 
     def pass_over(partition: int, to: int) -> None:
-        if to > learner.next[partition]:
-            gaps.append((partition, learner.next[partition], to))
+        nonlocal empty
+        start = learner.next[partition]
+        if to > start:
+            empty += to - start
+            learner.watch.add_gap(partition, (start, to))
             learner.pass_over(partition, to)
 
     async with cluster.reader(topic, LogLost(f"{cluster} has no topic {topic}")) as reader:
@@ -220,10 +219,10 @@ async def _replay(cluster: Cluster, topic: str, snapshot: Snapshot, learner: Lea
                     outcome = learner.apply(partition, run)
                     records += outcome.consumed
                     if outcome.diverged:
-                        return Replayed(records, gaps, outcome.diverged)
+                        return Replayed(records, empty, learner.watch.gaps, outcome.diverged)
             pass_over(partition, to)
     _add_due(learner, snapshot.learner)
-    return Replayed(records, gaps, None)
+    return Replayed(records, empty, learner.watch.gaps, None)
 
 
 def _check_log(topic: str, steps: Sequence[tuple[int, int, int]], there: dict[int, tuple[int, int]]) -> None:
@@ -293,6 +292,12 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
     return found
 
 
+def gap_text(gaps: OffsetGaps) -> str:
+    """How many gaps there are, and the first and the last, for a person."""
+    first, last = (f"{start:,} to {end:,}" for start, end in (gaps.first, gaps.last))
+    return f"1 gap, {first}" if gaps.count == 1 else f"{gaps.count:,} gaps, the first {first}, the last {last}"
+
+
 def _array(stored: Learner, name: str) -> str:
     """An array's name; of a class's with its label."""
     place = name.rpartition("/")[2]
@@ -326,8 +331,7 @@ def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
             f"{about['replayed_records']:,} records, {about['replayed_events']:,} of them events, from {begun} on"
             + (f"; {empty:,} offsets hold no record" if empty else ""),
         ),
-        *(("gap", f"partition {p}: {a:,} to {b:,}") for p, a, b in gaps[:LISTED]),
-        *([("", "and more: --json has them")] if len(gaps) > LISTED else []),
+        *(("gaps", f"partition {p}: {gap_text(g)}") for p, g in gaps.items()),
         *(("candidate", f"{name}, {events:,} events") for name, events in about["candidates"].items()),
         ("stored", about["state_digest"]),
         ("replay", about["replayed_state_digest"]),
