@@ -119,7 +119,7 @@ class Cluster:
         async with self.errors(right=right):
             client = self.client(ANSWER_SECONDS)
             try:
-                await client.bootstrap()
+                await find_brokers(client)
                 yield client
             finally:
                 await client.close()
@@ -195,6 +195,13 @@ class Cluster:
             for partition, (begin, end) in (await reader.bounds()).items():
                 async for records in reader.read(partition, begin, end):
                     yield partition, records
+
+
+async def find_brokers(client: AIOKafkaClient) -> None:
+    """Have a client find the cluster's brokers; raises KafkaConnectionError."""
+    await client.bootstrap()
+    if not client.cluster.brokers():
+        raise KafkaConnectionError("no broker is named")
 
 
 def refused(right: str, what: str) -> str:

@@ -9,6 +9,7 @@ import ssl
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
     IllegalSaslStateError,
+    KafkaConnectionError,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
@@ -26,6 +27,10 @@ TLS_ALERT = 0x1503
 
 async def connection_failure(bootstrap: str, security: Security) -> str:
     """Why the brokers that are asked first, or those that they name, cannot be reached; "" if all can."""
+    try:
+        options = security.options
+    except KafkaConnectionError as error:
+        return str(error.args[0])
     addresses = [(host, port) for host, port, _ in collect_hosts(bootstrap, randomize=False)]
     failures, brokers = dict[str, str](), set[tuple[str, int]]()
 
@@ -34,12 +39,14 @@ async def connection_failure(bootstrap: str, security: Security) -> str:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 milliseconds = int(CONNECT_SECONDS * 1000)
-                connection = await create_conn(*address, request_timeout_ms=milliseconds, **security.options)
+                connection = await create_conn(*address, request_timeout_ms=milliseconds, **options)
                 connected = True
                 try:
                     answer = await connection.send(MetadataRequest([]))
                 finally:
                     connection.close()
+            if not answer.brokers:  # so the client reads the answer to a token that is refused
+                raise SaslAuthenticationFailed("the listener refuses the token")
             brokers.update((host, port) for _, host, port, *_ in answer.brokers)
         except Exception as error:  # whatever it is that listens there
             failures[_text(address)] = _reason(error, security, connected)
@@ -91,8 +98,9 @@ def _reason(error: Exception, security: Security, connected: bool) -> str:
     if tls and isinstance(error, ConnectionError):
         plain = "SASL_PLAINTEXT" if sasl else "PLAINTEXT"
         return f"TLS: the listener ended the handshake: if it has no TLS, set kafka.security_protocol = {plain}"
-    said = next((str(cause) for cause in causes if str(cause).startswith(("the token endpoint", "no token"))), "")
-    return f"SASL: {said}" if said else "something answers there, but not as a Kafka broker"
+    if security.mechanism == "OAUTHBEARER" and isinstance(error, KafkaConnectionError) and error.__cause__ is None:
+        return f"SASL: {error.args[0]}"  # why there is no token
+    return "something answers there, but not as a Kafka broker"
 
 
 def _tls_way_out(error: ssl.SSLError) -> str:

@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 from service.errors import DependencyError, Unauthorised
 from service.streaming.dead_letters import topic_of
 from service.streaming.kafka.assignor import whole_topics
-from service.streaming.kafka.cluster import ANSWER_SECONDS, UNAUTHORISED, Cluster
+from service.streaming.kafka.cluster import ANSWER_SECONDS, UNAUTHORISED, Cluster, find_brokers
 from service.streaming.kafka.fetcher import Fetcher
 from service.streaming.kafka.group_clients import GroupClients
 from service.streaming.kafka.health import Health
@@ -96,8 +96,8 @@ class Kafka(ConsumerRebalanceListener):
         clients.fetcher = Fetcher(clients.fetch_client, cluster.max_batch_bytes)
         async with cluster.errors():
             try:
-                await clients.query_client.bootstrap()
-                await clients.fetch_client.bootstrap()
+                await find_brokers(clients.query_client)
+                await find_brokers(clients.fetch_client)
                 await clients.consumer.start()
                 await clients.producer.start()
             except BaseException:

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import KafkaConnectionError
 
 from service.credentials.secret import Secret
 from service.credentials.tls import Tls
+from service.errors import ConfigurationError
 from service.streaming.kafka.oauth import TokenSource
 
 
@@ -46,7 +48,7 @@ class Security(AbstractTokenProvider):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What a client is made with, secrets as they are now; raises ConfigurationError."""
+        """What a client is made with, secrets as they are now; raises KafkaConnectionError."""
         if self.protocol == "PLAINTEXT":
             return {}
         if self._tls is not None and self._context is None:
@@ -56,6 +58,12 @@ class Security(AbstractTokenProvider):
             "ssl_context": self._context,
             "sasl_mechanism": self.mechanism,
             "sasl_plain_username": self._username or "",
-            "sasl_plain_password": self._password.now() if self._password else "",
+            "sasl_plain_password": self._password_now(),
             "sasl_oauth_token_provider": self,
         }
+
+    def _password_now(self) -> str:
+        try:
+            return self._password.now() if self._password else ""
+        except ConfigurationError as error:
+            raise KafkaConnectionError(f"SASL: kafka.sasl_password_file: {error}") from None
