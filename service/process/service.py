@@ -170,12 +170,7 @@ class Service:
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         """Connect, then follow and learn; followers and learners become tasks of the process."""
         settings = self._settings
-        models = settings.models.values()
-        kinds = {
-            (min(len(model.labels or (-1, 1)), 3), model.scale, bool(average))
-            for model in models
-            for average in (model.average, *(one.average for one in model.candidates.values()))
-        }
+        kinds = {(min(len(model.labels or (-1, 1)), 3), model.scale) for model in settings.models.values()}
         await asyncio.to_thread(warm_up, kinds)
         # One collection of everything imported so far would take longer than any slice of learning.
         gc.collect()
@@ -315,9 +310,9 @@ class Service:
         return {**kafka, "redis": self._store.missing_since}
 
 
-Kinds = Iterable[tuple[int, Literal["none", "standard"], bool]]
-"""Of models: how many labels (3 for any more), the scale, and whether an average is kept."""
-ALL_KINDS: Kinds = ((2, "none", False), (2, "none", True), (3, "standard", False))
+Kinds = Iterable[tuple[int, Literal["none", "standard"]]]
+"""Of models: how many labels (3 for any more), and the scale."""
+ALL_KINDS: Kinds = ((2, "none"), (3, "standard"))
 
 
 def warm_up(kinds: Kinds = ALL_KINDS) -> None:
@@ -338,9 +333,8 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     names.extend(["name"])
     names.find({"name": 1.0})
     event = b'{"features":[1],"label":1,"more":1}'
-    for labels, scale, average in kinds:
-        places = tuple(range(labels))
-        learner = Learner(Identity(labels=places, features="positional", dimension=1, scale=scale, average=average))
+    for labels, scale in kinds:
+        learner = Learner(Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale))
         learner.begin({0: 0})
         learner.apply(0, 0, [event])
         learner.begin_stretch()
