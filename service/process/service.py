@@ -35,9 +35,8 @@ from service.monitoring.metrics import Metrics
 from service.process import http
 from service.process.clock import SystemClock
 from service.process.figures import figures, lag
-from service.process.memory import forget_compiler, one_arena
+from service.process.memory import give_back
 from service.process.observer import ModelObserver
-from service.process.scheduling import short_slices
 from service.serving import predictor
 from service.serving.models import Model, Models, given
 from service.serving.page.history import History
@@ -185,7 +184,7 @@ class Service:
         if settings.learn:
             await self._insist(self._check_identities)
         if settings.learn and settings.reader == "compiled":
-            tasks.create_task(asyncio.to_thread(_compile_reader))
+            tasks.create_task(asyncio.to_thread(read_by, compiled=True))
         async with Lasting() as following:
             observers: dict[str, ModelObserver] = {}
 
@@ -342,15 +341,10 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
         predictor.warm_up(learner)
 
 
-def _compile_reader() -> None:
-    read_by(compiled=True)
-    forget_compiler()
-
-
 def _settle() -> None:
     gc.collect()  # what is frozen stays for ever
     gc.freeze()
-    asyncio.get_running_loop().run_in_executor(None, forget_compiler)
+    asyncio.get_running_loop().run_in_executor(None, give_back)
 
 
 def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
@@ -364,8 +358,6 @@ def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
 def run(settings: Settings) -> int:
     """Run one process to its end; returns the exit code."""
     settings.check_work()
-    one_arena()
-    short_slices()
     sys.setswitchinterval(SWITCH_SECONDS)
     number = uvloop.run(Service(settings).run())
     return 130 if number == signal.SIGINT else 0
