@@ -47,8 +47,7 @@ MUTANTS = (
     Mutant(
         "an update applied twice", KERNEL,
         (
-            ("+ change * step)\n", "+ change * (2.0 * step))\n"),
-            ("+ change * (step * values[j]))\n", "+ change * (2.0 * step * values[j]))\n"),
+            ("            state[0, 0] += step\n", "            step *= 2.0\n            state[0, 0] += step\n"),
         ),
         "axes",
     ),

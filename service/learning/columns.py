@@ -114,7 +114,7 @@ class Named:
     def place_rows(self, rows: Rows) -> Placed:
         columns, table = np.empty(len(rows.values), np.uint32), self.names.table
         places = rows.data.ctypes.data, rows.scratch.ctypes.data, rows.names, rows.hashes
-        unknown, unsure, _ = find_each(*table[:4], *places, columns)
+        unknown, unsure = find_each(*table[:4], *places, columns)
         numbers = rows.is_number.copy() if self._scaled else _NO_FLAGS
         placed = Placed(rows.starts, columns, rows.values.copy(), (), (), numbers)
         if not unknown:

@@ -1,22 +1,96 @@
-"""How loops over numbers and bytes are compiled, and where the result is kept."""
+"""How loops over numbers and bytes are compiled, and where the result is kept.
 
-import functools
+numba looks for changes in a function's own file alone, and what the function calls is compiled into it. So the folder
+of compiled code is named by the digest of all sources of `learning` and of the CPU: no stale code runs. The folder is
+in NUMBA_CACHE_DIR, or else beside the sources. Where it cannot be written, as in an image on a read-only root, it is
+copied to a private temporary folder, which is then used.
+"""
+
 import hashlib
-import inspect
+import os
+import platform
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from llvmlite import binding
 from numba import njit
 from numba.core import config
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
 ENABLED: bool = not config.DISABLE_JIT  # type: ignore[attr-defined]
 """Whether anything is: else loops run in Python, but for those over bytes at an address."""
+_SOURCES, _PREFIX = Path(__file__).parent, "kernels-"
+_DAY = 86_400.0
 
 
+def _name() -> str:
+    """The name of the folder for these sources and this CPU."""
+    cpu = os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name()
+    digest = hashlib.sha256(f"{platform.machine()} {cpu}".encode())
+    for file in sorted(_SOURCES.rglob("*.py")):  # their times say nothing once they were packed, as in an image
+        digest.update(str(file.relative_to(_SOURCES)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return _PREFIX + digest.hexdigest()[:16]
+
+
+def _writable(folder: Path) -> bool:
+    """Whether files can be made in the folder, which is made where there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
+def _private_copy(folder: Path) -> Path | None:
+    """A copy of the folder in a temporary folder that no other user can write to; None where there can be none.
+
+    numba unpickles what it finds in the folder, so another user's file there would run as ours.
+    """
+    try:
+        home = Path(tempfile.gettempdir(), f"perceptron-{os.getuid()}")
+        home.mkdir(mode=0o700, exist_ok=True)
+        if home.is_symlink() or home.stat().st_uid != os.getuid() or home.stat().st_mode & 0o022:
+            return None
+        copy = home / folder.name
+        if folder.is_dir() and not copy.exists():
+            part = Path(tempfile.mkdtemp(dir=home))
+            shutil.copytree(folder, part, dirs_exist_ok=True, copy_function=shutil.copyfile)
+            try:
+                part.rename(copy)
+            except OSError:  # another process was first
+                shutil.rmtree(part)
+    except OSError:
+        return None
+    return copy if _writable(copy) else None
+
+
+def _folder() -> Path | None:
+    """The folder for compiled code; None where nothing can be written."""
+    if not (chosen := os.environ.get("NUMBA_CACHE_DIR")):
+        folder = _SOURCES / "__pycache__" / _name()
+    elif (base := Path(chosen)).name.startswith(_PREFIX):  # set by the process that started this one
+        folder = base.parent / _name()
+    else:
+        folder = base / _name()
+    new = not folder.exists()
+    if not _writable(folder):
+        return _private_copy(folder)
+    if new and not chosen:
+        for other in folder.parent.glob(f"{_PREFIX}*"):
+            if other.stat().st_mtime < folder.stat().st_mtime - _DAY:
+                shutil.rmtree(other, ignore_errors=True)
+    return folder
+
+
+_KEPT = _folder() if ENABLED else None
+if _KEPT is not None:
+    os.environ["NUMBA_CACHE_DIR"] = str(_KEPT)
+    config.reload_config()  # type: ignore[no-untyped-call] # whoever imported numba first
 # A division by zero gives what IEEE 754 says: a test before each would let no loop divide several numbers at once.
-_compile: Any = njit(nogil=True, error_model="numpy")
+_compile: Any = njit(nogil=True, error_model="numpy", cache=_KEPT is not None)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
@@ -26,63 +100,4 @@ def inlined(function: Callable[..., Any]) -> Any:
 
 def compiled(function: Callable[..., Any]) -> Any:
     """The function, to be compiled on first use; the result is kept for the next process where there is a place."""
-    made = _compile(function)
-    try:
-        if made is not function:  # as where compilation is switched off
-            made._cache = cache = _Cache(function)  # type: ignore[no-untyped-call]
-            # What it calls is compiled into it, and numba looks for changes in its own file alone.
-            cache._cache_file._source_stamp = _digest(Path(inspect.getfile(function)).parent)
-    except (RuntimeError, AttributeError):
-        # No place at all; or a numba that keeps its cache in another way.
-        return _compile(function)
-    return made
-
-
-@functools.cache
-def _digest(folder: Path) -> str:
-    """Of the sources: their times say nothing once they were packed, as in an image."""
-    files = sorted(folder.glob("*.py"))
-    return hashlib.sha256(b"".join(f.name.encode() + b"\0" + f.read_bytes() for f in files)).hexdigest()
-
-
-class _Brought(_CacheLocator):
-    """Beside the source, where nothing can be written now: an image brings along what was kept there."""
-
-    def __init__(self, function: Callable[..., Any], file: str) -> None:
-        self._file, self._line = Path(file), function.__code__.co_firstlineno
-
-    @classmethod
-    def from_function(cls, function: Callable[..., Any], file: str) -> "_Brought | None":
-        """The locator, where something is there."""
-        found = cls(function, file)
-        return found if any(Path(found.get_cache_path()).glob("*.nbi")) else None
-
-    def get_cache_path(self) -> str:
-        """Where numba keeps it if it can."""
-        return str(self._file.parent / "__pycache__")
-
-    def get_source_stamp(self) -> str:
-        """What it was compiled from."""
-        return _digest(self._file.parent)
-
-    def get_disambiguator(self) -> str:
-        """As numba does, so that it is found."""
-        return str(self._line)
-
-
-class _Places(CompileResultCacheImpl):
-    """NUMBA_CACHE_DIR, beside the source, what was brought there, the user's own folder: the first that will do."""
-
-    _locator_classes = [  # noqa: RUF012 - numba's name
-        *CompileResultCacheImpl._locator_classes[:2],
-        _Brought,
-        *CompileResultCacheImpl._locator_classes[2:],
-    ]
-
-
-class _Cache(FunctionCache):
-    _impl_class = _Places
-
-    def save_overload(self, signature: Any, data: Any) -> None:
-        if not isinstance(self._impl.locator, _Brought):
-            super().save_overload(signature, data)  # type: ignore[no-untyped-call]
+    return _compile(function)

@@ -24,8 +24,6 @@ from service.learning.average import SHRINK, ages, until_shrunk
 from service.learning.compiled import compiled
 from service.learning.events import Batch
 from service.learning.identity import MAX_SQUARED_NORM, Identity
-from service.learning.lanes import first, numbers, put, row, second
-from service.learning.machine import into_first_cache
 
 Vector = NDArray[np.float64]
 Reference = NDArray[np.float32]
@@ -37,10 +35,6 @@ register_jitable(rules.step)
 _NO_REFERENCE = np.zeros(1, np.float32)
 _NEAR = math.sqrt(MAX_SQUARED_NORM) / 2.0
 _NEARLY = 1e-9
-_FAR = 2**18
-"""Numbers of a state, 2 MiB, that no core's own caches hold: columns are asked for before they are needed."""
-_AHEAD = 160
-"""So many nonzeros before: long enough for memory that other programs use too, and the first cache holds them."""
 
 
 class Learned(NamedTuple):
@@ -82,51 +76,46 @@ def _squared_norm_after(w: Vector, step: Any, columns: Any, values: Vector) -> f
 
 @compiled
 def _learn(
-    rule: int, eta: float, positive_tie: bool, parameter: float, negative: float, positive: float, state: Vector,
-    w: Vector, ages: Vector, reference: Reference, starts: Any, columns: Any, values: Vector, labels: Vector,
-    weights: Vector, scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any, averaged: Any,
-    along: Vector, reach: float,
+    rule: int, eta: float, positive_tie: bool, parameter: float, negative: float, positive: float, state: Any,
+    ages: Vector, reference: Reference, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector,
+    scores: Vector, steps: Vector, squared_norms: Vector, predicted: Any, averaged: Any, along: Vector, reach: float,
 ) -> tuple[int, float]:  # fmt: skip
-    averaging, referring = state.ndim == 2, len(reference) > 1  # without columns its first part is all there is
+    averaging, referring = state.shape[1] > 1, len(reference) > 1  # without columns its first part is all there is
     forgetting, age = len(ages) > 1, ages[0]
-    far, address, width = state.size > _FAR, state.ctypes.data, 8 * state.ndim
     for i in range(len(labels)):
-        sums, squared, r = row(state, 0), 1.0, reference[0]
-        ahead = far and starts[i + 1] + _AHEAD < len(columns)
+        s, late, squared, r = state[0, 0], state[0, -1], 1.0, reference[0]
         # All sums in one loop: each waits for its own last term, and meanwhile the others get theirs. A loop for each
         # case: one with a test that is always false is compiled to one that costs a third more.
-        if referring and ahead:
+        if referring and averaging:
             for j in range(starts[i], starts[i + 1]):
-                sums = sums + row(state, columns[j]) * values[j]
+                s += state[columns[j], 0] * values[j]
+                late += state[columns[j], 1] * values[j]
                 squared += values[j] * values[j]
                 r += reference[columns[j]] * values[j]
-                into_first_cache(address, width * np.int64(columns[j + _AHEAD]))
         elif referring:
             for j in range(starts[i], starts[i + 1]):
-                sums = sums + row(state, columns[j]) * values[j]
+                s += state[columns[j], 0] * values[j]
                 squared += values[j] * values[j]
                 r += reference[columns[j]] * values[j]
-        elif averaging and ahead:  # weights alone come as soon without
+        elif averaging:
             for j in range(starts[i], starts[i + 1]):
-                sums = sums + row(state, columns[j]) * values[j]
+                s += state[columns[j], 0] * values[j]
+                late += state[columns[j], 1] * values[j]
                 squared += values[j] * values[j]
-                into_first_cache(address, width * np.int64(columns[j + _AHEAD]))
         else:
             for j in range(starts[i], starts[i + 1]):
-                sums = sums + row(state, columns[j]) * values[j]
+                s += state[columns[j], 0] * values[j]
                 squared += values[j] * values[j]
-        s, along[i] = first(sums), r
+        along[i] = r
         if averaging:
             part = 1.0 / max(age, 1.0)
-            away = second(sums) * part
-            a = s - away
+            a = s - late * part
             # Where both are nearly equal, or one is beyond what a number holds, since ages reach 2^900: term by term,
             # as answers are, of which no tie is to differ.
-            if not abs(a) > _NEARLY * (abs(s) + abs(away)):
-                a = first(row(state, 0)) - second(row(state, 0)) * part
+            if not abs(a) > _NEARLY * (abs(s) + abs(late * part)):
+                a = state[0, 0] - state[0, 1] * part
                 for j in range(starts[i], starts[i + 1]):
-                    of = row(state, columns[j])
-                    a += (first(of) - second(of) * part) * values[j]
+                    a += (state[columns[j], 0] - state[columns[j], 1] * part) * values[j]
             averaged[i] = rules.decide(a, positive_tie)
         margin = positive if labels[i] > 0.0 else negative
         step = rules.step(rule, s, labels[i], eta * weights[i], positive_tie, parameter, margin)
@@ -139,14 +128,19 @@ def _learn(
             reach += abs(step) * math.sqrt(squared)
             if not reach <= _NEAR:
                 own = slice(starts[i], starts[i + 1])
-                total = _squared_norm_after(w, step, columns[own], values[own])
+                total = _squared_norm_after(state[:, 0], step, columns[own], values[own])
                 if not total <= MAX_SQUARED_NORM:
                     return i, reach
-                reach = math.sqrt(total + len(w))
-            change = numbers(state, 1.0, age)
-            put(state, 0, row(state, 0) + change * step)
-            for j in range(starts[i], starts[i + 1]):
-                put(state, columns[j], row(state, columns[j]) + change * (step * values[j]))
+                reach = math.sqrt(total + len(state))
+            state[0, 0] += step
+            if averaging:
+                state[0, 1] += age * step
+                for j in range(starts[i], starts[i + 1]):
+                    state[columns[j], 0] += step * values[j]
+                    state[columns[j], 1] += age * (step * values[j])
+            else:
+                for j in range(starts[i], starts[i + 1]):
+                    state[columns[j], 0] += step * values[j]
         age = ages[i + 1] if forgetting else age + 1.0
     return len(labels), reach
 
@@ -241,7 +235,7 @@ def learn(
     or (columns, 1 or 2, classes) where each class has weights of its own. `seen` is the number of events learned
     before, `reach` what ‖w‖ is at most, as far as it is known. Of classes no `reference` is looked at.
     """
-    classes, averaging, w = state.ndim == 3, state.shape[1] > 1, state[:, 0]
+    classes, averaging = state.ndim == 3, state.shape[1] > 1
     scores, steps, squared_norms, along = (np.empty(len(batch.labels)) for _ in range(4))
     predicted, averaged = (np.empty(n, np.intp) for n in (len(batch.labels), len(batch.labels) if averaging else 0))
     rule, found, done = list(rules.RULES).index(identity.rule), (scores, steps, squared_norms, predicted, averaged), 0
@@ -256,8 +250,7 @@ def learn(
         else:
             count, reach = _learn(
                 rule, identity.eta, identity.tie == "positive", identity.parameter, *identity.margins,
-                state if averaging else w, w, age, _NO_REFERENCE if reference is None else reference, *events,
-                *of, along[span], reach,
+                state, age, _NO_REFERENCE if reference is None else reference, *events, *of, along[span], reach,
             )  # fmt: skip
         done += count
         if count < end - begin:

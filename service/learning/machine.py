@@ -10,8 +10,6 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from service.learning.compiled import ENABLED
-
 _BYTE, _WORD, _WIDE = ir.IntType(8), ir.IntType(64), ir.IntType(128)
 
 
@@ -32,17 +30,6 @@ def _load(builder: Any, address: Any, at: Any, of: Any) -> Any:
     return builder.load(pointer, align=1)
 
 
-def _prefetch(locality: int) -> Any:
-    def build(builder: Any, address: Any, at: Any) -> Any:
-        pointer, number = builder.inttoptr(builder.add(address, at), _BYTE.as_pointer()), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
-        how = (ir.Constant(number, of) for of in (0, locality, 1))  # to be read; data
-        builder.call(builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind), [pointer, *how])
-        return address
-
-    return _word(build, types.int64, types.int64, types.int64) if ENABLED else lambda _, __: None
-
-
 _NO = ir.Constant(ir.IntType(1), 0)
 
 byte_at: Any = _word(lambda b, a, i: b.zext(_load(b, a, i, _BYTE), _WORD), types.int64, types.int64, types.int64)
@@ -58,7 +45,3 @@ upper_product: Any = _word(
     types.uint64, types.uint64, types.uint64,
 )  # fmt: skip
 """The upper half of the product of two words."""
-into_first_cache: Any = _prefetch(3)
-"""Let the memory there come, while something else is done; nothing need be there. In Python it does nothing."""
-into_second_cache: Any = _prefetch(2)
-"""Measured: better where much is asked for at once."""

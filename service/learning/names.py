@@ -267,21 +267,12 @@ def gather(data: int, scratch: int, names: Any, into: Any) -> None:
 @compiled
 def find_each(
     slots: Any, ends: Any, text: int, known: int, data: int, scratch: int, names: Any, hashes: Any, into: Any
-) -> tuple[int, int, np.uint64]:
+) -> tuple[int, int]:
     """The number of each name, which is in `data`, or in `scratch` where it begins below 0.
 
-    Returns how many are 0, of how many that is not sure, and what stands where they were looked for: else that would
-    not be looked at beforehand.
+    Returns how many numbers are 0, and how many of these are not sure.
     """
-    most, unknown, unsure, touched = np.uint64(max(known, 1)), 0, 0, np.uint64(0)
-    # Of many names nothing is in a cache: all of one kind are asked for before the first is used, so that the memory
-    # answers many at a time.
-    for i in range(len(hashes)):
-        into[i] = slots[_place_of(hashes[i], slots)] & _NUMBER
-    for i in range(len(hashes)):
-        into[i] = ends[min(max(into[i], _ONE), most) - _ONE]
-    for i in range(len(hashes)):
-        touched ^= word_at(text, into[i])
+    unknown, unsure = 0, 0
     for i in range(len(hashes)):
         begin, address = names[i, 0], data
         if begin < 0:
@@ -290,7 +281,7 @@ def find_each(
         unknown += number <= 0
         unsure += number < 0
         into[i] = max(number, 0)
-    return unknown, unsure, touched
+    return unknown, unsure
 
 
 @compiled

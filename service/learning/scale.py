@@ -23,9 +23,7 @@ from service.learning.compiled import compiled
 from service.learning.events import Batch
 from service.learning.identity import SUMS, Identity
 from service.learning.kernel import Vector
-from service.learning.machine import into_second_cache
 
-_ROW = 8 * len(SUMS)
 LOOKED_AT = 1000
 """Columns that `Scaler.lost` looks at: a service asks it all the time."""
 
@@ -51,9 +49,9 @@ class Scaler:
         self._sums = np.zeros((columns, len(SUMS)))
         self._places = np.zeros(0, np.int64)
         self._batch: Batch | None = None
-        self._kept = np.empty((4, 0))
-        """Of each value of the last batch its column's mean and M2 before it; what it is scaled; its column, as wide as
-        an address. New memory for each batch would cost as much as a fifth of the work."""
+        self._kept = np.empty((3, 0))
+        """Of each value of the last batch its column's mean and M2 before it, and the scaled value. New memory for each
+        batch would cost a fifth of the work."""
 
     @classmethod
     def of(cls, identity: Identity, sums: Sequence[Vector]) -> Self:
@@ -95,15 +93,11 @@ class Scaler:
         """
         self._batch, count = batch, len(batch.values)
         if self._kept.shape[1] < count:
-            self._kept = np.empty((4, count))
-        scaled, rest = self._kept[2, :count], (batch.values, batch.numbers, self._sums, self._kept)
-        if self._identity.features != "hashed":  # names alone that are hashed may give an event a column twice
-            # Else the sums of several columns are not loaded at once.
-            wide, longest = self._kept[3, :count].view(np.uintp), int(np.diff(batch.starts).max(initial=0))
-            wide[:] = batch.columns
-            _learn(self._sums.ctypes.data, batch.starts, wide, *rest, np.empty((len(SUMS), longest)), scaled)
+            self._kept = np.empty((3, count))
+        scaled = self._kept[2, :count]
+        _learn(batch.starts, batch.columns, batch.values, batch.numbers, self._sums, self._kept, scaled)
+        if self._identity.features != "hashed":  # only hashed names give an event a column twice
             return batch._replace(values=scaled)
-        _learn_hashed(batch.starts, batch.columns, *rest, scaled)
         starts, columns = batch.starts.copy(), batch.columns.copy()
         if len(self._places) < len(self._sums):
             self._places = np.zeros(len(self._sums), np.int64)
@@ -145,42 +139,8 @@ class Scaler:
 
 
 @compiled
-def _learn(
-    address: int, starts: Any, columns: Any, values: Vector, numbers: Any, sums: Any, before: Any, after: Any,
-    scaled: Vector,
-) -> None:  # fmt: skip
-    """Of events that have no column twice: each step is a loop over one, so that several numbers are divided at once.
-
-    `before` keeps the mean and M2 of each value's column for `_undo`; `after` has room for the sums of one event.
-    `address` is that of `sums`: those of the next event are asked for while this one's numbers are divided. It comes
-    first: measured, loops are compiled to half as much again where it is the last one, or found here.
-    """
-    mean_before, m2_before = before[0], before[1]
-    n, mean, m2 = after[0], after[1], after[2]
-    for i in range(len(starts) - 1):
-        start, count = starts[i], starts[i + 1] - starts[i]
-        for k in range(count):
-            own = sums[columns[start + k]]
-            n[k], mean_before[start + k], m2_before[start + k] = own[0] + 1.0, own[1], own[2]
-        for j in range(start + count, starts[min(i + 2, len(starts) - 1)]):
-            into_second_cache(address, _ROW * np.int64(columns[j]))
-        for k in range(count):
-            x, was = values[start + k], mean_before[start + k]
-            mean[k] = was + (x - was) / n[k]
-            m2[k] = m2_before[start + k] + (x - was) * (x - mean[k])
-            z = standard(x, n[k], mean[k], m2[k])
-            scaled[start + k] = z if numbers[start + k] else x
-        for k in range(count):
-            if numbers[start + k]:
-                own = sums[columns[start + k]]
-                own[0], own[1], own[2] = n[k], mean[k], m2[k]
-
-
-@compiled
-def _learn_hashed(
-    starts: Any, columns: Any, values: Vector, numbers: Any, sums: Any, before: Any, scaled: Vector
-) -> None:
-    """The same of any events, by one number after the other."""
+def _learn(starts: Any, columns: Any, values: Vector, numbers: Any, sums: Any, before: Any, scaled: Vector) -> None:
+    """Add each event's numbers to the sums, then scale them. `before` keeps each column's mean and M2 for `_undo`."""
     for i in range(len(starts) - 1):
         for j in range(starts[i], starts[i + 1]):
             if numbers[j]:

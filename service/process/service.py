@@ -36,9 +36,8 @@ from service.monitoring.metrics import Metrics
 from service.process import http
 from service.process.clock import SystemClock
 from service.process.figures import figures, lag
-from service.process.memory import forget_compiler, one_arena
+from service.process.memory import give_back
 from service.process.observer import ModelObserver
-from service.process.scheduling import short_slices
 from service.serving import predictor
 from service.serving.models import Model, Models, given
 from service.serving.page.history import History
@@ -171,12 +170,7 @@ class Service:
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         """Connect, then follow and learn; followers and learners become tasks of the process."""
         settings = self._settings
-        models = settings.models.values()
-        kinds = {
-            (min(len(model.labels or (-1, 1)), 3), model.scale, bool(average))
-            for model in models
-            for average in (model.average, *(one.average for one in model.candidates.values()))
-        }
+        kinds = {(min(len(model.labels or (-1, 1)), 3), model.scale) for model in settings.models.values()}
         await asyncio.to_thread(warm_up, kinds)
         # One collection of everything imported so far would take longer than any slice of learning.
         gc.collect()
@@ -191,7 +185,7 @@ class Service:
         if settings.learn:
             await self._insist(self._check_identities)
         if settings.learn and settings.reader == "compiled":
-            tasks.create_task(asyncio.to_thread(_compile_reader))
+            tasks.create_task(asyncio.to_thread(read_by, compiled=True))
         async with Lasting() as following:
             observers: dict[str, ModelObserver] = {}
 
@@ -315,9 +309,9 @@ class Service:
         return {**kafka, "redis": self._store.missing_since}
 
 
-Kinds = Iterable[tuple[int, Literal["none", "standard"], bool]]
-"""Of models: how many labels (3 for any more), the scale, and whether an average is kept."""
-ALL_KINDS: Kinds = ((2, "none", False), (2, "none", True), (3, "standard", False))
+Kinds = Iterable[tuple[int, Literal["none", "standard"]]]
+"""Of models: how many labels (3 for any more), and the scale."""
+ALL_KINDS: Kinds = ((2, "none"), (3, "standard"))
 
 
 def warm_up(kinds: Kinds = ALL_KINDS) -> None:
@@ -336,9 +330,8 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     names.extend(["name"])
     names.find({"name": 1.0})
     event = b'{"features":[1],"label":1,"more":1}'
-    for labels, scale, average in kinds:
-        places = tuple(range(labels))
-        learner = Learner(Identity(labels=places, features="positional", dimension=1, scale=scale, average=average))
+    for labels, scale in kinds:
+        learner = Learner(Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale))
         learner.begin({0: 0})
         learner.apply(0, Records.of(0, [event]))
         learner.begin_stretch()
@@ -346,15 +339,10 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
         predictor.warm_up(learner)
 
 
-def _compile_reader() -> None:
-    read_by(compiled=True)
-    forget_compiler()
-
-
 def _settle() -> None:
     gc.collect()  # what is frozen stays for ever
     gc.freeze()
-    asyncio.get_running_loop().run_in_executor(None, forget_compiler)
+    asyncio.get_running_loop().run_in_executor(None, give_back)
 
 
 def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
@@ -368,8 +356,6 @@ def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
 def run(settings: Settings) -> int:
     """Run one process to its end; returns the exit code."""
     settings.check_work()
-    one_arena()
-    short_slices()
     sys.setswitchinterval(SWITCH_SECONDS)
     number = uvloop.run(Service(settings).run())
     return 130 if number == signal.SIGINT else 0

@@ -4,6 +4,7 @@ import ast
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -93,11 +94,6 @@ def test_every_room_is_in_the_table() -> None:
     assert rooms - {"__init__"} == set(ROWS)
 
 
-def test_no_file_is_two_ideas() -> None:
-    for path in SERVICE.rglob("*.py"):
-        assert len(path.read_text().splitlines()) <= 400, path
-
-
 LEARNING = """
 import sys
 import mmh3, msgspec, numba, numpy, numba.core.caching
@@ -120,8 +116,10 @@ print("learned")
 """
 
 
-def _python(code: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+def _python(code: str, cwd: Path = SERVICE.parent, **more: str) -> "subprocess.CompletedProcess[str]":
+    own = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=own | more)
 
 
 def test_learning_works_where_sockets_tasks_and_clocks_are_refused() -> None:
@@ -178,42 +176,71 @@ def test_nothing_is_compiled_after_the_start() -> None:
     assert done.stdout == "[]\n", done.stdout + done.stderr
 
 
+REFUSED = """
+import os, sys, tempfile
+make = tempfile.TemporaryFile
+def refuse(*arguments, dir, **more):
+    if str(dir).startswith(sys.argv[1]):
+        raise OSError(30, "Read-only file system")
+    return make(*arguments, dir=dir, **more)
+tempfile.TemporaryFile = refuse
+"""
+"""As where nothing can be written into a folder and those in it, for root too."""
+KEPT = """
+from service.learning import kernel
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+learner = Learner(Identity(features="positional", dimension=1))
+learner.begin({0: 0})
+learner.apply(0, 0, [b'{"features":[2],"label":1}'])
+stats = kernel._learn.stats
+print(learner.score([1.0])[0], sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+"""
+SHORT = """
+import numpy as np
+from service.learning.classifier import usual_before
+usual_before(np.zeros(2, np.int64), np.zeros(1, np.intp))
+print(sum(usual_before.stats.cache_hits.values()), sum(usual_before.stats.cache_misses.values()))
+"""
+
+
 def test_learning_works_where_no_compiled_code_can_be_kept() -> None:
-    """A read-only file system and a user without a home: numba finds no place for its cache."""
-    nowhere = "import numba.core.caching as c\nc.CacheImpl._locator_classes = []\n"
-    done = _python(nowhere + LEARNING)
+    """On a file system that is read-only as a whole."""
+    done = _python(f"import sys; sys.argv.append('/')\n{REFUSED}{LEARNING}")
     assert done.stdout == "learned\n", done.stderr
 
 
 def test_compiled_code_that_is_kept_is_of_what_it_calls_too(tmp_path: Path) -> None:
-    head = "from service.learning.compiled import compiled\n"
-    step, loop = tmp_path / "step.py", tmp_path / "loop.py"
-    loop.write_text(f"{head}import step\n@compiled\ndef run(x): return step.step(x) + 1\n")
-    for factor, kept in ((2, 0), (2, 1), (3, 0)):
-        step.write_text(f"{head}@compiled\ndef step(x): return {factor} * x\n") if not kept else None
-        done = _python(
-            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import loop\n"
-            "print(loop.run(10), sum(loop.run.stats.cache_hits.values()))"
-        )
-        assert done.stdout == f"{10 * factor + 1} {kept}\n", done.stderr
+    """Of `rules` too, which numba does not look at."""
+    copy = tmp_path / "copy" / "service"
+    shutil.copytree(SERVICE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    rules = (copy / "learning" / "rules.py").read_text()
+    place, beside = tmp_path / "place", copy / "learning" / "__pycache__"
+    elsewhere = {"NUMBA_CACHE_DIR": str(place)}
+    runs: list[tuple[str, dict[str, str], str]] = [("", {}, "3.0 0 1"), ("2 * ", {}, "6.0 0 1"), ("", {}, "3.0 1 0")]
+    for factor, more, expected in [*runs, ("", elsewhere, "3.0 0 1")]:
+        text = rules.replace("return rate * y if", f"return {factor}rate * y if")
+        (copy / "learning" / "rules.py").write_text(text)
+        done = _python(KEPT, copy.parent, **more)
+        assert done.stdout == f"{expected}\n", (factor, more, done.stderr)
+    assert [len([*folder.glob("kernels-*")]) for folder in (beside, place)] == [2, 1]
 
 
 def test_compiled_code_that_was_brought_is_loaded_where_nothing_can_be_written(tmp_path: Path) -> None:
-    """An image's: its files have other times than when they were compiled, and its file system is read-only."""
-    loop = tmp_path / "loop.py"
-    loop.write_text("from service.learning.compiled import compiled\n@compiled\ndef run(x): return x + 1\n")
-    code = (
-        f"import sys, numba.core.caching as c; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "def refuse(**_): raise OSError(30, 'Read-only file system')\n"
-        "if len(sys.argv) > 1: c.tempfile.TemporaryFile = refuse\n"
-        "import loop\n"
-        "print(loop.run(10), loop.run(0.5), sum(loop.run.stats.cache_hits.values()))"
-    )
-    half = code.replace(" loop.run(0.5),", "")
-    for written, expected in ((half, "11 0"), (f"import sys; sys.argv.append('')\n{code}", "11 1.5 1")):
-        done = _python(written)
-        assert done.stdout == f"{expected}\n", done.stderr
-        os.utime(loop, (0, 0))
+    """As from an image on a read-only root: it is copied to a private folder once, and kept there from then on."""
+    place, temporary = tmp_path / "place", tmp_path / "tmp"
+    temporary.mkdir()
+    more = {"NUMBA_CACHE_DIR": str(place), "TMPDIR": str(temporary)}
+    assert _python(SHORT, SERVICE.parent, **more).stdout == "0 1\n"
+    code = f"import sys; sys.argv.append({str(place)!r})\n{REFUSED}{SHORT}"
+    done = _python(code, SERVICE.parent, **more)
+    assert done.stdout == "1 0\n", done.stderr
+    (private,) = temporary.iterdir()
+    assert len([*private.iterdir()]) == 1
+    assert private.stat().st_mode & 0o777 == 0o700
+    private.chmod(0o777)
+    done = _python(code, SERVICE.parent, **more)
+    assert done.stdout == "0 1\n", f"what anybody could have written is loaded: {done.stderr}"
 
 
 def test_the_refusal_refuses() -> None:

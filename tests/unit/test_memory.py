@@ -1,4 +1,4 @@
-"""What large events and the compiler took in memory goes back to the system."""
+"""Memory that large events took goes back to the system."""
 
 import subprocess
 import sys
@@ -8,8 +8,7 @@ PROGRAM = f"""
 from service.learning.events import read_by
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.learning.records import Records
-from service.process.memory import give_back, one_arena
+from service.process.memory import give_back
 
 def resident():
     give_back()
@@ -25,7 +24,6 @@ def learn(columns):
     assert learner.counts.events == 4
     return learner
 
-one_arena()
 read_by(compiled=True)
 learn(10)
 before = resident()
@@ -39,35 +37,3 @@ def test_a_wide_event_leaves_its_weights_behind_and_little_else() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert 8.0 <= float(done.stdout) <= 12.0
-
-
-def test_the_compiler_is_in_no_memory_once_it_has_compiled() -> None:
-    """Nor does it come back for what is done from then on."""
-    program = """
-from service.learning.events import read_by
-from service.learning.identity import Identity
-from service.learning.learner import Learner
-from service.process.memory import forget_compiler
-
-def of_files():
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssFile")) / 1024
-
-def learn():
-    learner = Learner(Identity())
-    learner.begin({0: 0})
-    learner.apply(0, Records.of(0, [b'{"features":{"a":1},"label":1}'] * 3))
-    return learner.score({"a": 1.0})
-
-read_by(compiled=True)
-learn()
-before = of_files()
-forget_compiler()
-after = of_files()
-assert learn() == (2.0, 0)
-print(before - after, of_files() - after)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stderr == ""
-    less, again = map(float, done.stdout.split())
-    assert less > 25.0
-    assert again < 5.0
