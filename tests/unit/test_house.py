@@ -190,9 +190,10 @@ KEPT = """
 from service.learning import kernel
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 learner = Learner(Identity(features="positional", dimension=1))
 learner.begin({0: 0})
-learner.apply(0, 0, [b'{"features":[2],"label":1}'])
+learner.apply(0, Records.of(0, [b'{"features":[2],"label":1}']))
 stats = kernel._learn.stats
 print(learner.score([1.0])[0], sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """

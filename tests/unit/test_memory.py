@@ -8,6 +8,7 @@ PROGRAM = f"""
 from service.learning.events import read_by
 from service.learning.identity import Identity
 from service.learning.learner import Learner
+from service.learning.records import Records
 from service.process.memory import give_back
 
 def resident():
@@ -20,7 +21,7 @@ def learn(columns):
     learner.begin({{0: 0}})
     for i in range(4):
         record = b'{{"label":%d,"features":[%s]}}' % (i % 2, b",".join([b"%d.5" % i] * columns))
-        assert learner.apply(0, i, [record]).consumed == 1
+        assert learner.apply(0, Records.of(i, [record])).consumed == 1
     assert learner.counts.events == 4
     return learner
 
