@@ -87,7 +87,6 @@ reader = "compiled"                    # "decoder": events are read the same, mo
 bootstrap_servers = "localhost:9092"
 group_id = "perceptron"
 max_batch_bytes = 16_777_216           # a compressed batch that is unpacked to more stops its topic, by name
-whole_batches = true                   # false: records come from the client one by one, which costs more
 [redis]
 url = "redis://localhost:6379/0"
 [http]
