@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Self
 
@@ -141,6 +142,8 @@ class KafkaProxy(Proxy):
         self._healed = asyncio.Event()
         self._open = self._deaf = 0
         """Connections are numbered; up to `_deaf` requests are kept back."""
+        self.max_idle_seconds = float("inf")
+        """A connection that sent nothing for longer stands, and nothing passes: a load balancer has dropped it."""
 
     def keep(self, requests: Mapping[int, bytes], *, old: bool = False) -> None:
         """Keep back requests of these keys that hold these bytes; of `old`, only on connections that stand now."""
@@ -159,8 +162,11 @@ class KafkaProxy(Proxy):
         number = self._open
         with contextlib.suppress(asyncio.IncompleteReadError):
             while True:
+                started = time.monotonic()
                 size = await reader.readexactly(4)
                 request = await reader.readexactly(int.from_bytes(size))
+                if time.monotonic() - started > self.max_idle_seconds:
+                    await asyncio.sleep(3600)
                 kept = self._kept.get(int.from_bytes(request[:2]))
                 if kept is not None and kept in request and number <= self._deaf:
                     await self._healed.wait()
