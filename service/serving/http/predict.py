@@ -19,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from service.errors import Rejected
 from service.learning.identity import MAX_CLASSES
 from service.serving.http import problems
-from service.serving.http.limits import LINGER_SECONDS, PIECE_BYTES, InFlight
+from service.serving.http.limits import LINGER_SECONDS, PIECE_BYTES, WHOLE, InFlight
 from service.serving.http.problems import Refusal
 from service.serving.predictor import TOP, Predictor
 from service.serving.requests import of_body
@@ -65,7 +65,7 @@ class Predict:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             return await send({"type": "http.response.body", "body": body})
         if answer.status_code in problems.ENDING:
-            await _send_last(answer, receive, send)
+            await _send_last(answer, scope, receive, send)
         else:
             await answer(scope, receive, send)
 
@@ -145,12 +145,12 @@ def _unpacked(receive: Receive) -> Receive:
     return unpack
 
 
-async def _send_last(answer: Response, receive: Receive, send: Send) -> None:
+async def _send_last(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:
     """Send the last answer of a connection, and read on for a while: a client that is reset could not read it."""
     await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
     await send({"type": "http.response.body", "body": answer.body, "more_body": True})
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LINGER_SECONDS):
-            while (await receive()).get("more_body"):
+            while WHOLE not in scope.get("state", ()) and (await receive()).get("more_body"):
                 pass
     await send({"type": "http.response.body"})
