@@ -1,6 +1,7 @@
 """The HTTP application: what every request goes through, and the routes that orchestrators and Prometheus use."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -106,8 +107,9 @@ class Application:
         except asyncio.CancelledError:
             if not self._stopping():
                 raise
-            # The time for requests in flight is over. uvicorn would log it as a defect.
-            await problems.response(503, "the service is shutting down")(scope, receive, send_answer)
+            # The time for requests in flight is over. uvicorn would log it as a defect, also if the answer has begun.
+            with contextlib.suppress(asyncio.CancelledError, RuntimeError):
+                await problems.response(503, "the service is shutting down")(scope, receive, send_answer)
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
             key = route, method if route != "unknown" else "any", status

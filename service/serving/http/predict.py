@@ -149,7 +149,7 @@ async def _send_last(answer: Response, scope: Scope, receive: Receive, send: Sen
     """Send the last answer of a connection, and read on for a while: a client that is reset could not read it."""
     await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
     await send({"type": "http.response.body", "body": answer.body, "more_body": True})
-    with contextlib.suppress(TimeoutError):
+    with contextlib.suppress(TimeoutError, asyncio.CancelledError):  # cancelled at a stop, it is to end all the same
         async with asyncio.timeout(LINGER_SECONDS):
             while WHOLE not in scope.get("state", ()) and (await receive()).get("more_body"):
                 pass

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import uvicorn
@@ -66,17 +66,19 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Give requests in flight their time, then clients theirs, so that uvicorn has nothing to cut off."""
         loop, seconds = asyncio.get_running_loop(), self._stop_seconds
-        loop.call_later(0.7 * seconds, self._abort, True)
         for share in (0.75, 0.8, 0.85):  # Redis' client can take the first cancellation for its own
-            loop.call_later(share * seconds, lambda: [task.cancel() for task in self.server_state.tasks])
-        loop.call_later(0.9 * seconds, self._abort, False)
+            loop.call_later(share * seconds, self._cancel)
+        loop.call_later(0.9 * seconds, self._abort, self._connections.open)
         await super().shutdown(sockets)
 
-    def _abort(self, unread: bool) -> None:
-        """End all connections, or those whose clients do not read."""
-        for connection in list(self._connections.open):
-            if connection.unread_bytes or not unread:
-                connection.transport.abort()
+    def _cancel(self) -> None:
+        self._abort(connection for connection in self._connections.open if connection.unread_bytes)
+        for task in self.server_state.tasks:
+            task.cancel()
+
+    def _abort(self, connections: Iterable[Connection]) -> None:
+        for connection in list(connections):
+            connection.transport.abort()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: check once a second what connections wait for."""
