@@ -5,6 +5,7 @@ takes any `Upgrade` for the end of HTTP, so that a POST loses its body, which is
 """
 
 import asyncio
+import contextlib
 import resource
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -220,8 +221,9 @@ class Connection(HttpToolsProtocol):
             return cast(Awaitable[None], self._application(scope, receive, send))
 
         async def wait() -> None:  # until the client has read the answer before
-            await self.flow.drain()
-            await self._application(scope, receive, send)
+            with contextlib.suppress(asyncio.CancelledError):  # at a stop, which has ended this connection
+                await self.flow.drain()
+                await self._application(scope, receive, send)
 
         return wait()
 
@@ -258,6 +260,8 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
         self._connections.open.discard(self)
+        for cycle in self.unanswered:  # uvicorn tells the newest alone, which may wait for its turn
+            cycle.disconnected = True
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:  # noqa: D102
