@@ -21,7 +21,8 @@ from service.cli import app as command
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.metrics import Figures, Metrics
-from service.serving.app import Limits, create_app
+from service.serving.http.app import create_app
+from service.serving.http.limits import Limits
 from service.serving.models import Models, given
 from service.serving.report import Description
 from service.settings.http import HttpSettings
@@ -303,7 +304,7 @@ def api() -> str:
     """Each route: its parameters, an example of each answer, and its problems."""
     registered = Metrics("0", list, lambda: True, dict)
     app = create_app(Models([]), registered, lambda: True, lambda: False, cast(RedisStore, None), Limits(), version="0")
-    document = app.openapi()
+    document = app.api.openapi()
     shapes = document["components"]["schemas"]
     parts = [API]
     for path, methods in document["paths"].items():

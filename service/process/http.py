@@ -6,12 +6,12 @@ from collections.abc import Callable
 from service import __version__
 from service.errors import ConfigurationError, os_cause
 from service.monitoring.metrics import Metrics
-from service.serving.app import Limits, create_app
-from service.serving.connections import ConnectionLimits, Connections
+from service.serving.http.app import create_app
+from service.serving.http.auth import BearerTokens
+from service.serving.http.limits import Connections, Limits
+from service.serving.http.server import Server
 from service.serving.models import Models
 from service.serving.page.history import History
-from service.serving.server import Server
-from service.serving.tokens import Tokens
 from service.settings.load import Settings
 from service.snapshots.store import RedisStore
 
@@ -51,15 +51,35 @@ def server(
 ) -> Server:
     """What serves these models, and at the end waits so long for requests in flight."""
     http = settings.http
-    limits = Limits(http.max_body_bytes, http.max_instances, http.body_timeout, http.max_in_flight)
+    limits = Limits(
+        body_bytes=http.max_body_bytes,
+        instances=http.max_instances,
+        body_seconds=http.body_timeout,
+        in_flight=http.max_in_flight,
+        connections=http.max_connections,
+        header_seconds=http.header_timeout,
+        answer_seconds=http.answer_timeout,
+        idle_seconds=http.idle_timeout,
+    )
     files = http.token_file, http.metrics_token_file
-    tokens, metrics_tokens = (Tokens(file, warn) if file else None for file in files)
-    about = models, metrics, ready, stopping, store, limits
-    app = create_app(*about, version=__version__, tokens=tokens, metrics_tokens=metrics_tokens, history=history)
+    tokens, metrics_tokens = (BearerTokens(file, warn) if file else None for file in files)
+    app = create_app(
+        models,
+        metrics,
+        ready,
+        stopping,
+        store,
+        limits,
+        version=__version__,
+        tokens=tokens,
+        metrics_tokens=metrics_tokens,
+        history=history,
+        root_path=http.root_path,
+        allowed_origins=http.allowed_origins,
+    )
     connections = Connections(
-        ConnectionLimits(http.max_connections, http.header_timeout, http.answer_timeout),
+        limits,
         lambda cause: metrics.ended.labels(cause).inc(),
         lambda: DESCRIPTORS + http.max_in_flight + MODEL_DESCRIPTORS * len(list(models)),
-        app.state.direct,
     )
     return Server(app, connections, answer_seconds, http.tls and http.tls.context(warn))

@@ -1,3 +1,3 @@
 """Predictions over HTTP, from the model learned here or from the newest snapshot."""
 
-__all__ = ["app", "connections", "models", "page", "predictor", "report", "requests", "server", "tokens"]
+__all__ = ["http", "models", "page", "predictor", "report", "requests"]

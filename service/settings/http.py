@@ -1,13 +1,16 @@
 """`[http]`: where predictions are asked for, by whom, and how much of it."""
 
+import re
 from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
 from service.credentials.certificate import refused
 from service.credentials.tls import Tls
-from service.serving.tokens import Tokens
+from service.serving.http.auth import BearerTokens
 from service.settings.section import Section, as_value_error, loopback
+
+ORIGIN = re.compile(r"https?://[^/\s?#@]+")
 
 
 class HttpSettings(Section):
@@ -27,14 +30,33 @@ class HttpSettings(Section):
     header_timeout: float = Field(10.0, gt=0, description="seconds for a request's headers to arrive")
     body_timeout: float = Field(10.0, gt=0, description="seconds for a request's body to arrive")
     answer_timeout: float = Field(30.0, gt=0, description="seconds for an answer to be read")
+    idle_timeout: float = Field(
+        75.0, gt=0, description="seconds that an idle connection stays open; a load balancer before it should wait less"
+    )
+    root_path: str = Field(
+        "",
+        pattern="^(/[A-Za-z0-9._~-]+)*$",
+        description="the prefix under which a proxy serves it, such as /perceptron",
+    )
+    allowed_origins: list[str] = Field(
+        [], description="other sites whose pages may send requests, such as https://example.com; * for all"
+    )
 
     @field_validator("token_file", "metrics_token_file", mode="after")
     @classmethod
     def _has_tokens(cls, file: str | None) -> str | None:
         if file is not None:
             with as_value_error():
-                Tokens(file)
+                BearerTokens(file)
         return file
+
+    @field_validator("allowed_origins", mode="after")
+    @classmethod
+    def _are_origins(cls, origins: list[str]) -> list[str]:
+        for origin in origins:
+            if origin != "*" and not ORIGIN.fullmatch(origin):
+                raise ValueError(f"expected origins such as https://example.com or *, got {origin!r}")
+        return origins
 
     @model_validator(mode="after")
     def _tls(self) -> Self:
@@ -57,7 +79,7 @@ class HttpSettings(Section):
     @property
     def token(self) -> str | None:
         """What a command sends to a service of these settings."""
-        return Tokens(self.token_file).first if self.token_file else None
+        return BearerTokens(self.token_file).first if self.token_file else None
 
     @property
     def warnings(self) -> list[str]:

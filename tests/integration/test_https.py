@@ -125,7 +125,7 @@ def test_what_is_no_tls_of_ours_is_closed_and_leaves_no_trace(service: Running, 
     with pytest.warns(DeprecationWarning, match="TLSv1"):
         old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
     old.set_ciphers("ALL:@SECLEVEL=0")
-    with pytest.raises(ssl.SSLError, match="protocol version"):
+    with pytest.raises(ssl.SSLError, match="EOF"):  # uvloop ends the connection without an alert
         raw(service, b"", old)
     newer = ssl.create_default_context(cafile=certificates.ca)
     newer.maximum_version = ssl.TLSVersion.TLSv1_2

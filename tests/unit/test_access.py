@@ -10,9 +10,10 @@ import pytest
 
 from service.errors import ConfigurationError
 from service.monitoring.metrics import Metrics
-from service.serving.app import Limits, create_app
+from service.serving.http.app import create_app
+from service.serving.http.auth import BearerTokens
+from service.serving.http.limits import Limits
 from service.serving.models import Models
-from service.serving.tokens import Tokens
 from service.settings.http import HttpSettings
 from service.snapshots.store import RedisStore
 from tests.certificates import Certificates
@@ -20,7 +21,7 @@ from tests.certificates import Certificates
 OLD, NEW, SCRAPE = "old-token-0123456789", "new-token-0123456789", "scrape-token-01234567"
 
 
-def client(tokens: Tokens | None, metrics_tokens: Tokens | None = None) -> httpx.AsyncClient:
+def client(tokens: BearerTokens | None, metrics_tokens: BearerTokens | None = None) -> httpx.AsyncClient:
     metrics = Metrics("0", list, lambda: True, dict)
     about = Models([]), metrics, lambda: True, lambda: False, cast(RedisStore, None), Limits()
     app = create_app(*about, version="0", tokens=tokens, metrics_tokens=metrics_tokens)
@@ -43,7 +44,7 @@ def write(tmp_path: Path) -> Callable[..., str]:
 
 
 async def test_who_asks_needs_a_token(write: Callable[..., str]) -> None:
-    async with client(Tokens(write(OLD, "", NEW))) as http:
+    async with client(BearerTokens(write(OLD, "", NEW))) as http:
         for path in ("/v1/models", "/v1/models/none", "/metrics", "/docs", "/openapi.json", "/nowhere", "/livez/"):
             for given in (
                 None,
@@ -67,8 +68,8 @@ async def test_who_asks_needs_a_token(write: Callable[..., str]) -> None:
 
 
 async def test_metrics_have_tokens_of_their_own(write: Callable[..., str]) -> None:
-    own = Tokens(write(SCRAPE, name="metrics"))
-    for tokens, others in ((Tokens(write(OLD)), 401), (None, 200)):
+    own = BearerTokens(write(SCRAPE, name="metrics"))
+    for tokens, others in ((BearerTokens(write(OLD)), 401), (None, 200)):
         async with client(tokens, own) as http:
             scrape, ask = ({"authorization": f"Bearer {token}"} for token in (SCRAPE, OLD))
             assert (await http.get("/metrics", headers=scrape)).status_code == 200
@@ -79,7 +80,7 @@ async def test_metrics_have_tokens_of_their_own(write: Callable[..., str]) -> No
 
 def test_a_file_that_changes_is_read_again(write: Callable[..., str]) -> None:
     said: list[str] = []
-    tokens = Tokens(file := write(OLD), said.append)
+    tokens = BearerTokens(file := write(OLD), said.append)
     write(OLD, NEW)
     assert tokens.accept(OLD)
     assert tokens.accept(NEW)
@@ -114,7 +115,7 @@ def test_what_is_no_file_of_tokens_is_one_line(tmp_path: Path, content: str, sai
     """Which says nothing of what is in it."""
     (tmp_path / "tokens").write_text(content)
     with pytest.raises(ConfigurationError) as caught:
-        Tokens(str(tmp_path / "tokens"))
+        BearerTokens(str(tmp_path / "tokens"))
     assert said in str(caught.value)
     assert "secret" not in str(caught.value)
     with pytest.raises(ValueError, match="No such file"):

@@ -20,7 +20,8 @@ from service.learning.options import DEFAULT, Options
 from service.learning.records import Records
 from service.monitoring.metrics import MAX_LABELS, Figures, Metrics
 from service.serving import predictor
-from service.serving.app import Limits, create_app
+from service.serving.http.app import create_app
+from service.serving.http.limits import Limits
 from service.serving.models import Models, given
 from service.serving.predictor import IN_A_TURN, MAX_SCORES
 from service.serving.report import Description, Share

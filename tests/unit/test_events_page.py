@@ -23,7 +23,8 @@ from service.learning.identity import Identity, Text
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics
-from service.serving.app import Limits, create_app
+from service.serving.http.app import create_app
+from service.serving.http.limits import Limits
 from service.serving.models import Models, given
 from service.settings.load import load
 from service.settings.model import EventSettings, ModelSettings

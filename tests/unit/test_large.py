@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
-from fastapi import FastAPI
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
@@ -19,7 +18,8 @@ from service.learning.options import Options
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving import predictor
-from service.serving.app import Limits, create_app
+from service.serving.http.app import Application, create_app
+from service.serving.http.limits import Limits
 from service.serving.models import Models, given
 from service.snapshots.store import RedisStore
 from tests.figures import learned
@@ -64,7 +64,7 @@ async def turning() -> AsyncIterator[Turns]:
 
 
 class Served(NamedTuple):
-    app: FastAPI
+    app: Application
     learner: Learner
 
     async def predict(self, body: bytes, query: str = "") -> Answered:

@@ -13,12 +13,12 @@ from service.embedded.servers import free_port
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Beside, Options
-from service.learning.records import Records
 from service.monitoring.metrics import Metrics
-from service.serving.app import Limits, create_app
+from service.serving.http.app import create_app
+from service.serving.http.auth import BearerTokens
+from service.serving.http.limits import Limits
+from service.serving.http.openapi import PROBLEMS
 from service.serving.models import Model, Models, given
-from service.serving.openapi import PREDICT, PROBLEMS
-from service.serving.tokens import Tokens
 from service.snapshots.head import Kept
 from service.snapshots.store import RedisStore
 
@@ -41,7 +41,8 @@ HOW: dict[str, dict[str, Any]] = {
     "body too slow": {"content": stalled(), "limits": LIMITS._replace(body_seconds=SECONDS)},
     "body too large": {"content": b" " * (LIMITS.body_bytes + 1)},
     "not JSON": {"headers": {"content-type": "text/csv"}},
-    "encoded": {"headers": {"content-encoding": "gzip"}},
+    "encoded": {"headers": {"content-encoding": "br"}},
+    "not gzip": {"headers": {"content-encoding": "gzip"}},
     "bad body": {"content": b'{"features": {"age": NaN}}'},
     "bad parameter": {"params": {"top": 0}},
     "unknown parameter": {"params": {"candidat": "logistic"}},
@@ -67,7 +68,7 @@ async def test_each_problem_is_what_its_route_answers(tmp_path: Path) -> None:
 
     def application(limits: Limits, ready: bool, store: Any, tokens: bool) -> Any:
         about = models, Metrics("0", list, lambda: True, dict), lambda: ready, lambda: False, store, limits
-        return create_app(*about, version="0", tokens=Tokens(str(tmp_path / "tokens")) if tokens else None)
+        return create_app(*about, version="0", tokens=BearerTokens(str(tmp_path / "tokens")) if tokens else None)
 
     async def answer(
         method: str, path: str, limits: Limits = LIMITS, ready: bool = True, store: Any = away, tokens: bool = False,
@@ -79,7 +80,7 @@ async def test_each_problem_is_what_its_route_answers(tmp_path: Path) -> None:
             return await http.request(method, path.replace("{name}", name), params=params, **body)
 
     asked = set()
-    for path, routes in application(LIMITS, True, away, False).openapi()["paths"].items():
+    for path, routes in application(LIMITS, True, away, False).api.openapi()["paths"].items():
         for method, route in routes.items():
             for status, said in route["responses"].items():
                 shown = said.get("content", {}).get("application/problem+json", {}).get("examples", {})
@@ -99,7 +100,7 @@ async def test_each_problem_is_what_its_route_answers(tmp_path: Path) -> None:
 def test_each_answer_has_an_example_that_is_one() -> None:
     metrics, store = Metrics("0", list, lambda: True, dict), cast(RedisStore, None)
     app = create_app(Models([]), metrics, lambda: True, lambda: False, store, LIMITS, version="0")
-    document = json.loads(json.dumps(app.openapi()))
+    document = json.loads(json.dumps(app.api.openapi()))
     shown = 0
     for routes in document["paths"].values():
         for route in routes.values():
@@ -111,30 +112,3 @@ def test_each_answer_has_an_example_that_is_one() -> None:
             text = route["responses"]["200"]["content"].get("text/plain", {})
             assert content.get("examples") or text.get("example")
     assert shown == 9
-
-
-def test_where_there_are_models_an_answer_is_theirs() -> None:
-    """Each kind of model has an example with a name and a label that are there."""
-    identities = {
-        "visits": Identity(labels=("no", "yes")),
-        "buys": Identity(labels=("no", "yes")),
-        "tickets": Identity(features="positional", dimension=2, labels=("bug", "bill", "else")),
-    }
-    learners = {name: Learner(identity) for name, identity in identities.items()}
-    for learner in learners.values():
-        learner.begin({0: 0})
-    learners["visits"].apply(
-        0, Records.of(0, [b'{"features":{"page":"/home","user":{"age":3},"new":true,"n":1},"label":"yes"}'])
-    )
-    models = Models([given(name, learner, 0.0) for name, learner in learners.items()])
-    metrics, store = Metrics("0", list, lambda: True, dict), cast(RedisStore, None)
-    app = create_app(models, metrics, lambda: True, lambda: False, store, LIMITS, version="0")
-    paths = json.loads(json.dumps(app.openapi()))["paths"]
-    for path, name, label in ((PREDICT, "visits", "yes"), (PREDICT.replace("{name}", "tickets"), "tickets", "else")):
-        content = paths[path]["post"]["responses"]["200"]["content"]["application/json"]["examples"]
-        one, many = (content[kind]["value"] for kind in ("One", "Many"))
-        assert (one["model"], one["label"], many["model"]) == (name, label, name)
-        assert [each["label"] for each in many["predictions"]] == [label]
-    shown = paths[PREDICT]["post"]["requestBody"]["content"]["application/json"]["schema"]["examples"]
-    assert shown[0] == {"features": {"user.age": 1.5, "new": 1.5}}
-    assert shown[2] == {"event": shown[0]}

@@ -18,13 +18,14 @@ from service.learning.records import Records
 from service.learning.seen import POINTS
 from service.learning.weights import Weights
 from service.monitoring.metrics import Metrics
-from service.serving.app import Limits, create_app
+from service.serving.http.app import create_app
+from service.serving.http.auth import BearerTokens
+from service.serving.http.limits import Limits
 from service.serving.models import Model, Models, given
 from service.serving.page import OPEN
 from service.serving.page.body import LATELY
 from service.serving.page.event import MOST_FIELDS
 from service.serving.page.history import MOST, History, Point, Points
-from service.serving.tokens import Tokens
 from service.snapshots.store import RedisStore
 from tests.conftest import event
 
@@ -32,7 +33,7 @@ from tests.conftest import event
 def client(
     *models: Model,
     history: History | None = None,
-    tokens: Tokens | None = None,
+    tokens: BearerTokens | None = None,
     missing: Callable[[], dict[str, float]] = dict,
 ) -> httpx.AsyncClient:
     """Of an application over these models."""
@@ -311,7 +312,7 @@ async def test_who_asks_in_another_way_is_told_which() -> None:
 async def test_the_files_are_open_and_the_data_is_not(tmp_path: Path) -> None:
     """And nothing that the page shows can be a program, or load one."""
     (tmp_path / "tokens").write_text("a-token-0123456789\n")
-    async with client(learned(), tokens=Tokens(str(tmp_path / "tokens"))) as http:
+    async with client(learned(), tokens=BearerTokens(str(tmp_path / "tokens"))) as http:
         for path in OPEN:
             answer = await http.get(path)
             assert answer.status_code == 200, path

@@ -70,7 +70,7 @@ function fill(features, paths, known) {
 /* The newest event that the process read; null where it does not answer. */
 async function newest(model) {
   try {
-    const found = await ask(`/page/event?${new URLSearchParams({ model })}`);
+    const found = await ask(`page/event?${new URLSearchParams({ model })}`);
     return found.ok ? await found.json() : null;
   } catch {
     return null;
@@ -110,7 +110,7 @@ export async function predict(submitted) {
   let said;
   try {
     const body = JSON.stringify({ features: entered() });
-    const found = await ask(`/v1/models/${name}/predict?explain=true`, { method: "POST", body, headers: { "content-type": "application/json" } });
+    const found = await ask(`v1/models/${name}/predict?explain=true`, { method: "POST", body, headers: { "content-type": "application/json" } });
     said = await found.json();
     said = found.ok ? said : said.detail;
   } catch (error) {

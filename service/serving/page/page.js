@@ -265,7 +265,7 @@ async function poll() {
   try {
     const asked = new URLSearchParams(state.model === null ? {} : { model: state.model });
     if (state.of === state.model && state.points.length) asked.set("since", state.points.at(-1)[0]);
-    const found = await ask(`/page/now?${asked}`);
+    const found = await ask(`page/now?${asked}`);
     $("access").hidden = found.status !== 401;
     if (found.ok) {
       const now = await found.json();
@@ -291,7 +291,7 @@ async function poll() {
 
 $("models").addEventListener("change", () => {
   [state.model, state.missing] = [$("models").value, ""];
-  history.replaceState(null, "", `/?model=${encodeURIComponent(state.model)}`);
+  history.replaceState(null, "", `?model=${encodeURIComponent(state.model)}`);
   poll();
 });
 $("access").addEventListener("submit", (submitted) => {

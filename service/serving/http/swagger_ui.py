@@ -1,6 +1,6 @@
-"""Pages for browsers: `/docs`, of files that are here, since its own framework's loads from elsewhere.
+"""Swagger UI at `/docs`, with its files served from here: FastAPI's own page loads them from elsewhere.
 
-Each names all that it may load (Content-Security-Policy), so that nothing that it shows can be a program.
+Its Content-Security-Policy names all that it may load, so that nothing that it shows can run.
 """
 
 import base64
@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 
-_FILES = "/static-offline-docs"
+_FILES = "static-offline-docs"  # and all links are relative, so that a proxy may serve the page under a prefix
 _POLICY = (
     "default-src 'none'; script-src 'self' {}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -19,16 +19,15 @@ _POLICY = (
 
 
 def install(app: FastAPI) -> None:
-    """Serve them."""
+    """Serve it."""
     page = get_swagger_ui_html(
-        openapi_url="/openapi.json",
+        openapi_url="openapi.json",
         title=f"{app.title} - Swagger UI",
         swagger_js_url=f"{_FILES}/swagger-ui-bundle.js",
         swagger_css_url=f"{_FILES}/swagger-ui.css",
         swagger_favicon_url=f"{_FILES}/favicon.png",
         swagger_ui_parameters={"validatorUrl": None},
     )
-    # The one program that stands in the page is the one we wrote there.
     programs = re.findall(rb"<script>(.*?)</script>", bytes(page.body), re.DOTALL)
     digests = (f"'sha256-{base64.b64encode(hashlib.sha256(program).digest()).decode()}'" for program in programs)
     page.headers["content-security-policy"] = _POLICY.format(" ".join(digests))

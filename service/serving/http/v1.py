@@ -4,29 +4,29 @@ Handlers are `async def` only: a plain one would run in a thread and see half an
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from fastapi import Depends, FastAPI, Query, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 from msgspec import UNSET, Meta, UnsetType
 from numpy.typing import NDArray
+from starlette.types import ASGIApp
 
 from service.errors import DependencyError, Rejected, SnapshotDamaged
 from service.learning.classifier import Classifier, largest
-from service.learning.identity import MAX_CLASSES, Identity, listed
-from service.serving.direct import Asked, Direct
-from service.serving.edge import InFlight
+from service.learning.identity import Identity, listed
+from service.serving.http import problems
+from service.serving.http.limits import InFlight
+from service.serving.http.openapi import request_of, responses
+from service.serving.http.predict import CANDIDATE, PREDICT, PredictParameters
+from service.serving.http.problems import Refusal
 from service.serving.models import Models
-from service.serving.openapi import PREDICT, responses
-from service.serving.predictor import TOP, Many, One, Predictor
-from service.serving.problems import Refusal
+from service.serving.predictor import Many, One
 from service.serving.report import Beside, Description, Name, Summary, Version
-from service.serving.requests import of_body
 from service.snapshots import codec
 from service.snapshots.store import RedisStore
 
@@ -83,82 +83,70 @@ class Versions(msgspec.Struct, forbid_unknown_fields=True):
     versions: list[Version]
 
 
-OF_A_MODEL = "token missing", "unknown model", "no snapshot yet"
-KEPT = *OF_A_MODEL, "too busy", "Redis away"
-LOOKED_AT = (
+MODEL_PROBLEMS = "token missing", "unknown model", "no snapshot yet"
+VERSIONS_PROBLEMS = *MODEL_PROBLEMS, "too busy", "Redis away"
+WEIGHTS_PROBLEMS = (
     "token missing", "unknown model", "unknown candidate", "bad parameter", "unknown parameter", "no snapshot yet",
 )  # fmt: skip
-ASKED = (
-    "token missing", "unknown model", "unknown candidate", "body too slow", "body too large", "not JSON", "encoded",
-    "bad body", "bad parameter", "unknown parameter", "no snapshot yet", "too busy",
+PREDICT_PROBLEMS = (
+    "not gzip", "token missing", "unknown model", "unknown candidate", "body too slow", "body too large", "not JSON",
+    "encoded", "bad body", "bad parameter", "unknown parameter", "no snapshot yet", "too busy",
 )  # fmt: skip
-"""What routes can end with: names of `openapi.PROBLEMS`, by status."""
+"""Problems of routes by status: names of `openapi.PROBLEMS`."""
 ANSWERS = One, Many, ModelList, Description, Candidates, Weights, Versions
 
-Candidate = Annotated[str | None, Query(description="who is to answer, of the candidates")]
+Candidate = Annotated[str | None, Query(description=CANDIDATE)]
 
 
-async def _no_other_parameter(request: Request) -> None:
-    """Refuse one that the route has not: most often it is misspelt, and would do nothing."""
-    known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
-    for name in request.query_params:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            said = f"there is no such parameter{f': perhaps {near[0]}' if near else ''}"
-            raise RequestValidationError([{"loc": ("query", name), "type": "extra_forbidden", "msg": said}])
+async def _check_parameters(request: Request) -> None:
+    parameters = request.scope["route"].dependant.query_params
+    problems.check_parameters(request.query_params, [parameter.alias for parameter in parameters])
 
 
-KNOWN_ALONE = [Depends(_no_other_parameter)]
+def predict(name: str, parameters: Annotated[PredictParameters, Query()]) -> None:
+    """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes.
+
+    `?candidate=NAME` has that one answer. Before its first event a model answers as it begins, of `version` 1 and
+    `ahead` 0.
+    """
 
 
 def install(
-    app: FastAPI, models: Models, predictor: Predictor, store: RedisStore, in_flight: InFlight, direct: Direct
-) -> None:
-    """Give `app` the routes of this protocol; `direct` hears by what addresses predictions are asked for."""
+    app: FastAPI, models: Models, store: RedisStore, in_flight: InFlight, answer_predict: ASGIApp, max_instances: int
+) -> APIRoute:
+    """Give `app` the routes of this protocol; returns that of predictions."""
     shown_at_a_time = asyncio.Semaphore(2)  # pages of weights, which others that wait need not hold
 
-    @app.post(PREDICT, tags=["predictions"], responses=responses([One, Many], *ASKED), dependencies=KNOWN_ALONE)
-    async def predict_one_or_many(
-        name: str,
-        request: Request,
-        explain: Annotated[bool, Query(description="add what each feature contributes to the score")] = False,
-        top: Annotated[
-            int, Query(ge=1, le=MAX_CLASSES, description="so many scores, with three labels and more")
-        ] = TOP,
-        candidate: Candidate = None,
-    ) -> Response:
-        """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes.
-
-        `?candidate=NAME` has that one answer. Before its first event a model answers as it begins, of `version` 1 and
-        `ahead` 0.
-        """
-        predictor.answering(name).by(candidate)  # before a body is waited for
-        direct.add(request.scope["raw_path"], request.scope["query_string"], Asked(name, explain, top, candidate))
-        body = await in_flight.read(request.scope, request.receive)
-        try:
-            return encoded(await predictor.predict(name, body, explain, top, candidate))
-        except Rejected as rejected:
-            raise of_body(rejected, body) from None
+    # FastAPI documents `predict`, and `answer_predict` answers.
+    app.post(
+        PREDICT,
+        tags=["predictions"],
+        response_model=None,
+        responses=responses([One, Many], *PREDICT_PROBLEMS),
+        openapi_extra=request_of(max_instances),
+    )(predict)
+    (route,) = [route for route in app.routes if isinstance(route, APIRoute) and route.path == PREDICT]
+    route.app = answer_predict
 
     @app.get("/v1/models", tags=["models"], responses=responses([ModelList], "token missing"))
     async def list_models() -> Response:
         """Every model of this process."""
         return encoded(ModelList([Summary.of(model) for model in models]))
 
-    @app.get("/v1/models/{name}", tags=["models"], responses=responses([Description], *OF_A_MODEL))
+    @app.get("/v1/models/{name}", tags=["models"], responses=responses([Description], *MODEL_PROBLEMS))
     async def describe_model(name: str) -> Response:
         """Counts and offsets of the state that answers; version and digests of its accepted head."""
         return encoded(Description.of(*models.answering(name)))
 
-    @app.get("/v1/models/{name}/candidates", tags=["models"], responses=responses([Candidates], *OF_A_MODEL))
+    @app.get("/v1/models/{name}/candidates", tags=["models"], responses=responses([Candidates], *MODEL_PROBLEMS))
     async def candidates(name: str) -> Response:
         """What learns side by side with the model: how each of them predicts, and which one answers."""
         learner = models.answering(name)[1].learner
         return encoded(Candidates(name, learner.answering, Beside.all_of(learner)))
 
     @app.get(
-        "/v1/models/{name}/weights", tags=["models"], responses=responses([Weights], *LOOKED_AT),
-        dependencies=KNOWN_ALONE,
+        "/v1/models/{name}/weights", tags=["models"], responses=responses([Weights], *WEIGHTS_PROBLEMS),
+        dependencies=[Depends(_check_parameters)],
     )  # fmt: skip
     async def weights(
         name: str,
@@ -194,11 +182,11 @@ def install(
         every: Any = msgspec.Raw(rows)
         return encoded(Weights(bias, every, after, whose, UNSET if who is None else who))
 
-    @app.get("/v1/models/{name}/versions", tags=["models"], responses=responses([Versions], *KEPT))
-    async def versions(name: str, request: Request) -> Response:
+    @app.get("/v1/models/{name}/versions", tags=["models"], responses=responses([Versions], *VERSIONS_PROBLEMS))
+    async def versions(name: str) -> Response:
         """The versions kept for rollback, oldest first."""
         a = models.answering(name)[1]
-        in_flight.take(request.scope)
+        in_flight.take()
         try:
             found = await store.kept(name, [v.version for v in a.head.kept])
             kept = codec.kept(a.head, a.digest, found)
@@ -206,23 +194,16 @@ def install(
             raise Refusal(503, str(error)) from None
         except DependencyError:
             raise Refusal(503, "the snapshot store does not answer") from None
+        finally:
+            in_flight.release()
         return encoded(Versions([Version.of(*version) for version in kept]))
 
-
-class Answer(Response):
-    """JSON, whose headers are soon made."""
-
-    media_type = "application/json"
-
-    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
-        """Those of a body that is there."""
-        del headers
-        self.raw_headers = [(b"content-length", b"%d" % len(self.body)), (b"content-type", b"application/json")]
+    return route
 
 
 def encoded(answer: msgspec.Struct) -> Response:
     """An answer as JSON."""
-    return Answer(msgspec.json.encode(answer))
+    return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 def _place(identity: Identity, label: str | None) -> int | None:

@@ -1,5 +1,7 @@
 """Errors over HTTP, as RFC 9457 problem documents. No value that a client sent is echoed."""
 
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -21,7 +23,7 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Problem(msgspec.Struct, forbid_unknown_fields=True):
-    """RFC 9457."""
+    """A problem document (RFC 9457)."""
 
     type: Annotated[str, Meta(examples=["about:blank"])]
     title: Annotated[str, Meta(examples=["Unprocessable Entity"])]
@@ -36,6 +38,20 @@ class Refusal(PerceptronError):
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
         self.status = status
+
+
+ENDING = 408, 413
+"""Statuses after which the connection ends: the rest of the body would have to be read."""
+ANSWERED = Refusal, UnknownModel, UnknownCandidate, Unanswerable, Rejected, RequestValidationError
+"""Errors of a request, which `answer_to` words."""
+EXPECTED = {
+    "bool_parsing": "true or false, got {got}",
+    "int_parsing": "a whole number, got {got}",
+    "int_parsing_size": "a whole number, got one of too many digits",
+    "greater_than_equal": "at least {ge}, got less",
+    "less_than_equal": "at most {le}, got more",
+}
+"""What a parameter must be, by pydantic's type of error."""
 
 
 def problem(status: int, detail: str, *faults: Fault) -> Problem:
@@ -53,33 +69,45 @@ def response(status: int, detail: str, *faults: Fault, headers: Any = None) -> R
     return Response(body, status, headers, media_type="application/problem+json")
 
 
-ENDING = 408, 413
-"""The body is not all there, and nobody wants the rest: the connection, which would have to read it, ends."""
-ANSWERED = Refusal, UnknownModel, UnknownCandidate, Unanswerable, Rejected
-"""What is raised for a request that is not answered as it asks: the problem is said by `answer_to`."""
+def unauthorized() -> Response:
+    """The answer to a request without a token."""
+    detail = "send a token, with the header authorization: Bearer TOKEN"
+    return response(401, detail, headers={"www-authenticate": "Bearer"})
 
 
-_EXPECTED = {
-    "bool_parsing": "true or false, got {got}",
-    "int_parsing": "a whole number, got {got}",
-    "int_parsing_size": "a whole number, got one of too many digits",
-    "greater_than_equal": "at least {ge}, got less",
-    "less_than_equal": "at most {le}, got more",
-}
-"""What a parameter must be, by pydantic's type of error."""
+def defect() -> Response:
+    """The answer where an error is ours, and goes on to the log."""
+    return response(500, "the service failed on this request; its log says why")
 
 
 def answer_to(error: Exception) -> Response:
-    """The problem document of an error of these."""
+    """The answer to a request with one of the errors ANSWERED."""
+    if isinstance(error, RequestValidationError):
+        return _bad_parameter(error.errors()[0])
     if isinstance(error, Rejected):
         return response(422, str(error), Fault(error.pointer, error.reason))
     unknown = isinstance(error, UnknownModel | UnknownCandidate)
     return response(getattr(error, "status", 404 if unknown else 503), str(error))
 
 
-def defect() -> Response:
-    """The problem document of an error that is ours, and goes on to the log."""
-    return response(500, "the service failed on this request; its log says why")
+def check_parameters(names: Iterable[str], known: Collection[str]) -> None:
+    """Raise RequestValidationError at a parameter that a route does not have: it is misspelt, and would do nothing."""
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            detail = f"there is no such parameter{f': perhaps {near[0]}' if near else ''}"
+            raise RequestValidationError([{"loc": ("query", name), "type": "extra_forbidden", "msg": detail}])
+
+
+def _bad_parameter(error: Any) -> Response:
+    where = error["loc"][-1]
+    reasons = {"greater": "out-of-range", "less": "out-of-range", "extra": "unknown-parameter"}
+    reason = reasons.get(error["type"].partition("_")[0], "wrong-type")
+    detail = f"'{where}': {error['msg']}"
+    if expected := EXPECTED.get(error["type"]):
+        got = "something else" if error["input"] else "nothing"
+        detail = f"?{where}= must be {expected.format_map(error.get('ctx', {}) | {'got': got})}"
+    return response(422, detail, Fault(f"?{where}", reason))
 
 
 def install(app: FastAPI) -> None:
@@ -91,23 +119,11 @@ def install(app: FastAPI) -> None:
     for kind in ANSWERED:
         app.add_exception_handler(kind, _answered)
 
-    @app.exception_handler(RequestValidationError)
-    async def _parameter(_request: Request, invalid: RequestValidationError) -> Response:
-        first = invalid.errors()[0]
-        where = first["loc"][-1]
-        reasons = {"greater": "out-of-range", "less": "out-of-range", "extra": "unknown-parameter"}
-        reason = reasons.get(first["type"].partition("_")[0], "wrong-type")
-        detail = f"'{where}': {first['msg']}"
-        if expected := _EXPECTED.get(first["type"]):
-            got = "something else" if first["input"] else "nothing"
-            detail = f"?{where}= must be {expected.format_map(first.get('ctx', {}) | {'got': got})}"
-        return response(422, detail, Fault(f"?{where}", reason))
-
     @app.exception_handler(HTTPException)
     async def _http(_request: Request, error: HTTPException) -> Response:
         headers = dict(error.headers or {})
         if (allowed := headers.get("Allow")) and "GET" in allowed and "HEAD" not in allowed:
-            headers["Allow"] = f"{allowed}, HEAD"  # which `edge` answers, and no route knows of
+            headers["Allow"] = f"{allowed}, HEAD"  # which `Application` answers as GET
         known = {
             404: "nothing is served at this path: /docs shows what is",
             405: f"this path takes {headers.get('Allow', 'other methods')}",

@@ -1,0 +1,183 @@
+"""The HTTP application: what every request goes through, and the routes that orchestrators and Prometheus use."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse, RedirectResponse, Response
+from fastapi_offline import FastAPIOffline
+from prometheus_client import CONTENT_TYPE_LATEST, Histogram
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.monitoring.metrics import Metrics
+from service.serving import page
+from service.serving.http import openapi, problems, swagger_ui, v1
+from service.serving.http.auth import METRICS, Auth, BearerTokens
+from service.serving.http.limits import PIECE_BYTES, InFlight, Limits, send_pieces
+from service.serving.http.openapi import responses
+from service.serving.http.predict import PATH, Predict
+from service.serving.http.problems import Refusal
+from service.serving.http.v1 import encoded
+from service.serving.models import Models
+from service.serving.page.body import Body
+from service.serving.page.history import History
+from service.serving.predictor import Predictor
+from service.snapshots.store import RedisStore
+
+PROBES = ("/livez", "/readyz")
+"""Paths that are open to all: an orchestrator has no token."""
+
+
+class Live(msgspec.Struct, forbid_unknown_fields=True):
+    """The event loop turns."""
+
+    live: bool = True
+
+
+class Ready(msgspec.Struct, forbid_unknown_fields=True):
+    """Every model can answer."""
+
+    ready: bool = True
+
+
+class Application:
+    """The ASGI application. It checks tokens, measures every request, and answers predictions without FastAPI."""
+
+    def __init__(
+        self,
+        api: FastAPI,
+        predict: Route,
+        auth: Auth,
+        metrics: Metrics,
+        stopping: Callable[[], bool],
+        root_path: str,
+        allowed_origins: Sequence[str],
+    ) -> None:
+        """`predict` is the route of `api` whose requests are recognised here."""
+        self.api, self._predict = api, predict
+        self._auth, self._metrics, self._stopping, self._root_path = auth, metrics, stopping, root_path
+        self._timed: dict[tuple[str, str, str], Histogram] = {}  # faster than to look them up in `metrics`
+        self._entry: ASGIApp = self._answer
+        if allowed_origins:
+            headers = ("authorization", "content-type", "content-encoding")
+            self._entry = CORSMiddleware(self._answer, allowed_origins, ("GET", "HEAD", "POST"), headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await self._entry(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.api(scope, receive, send)
+        started, status, method = time.perf_counter(), "500", scope["method"]
+        path: str = scope["path"]
+        if self._root_path:  # a proxy may leave it or take it away
+            path = path.removeprefix(self._root_path) if path.startswith(f"{self._root_path}/") else path
+            scope = {**scope, "path": self._root_path + path, "root_path": self._root_path}
+
+        async def send_answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+                if self._stopping():
+                    # A client that keeps its connection would send its next request into a closed one.
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
+            elif len(message.get("body", b"")) > PIECE_BYTES:
+                return await send_pieces(scope, message, send)
+            await send(message)
+
+        try:
+            if not self._auth.allows(path, scope["headers"]):
+                await problems.unauthorized()(scope, receive, send_answer)
+            elif path == self._root_path:  # links of pages are relative to a path that ends with a slash
+                await RedirectResponse(f"{path}/")(scope, receive, send_answer)
+            elif method == "POST" and (match := PATH(path)):
+                scope["route"], scope["path_params"] = self._predict, {"name": match[1]}
+                await self._predict.app(scope, receive, send_answer)
+            elif method == "HEAD":  # is answered as GET; of the answer uvicorn sends the head alone
+                scope = {**scope, "method": "GET"}
+                await self.api(scope, receive, send_answer)
+            else:
+                await self.api(scope, receive, send_answer)
+        except asyncio.CancelledError:
+            if not self._stopping():
+                raise
+            # The time for requests in flight is over. uvicorn would log it as a defect, also if the answer has begun.
+            with contextlib.suppress(asyncio.CancelledError, RuntimeError):
+                await problems.response(503, "the service is shutting down")(scope, receive, send_answer)
+        finally:
+            route = getattr(scope.get("route"), "path", "unknown")
+            key = route, method if route != "unknown" else "any", status
+            if key not in self._timed:
+                self._timed[key] = self._metrics.requests.labels(*key)
+            self._timed[key].observe(time.perf_counter() - started)
+
+
+def create_app(
+    models: Models,
+    metrics: Metrics,
+    ready: Callable[[], bool],
+    stopping: Callable[[], bool],
+    store: RedisStore,
+    limits: Limits,
+    *,
+    version: str,
+    tokens: BearerTokens | None = None,
+    metrics_tokens: BearerTokens | None = None,
+    history: History | None = None,
+    root_path: str = "",
+    allowed_origins: Sequence[str] = (),
+) -> Application:
+    """The application over these models, and their `history` if somebody keeps it.
+
+    With `tokens` every request but probes and the page's files needs one of them. `root_path` is the prefix under which
+    a proxy serves the application. Pages of `allowed_origins` may send requests from a browser.
+    """
+    # FastAPI's own telemetry would cost time at each request. An older release does not have it.
+    telemetry = {"tracing": False, "metrics": False, "logs": False}
+    api = FastAPIOffline(
+        title="Perceptron Service",
+        summary="A linear classifier that learns from a Kafka topic while it answers.",
+        description=openapi.INTRODUCTION,
+        openapi_tags=openapi.TAGS,
+        version=version,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        telemetry=telemetry,
+    )
+    problems.install(api)
+    swagger_ui.install(api)
+    page.install(api, Body(models, history or History(models, lambda _: None), version, metrics.missing), models)
+    in_flight = InFlight(limits)
+    predict = Predict(Predictor(models, metrics, limits.instances), in_flight)
+    route = v1.install(api, models, store, in_flight, predict, limits.instances)
+
+    @api.get(PROBES[0], tags=["process"], responses=responses([Live]))
+    async def live() -> Response:
+        """The event loop turns. A dead task ends the process, so this needs no more."""
+        return encoded(Live())
+
+    @api.get(PROBES[1], tags=["process"], responses=responses([Ready], "not ready"))
+    async def readiness() -> Response:
+        """Every model can answer, and the process is not shutting down."""
+        if not ready():
+            raise Refusal(503, "not every model can answer yet, or the service is shutting down")
+        return encoded(Ready())
+
+    described = openapi.METRICS | openapi.ending("token missing")
+
+    @api.get(METRICS, tags=["process"], response_class=PlainTextResponse, responses=described)
+    async def prometheus() -> Response:
+        """Prometheus' text format."""
+        return Response(await metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+    document = openapi.with_schemas(api.openapi(), [*v1.ANSWERS, Live, Ready])
+    api.openapi = lambda: document  # type: ignore[method-assign]
+    auth = Auth(tokens, metrics_tokens, {*PROBES, *page.OPEN})
+    return Application(api, route, auth, metrics, stopping, root_path, allowed_origins)

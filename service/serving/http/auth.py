@@ -1,0 +1,76 @@
+"""Bearer tokens (RFC 6750): which requests need one, and the files that list them."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from service.credentials.reread import Reread, text
+from service.errors import ConfigurationError
+
+METRICS = "/metrics"
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
+
+
+class BearerTokens:
+    """The tokens of a file, one a line, so that an old and a new one are valid at a time.
+
+    The file is read again when it changes. Raises ConfigurationError if it has none.
+    """
+
+    def __init__(self, file: str, tell: Callable[[str], object] = lambda _: None) -> None:
+        self._file = file
+        self._digests = Reread([file], lambda: [_digest(token) for token in self._read()], tell)
+
+    @property
+    def first(self) -> str:
+        """The token that a client sends."""
+        return self._read()[0]
+
+    def accept(self, token: str) -> bool:
+        """Whether this is one of them, in a time that does not depend on the tokens."""
+        digest, accepted = _digest(token), False
+        for valid in self._digests.now:
+            accepted |= hmac.compare_digest(digest, valid)
+        return accepted
+
+    def _read(self) -> Sequence[str]:
+        tokens = []
+        for number, line in enumerate(text(self._file).splitlines(), 1):
+            if token := line.strip():
+                if not _TOKEN.fullmatch(token):
+                    raise ConfigurationError(
+                        f"{self._file}, line {number}: expected a token of 16 to 512 letters, digits and -._~+/"
+                    )
+                tokens.append(token)
+        if not tokens:
+            raise ConfigurationError(f"{self._file}: expected a token a line, found none")
+        return tokens
+
+
+class Auth:
+    """Which requests are let through: those to open paths, and those with a token, if tokens are set."""
+
+    def __init__(
+        self, tokens: BearerTokens | None, metrics_tokens: BearerTokens | None, open_paths: Collection[str]
+    ) -> None:
+        """`/metrics` accepts `metrics_tokens` alone, or without them the same tokens as everything else."""
+        self._tokens, self._metrics_tokens = tokens, metrics_tokens or tokens
+        self._open_paths = open_paths
+
+    def allows(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether a request may be answered."""
+        tokens = self._metrics_tokens if path == METRICS else self._tokens
+        return tokens is None or path in self._open_paths or tokens.accept(_bearer_token(headers))
+
+
+def _bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The token of a request; empty if it has none, or several."""
+    values = [value for name, value in headers if name == b"authorization"]
+    scheme, _, token = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
+    return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
+
+
+def _digest(token: str) -> bytes:
+    # All digests have one length: a comparison of tokens would tell their length.
+    return hashlib.sha256(token.encode()).digest()

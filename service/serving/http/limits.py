@@ -1,0 +1,321 @@
+"""Limits on clients that are slow or hostile: connections, heads and bodies of requests, answers that nobody reads.
+
+`Connection` is uvicorn's protocol with guards around its public methods. It also ignores upgrades: httptools by itself
+takes any `Upgrade` for the end of HTTP, so that a POST loses its body, which is then read as the next request.
+"""
+
+import asyncio
+import contextlib
+import resource
+from collections import deque
+from collections.abc import Awaitable, Callable
+from itertools import chain
+from typing import Any, NamedTuple, cast
+
+import httptools
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from service.serving.http import problems
+from service.serving.http.problems import Refusal
+
+MAX_URL_BYTES = 32 << 10
+MAX_HEAD_BYTES = 64 << 10
+MAX_HEADERS = 100
+MAX_PIPELINED = 32
+"""Requests of one connection that wait for the answer before theirs."""
+MAX_UNREAD_BYTES = 64 << 20
+"""Bytes of all answers that clients have not read."""
+PIECE_BYTES = 64 << 10
+"""Bytes of an answer that a transport gets at a time, so that TLS does not take in what nobody reads."""
+LINGER_SECONDS = 1.0
+"""Time for a client to read why it is refused, while what it still sends is thrown away."""
+MAX_LARGE_BODIES = 8
+"""Bodies of the largest size that may be held at a time, arriving or being answered."""
+SMALL_BODY_BYTES = 64 << 10
+"""A body up to this size is never refused because of other bodies."""
+
+WHOLE, UNSENT = "perceptron.whole", "perceptron.unsent"
+"""Of a request's state: that its body is there, and how many bytes of its answer wait for the client to read."""
+NO_REQUEST = "no-request", 400, "this is no HTTP request"
+
+
+class Limits(NamedTuple):
+    """Limits of one request, of one connection, and of all of them."""
+
+    body_bytes: int = 16 << 20
+    instances: int = 10_000
+    body_seconds: float = 10.0
+    in_flight: int = 100
+    connections: int = 1000
+    header_seconds: float = 10.0
+    answer_seconds: float = 30.0
+    idle_seconds: float = 75.0
+
+
+class InFlight:
+    """Requests in flight: their bodies, and places for those that are being answered."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits, self._free_places, self._held_bytes = limits, limits.in_flight, 0
+        self._arriving: dict[asyncio.Timeout, int] = {}  # bytes so far
+
+    def take(self, body_bytes: int = 0) -> None:
+        """Take a place for a request that holds a body of this size, until `release`; raises Refusal."""
+        if not self._free_places:
+            raise Refusal(503, "too many requests at a time")
+        self._free_places -= 1
+        self._held_bytes += body_bytes
+
+    def release(self, body_bytes: int = 0) -> None:
+        """Give the place back."""
+        self._free_places += 1
+        self._held_bytes -= body_bytes
+
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """The body of a request; raises Refusal."""
+        if WHOLE in scope.get("state", ()):
+            body: bytes = (await receive()).get("body", b"")
+            self._check_size(len(body))
+            return body
+        parts, more, seconds = list[bytes](), True, self._limits.body_seconds
+        timeout = asyncio.timeout(seconds)
+        self._arriving[timeout] = 0
+        try:
+            self._check_size(next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0))
+            async with timeout:
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refusal(400, "the connection ended before the body did")
+                    more = message.get("more_body", False)
+                    parts.append(message.get("body", b""))
+                    self._count(timeout, len(parts[-1]))
+        except TimeoutError:
+            self._count(timeout, 0)
+            raise Refusal(408, f"the body did not arrive within {seconds:g} seconds") from None
+        finally:
+            self._arriving.pop(timeout, None)
+        return b"".join(parts)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._limits.body_bytes:
+            raise Refusal(413, f"the body is larger than {self._limits.body_bytes} bytes")
+
+    def _count(self, timeout: asyncio.Timeout, size: int) -> None:
+        """Count a part of a body. If all are too large together, the largest one that arrives is refused."""
+        if timeout in self._arriving:
+            self._arriving[timeout] += size
+            self._check_size(self._arriving[timeout])
+            largest = max(self._arriving, key=self._arriving.__getitem__)
+            held_bytes = self._held_bytes + sum(self._arriving.values())
+            if held_bytes > MAX_LARGE_BODIES * self._limits.body_bytes and self._arriving[largest] > SMALL_BODY_BYTES:
+                del self._arriving[largest]
+                largest.reschedule(0)
+        if timeout not in self._arriving:
+            raise Refusal(503, "too many bytes of request bodies at a time")
+
+
+async def send_pieces(scope: Scope, message: Message, send: Send) -> None:
+    """Send a large body of an answer as fast as the client reads."""
+    body = message["body"]
+    for begin in range(0, len(body), PIECE_BYTES):
+        scope.setdefault("state", {})[UNSENT] = len(body) - begin - PIECE_BYTES
+        more = message.get("more_body", False) or begin + PIECE_BYTES < len(body)
+        await send({**message, "body": body[begin : begin + PIECE_BYTES], "more_body": more})
+
+
+class Connections:
+    """All open connections."""
+
+    def __init__(self, limits: Limits, count_end: Callable[[str], None], reserved: Callable[[], int]) -> None:
+        """`count_end` gets the cause of each end that is ours; `reserved` is how many descriptors to keep free."""
+        self.limits, self.count_end, self._reserved = limits, count_end, reserved
+        self.open: set[Connection] = set()
+
+    def add(self, new: "Connection") -> None:
+        """Take in a connection. If they are too many, the longest idle one ends; if none is idle, the new one."""
+        most, descriptors = self.limits.connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if descriptors != resource.RLIM_INFINITY:
+            most = min(most, max(descriptors // 4, descriptors - self._reserved()))
+        if len(self.open) >= most:
+            idle = [connection for connection in self.open if not connection.unanswered]
+            if idle:
+                min(idle, key=lambda connection: connection.since).end("too-many")
+            else:
+                new.refuse("too-many", 503, "too many connections at a time")
+        self.open.add(new)
+
+    def limit_unread(self) -> None:
+        """If too many bytes are unread, end the connections that have not read for the longest."""
+        unread = sorted((c for c in self.open if c.unread_bytes), key=lambda connection: connection.since)
+        excess = sum(connection.unread_bytes for connection in unread) - MAX_UNREAD_BYTES
+        while excess > 0:
+            excess -= unread[0].unread_bytes
+            unread.pop(0).end("unread-bytes")
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's connection. It ends if its client takes too much or too long."""
+
+    def __init__(self, connections: Connections, **of_uvicorn: Any) -> None:
+        super().__init__(**of_uvicorn)
+        self._connections, self._application = connections, self.app
+        self.app = cast(Any, self._answer_in_turn)
+        self.unanswered = deque[RequestResponseCycle]()
+        """Requests, of which the first is being answered; empty if it is idle."""
+        self.since = self.loop.time()
+        """When it became idle, the head of a request began, or its client stopped reading."""
+        self._received = 0  # bytes since a request began or ended, or its body went on
+        self._ending = False
+        self._fault = NO_REQUEST
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of answers, if its client has stopped reading."""
+        if not self.flow.write_paused:
+            return 0
+        unsent = self.unanswered[0].scope["state"].get(UNSENT, 0) if self.unanswered else 0
+        return int(unsent) + self.transport.get_write_buffer_size()
+
+    def end(self, cause: str) -> None:
+        """End it now."""
+        self._connections.count_end(cause)
+        self._connections.open.discard(self)
+        self.transport.abort()
+
+    def refuse(self, cause: str, status: int, detail: str) -> None:
+        """Read no more. The client gets a problem, or the answer that is under way, and the connection ends."""
+        self._connections.count_end(cause)
+        self._ending = True
+        self.pipeline.clear()
+        current = self.unanswered[0] if self.unanswered else None
+        if current and not (current.more_body and not current.response_started):
+            current.keep_alive = False
+            return
+        problem = problems.response(status, detail, headers={"connection": "close"})
+        headers = (b"%b: %b\r\n" % header for header in (*self.server_state.default_headers, *problem.raw_headers))
+        self.transport.write(b"".join([STATUS_LINE[status], *headers, b"\r\n", problem.body]))
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        if current:  # what waits for its body hears that no more comes
+            current.disconnected = True
+            current.message_event.set()
+
+    def check(self, now: float) -> None:
+        """End it if its client has been waited for too long."""
+        waited, limits = now - self.since, self._connections.limits
+        if self.flow.write_paused or self.transport.is_closing():
+            if waited > limits.answer_seconds:
+                self.end("unread")
+        elif self.unanswered or self._ending:
+            return
+        elif self.scope and (self.cycle is None or self.scope is not self.cycle.scope):
+            if waited > limits.header_seconds:
+                detail = f"the request's headers did not arrive within {limits.header_seconds:g} seconds"
+                self.refuse("slow-headers", 408, detail)
+        elif waited > (limits.idle_seconds if self.cycle else limits.header_seconds):
+            self.transport.close()
+
+    def _answer_in_turn(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
+        if not self.flow.write_paused:
+            return cast(Awaitable[None], self._application(scope, receive, send))
+
+        async def wait() -> None:  # until the client has read the answer before
+            with contextlib.suppress(asyncio.CancelledError):  # at a stop, which has ended this connection
+                await self.flow.drain()
+                await self._application(scope, receive, send)
+
+        return wait()
+
+    @property
+    def _in_head(self) -> bool:
+        return self.scope is not None and (self.cycle is None or self.scope is not self.cycle.scope)
+
+    def _check_head(self, size: int) -> None:
+        """Raise httptools.HttpParserError if a head is too large, or what is not a body in a body of chunks."""
+        if len(self.url) > MAX_URL_BYTES:
+            self._fault = "large-headers", 414, f"the request's line is longer than {MAX_URL_BYTES} bytes"
+        elif len(self.headers) > MAX_HEADERS:
+            self._fault = "large-headers", 431, f"the request has more than {MAX_HEADERS} headers"
+        elif size > MAX_HEAD_BYTES:
+            self._fault = "large-headers", 431, f"the request's headers are larger than {MAX_HEAD_BYTES} bytes"
+        elif len(self.pipeline) >= MAX_PIPELINED:
+            self._fault = "pipelined", 503, "too many requests at a time on this connection"
+        else:
+            return
+        raise httptools.HttpParserError
+
+    def _head_without_upgrade(self) -> bytes:
+        """The head of the newest request."""
+        line = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        headers = (b"%b: %b" % header for header in self.headers if header[0] != b"upgrade")
+        return b"\r\n".join([line, *headers, b"\r\n"])
+
+    # From the transport
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # noqa: D102
+        transport.set_write_buffer_limits(PIECE_BYTES)  # under TLS it is more by default
+        super().connection_made(transport)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+        self._connections.open.discard(self)
+        for cycle in self.unanswered:  # uvicorn tells the newest alone, which may wait for its turn
+            cycle.disconnected = True
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:  # noqa: D102
+        self.since = self.loop.time()
+        super().pause_writing()
+        self._connections.limit_unread()
+
+    def data_received(self, data: bytes) -> None:  # noqa: D102
+        if self._ending:
+            return
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
+        if not self.unanswered and not self._in_head:
+            self.since = self.loop.time()
+        self._received += len(data)
+        rest = memoryview(data)
+        try:
+            while rest:
+                try:
+                    self.parser.feed_data(rest)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:
+                    rest = rest[upgrade.args[0] :]
+                    self.parser.feed_data(self._head_without_upgrade())
+            if self._in_head or self._received > MAX_HEAD_BYTES:
+                self._check_head(self._received)
+        except httptools.HttpParserError:
+            self.refuse(*self._fault)
+
+    # From the parser
+
+    def on_headers_complete(self) -> None:  # noqa: D102
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise httptools.HttpParserError
+            return
+        self._check_head(sum(map(len, chain.from_iterable(self.headers))))
+        super().on_headers_complete()
+        self.unanswered.append(self.cycle)
+        self.headers, self._received = [], 0  # those of a trailer are not the request's
+        self._fault = "no-request", 400, "the body is not in chunks as HTTP has them"
+
+    def on_body(self, body: bytes) -> None:  # noqa: D102
+        self._received = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:  # noqa: D102
+        if not self.parser.should_upgrade():
+            self._received, self._fault = 0, NO_REQUEST
+            self.scope["state"][WHOLE] = True
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:  # noqa: D102
+        self.unanswered.popleft()
+        self.since = self.loop.time()
+        super().on_response_complete()

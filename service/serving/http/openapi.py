@@ -1,0 +1,134 @@
+"""What `/openapi.json` and `/docs` show beside the routes: schemas of answers and of requests, and examples.
+
+A test holds all of it against real answers.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from service.errors import UnknownCandidate, UnknownModel
+from service.learning.identity import MAX_VALUE
+from service.serving.http.predict import ENCODED, NOT_GZIP, NOT_JSON
+from service.serving.http.problems import Fault, Problem, problem
+
+INTRODUCTION = """
+Each model learns one Kafka topic and has its name. `POST /v1/models/{name}/predict` asks it: with `features` of one
+event, with `instances` of many, or with whole records as `event` or `events`. An answer says the `version` of the
+snapshot that it stands on, and how many events it is `ahead` of that.
+
+Every error is a problem document (RFC 9457) whose `errors` name each member at fault. No value that was sent is echoed.
+With `http.token_file` each request needs the header `authorization: Bearer TOKEN`, but for `/livez` and `/readyz`.
+"""
+TAGS = [
+    {"name": "predictions", "description": "Ask a model."},
+    {"name": "models", "description": "What a model has learned, how good it is, what it was."},
+    {"name": "process", "description": "What orchestrators and Prometheus ask."},
+]
+PROBLEMS = {
+    "token missing": problem(401, "send a token, with the header authorization: Bearer TOKEN"),
+    "not gzip": problem(400, NOT_GZIP),
+    "unknown model": problem(404, str(UnknownModel())),
+    "unknown candidate": problem(404, str(UnknownCandidate(["logistic"]))),
+    "body too slow": problem(408, "the body did not arrive within 10 seconds"),
+    "body too large": problem(413, f"the body is larger than {16 << 20} bytes"),
+    "not JSON": problem(415, NOT_JSON),
+    "encoded": problem(415, ENCODED),
+    "bad body": problem(422, 'feature "age" is not a finite number', Fault("/features/age", "not-finite")),
+    "bad parameter": problem(422, "?top= must be at least 1, got less", Fault("?top", "out-of-range")),
+    "unknown parameter": problem(
+        422, "'candidat': there is no such parameter: perhaps candidate", Fault("?candidat", "unknown-parameter")
+    ),
+    "defect": problem(500, "the service failed on this request; its log says why"),
+    "no snapshot yet": problem(503, "the model has no snapshot yet"),
+    "not ready": problem(503, "not every model can answer yet, or the service is shutting down"),
+    "too busy": problem(503, "too many requests at a time"),
+    "Redis away": problem(503, "the snapshot store does not answer"),
+}
+"""Each problem that a route may name among its `responses`, as it answers it at the defaults: any can have a defect."""
+METRICS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "the answer",
+        "content": {"text/plain": {"example": 'perceptron_events_total{model="churn"} 40000.0\n'}},
+    }
+}
+_REF = "#/components/schemas/{name}"
+NUMBER = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
+
+
+def responses(answers: Sequence[type[msgspec.Struct]], *names: str) -> dict[int | str, dict[str, Any]]:
+    """A route's `responses`: its answer is one of these, and these of PROBLEMS are those that it can end with."""
+    shapes, _ = msgspec.json.schema_components(answers, ref_template=_REF)
+    shape = {"anyOf": list(shapes)} if len(shapes) > 1 else shapes[0]
+    return {200: {"description": "the answer", "content": {"application/json": {"schema": shape}}}, **ending(*names)}
+
+
+def ending(*names: str) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of these PROBLEMS, and of a defect, which any route can have."""
+    (shape,), _ = msgspec.json.schema_components([Problem], ref_template=_REF)
+
+    def told(names: Sequence[str]) -> dict[str, Any]:
+        examples = {name: {"value": msgspec.to_builtins(PROBLEMS[name])} for name in names}
+        content = {"schema": shape, "examples": examples}
+        return {"description": ", ".join(names), "content": {"application/problem+json": content}}
+
+    by_status = groupby(names, lambda name: PROBLEMS[name].status)
+    return {"default": told(["defect"]), **{status: told(list(those)) for status, those in by_status}}
+
+
+def request_of(max_instances: int) -> dict[str, Any]:
+    """The `requestBody` of a prediction. Which features a model takes depends on its settings, so this allows all."""
+    features = {
+        "description": "an object for a model of named or hashed features, a list of numbers for a positional one",
+        "anyOf": [
+            {"type": "object"},
+            {"type": "array", "items": NUMBER},
+        ],
+    }
+    event = {"type": "object", "description": "a whole record, with features where the model's settings say"}
+    instance = {"type": "object", "required": ["features"], "properties": {"features": features}}
+    members = {
+        "features": features,
+        "instances": {"type": "array", "items": instance, "maxItems": max_instances},
+        "event": event,
+        "events": {"type": "array", "items": event, "maxItems": max_instances},
+    }
+    example = {"features": {"age": 31, "page": "/home"}}
+    examples = [example, {"instances": [example] * min(2, max_instances)}, {"event": example}]
+    one_of = [{"required": [name]} for name in members]
+    schema = {"type": "object", "properties": members, "oneOf": one_of, "examples": examples}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def with_schemas(document: dict[str, Any], answers: Iterable[Any]) -> dict[str, Any]:
+    """FastAPI's document, and the schemas of these answers and of requests, with an example of each answer.
+
+    Answers are msgspec's, which FastAPI does not know. It would leave out of an example what is null.
+    """
+    _, schemas = msgspec.json.schema_components([Problem, *answers], ref_template=_REF)
+    for route in (route for routes in document["paths"].values() for route in routes.values()):
+        if content := route["responses"]["200"]["content"].get("application/json"):
+            shapes = content["schema"].get("anyOf", [content["schema"]])
+            content["examples"] = {one["$ref"].split("/")[-1]: {"value": _example(one, schemas)} for one in shapes}
+    components = document.get("components", {})
+    return document | {"components": components | {"schemas": components.get("schemas", {}) | schemas}}
+
+
+def _example(schema: Any, shapes: Any) -> Any:
+    """What always stands there, of what its parts have for examples."""
+    if schema.get("examples"):
+        return schema["examples"][0]
+    if "default" in schema:
+        return schema["default"]
+    if "$ref" in schema:
+        return _example(shapes[schema["$ref"].rpartition("/")[2]], shapes)
+    if "anyOf" in schema:
+        return None if {"type": "null"} in schema["anyOf"] else _example(schema["anyOf"][0], shapes)
+    if schema.get("type") == "boolean":
+        return True
+    if schema.get("type") == "array":
+        return [_example(schema["items"], shapes)] if schema.get("items") else []
+    parts, needed = schema.get("properties", {}), schema.get("required", [])
+    return {name: _example(one, shapes) for name, one in parts.items() if name in needed or "default" in one}

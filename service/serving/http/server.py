@@ -1,0 +1,94 @@
+"""The server: uvicorn with our connections, and with an end to everything at a stop."""
+
+import asyncio
+import contextlib
+import functools
+import socket
+import ssl
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from service.serving.http.limits import Connection, Connections
+
+HEADERS = [
+    ("x-content-type-options", "nosniff"),
+    ("cache-control", "no-store"),
+    ("referrer-policy", "no-referrer"),
+]
+"""Headers of every answer."""
+TLS_HEADERS = [("strict-transport-security", "max-age=31536000")]
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its signal handlers: it would end before the last save."""
+
+    def __init__(
+        self, app: ASGIApp, connections: Connections, stop_seconds: int, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Requests in flight have `stop_seconds` after `should_exit`. With `tls` the server speaks nothing else."""
+        super().__init__(
+            uvicorn.Config(
+                cast(Any, app),
+                http=cast(Any, functools.partial(Connection, connections)),
+                headers=HEADERS + (TLS_HEADERS if tls else []),
+                ssl_context_factory=(lambda *_: tls) if tls else None,
+                timeout_keep_alive=cast(int, connections.limits.idle_seconds),
+                timeout_graceful_shutdown=stop_seconds,
+                ws="none",
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                proxy_headers=False,  # nothing depends on the client's address or scheme
+            )
+        )
+        self._connections, self._stop_seconds = connections, stop_seconds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen as uvicorn does, but with an end to TLS handshakes."""
+        loop, config = asyncio.get_running_loop(), self.config
+
+        def connection() -> asyncio.Protocol:
+            return Connection(self._connections, config=config, server_state=self.server_state, app_state={})
+
+        seconds = self._connections.limits.header_seconds if config.ssl else None
+        self.servers = [
+            await loop.create_server(
+                connection, sock=listening, ssl=config.ssl, backlog=config.backlog, ssl_handshake_timeout=seconds
+            )
+            for listening in sockets or []
+        ]
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Give requests in flight their time, then clients theirs, so that uvicorn has nothing to cut off."""
+        loop, seconds = asyncio.get_running_loop(), self._stop_seconds
+        for share in (0.75, 0.8, 0.85):  # Redis' client can take the first cancellation for its own
+            loop.call_later(share * seconds, self._cancel)
+        loop.call_later(0.9 * seconds, self._abort, self._connections.open)
+        await super().shutdown(sockets)
+
+    def _cancel(self) -> None:
+        self._abort(connection for connection in self._connections.open if connection.unread_bytes)
+        for task in self.server_state.tasks:
+            task.cancel()
+
+    def _abort(self, connections: Iterable[Connection]) -> None:
+        for connection in list(connections):
+            connection.transport.abort()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: check once a second what connections wait for."""
+        if counter % 10 == 0:
+            now = asyncio.get_running_loop().time()
+            for connection in list(self._connections.open):
+                connection.check(now)
+        return await super().on_tick(counter)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the process."""
+        yield

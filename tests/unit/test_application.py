@@ -1,0 +1,185 @@
+"""What every request goes through, tried over a socket: HEAD, methods, metrics, gzip, CORS, a prefix, defects."""
+
+import gzip
+import json
+import zlib
+from typing import Any
+
+import pytest
+
+from service.learning.learner import Learner
+from service.serving.http.limits import Limits
+from tests.unit.test_limits import BODY, JSON, PREDICT, Served, post
+
+PACKED = gzip.compress(BODY)
+GZIP = JSON + "content-encoding: gzip\r\n"
+
+
+def get(path: str, more: str = "", method: str = "GET") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nhost: x\r\n{more}\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/livez", "/readyz", "/metrics", "/docs", "/openapi.json", "/page/now", "/v1/models", "/v1/models/m",
+     "/v1/models/m/weights?top=1", "/v1/models/none", "/nothing", "/static-offline-docs/swagger-ui.css"],
+)  # fmt: skip
+async def test_head_is_answered_wherever_get_is(path: str) -> None:
+    """With the same headers, also those of its length, and no body."""
+    async with Served().running() as served:
+        whole = await served.ask(get(path))
+        client = await served.client(get(path, method="HEAD"))
+        head = await client.answer(has_body=False)
+        assert await client.is_silent()
+        assert head.status == whole.status
+        if path != "/metrics":  # which has more lines each time
+            assert head.headers | {b"date": b""} == whole.headers | {b"date": b""}
+        assert b"content-length" in head.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("PUT", "/livez", b"GET, HEAD"), ("POST", "/page/now", b"GET, HEAD"), ("HEAD", PREDICT, b"POST"),
+     ("GET", PREDICT, b"POST")],
+)  # fmt: skip
+async def test_a_method_that_is_not_taken_hears_which_are(method: str, path: str, allowed: bytes) -> None:
+    async with Served().running() as served:
+        answer = await (await served.client(get(path, method=method))).answer(has_body=method != "HEAD")
+        assert answer.status == 405
+        assert sorted(answer.headers[b"allow"].split(b", ")) == sorted(allowed.split(b", "))
+
+
+async def test_requests_are_counted_by_route_method_and_status() -> None:
+    asked = {
+        post(): ("/v1/models/{name}/predict", "POST", "200"),
+        post(query="explain=true", more=GZIP, body=gzip.compress(BODY)): ("/v1/models/{name}/predict", "POST", "200"),
+        post(path="/v1/models/none/predict"): ("/v1/models/{name}/predict", "POST", "404"),
+        post(b"{}"): ("/v1/models/{name}/predict", "POST", "422"),
+        get("/livez"): ("/livez", "GET", "200"),
+        get("/nothing", method="PROPFIND"): ("unknown", "any", "404"),
+    }
+    async with Served().running() as served:
+        for request in asked:
+            await served.ask(request)
+        await (await served.client(get("/livez", method="HEAD"))).answer(has_body=False)
+        for route, method, code in [*asked.values(), ("/livez", "HEAD", "200")]:
+            labels = {"route": route, "method": method, "code": code}
+            name = "perceptron_http_request_duration_seconds_count"
+            expected = 2 if (route[-7:], code) == ("predict", "200") else 1
+            assert served.metrics.registry.get_sample_value(name, labels) == expected, labels
+        predictions = served.metrics.registry.get_sample_value
+        assert predictions("perceptron_predictions_total", {"model": "m", "label": "y"}) == 2
+
+
+@pytest.mark.parametrize("query", ["", "explain=true", "explain=no&top=1", "candidate=&top=2&explain=%6eo"])
+@pytest.mark.parametrize("body", [BODY, b'{"instances":[{"features":{"a":1}},{"features":{}}]}', BODY + b" " * 100_000])
+async def test_a_prediction_is_the_same_however_it_comes(query: str, body: bytes) -> None:
+    """Whole, cut, packed, packed in members that are cut."""
+    packed = gzip.compress(body)
+    members = gzip.compress(body[:10]) + gzip.compress(b"") + gzip.compress(body[10:])
+    whole, cut = post(body, query), len(post(b"", query)) + 5
+    async with Served().running() as served:
+        expected = await served.ask(whole)
+        assert expected.status == 200
+        for packets in (
+            [whole[:cut], whole[cut:]],
+            [post(packed, query, GZIP)],
+            [post(packed, query, JSON + "content-encoding: identity, X-GZIP\r\n")],
+            [post(packed, query, GZIP)[:-9], packed[-9:]],
+            [post(members, query, GZIP)[:-30], members[-30:]],
+        ):
+            assert (await served.ask(*packets)).body == expected.body
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", BODY, PACKED[:-1], PACKED + b"x", zlib.compress(BODY), PACKED[:-8] + b"12345678"],
+    ids=["empty", "plain", "cut", "more", "zlib", "checksum"],
+)  # fmt: skip
+async def test_a_body_that_is_not_gzip_is_refused(body: bytes) -> None:
+    async with Served().running() as served:
+        answer = await served.ask(post(body, more=GZIP))
+        assert (answer.status, answer.detail) == (400, "the body is not gzip, as its content-encoding says")
+
+
+@pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "deflate", "x"])
+async def test_another_encoding_is_refused(encoding: str) -> None:
+    """Also where its bytes would be JSON."""
+    async with Served().running() as served:
+        for more in (f"{JSON}content-encoding: {encoding}\r\n", f"content-encoding: {encoding}\r\n{JSON}"):
+            answer = await served.ask(post(more=more))
+            assert (answer.status, answer.detail[:33]) == (415, "the body's content-encoding is un")
+        assert (await served.ask(post(more=f"{JSON}content-encoding: identity\r\n"))).status == 200
+
+
+async def test_a_bomb_holds_neither_the_loop_nor_memory() -> None:
+    """A thousand times its size, in one member and in many empty ones."""
+    bombs = gzip.compress(b" " * (64 << 20)), gzip.compress(b"") * 10_000
+    async with Served().running() as served:
+        client = await served.client(post(bombs[0], more=GZIP))
+        for _ in range(3):
+            assert (await served.ask(get("/livez"))).status == 200
+        assert (await client.answer()).status == 413
+        assert (await served.ask(post(bombs[1], more=GZIP))).status == 422
+
+
+async def test_pages_of_other_sites_are_let_if_they_are_named() -> None:
+    """Before they send a token, and for predictions as for all else."""
+    origin, other = "origin: https://a.example\r\n", "origin: https://b.example\r\n"
+    wants = "access-control-request-method: POST\r\naccess-control-request-headers: authorization,content-type\r\n"
+    named, none, every = (Served(origins=origins) for origins in (["https://a.example"], [], ["*"]))
+    async with named.running(), none.running(), every.running():
+        asked = await named.ask(get(PREDICT, origin + wants, "OPTIONS"))
+        assert (asked.status, asked.headers[b"access-control-allow-origin"]) == (200, b"https://a.example")
+        assert b"POST" in asked.headers[b"access-control-allow-methods"]
+        assert b"authorization" in asked.headers[b"access-control-allow-headers"].lower()
+        assert (await named.ask(get(PREDICT, other + wants, "OPTIONS"))).status == 400
+        assert (await none.ask(get(PREDICT, origin + wants, "OPTIONS"))).status == 405
+        for request, status in (
+            (post(more=JSON + origin), 200),
+            (post(b"{", more=JSON + origin), 422),
+            (get("/v1/models", origin), 200),
+        ):
+            answer = await named.ask(request)
+            assert (answer.status, answer.headers[b"access-control-allow-origin"]) == (status, b"https://a.example")
+            assert (await every.ask(request)).headers[b"access-control-allow-origin"] == b"*"
+            assert b"access-control-allow-origin" not in (await none.ask(request)).headers
+        assert b"access-control-allow-origin" not in (await named.ask(post(more=JSON + other))).headers
+
+
+@pytest.mark.parametrize("prefix", ["", "/per/ceptron"], ids=["taken away", "left"])
+async def test_a_proxy_serves_it_under_a_prefix(prefix: str) -> None:
+    """Whether the proxy takes the prefix away or leaves it. Links of pages are relative."""
+    async with Served(root_path="/per/ceptron").running() as served:
+        for path in ("/", "/docs", "/livez", "/v1/models/m", "/static-offline-docs/swagger-ui.css", "/page/page.js"):
+            assert (await served.ask(get(prefix + path))).status == 200, path
+        assert (await served.ask(post(path=prefix + PREDICT))).status == 200
+        document = json.loads((await served.ask(get(f"{prefix}/openapi.json"))).body)
+        assert document["servers"] == [{"url": "/per/ceptron"}]
+        for page in ("/", "/docs"):
+            text = (await served.ask(get(prefix + page))).body.decode()
+            assert 'href="/' not in text
+            assert 'src="/' not in text
+            assert "'/openapi.json'" not in text
+        assert (await served.ask(get("/per/ceptronx/livez"))).status == 404
+        bare = await served.ask(get("/per/ceptron"))
+        assert (bare.status, bare.headers[b"location"]) == (307, b"/per/ceptron/")
+
+
+async def test_a_defect_is_a_problem_and_goes_on_to_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Served().running() as served:
+        assert (await served.ask(post())).status == 200
+        monkeypatch.setattr(Learner, "score", lambda *_: 1 / 0)
+        answer = await served.ask(post())
+        assert (answer.status, answer.detail) == (500, "the service failed on this request; its log says why")
+        assert "ZeroDivisionError" in caplog.text
+        assert served.counted("500") == 1
+
+
+async def test_where_all_places_are_taken_a_request_hears_so() -> None:
+    async with Served(Limits(in_flight=0)).running() as served:
+        answer: Any = await served.ask(post())
+        assert (answer.status, answer.headers[b"retry-after"]) == (503, b"1")
+        assert answer.detail == "too many requests at a time"

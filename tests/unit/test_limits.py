@@ -1,0 +1,512 @@
+"""What a client can take, tried over a socket: connections, heads, bodies, answers that nobody reads; and upgrades."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from service.credentials.tls import Tls
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.learning.records import Records
+from service.monitoring.metrics import Metrics
+from service.serving.http.app import create_app
+from service.serving.http.auth import BearerTokens
+from service.serving.http.limits import MAX_UNREAD_BYTES, Connections, Limits, send_pieces
+from service.serving.http.server import Server
+from service.serving.models import Models, given
+from service.snapshots.store import RedisStore
+from tests.certificates import Certificates
+
+PREDICT = "/v1/models/m/predict"
+BODY = b'{"features":{"a":2,"never seen":1}}'
+JSON = "content-type: application/json\r\n"
+HEADERS = [b"cache-control", b"content-length", b"content-type", b"date", b"referrer-policy", b"x-content-type-options"]
+TOKEN = "token-0123456789abcd"  # noqa: S105 - of these tests alone
+SECONDS = 10
+
+
+class Answer:
+    """An answer that was read: its status, headers and body."""
+
+    def __init__(self, head: bytes, body: bytes) -> None:
+        line, *headers = head.split(b"\r\n")
+        self.status, self.body = int(line.split()[1]), body
+        self.headers = dict(header.split(b": ", 1) for header in headers)
+        self.names = sorted(header.partition(b":")[0] for header in headers)
+
+    @property
+    def detail(self) -> str:
+        return str(json.loads(self.body)["detail"])
+
+
+class Client:
+    """A connection to the server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, *packets: bytes) -> None:
+        """Send, with time for the server to read each packet."""
+        for packet in packets:
+            self.writer.write(packet)
+            await asyncio.sleep(0.02)
+
+    async def answer(self, has_body: bool = True) -> Answer:
+        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), SECONDS))[:-4]
+        answer = Answer(head, b"")
+        if has_body:
+            length = int(answer.headers[b"content-length"])
+            answer.body = await asyncio.wait_for(self.reader.readexactly(length), SECONDS)
+        return answer
+
+    async def rest(self) -> bytes:
+        """What comes until the end of the connection."""
+        with contextlib.suppress(ConnectionError):
+            return await asyncio.wait_for(self.reader.read(), SECONDS)
+        return b""
+
+    async def is_silent(self) -> bool:
+        """Whether nothing comes, and the connection stays."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.reader.read(1), 0.2)
+            return False
+        return True
+
+
+class Served:
+    """A server over one model of three labels, or over `app`."""
+
+    def __init__(
+        self,
+        limits: Limits = Limits(),  # noqa: B008 - it does not change
+        app: Any = None,
+        tokens: BearerTokens | None = None,
+        root_path: str = "",
+        origins: Sequence[str] = (),
+    ) -> None:
+        self.causes, self.metrics = list[str](), Metrics("0", list, lambda: True, dict)
+        learner = Learner(Identity(labels=("x", "y", "z")))
+        learner.begin({0: 0})
+        learner.apply(0, Records.of(0, [b'{"features":{"a":1},"label":"y"}', b'{"features":{"a":-1},"label":"x"}']))
+        self.learner, self.stopping = learner, False
+        self.connections = Connections(limits, self.causes.append, lambda: 0)
+        models = Models([given("m", learner, 0.0)])
+        about = models, self.metrics, lambda: True, lambda: self.stopping, cast(RedisStore, None), limits
+        self.app = app or create_app(*about, version="0", tokens=tokens, root_path=root_path, allowed_origins=origins)
+        self._stack = contextlib.AsyncExitStack()
+
+    @contextlib.asynccontextmanager
+    async def running(
+        self, tls: ssl.SSLContext | None = None, trust: ssl.SSLContext | None = None
+    ) -> AsyncIterator["Served"]:
+        server = Server(self.app, self.connections, 2, tls)
+        self._trust = trust
+        async with self._stack:
+            listening = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            self._address = listening.getsockname()
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            yield self
+            server.should_exit = True
+            await asyncio.wait_for(serving, SECONDS)
+
+    async def client(self, *packets: bytes, buffer: int = 0) -> Client:
+        plain = socket.socket()
+        if buffer:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        plain.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(plain, self._address)
+        encrypted: Any = {"ssl": self._trust, "server_hostname": "localhost"} if self._trust else {}
+        reader, writer = await asyncio.open_connection(
+            sock=plain, limit=max(buffer, 1) if buffer else 1 << 16, **encrypted
+        )
+        self._stack.callback(writer.close)
+        client = Client(reader, writer)
+        await client.send(*packets)
+        return client
+
+    async def ask(self, *packets: bytes) -> Answer:
+        return await (await self.client(*packets)).answer()
+
+    def counted(self, code: str = "200") -> float:
+        labels = {"route": "/v1/models/{name}/predict", "method": "POST", "code": code}
+        return self.metrics.registry.get_sample_value("perceptron_http_request_duration_seconds_count", labels) or 0.0
+
+
+def post(body: bytes = BODY, query: str = "", more: str = JSON, path: str = PREDICT) -> bytes:
+    address = f"{path}?{query}" if query else path
+    return f"POST {address} HTTP/1.1\r\nhost: x\r\n{more}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+def chunked(*chunks: bytes, more: str = JSON, trailer: str = "") -> bytes:
+    head = f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\n{more}transfer-encoding: chunked\r\n\r\n".encode()
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + f"0\r\n{trailer}\r\n".encode()
+
+
+UPGRADES = {
+    "h2c": "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAARAAAAAAAIAAAAA\r\n",
+    "websocket": "connection: upgrade\r\nupgrade: websocket\r\n",
+    "unknown": "upgrade: a/1, b/2\r\nconnection: keep-alive, upgrade\r\n",
+}
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES)
+async def test_a_request_with_an_upgrade_keeps_its_body(upgrade: str) -> None:
+    """Whole, in chunks, cut anywhere, and with others before and after it. Each request gets one answer."""
+    requests = [post(more=JSON + upgrade), chunked(BODY[:9], BODY[9:], more=JSON + upgrade)]
+    async with Served().running() as served:
+        expected = (await served.ask(post())).body
+        for request in requests:
+            head = request.index(b"\r\n\r\n") + 4
+            for cut in (None, 1, 30, head - 3, head - 1, head, head + 1, len(request) - 1):
+                packets = [request] if cut is None else [request[:cut], request[cut:]]
+                client = await served.client(*packets)
+                answer = await client.answer()
+                assert (answer.status, answer.body) == (200, expected), cut
+                assert await client.is_silent(), cut
+                client.writer.close()
+        client = await served.client(post() + requests[0] + requests[1] + post() + requests[0])
+        for _ in range(5):
+            assert (await client.answer()).body == expected
+        assert await client.is_silent()
+        get = f"GET /livez HTTP/1.1\r\nhost: x\r\n{upgrade}\r\n".encode()
+        assert (await served.ask(get)).body == b'{"live":true}'
+
+
+async def test_a_tunnel_is_not_made() -> None:
+    async with Served().running() as served:
+        client = await served.client(
+            b"CONNECT example.org:80 HTTP/1.1\r\nhost: example.org\r\n\r\nGET / HTTP/1.1\r\n\r\n"
+        )
+        assert (await client.answer()).status == 400
+        assert await client.rest() == b""
+
+
+async def test_a_token_in_a_trailer_is_no_token(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(f"{TOKEN}\n")
+    bearer = f"authorization: Bearer {TOKEN}\r\n"
+    async with Served(tokens=BearerTokens(str(tmp_path / "tokens"))).running() as served:
+        assert (await served.ask(chunked(BODY, trailer=bearer))).status == 401
+        assert (await served.ask(chunked(BODY, more=JSON + bearer))).status == 200
+        assert (await served.ask(post())).status == 401
+        assert (await served.ask(post(more=JSON + bearer))).status == 200
+        assert (await served.ask(post(more=JSON + bearer * 2))).status == 401
+
+
+@pytest.mark.parametrize("size", [200, 40_000])
+async def test_the_limit_of_a_body_holds_on_every_path(size: int) -> None:
+    """Also after a good request to the same address, and for what a packed body holds."""
+    async with Served(Limits(body_bytes=size)).running() as served:
+        large, fits = BODY + b" " * size, BODY + b" " * (size - len(BODY))
+        packed = JSON + "content-encoding: gzip\r\n"
+        for _ in range(2):
+            for request in (post(fits), chunked(fits[:100], fits[100:]), post(gzip.compress(fits), more=packed)):
+                assert (await served.ask(request)).status == 200
+            for query in ("", "explain=true"):
+                for request in (
+                    post(large, query), chunked(large[:100], large[100:]), post(gzip.compress(large), query, packed),
+                ):  # fmt: skip
+                    client = await served.client(request)
+                    answer = await client.answer()
+                    assert (answer.status, answer.headers[b"connection"]) == (413, b"close")
+                    assert answer.detail == f"the body is larger than {size} bytes"
+                    assert await client.rest() == b""
+
+
+@pytest.mark.parametrize("more", ["", "expect: 100-continue\r\n"], ids=["", "waits to be let go on"])
+async def test_a_body_that_is_declared_too_large_is_not_waited_for(more: str) -> None:
+    async with Served().running() as served:
+        client = await served.client(
+            f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\n{JSON}{more}content-length: 99999999999\r\n\r\n".encode()
+        )
+        answer = await client.answer()
+        assert (answer.status, answer.headers[b"connection"]) == (413, b"close")
+
+
+async def test_a_client_that_is_refused_can_read_why_while_it_sends() -> None:
+    """A connection that closes with bytes unread would be reset, and with it what the client has not read."""
+    async with Served().running() as served:
+        for head in (f"POST {PREDICT} HTTP/1.1\r\n{JSON}content-length: 99999999999\r\n\r\n".encode(), b"nonsense\r\n"):
+            client = await served.client(head)
+            answer = asyncio.create_task(client.answer())
+            with contextlib.suppress(ConnectionError):
+                for _ in range(100):
+                    client.writer.write(b" " * (64 << 10))
+                    await client.writer.drain()
+            assert (await answer).status in {400, 413}
+
+
+async def test_a_body_that_is_late_ends_its_connection() -> None:
+    async with Served(Limits(body_seconds=0.05)).running() as served:
+        client = await served.client(post()[:-5])
+        answer = await client.answer()
+        assert (answer.status, answer.headers[b"connection"]) == (408, b"close")
+        assert answer.detail == "the body did not arrive within 0.05 seconds"
+        assert await client.rest() == b""
+        assert served.counted("408") == 1
+
+
+async def test_of_bodies_that_are_too_large_together_the_largest_gives_way() -> None:
+    """And never one of 64 KiB, nor one that is there."""
+    limit = 200_000
+    async with Served(Limits(body_bytes=limit)).running() as served:
+        large = post(BODY + b" " * (limit - len(BODY)))
+        held = [await served.client(large[:-1000]) for _ in range(8)]
+        assert (await served.ask(post())).status == 200
+        middle = post(BODY + b" " * 100_000)
+        answer = await served.ask(middle[:-1000], middle[-1000:])
+        assert answer.status == 200
+        refused = [client for client in held if not await client.is_silent()]
+        assert len(refused) == 1
+        assert served.counted("503") == 1
+        for client in held:
+            if client not in refused:
+                client.writer.write(large[-1000:])
+                assert (await client.answer()).status == 200
+
+
+HEAD = f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\n{JSON}transfer-encoding: chunked\r\n\r\n".encode()
+WITHOUT_END = {
+    "header": (b"GET /livez HTTP/1.1\r\na: ", b"a" * 1024, 431, "headers are larger than 65536 bytes"),
+    "headers": (b"GET /livez HTTP/1.1\r\n", b"a: b\r\n", 431, "more than 100 headers"),
+    "line": (b"GET /", b"a" * 1024, 414, "line is longer than 32768 bytes"),
+    "trailer": (HEAD + b"1\r\n{\r\n0\r\na: ", b"a" * 1024, 431, "headers are larger than 65536 bytes"),
+    "chunk": (HEAD + b"1;a=", b"a" * 1024, 431, "headers are larger than 65536 bytes"),
+    "upgrade": (b"GET /livez HTTP/1.1\r\nconnection: upgrade\r\nupgrade: x\r\na: ", b"a" * 1024, 431, "headers are"),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_END)
+async def test_heads_without_end_are_refused(name: str) -> None:
+    begin, more, status, detail = WITHOUT_END[name]
+    async with Served().running() as served:
+        client = await served.client(begin)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                client.writer.write(more * (32 * 1024 // len(more)))
+                await client.writer.drain()
+        answer = await client.answer()
+        assert (answer.status, answer.headers[b"connection"]) == (status, b"close")
+        assert detail in answer.detail
+        assert served.causes == ["large-headers"]
+
+
+@pytest.mark.parametrize("upgrade", ["", UPGRADES["h2c"]])
+@pytest.mark.parametrize("before", [b"", post()])
+async def test_heads_that_are_too_large_are_refused_whole(before: bytes, upgrade: str) -> None:
+    large = {
+        f"GET /{'a' * 40_000} HTTP/1.1\r\n{upgrade}\r\n": 414,
+        f"GET / HTTP/1.1\r\n{upgrade}{'a: b' + chr(13) + chr(10)}" + "a: b\r\n" * 100 + "\r\n": 431,
+        f"GET / HTTP/1.1\r\n{upgrade}a: {'b' * 70_000}\r\n\r\n": 431,
+    }
+    async with Served().running() as served:
+        for request, status in large.items():
+            client = await served.client(before)
+            if before:
+                assert (await client.answer()).status == 200
+            await client.send(request.encode())
+            assert (await client.answer()).status == status
+        fits = f"GET /livez HTTP/1.1\r\n{upgrade}a: {'b' * 60_000}\r\n\r\n".encode()
+        assert (await served.ask(fits)).status == 200
+
+
+async def test_a_head_that_does_not_arrive_hears_so_and_what_never_begins_is_closed() -> None:
+    """The time begins with the head, not with the answer before."""
+    async with Served(Limits(header_seconds=1.5)).running() as served:
+        begun, silent, later = (
+            await served.client(b"GET /livez HTTP/1.1\r\nhost"),
+            await served.client(),
+            await served.client(post()),
+        )
+        await later.answer()
+        await asyncio.sleep(1)
+        await later.send(post()[:20])
+        answer = await begun.answer()
+        assert (answer.status, answer.headers[b"connection"]) == (408, b"close")
+        assert answer.detail == "the request's headers did not arrive within 1.5 seconds"
+        assert await silent.rest() == b""
+        await later.send(post()[20:])
+        assert (await later.answer()).status == 200
+        assert served.causes == ["slow-headers"]
+
+
+@pytest.mark.parametrize("more", [b"", b"\r\n"])
+async def test_an_idle_connection_stays_open_for_its_time(more: bytes) -> None:
+    async with Served(Limits(header_seconds=0.1, idle_seconds=2.5)).running() as served:
+        client = await served.client(post())
+        for _ in range(2):
+            assert (await client.answer()).status == 200
+            await asyncio.sleep(1.5)
+            await client.send(more, post())
+        assert (await client.answer()).status == 200
+        await client.send(more)
+        assert await client.rest() == b""
+        assert not served.causes
+
+
+async def test_requests_one_behind_the_other_have_an_end() -> None:
+    """The answer that is under way is the last, and says so."""
+    async with Served().running() as served:
+        client = await served.client(b"GET /livez HTTP/1.1\r\n\r\n" * 20)
+        for _ in range(20):
+            assert (await client.answer()).body == b'{"live":true}'
+        client = await served.client(b"GET /livez HTTP/1.1\r\n\r\n" * 5000)
+        answer = await client.answer()
+        assert (answer.body, answer.headers[b"connection"]) == (b'{"live":true}', b"close")
+        assert await client.rest() == b""
+        assert served.causes == ["pipelined"]
+
+
+@pytest.mark.parametrize("packets", [[HEAD + b"zz\r\n"], [HEAD, b"zz\r\n"], [HEAD + b"1\r\n{\r\n", b"zz\r\n"]])
+async def test_a_body_in_bad_chunks_is_refused_once(packets: list[bytes]) -> None:
+    async with Served().running() as served:
+        client = await served.client(*packets)
+        answer = await client.answer()
+        assert (answer.status, answer.headers[b"connection"]) == (400, b"close")
+        assert answer.detail == "the body is not in chunks as HTTP has them"
+        await client.send(post())
+        assert await client.rest() == b""
+
+
+async def test_bad_chunks_behind_a_request_are_not_its_answer() -> None:
+    async with Served().running() as served:
+        client = await served.client(post() + HEAD + b"zz\r\n")
+        answer = await client.answer()
+        assert (answer.status, answer.headers[b"connection"]) == (200, b"close")
+        assert await client.rest() == b""
+
+
+@pytest.mark.parametrize(
+    "head", ["HTTP/1.0\r\n", "HTTP/1.0\r\nconnection: keep-alive\r\n", "HTTP/1.1\r\nconnection: close\r\n"]
+)
+async def test_the_last_answer_of_a_connection_says_so(head: str) -> None:
+    async with Served().running() as served:
+        for request in (f"GET /livez {head}\r\n".encode(), post().replace(b"HTTP/1.1\r\n", head.encode())):
+            client = await served.client(request)
+            answer = await client.answer()
+            assert (answer.status, answer.headers[b"connection"]) == (200, b"close")
+            assert await client.rest() == b""
+        client = await served.client(post())
+        assert b"connection" not in (await client.answer()).headers
+        served.stopping = True
+        for request in (post(), b"GET /livez HTTP/1.1\r\n\r\n"):
+            assert (await served.ask(request)).headers[b"connection"] == b"close"
+
+
+class Gate:
+    """An application that answers with `answer` when it is let."""
+
+    def __init__(self, answer: bytes = b"ok") -> None:
+        self.begun, self.open, self.answer = asyncio.Semaphore(0), asyncio.Event(), answer
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        self.begun.release()
+        await self.open.wait()
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(self.answer))]}
+        )
+        await send_pieces(scope, {"type": "http.response.body", "body": self.answer}, send)
+
+
+async def test_one_more_connection_ends_the_longest_idle_one_and_is_refused_where_none_is_idle() -> None:
+    gate = Gate()
+    async with Served(Limits(connections=3), gate).running() as served:
+        idle = [await served.client() for _ in range(2)]
+        busy = [await served.client(b"GET / HTTP/1.1\r\n\r\n")]
+        await gate.begun.acquire()
+        for client in idle:
+            busy.append(await served.client(b"GET / HTTP/1.1\r\n\r\n"))
+            assert await client.rest() == b""
+            await gate.begun.acquire()
+        refused = await served.client()
+        answer = await refused.answer()
+        assert (answer.status, answer.headers[b"connection"]) == (503, b"close")
+        assert answer.headers[b"retry-after"] == b"1"
+        assert answer.detail == "too many connections at a time"
+        assert await refused.rest() == b""
+        assert served.causes == ["too-many"] * 3
+        gate.open.set()
+        for client in busy:
+            assert (await client.answer()).body == b"ok"
+
+
+@pytest.fixture(params=["plain", "tls"])
+def secured(
+    request: pytest.FixtureRequest, certificates: Certificates
+) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    if request.param == "plain":
+        return None, None
+    tls = Tls(certfile=certificates.server, server=True).context()
+    return tls, ssl.create_default_context(cafile=certificates.ca)
+
+
+async def test_answers_that_nobody_reads_end_with_their_time(secured: Any) -> None:
+    gate = Gate(b"x" * (8 << 20))
+    gate.open.set()
+    async with Served(Limits(answer_seconds=1.0), gate).running(*secured) as served:
+        stuck = await served.client(b"GET / HTTP/1.1\r\n\r\n" * 3, buffer=4096)
+        other = await served.client(b"GET / HTTP/1.1\r\n\r\n")
+        assert (await other.answer()).body == gate.answer
+        await asyncio.wait_for(_until(lambda: served.causes == ["unread"]), SECONDS)
+        assert await stuck.rest() != gate.answer
+
+
+async def test_answers_that_nobody_reads_end_where_they_are_too_many(secured: Any) -> None:
+    size = 16 << 20
+    gate = Gate(b"x" * size)
+    gate.open.set()
+    async with Served(Limits(), gate).running(*secured) as served:
+        clients = [
+            await served.client(b"GET / HTTP/1.1\r\n\r\n", buffer=4096) for _ in range(MAX_UNREAD_BYTES // size + 4)
+        ]
+        await asyncio.wait_for(_until(lambda: len(served.causes) >= 2), SECONDS)
+        assert set(served.causes) == {"unread-bytes"}
+        assert (await clients[-1].answer()).body == gate.answer, "the newest is let"
+
+
+async def _until(condition: Any) -> None:
+    while not condition():  # noqa: ASYNC110 - it is another's
+        await asyncio.sleep(0.02)
+
+
+async def test_every_answer_has_its_headers_once_and_whole() -> None:
+    """Also those without a body, those of a request that waits to be let go on, and those behind one another."""
+    async with Served().running() as served:
+        client = await served.client(b"HEAD /livez HTTP/1.1\r\n\r\nGET /livez HTTP/1.1\r\n\r\n" + post())
+        for has_body in (False, True, True):
+            assert (await client.answer(has_body)).names == HEADERS
+        waiting = post(more=JSON + "expect: 100-continue\r\n")
+        await client.send(waiting[: -len(BODY)])
+        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await client.send(BODY)
+        assert (await client.answer()).names == HEADERS
+
+
+async def test_large_bodies_and_answers_arrive_whole(secured: Any) -> None:
+    class Echo(Gate):
+        async def __call__(self, _scope: Any, receive: Any, send: Any) -> None:
+            body, more = b"", True
+            while more:
+                message = await receive()
+                body, more = body + message["body"], message["more_body"]
+            self.answer = body + body
+            await super().__call__(_scope, self.nothing, send)
+
+        async def nothing(self) -> Any:
+            return {}
+
+    echo, large = Echo(), bytes(range(256)) * (3 << 12)
+    echo.open.set()
+    async with Served(Limits(), echo).running(*secured) as served:
+        for _ in range(2):
+            answer = await served.ask(post(large))
+            assert answer.body == large + large
