@@ -2,6 +2,6 @@
 
 __all__ = [
     "advice", "bounds", "candidates", "classifier", "columns", "compiled", "confidence", "confusion", "events",
-    "features", "forms", "identity", "joined", "kernel", "learner", "machine", "options", "passes", "places", "recent",
-    "rules", "scale", "scanner", "seen", "separable", "start", "values", "weights",
+    "identity", "kernel", "learner", "machine", "options", "passes", "recent",
+    "rules", "scale", "seen", "separable", "start", "weights",
 ]  # fmt: skip

@@ -40,8 +40,8 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 @functools.cache
 def _digest(folder: Path) -> str:
-    """Of the sources: their times say nothing once they were packed, as in an image."""
-    files = sorted(folder.glob("*.py"))
+    """The digest of a folder's sources and of `learning`'s. Their times say nothing: an image packs its files."""
+    files = sorted({*folder.glob("*.py"), *Path(__file__).parent.rglob("*.py")})
     return hashlib.sha256(b"".join(f.name.encode() + b"\0" + f.read_bytes() for f in files)).hexdigest()
 
 

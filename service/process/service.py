@@ -27,7 +27,7 @@ from service.errors import (
     SnapshotForeign,
 )
 from service.learning.columns import columns_for
-from service.learning.events import read_by
+from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.logs import set_up
@@ -183,14 +183,13 @@ class Service:
         gc.set_threshold(*COLLECTED)
         gc.enable()  # the command began without it
         asyncio.get_running_loop().call_later(SETTLED_SECONDS, _settle)
+        tasks.create_task(asyncio.to_thread(_compile_reader))
         if not settings.topics:
             return
         for warning in await self._insist(lambda: self._store.check(settings.learn)):
             self._log.warning(warning)
         if settings.learn:
             await self._insist(self._check_identities)
-        if settings.learn and settings.reader == "compiled":
-            tasks.create_task(asyncio.to_thread(_compile_reader))
         async with Lasting() as following:
             observers: dict[str, ModelObserver] = {}
 
@@ -327,8 +326,7 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     is kept, each takes seconds.
     """
     if kinds is ALL_KINDS:
-        for compiled in (True, False):
-            read_by(compiled=compiled)
+        use_compiled_reader(True)
     for unpacked in (b"\0", bytearray(1)):  # as codecs give them, which are two types
         most_headers(unpacked, 0)
     none = np.empty((ROWS, 0), np.int64)
@@ -346,10 +344,14 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
         learner.begin_stretch()
         learner.apply(0, 1, [event])
         predictor.warm_up(learner)
+        if scale != "none":  # hashed names may share a column, which is merged
+            hashed = Learner(Identity(features="hashed", bits=1, scale=scale))
+            hashed.begin({0: 0})
+            hashed.apply(0, 0, [b'{"features":{"a":1},"label":1}'])
 
 
 def _compile_reader() -> None:
-    read_by(compiled=True)
+    use_compiled_reader(True)
     forget_compiler()
 
 

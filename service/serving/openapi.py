@@ -12,8 +12,8 @@ from urllib.parse import quote
 import msgspec
 
 from service.errors import UnknownCandidate, UnknownModel
+from service.learning.events.json_pointer import parse_pointer
 from service.learning.identity import MAX_VALUE, Identity
-from service.learning.places import way
 from service.serving.edge import ENCODED, NOT_JSON
 from service.serving.problems import Fault, Problem, problem
 
@@ -177,7 +177,7 @@ def _body(identity: Identity | None, max_instances: int, known: Any = None) -> d
     if identity is None:
         features = {"anyOf": [features, _features(Identity(features="positional", dimension=2), None)]}
     example = (features["anyOf"][0] if identity is None else features)["examples"][0]
-    event = _event(features, example, way((identity or Identity()).event.features))
+    event = _event(features, example, parse_pointer((identity or Identity()).event.features))
     instance = {"type": "object", "required": ["features"], "properties": {"features": features}}
     parts = {
         "features": features,
@@ -218,7 +218,7 @@ def _features(identity: Identity, known: Any) -> dict[str, Any]:
     return {
         "type": "object",
         "additionalProperties": {} if anything else {"$ref": _REF.format(name=_value_name(identity))},
-        "properties": {way(part)[len(way(event.features))]: {} for part in parts},
+        "properties": {parse_pointer(part)[len(parse_pointer(event.features))]: {} for part in parts},
         "description": f"at most {identity.max_features:,} values at any depth; a feature's name has at most {limit} "
         "bytes, with those around it and a string",
         "examples": [dict(list(example.items())[: identity.max_features])],

@@ -9,7 +9,7 @@ from aiokafka.record.util import decode_varint
 from numpy.typing import NDArray
 
 from service.learning.compiled import compiled
-from service.learning.forms import HEADER, TYPES
+from service.learning.events.content_types import HEADER, TYPES
 from service.learning.machine import byte_at
 
 OFFSET, TIMESTAMP, KEY, KEY_END, VALUE, VALUE_END, HEADERS, COUNT, FORM = range(9)

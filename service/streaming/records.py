@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Protocol, Self
 
-from service.learning.forms import form_of
+from service.learning.events.content_types import form_of
 
 
 class Record(Protocol):

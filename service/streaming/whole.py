@@ -13,8 +13,8 @@ from aiokafka.record.default_records import DefaultRecordBatch, _DefaultRecordBa
 from aiokafka.record.legacy_records import LegacyRecordBatch, _LegacyRecordBatchPy
 from numpy.typing import NDArray
 
-from service.learning.forms import FORMS, form_of
-from service.learning.joined import Joined
+from service.learning.events.content_types import FORMS, form_of
+from service.learning.events.value_buffer import ValueBuffer
 from service.streaming.framing import (
     FORM,
     HEADERS,
@@ -80,10 +80,10 @@ class WholeRecords(Records):
         return found
 
     @property
-    def values(self) -> Joined:
+    def values(self) -> ValueBuffer:
         """The value of each of them, as they came."""
         forms = self._rows[FORM]
-        return Joined(self._data, self._rows[VALUE], self._rows[VALUE_END], forms if forms.any() else None)
+        return ValueBuffer(self._data, self._rows[VALUE], self._rows[VALUE_END], forms if forms.any() else None)
 
     def find(self, offset: int) -> int:
         """How many of them stand before this offset."""

@@ -5,7 +5,7 @@ import sys
 
 COLUMNS = 500_000
 PROGRAM = f"""
-from service.learning.events import read_by
+from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.process.memory import give_back, one_arena
@@ -25,7 +25,7 @@ def learn(columns):
     return learner
 
 one_arena()
-read_by(compiled=True)
+use_compiled_reader(True)
 learn(10)
 before = resident()
 learner = learn({COLUMNS})
@@ -43,7 +43,7 @@ def test_a_wide_event_leaves_its_weights_behind_and_little_else() -> None:
 def test_the_compiler_is_in_no_memory_once_it_has_compiled() -> None:
     """Nor does it come back for what is done from then on."""
     program = """
-from service.learning.events import read_by
+from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.process.memory import forget_compiler
@@ -57,7 +57,7 @@ def learn():
     learner.apply(0, 0, [b'{"features":{"a":1},"label":1}'] * 3)
     return learner.score({"a": 1.0})
 
-read_by(compiled=True)
+use_compiled_reader(True)
 learn()
 before = of_files()
 forget_compiler()
