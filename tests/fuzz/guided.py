@@ -12,7 +12,7 @@ from random import Random
 import atheris
 
 with atheris.instrument_imports(
-    include=["service.learning.events", "service.learning.features", "service.learning.places", "tests.fuzz.judge"]
+    include=["service.learning.events", "tests.fuzz.judge"]
 ):
     from service.learning.columns import columns_for
     from service.learning.events.batch import REASONS, Decoder
