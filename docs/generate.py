@@ -83,7 +83,6 @@ A settings file, with what is set most often at its defaults:
 topics = ["churn"]                     # each topic is a model of the same name; "^clicks-" is a pattern
 learn = true                           # false: only follow snapshots and serve; needs no Kafka
 create_topics = false
-reader = "compiled"                    # "decoder": events are read the same, more slowly
 [kafka]
 bootstrap_servers = "localhost:9092"
 group_id = "perceptron"

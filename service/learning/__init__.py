@@ -2,6 +2,6 @@
 
 __all__ = [
     "advice", "bounds", "candidates", "classifier", "columns", "compiled", "confidence", "confusion", "events",
-    "features", "forms", "identity", "joined", "kernel", "learner", "machine", "options", "passes", "places", "recent",
-    "records", "rules", "scale", "scanner", "seen", "separable", "start", "values", "watch", "weights",
+    "identity", "kernel", "learner", "machine", "options", "passes", "recent", "records",
+    "rules", "scale", "seen", "separable", "start", "watch", "weights",
 ]  # fmt: skip

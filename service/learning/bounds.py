@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from service.learning.compiled import compiled
-from service.learning.events import Batch
+from service.learning.events.batch import Batch
 from service.learning.identity import Identity
 from service.learning.kernel import Learned, Reference, Vector
 from service.learning.rules import RULES

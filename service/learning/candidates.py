@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from service.learning.classifier import Classifier, diverges
 from service.learning.columns import Columns
-from service.learning.events import Batch
+from service.learning.events.batch import Batch
 from service.learning.identity import SUMS, Identity
 from service.learning.options import Options
 

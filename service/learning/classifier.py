@@ -18,7 +18,7 @@ from service.learning.average import part
 from service.learning.bounds import ROUNDING, Stretch
 from service.learning.columns import Columns, Pairs
 from service.learning.compiled import compiled
-from service.learning.events import Batch
+from service.learning.events.batch import Batch
 from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
 from service.learning.kernel import Learned
 from service.learning.options import Options

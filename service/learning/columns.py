@@ -14,10 +14,10 @@ import mmh3
 import numpy as np
 from numpy.typing import NDArray
 
+from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.hashing import hash_to_columns
 from service.learning.identity import Identity
 from service.learning.names import Names, find_each, number_each
-from service.learning.rows import Rows
 
 _NO_FLAGS = np.zeros(0, bool)
 _KEPT = 1 << 16
@@ -54,7 +54,7 @@ class Columns(Protocol):
     def place(self, events: Sequence[Any]) -> Placed:
         """Columns and values of the features of events, as `find` has them. It changes nothing."""
 
-    def place_rows(self, rows: Rows) -> Placed:
+    def place_rows(self, rows: FeatureRows) -> Placed:
         """The same of features as a compiled loop found them."""
 
     def find(self, features: Any) -> tuple[Pairs, int]:
@@ -111,7 +111,7 @@ class Named:
         placed = Placed(starts, columns, np.array(values, np.float64), (), (), numbers)
         return self._with_new(placed, at, [names[i] for i in at.tolist()])
 
-    def place_rows(self, rows: Rows) -> Placed:
+    def place_rows(self, rows: FeatureRows) -> Placed:
         columns, table = np.empty(len(rows.values), np.uint32), self.names.table
         places = rows.data.ctypes.data, rows.scratch.ctypes.data, rows.names, rows.hashes
         unknown, unsure = find_each(*table[:4], *places, columns)
@@ -213,7 +213,7 @@ class Positional(_Numbered):
         starts = np.arange(len(events) + 1, dtype=np.uint64) * np.uint64(self._count)
         return self._placed(starts, np.frombuffer(values, np.float64))
 
-    def place_rows(self, rows: Rows) -> Placed:
+    def place_rows(self, rows: FeatureRows) -> Placed:
         return self._placed(rows.starts, rows.values.copy())
 
     def _placed(self, starts: NDArray[np.uint64], values: NDArray[np.float64]) -> Placed:
@@ -249,7 +249,7 @@ class Hashed(_Numbered):
         rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint32), np.frombuffer(values, np.float64)
         return Placed(*rows, (), (), np.frombuffer(numbers, np.bool_))
 
-    def place_rows(self, rows: Rows) -> Placed:
+    def place_rows(self, rows: FeatureRows) -> Placed:
         if 2 * (longest := int(np.diff(rows.starts).max(initial=0))) > len(self._seen):
             self._seen = np.zeros((2 << longest.bit_length(), 2), np.int64)
         starts, columns, values = rows.starts.copy(), np.empty(len(rows.values), np.uint32), np.empty(len(rows.values))

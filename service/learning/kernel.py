@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from service.learning import rules
 from service.learning.average import SHRINK, ages, until_shrunk
 from service.learning.compiled import compiled
-from service.learning.events import Batch
+from service.learning.events.batch import Batch
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 
 Vector = NDArray[np.float64]

@@ -16,7 +16,7 @@ from service.errors import ConfigurationError, OutOfOrder
 from service.learning.candidates import Candidate, stored_as
 from service.learning.classifier import Classifier, Scores, diverges, state_of, usual_before
 from service.learning.columns import columns_for
-from service.learning.events import Decoder, Reject
+from service.learning.events.batch import Decoder, Reject
 from service.learning.identity import SUMS, Identity
 from service.learning.options import DEFAULT, Options
 from service.learning.records import Records

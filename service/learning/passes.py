@@ -23,7 +23,7 @@ from service.errors import DataError
 from service.learning import bounds, kernel
 from service.learning.bounds import Separation
 from service.learning.columns import Columns, columns_for
-from service.learning.events import Batch, Decoder, Reject
+from service.learning.events.batch import Batch, Decoder, Reject
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.kernel import Vector
 from service.learning.rules import RULES

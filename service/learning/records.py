@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.joined import Joined
+from service.learning.events.value_buffer import ValueBuffer
 
 
 class Records:
@@ -20,14 +20,14 @@ class Records:
     ([7, 8, 9], [None, b'c'], 1)
     """
 
-    def __init__(self, offsets: NDArray[np.int64], timestamps: NDArray[np.int64], values: Joined) -> None:
+    def __init__(self, offsets: NDArray[np.int64], timestamps: NDArray[np.int64], values: ValueBuffer) -> None:
         self.offsets, self.timestamps, self.values = offsets, timestamps, values
 
     @classmethod
     def of(cls, first: int, values: Sequence[bytes | None]) -> "Records":
         """Values at contiguous offsets from `first` on, written in 1970."""
         count = len(values)
-        return Records(np.arange(first, first + count), np.zeros(count, np.int64), Joined.of(values))
+        return Records(np.arange(first, first + count), np.zeros(count, np.int64), ValueBuffer.of(values))
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -16,11 +16,10 @@ from typing import Any, Self
 
 import numpy as np
 from numba.extending import register_jitable
-from numpy.typing import NDArray
 
 from service.learning.columns import Pairs
 from service.learning.compiled import compiled
-from service.learning.events import Batch
+from service.learning.events.batch import Batch
 from service.learning.identity import SUMS, Identity
 from service.learning.kernel import Vector
 
@@ -79,7 +78,9 @@ class Scaler:
 
     def copy(self) -> "Scaler":
         """The sums as they are now."""
-        return self.at(slice(None))
+        scaler = Scaler(self._identity)
+        scaler._sums = self._sums.copy()
+        return scaler
 
     def make_room(self, columns: int) -> None:
         """Let there be so many columns, at least."""
@@ -98,6 +99,19 @@ class Scaler:
         _learn(batch.starts, batch.columns, batch.values, batch.numbers, self._sums, self._kept, scaled)
         if self._identity.features != "hashed":  # only hashed names give an event a column twice
             return batch._replace(values=scaled)
+        return self._merged(batch, scaled)
+
+    def scale(self, batch: Batch) -> Batch:
+        """The events of a batch as weights meet them: what `value` gives, bit for bit. The sums stay as they are."""
+        n, mean, m2 = self._sums[batch.columns].T
+        variance = np.divide(m2, n, out=np.zeros(len(n)), where=n > 0.0)
+        spread = variance > 0.0
+        distance = (batch.values - mean) / np.sqrt(np.where(spread, variance, 1.0))
+        scaled = np.where(batch.numbers, np.where(spread, distance, 0.0), batch.values)
+        return self._merged(batch, scaled) if self._identity.features == "hashed" else batch._replace(values=scaled)
+
+    def _merged(self, batch: Batch, scaled: Vector) -> Batch:
+        """A batch with these values, in which equal columns of one event are added up."""
         starts, columns = batch.starts.copy(), batch.columns.copy()
         if len(self._places) < len(self._sums):
             self._places = np.zeros(len(self._sums), np.int64)
@@ -115,19 +129,6 @@ class Scaler:
             return value
         at = self._sums.item
         return standard(value, at(column, 0), at(column, 1), at(column, 2))
-
-    def at(self, columns: NDArray[np.intp] | slice) -> "Scaler":
-        """The sums of these columns as they are now, which are columns 0, 1, … of it."""
-        scaler = Scaler(self._identity)
-        scaler._sums = np.array(self._sums[columns])
-        return scaler
-
-    def rows(self, values: Vector) -> Vector:
-        """Rows of numbers, one of each column, as weights meet them: what `value` gives, bit for bit."""
-        n, mean, m2 = self._sums.T
-        variance = np.divide(m2, n, out=np.zeros(len(n)), where=n > 0.0)
-        spread = variance > 0.0
-        return np.where(spread, (values - mean) / np.sqrt(np.where(spread, variance, 1.0)), 0.0)
 
     def merged(self, pairs: Pairs) -> Pairs:
         """Features as weights meet them, equal columns merged."""

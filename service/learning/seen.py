@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.events import Batch
+from service.learning.events.batch import Batch
 from service.learning.identity import Identity
 
 POINTS = 200

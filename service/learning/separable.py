@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.learning.events import Batch
+from service.learning.events.batch import Batch
 from service.learning.kernel import Vector
 from service.learning.passes import extended
 

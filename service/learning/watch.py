@@ -12,7 +12,7 @@ import numpy as np
 
 from service.learning.bounds import Stretch, Sums, direction, why_none
 from service.learning.compiled import compiled
-from service.learning.events import Batch
+from service.learning.events.batch import Batch
 from service.learning.identity import Identity
 from service.learning.kernel import Learned, Vector
 from service.learning.options import Options

@@ -27,7 +27,7 @@ from service.errors import (
     SnapshotForeign,
 )
 from service.learning.columns import columns_for
-from service.learning.events import read_by
+from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
@@ -47,7 +47,7 @@ from service.snapshots.head import Source, Writer
 from service.snapshots.keeper import Keeper, Together
 from service.snapshots.store import MODELS
 from service.streaming.kafka.group import Kafka
-from service.streaming.kafka.record_framing import ROWS, end_values, frame_records
+from service.streaming.kafka.record_framing import ROWS, frame_records
 from service.streaming.kafka.topic_id import too_old
 from service.streaming.lasting import Lasting
 from service.streaming.learn import Learning
@@ -178,14 +178,13 @@ class Service:
         gc.set_threshold(*COLLECTED)
         gc.enable()  # the command began without it
         asyncio.get_running_loop().call_later(SETTLED_SECONDS, _settle)
+        tasks.create_task(asyncio.to_thread(use_compiled_reader, True))
         if not settings.topics:
             return
         for warning in await self._insist(lambda: self._store.check(settings.learn)):
             self._log.warning(warning)
         if settings.learn:
             await self._insist(self._check_identities)
-        if settings.learn and settings.reader == "compiled":
-            tasks.create_task(asyncio.to_thread(read_by, compiled=True))
         async with Lasting() as following:
             observers: dict[str, ModelObserver] = {}
 
@@ -321,11 +320,8 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
     is kept, each takes seconds.
     """
     if kinds is ALL_KINDS:
-        for compiled in (True, False):
-            read_by(compiled=compiled)
-    none = np.empty((ROWS, 0), np.int64)
-    frame_records(0, 0, 0, 0, 0, (0, 0, False), none)
-    end_values(np.zeros(1, np.uint8), none[0])
+        use_compiled_reader(True)
+    frame_records(0, 0, 0, 0, 0, (0, 0, False), np.empty((ROWS, 0), np.int64))
     names = columns_for(Identity())
     names.extend(["name"])
     names.find({"name": 1.0})
@@ -337,6 +333,10 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
         learner.begin_stretch()
         learner.apply(0, Records.of(1, [event]))
         predictor.warm_up(learner)
+        if scale != "none":  # hashed names may share a column, which is merged
+            hashed = Learner(Identity(features="hashed", bits=1, scale=scale))
+            hashed.begin({0: 0})
+            hashed.apply(0, Records.of(0, [b'{"features":{"a":1},"label":1}']))
 
 
 def _settle() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, cast
@@ -15,14 +14,16 @@ from numpy.typing import NDArray
 
 from service.errors import Diverged, Rejected, Unanswerable
 from service.learning.classifier import Classifier, Scores
-from service.learning.events import Batch
-from service.learning.features import Features
+from service.learning.columns import Placed, columns_for
+from service.learning.events.batch import Batch
+from service.learning.events.compiled.row_reader import FeatureRows
+from service.learning.events.flatten import Features
 from service.learning.identity import as_text
 from service.learning.learner import Learner
 from service.learning.passes import scored
 from service.learning.scale import Scaler
 from service.monitoring.metrics import MAX_LABELS, Metrics
-from service.serving import alike, requests
+from service.serving import requests
 from service.serving.models import Answering, Models
 from service.serving.requests import LARGE, MANY
 
@@ -154,7 +155,10 @@ class Predictor:
         if len(body) <= LARGE and (small := self.at_once(name, body, explain, top, candidate)):
             return small
         async with self._beside:
-            return self._said(name, *await self._answer_large(name, candidate, body, explain, top))
+            a = self.answering(name)
+            (who, by), ahead = a.by(candidate), a.ahead
+            reading = moment(a.learner, by), body, self._max_instances, explain, top
+            return self._said(name, a, who, ahead, await asyncio.to_thread(answer_large, *reading))
 
     def at_once(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> One | Many | None:
         """As `predict`, for a body of LARGE bytes at most; None where the answer would take too long for a turn."""
@@ -183,22 +187,6 @@ class Predictor:
             name, a.head.version, ahead, one.label, one.score, one.unknown_features, one.probability,
             one.scores, one.runner_up, one.contributions, answered_by,
         )  # fmt: skip
-
-    async def _answer_large(
-        self, name: str, candidate: str | None, body: bytes, explain: bool, top: int, simple: bool = True
-    ) -> tuple[Answering, str | None, int, Answers]:
-        """What answers as it is now, which candidate that is, how far it is ahead, and what it says."""
-        a = self.answering(name)
-        (who, by), ahead = a.by(candidate), a.ahead
-        first = alike.look(body, a.learner.flattener) if simple and not explain else None
-        if first is None:
-            reading = moment(a.learner, by), body, self._max_instances, explain, top
-            return a, who, ahead, await asyncio.to_thread(answer_large, *reading)
-        found = alike.gather(a.learner, by, first.features)
-        alone = await asyncio.to_thread(answer_alike, found, first, body, self._max_instances, top)
-        if alone is None:
-            return await self._answer_large(name, candidate, body, explain, top, False)
-        return a, who, ahead, alone
 
     def _count(self, name: str, label: Any, n: int) -> None:
         key = name, label.__class__, label  # Python takes 1 and True for equal
@@ -267,56 +255,47 @@ def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, to
 
     For a thread: it reads of the learner only what does not change, and columns that are there for good.
     """
-    learner, by, count, served_at, scaler = now
+    learner, by, _, served_at, _ = now
     w = served_at(slice(None))
+    # What hashes names has buffers, which are the learner's own.
+    columns = learner.columns if learner.identity.features == "named" else columns_for(learner.identity)
     answers: list[Prediction] = []
     form, explained = "", 0
-    for found, form in requests.pieces(body, learner.flattener, max_instances):
-        _check_scores(by, len(answers) + len(found), top)
-        starts, columns, values = array("Q", [0]), array("I"), array("d")
-        unknown = []
-        for features in found:
-            pairs, strange = learner.columns.find(features)
-            known = [pair for pair in pairs if pair[0] < count]
-            unknown.append(strange + len(pairs) - len(known))
-            known = scaler.merged(known) if scaler else known
-            columns.fromlist([column for column, _ in known])
-            values.fromlist([value for _, value in known])
-            starts.append(len(columns))
-        rows = np.frombuffer(starts, np.uint64), np.frombuffer(columns, np.uint32), np.frombuffer(values)
-        scores = _scores(*rows, w)
-        piece = _predictions(by, scores, unknown, top)
-        _check_finite(piece, form, len(answers))
-        if explain:
-            explained += _check_explained(found, explained)
-            for one, features, s in zip(piece, found, scores if w.ndim == 2 else scores.tolist(), strict=True):
+    for piece, form in requests.pieces(body, learner.flattener, max_instances, by_rows=not explain):
+        placed = columns.place_rows(piece) if isinstance(piece, FeatureRows) else columns.place(piece)
+        _check_scores(by, len(answers) + len(placed.starts) - 1, top)
+        batch, unknown = _known(now, placed)
+        scores = scored(batch, w)[0]
+        predictions = _predictions(by, scores, unknown, top)
+        _check_finite(predictions, form, len(answers))
+        if not isinstance(piece, FeatureRows) and explain:
+            explained += _check_explained(piece, explained)
+            each = zip(predictions, piece, scores if w.ndim == 2 else scores.tolist(), strict=True)
+            for one, features, s in each:
                 _explain(one, now, features, s)
-        answers += piece
+        answers += predictions
     return _made(answers, form)
 
 
-def answer_alike(now: alike.Gathered, first: alike.Alike, body: bytes, most: int, top: int = TOP) -> Answers | None:
-    """What `answer_large` gives where the instances are written alike, else None. For a thread."""
-    answers: list[Prediction] = []
-    for values in alike.values(body, first, most):
-        if values is None:
-            return None
-        x = now.meet(values)
-        n, width = x.shape
-        starts, columns = np.arange(n + 1) * width, np.tile(np.arange(1, width + 1, dtype=np.uint32), n)
-        scores = _scores(starts.astype(np.uint64), columns, x.ravel(), now.weights)
-        if not np.isfinite(scores).all() or _scores_of(now.by, len(answers) + n, top) > MAX_SCORES:
-            return None
-        answers += _predictions(now.by, scores, [now.unknown] * n, top)
-    return _made(answers, "instances")
+def _known(now: Moment, placed: Placed) -> tuple[Batch, list[int]]:
+    """Features as the weights of this moment meet them, and how many each instance has that they do not know."""
+    starts, columns, values, _, ignored, numbers = placed
+    events = len(starts) - 1
+    unknown = np.bincount([event for event, _, _ in ignored], minlength=events)
+    new = np.flatnonzero(columns >= now.columns)
+    if len(new):
+        unknown += np.bincount(np.searchsorted(starts, new, "right") - 1, minlength=events)
+        starts = starts - np.searchsorted(new, starts).astype(np.uint64)
+        columns, values = np.delete(columns, new), np.delete(values, new)
+        numbers = np.delete(numbers, new) if len(numbers) else numbers
+    none = np.zeros(events)
+    batch = Batch(starts, columns, values, none, none, numbers=numbers)
+    return now.scaler.scale(batch) if now.scaler else batch, unknown.tolist()
 
 
 def warm_up(learner: Learner) -> None:
     """Compile what large requests need, by a model of one position."""
-    body = b'{"instances":[{"features":[1]},{"features":[1]}]}'
-    answer_large(moment(learner), body, 2, explain=False)
-    if first := alike.look(body, learner.flattener):
-        answer_alike(alike.gather(learner, learner, first.features), first, body, 2)
+    answer_large(moment(learner), b'{"instances":[{"features":[1]},{"features":[1]}]}', 2, explain=False)
 
 
 def _made(answers: list[Prediction], form: str) -> Answers:
@@ -333,12 +312,6 @@ def _is_large(learner: Learner, instances: Sequence[Features], explain: bool) ->
     identity = learner.identity
     scores = len(instances) * identity.classes if identity.multiclass else 0
     return scores > IN_A_TURN or (explain and sum(map(len, instances)) > EXPLAINED_IN_A_TURN)
-
-
-def _scores(starts: Any, columns: Any, values: NDArray[np.float64], w: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of rows of columns and values, as `Classifier.score_of` scores each."""
-    none = np.zeros(len(starts) - 1)
-    return scored(Batch(starts, columns, values, none, none), w)[0]
 
 
 def _predictions(by: Classifier, scores: NDArray[np.float64], unknown: Sequence[int], top: int) -> list[Prediction]:

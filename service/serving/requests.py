@@ -1,35 +1,47 @@
 """A prediction's request: bytes to the features of its instances, by the same rules as events.
 
-A large one is read beside the event loop, and a thread helps only where no single step of it holds the interpreter for
-long. So `pieces` finds by a compiled scan where the elements of the list begin and end, and reads runs of them like
-small requests, as requests of their own. One instance has a limit therefore.
+A small body of plain numbers is read by msgspec, which is fastest for one instance; the careful reader reads any other.
+A large body is read next to the event loop, in pieces, so that no single step holds the interpreter for long: a
+compiled scan finds the elements of its list, the compiled reader reads them, and the careful reader those it declines.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from service.errors import Rejected
-from service.learning.features import Features, Flattener, certain, names_in, numbers_of
-from service.learning.identity import Identity, Mode
-from service.learning.places import Way, pointer_to, shown, values_at
-from service.learning.scanner import MAX_DEPTH, WHITE, Member, elements, refuse_constants, scan
-from service.learning.values import given, kind, outermost
+from service.learning.events.batch import compiled_reader_ready
+from service.learning.events.careful_reader import Values, text_values
+from service.learning.events.compiled.json_scan import TOO_DEEP, Member, scan
+from service.learning.events.compiled.path_tree import UnsupportedError
+from service.learning.events.compiled.row_reader import FeatureRows, RowReader
+from service.learning.events.flatten import Features, Flattener, name_fits
+from service.learning.events.json_pointer import Path, quoted_name, to_pointer
+from service.learning.events.json_values import MAX_DEPTH, WHITE, type_name
+from service.learning.events.value_buffer import ValueBuffer
+from service.learning.identity import MAX_VALUE, Identity, Mode
 
 ONE = ("features", "event")
-"""A request has one of them: what stands where an event has its features, or a whole record."""
+"""The forms of one instance: the value of an event's features, or a whole record."""
 MANY = {"instances": "features", "events": "event"}
-"""Or one of these: a list of objects with features, or of whole records."""
+"""The forms of many: a list of objects with features, or of whole records."""
 
 LARGE = 32 << 10
-"""Bytes of a body from which on it is read beside the loop, and of the elements that are read at once."""
-LARGEST_PIECE = 1 << 20
-"""Bytes of one instance, and of all that is not in a list of them; more where a record of the model may have more."""
-MOST_VALUES = 100_000
-"""Commas in such a piece; more where an event of the model may have more features."""
-_NAMES = ", ".join(f"'{name}'" for name in (*ONE, *MANY))
+"""Bytes of the largest body that is read in one turn of the event loop."""
+PIECE_BYTES = 512 << 10
+"""Bytes of the elements that are read at once from a larger one."""
+MAX_INSTANCE_BYTES = 1 << 20
+"""Bytes of one instance, and of a body without its list of instances; more if a record of the model may have more."""
+MAX_VALUES = 100_000
+"""Commas in one of these; more if an event of the model may have more features."""
+_FORMS = (*ONE, *MANY)
+_NAMES = ", ".join(f"'{name}'" for name in _FORMS)
+_PATHS: tuple[Path, ...] = tuple((name,) for name in _FORMS)
 _LIST = re.compile(rb"[ \t\n\r]*\[(.*)\][ \t\n\r]*", re.DOTALL)
 _UNSET = msgspec.UNSET
 _F = TypeVar("_F")
@@ -44,131 +56,180 @@ class _Request(msgspec.Struct, Generic[_F]):
     instances: list[_Instance[_F]] | msgspec.UnsetType = _UNSET
 
 
-def _reader(mode: Mode) -> Callable[[bytes], Any]:
+def _decoder(mode: Mode) -> Callable[[bytes], Any]:
     request: Any = _Request
-    return msgspec.json.Decoder(request[numbers_of(mode)]).decode
+    numbers: Any = list[float] if mode == "positional" else dict[str, float]
+    return msgspec.json.Decoder(request[numbers]).decode
 
 
-_READERS = {mode: _reader(mode) for mode in get_args(Mode)}
+_DECODERS = {mode: _decoder(mode) for mode in get_args(Mode)}
 
 
-def typed(body: bytes, mode: Mode) -> Any:
-    """A request of plain numbers, as msgspec reads it; raises its errors."""
-    return _READERS[mode](body)
-
-
-def read(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], str]:
+def read(body: bytes, flattener: Flattener, max_instances: int) -> tuple[Sequence[Features], str]:
     """The instances of a request body, and its form, of ONE or MANY; raises Rejected."""
-    identity = flattener.identity
-    if not flattener.plain:
-        return _look(body, flattener, max_instances)
-    try:
-        request = typed(body, identity.features)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _look(body, flattener, max_instances)
-    many = request.instances is not _UNSET
-    one = [request.features] if request.features is not _UNSET else []
-    found = [instance.features for instance in request.instances] if many else one
-    # As many colons as members: nothing is given twice or unknown. See events.Decoder.
-    members = 1 + (len(found) if many else 0)
-    sure = many == (not one) and len(found) <= max_instances
-    for features in found if sure else ():
-        members += names_in(features)
-        sure = sure and certain(features, identity)
-    if not sure or body.count(b":") != members:
-        return _look(body, flattener, max_instances)
-    return found, "instances" if many else "features"
+    if len(body) <= LARGE and not flattener.excluded and flattener.patterns is None:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            request = _DECODERS[flattener.identity.features](body)
+            many = request.instances is not _UNSET
+            one = [request.features] if request.features is not _UNSET else []
+            instances = [instance.features for instance in request.instances] if many else one
+            # The body has as many colons as members: so no name is repeated, unknown, or has a colon.
+            colons = 1 + (len(instances) if many else 0)
+            certain = many == (not one) and len(instances) <= max_instances
+            for features in instances if certain else ():
+                colons += len(features) if features.__class__ is dict else 0
+                certain = certain and _within_limits(features, flattener.identity)
+            if certain and body.count(b":") == colons:
+                return instances, "instances" if many else "features"
+    return _read_carefully(body, flattener, max_instances)
 
 
-def _look(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], str]:
-    """What `read` gives, by every rule; raises Rejected with the first that is broken."""
-    members = given(body, (*ONE, *MANY))
-    if not members:
+def _within_limits(features: Any, identity: Identity) -> bool:
+    """Whether numbers are certainly features within the limits."""
+    if identity.features == "positional":
+        return len(features) == identity.dimension and max(map(abs, features), default=0.0) <= MAX_VALUE
+    longest, largest = max(map(len, features), default=0), max(map(abs, features.values()), default=0.0)
+    short = longest * 4 <= identity.max_name_bytes or all(name_fits(name, identity) for name in features)
+    return bool(short and largest <= MAX_VALUE and len(features) <= identity.max_features)
+
+
+def _read_carefully(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], str]:
+    """The same by every rule; raises Rejected with the first that is broken."""
+    commas = np.empty(max_instances, np.int64)
+    found = text_values(body, (*_PATHS, ("event", *flattener.path)), commas=commas)
+    forms = [name for name, member in zip(_FORMS, found.members, strict=False) if member is not None]
+    if not forms:
         raise Rejected("missing-field", f"expected one of {_NAMES}", "/features")
-    if len(members) > 1:
-        raise Rejected("wrong-type", f"expected only one of {_NAMES}, got {len(members)}")
-    ((name, member),) = members.items()
-    if name in ONE:
-        one = _one(body, name, flattener, "", member)
-        refuse_constants(body)  # where nobody looked
-        return [one], name
-    if (found := kind(outermost(body, member))) != "a list":
-        raise Rejected("wrong-type", f"'{name}' must be a list, got {found}", f"/{name}")
-    if member.items > max_instances:
-        raise Rejected("too-large", f"{member.items} instances; the limit is {max_instances}", f"/{name}")
-    edges = enumerate(elements(body, member))
-    all_ = [_one(body[start:end], MANY[name], flattener, f"/{name}/{i}") for i, (start, end) in edges]
-    refuse_constants(body)
-    return all_, name
+    if len(forms) > 1:
+        raise Rejected("wrong-type", f"expected only one of {_NAMES}, got {len(forms)}")
+    (name,) = forms
+    place = _FORMS.index(name)
+    kind, member = type_name(found.scalar(place)), found.members[place]
+    if member is None or name in ONE:
+        if name == "event" and kind != "an object":
+            raise Rejected("wrong-type", f"expected an object, got {kind}", "/event")
+        i, pointer = (0, "/features") if name == "features" else (-1, "/event" + to_pointer(flattener.path))
+        instances = [_features(found, i, pointer, flattener)]
+    else:
+        if kind != "a list":
+            raise Rejected("wrong-type", f"'{name}' must be a list, got {kind}", f"/{name}")
+        _check_count(member, name, max_instances)
+        edges = enumerate(zip(*_edges(body, member, commas), strict=True))
+        instances = [_element(body[begin:end], name, i, flattener) for i, (begin, end) in edges]
+    if found.not_finite is not None:
+        raise found.not_finite
+    return instances, name
 
 
-def _one(raw: bytes, name: str, flattener: Flattener, pointer: str, member: Member | None = None) -> Features:
-    """The features of an instance, which is this text or has `member` in it, and stands at `pointer`."""
-    way: Way = ("features",)
-    if name == "event":
-        way = flattener.way
-        if member is not None:
-            raw, pointer = raw[member.start : member.end], f"{pointer}/event"
-    (value,) = values_at(raw, [way], flattener.identity.max_features, pointer)
-    pointer += pointer_to(way)
+def _element(raw: bytes, name: str, i: int, flattener: Flattener) -> Features:
+    """The features of element i of a list; raises Rejected."""
+    pointer, path = f"/{name}/{i}", _path_in(name, flattener)
+    try:
+        values = text_values(raw, (path,), pointer)
+    except Rejected as rejected:
+        if rejected.reason not in {"not-json", "trailing-bytes"}:
+            raise
+        # After an element there is a comma, or the end of the list.
+        raise Rejected("not-json", f"{rejected.detail}, in instance {i}") from None
+    features = _features(values, 0, pointer + to_pointer(path), flattener)
+    if values.not_finite is not None:
+        raise values.not_finite
+    return features
+
+
+def _features(values: Values, i: int, pointer: str, flattener: Flattener) -> Features:
+    """The features of a value, which stands at `pointer`; raises Rejected."""
+    value = values.whole(i, flattener.identity.max_features, pointer)
     if value is _UNSET:
-        raise Rejected("missing-field", f"{shown(pointer)} is missing", pointer)
+        raise Rejected("missing-field", f"{quoted_name(pointer)} is missing", pointer)
     return flattener.of(value, pointer)
 
 
-def pieces(body: bytes, flattener: Flattener, max_instances: int) -> Iterator[tuple[list[Features], str]]:
-    """What `read` gives for the body, a piece at a time; raises Rejected."""
-    found, identity = scan(body, (*ONE, *MANY)), flattener.identity
-    if found.deepest > MAX_DEPTH:
+def _path_in(name: str, flattener: Flattener) -> Path:
+    """The path to the features in an element of the list of this name."""
+    return ("features",) if name == "instances" else flattener.path
+
+
+def _edges(body: bytes, member: Member, commas: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each element of a list begins and ends; `commas` has the places of the list's commas."""
+    begin = body.index(b"[", member.begin) + 1
+    end = body.rindex(b"]", begin, member.end)
+    inner = commas[: max(member.items - 1, 0)]
+    begins, ends = np.concatenate([[begin], inner + 1]), np.concatenate([inner, [end]])
+    return begins[: member.items], ends[: member.items]
+
+
+def pieces(
+    body: bytes, flattener: Flattener, max_instances: int, by_rows: bool
+) -> Iterator[tuple[FeatureRows | Sequence[Features], str]]:
+    """What `read` returns for a large body, a piece at a time, as rows if that is possible; raises Rejected."""
+    identity, commas = flattener.identity, np.empty(max_instances, np.int64)
+    found = scan(body, _PATHS, commas)
+    if found.end == TOO_DEEP:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
-    name = next((name for name in MANY if name in found.members), "")
-    many = found.members.get(name)
-    listed = many is not None and found.twice is None and _LIST.fullmatch(body, many.start, many.end)
-    if many is None or not listed or not many.items:
+    members = dict(zip(_FORMS, found.members, strict=True))
+    name, many = next(((name, members[name]) for name in MANY if members[name]), ("", None))
+    listed = many and many.items and found.repeated is None and _LIST.fullmatch(body, many.begin, many.end)
+    if many is None or not listed:
         _check_size(body, identity, "")
-        yield read(body, flattener, max_instances)
+        yield _read_carefully(body, flattener, max_instances)
         return
     begin, end = listed.span(1)
     rest = body[:begin] + body[end:]
     _check_size(rest, identity, "")
-    read(rest, flattener, max_instances)
-    if many.items > max_instances:
-        raise Rejected("too-large", f"{many.items} instances; the limit is {max_instances}", f"/{name}")
-    edges = elements(body, many)
+    _read_carefully(rest, flattener, max_instances)
+    _check_count(many, name, max_instances)
+    begins, ends = _edges(body, many, commas)
+
+    for i in np.flatnonzero(ends - begins > MAX_VALUES).tolist():
+        _check_size(body[begins[i] : ends[i]], identity, f"/{name}/{i}")
+
+    def careful(i: int) -> Features:
+        return _element(body[begins[i] : ends[i]], name, i, flattener)
+
+    reader = _row_reader(name, flattener) if by_rows else None
+    data = np.frombuffer(body, np.uint8)
     first = 0
-    for i in range(1, len(edges) + 1):
-        if i < len(edges) and edges[i][1] - edges[first][0] <= LARGE:
-            continue
-        piece = body[edges[first][0] : edges[i - 1][1]]
-        _check_size(piece, identity, f"/{name}/{first}")
-        if not piece.strip(WHITE):
-            raise Rejected("not-json", f"instance {first} is missing", "")
-        try:
-            yield read(b'{"%s":[%s]}' % (name.encode(), piece), flattener, max_instances)
-        except Rejected as rejected:
-            raise _at(rejected, name, first) from None
-        first = i
+    while first < many.items:
+        last = max(first + 1, int(np.searchsorted(ends, begins[first] + PIECE_BYTES)))
+        if reader is None:
+            yield [careful(i) for i in range(first, last)], name
+        else:
+            values = ValueBuffer(data, begins[first:last], ends[first:last])
+            yield reader.read(values, lambda i, first=first: (careful(first + i), 0.0, 1.0)), name  # type: ignore[misc]
+        first = last
+
+
+def _row_reader(name: str, flattener: Flattener) -> RowReader | None:
+    """The compiled reader of a list's elements; None if it is not ready, or cannot read them.
+
+    Each request has its own: it keeps the buffers of what it reads.
+    """
+    if compiled_reader_ready():
+        with suppress(UnsupportedError):
+            return RowReader.of_instances(flattener, _path_in(name, flattener), _max_bytes(flattener.identity))
+    return None
+
+
+def _max_bytes(identity: Identity) -> int:
+    return max(MAX_INSTANCE_BYTES, identity.max_record_bytes)
 
 
 def _check_size(piece: bytes, identity: Identity, pointer: str) -> None:
-    limit = max(LARGEST_PIECE, identity.max_record_bytes)
+    limit = _max_bytes(identity)
     if len(piece) > limit:
         raise Rejected("too-large", f"{len(piece)} bytes in one piece; the limit is {limit}", pointer)
-    if piece.count(b",") > max(MOST_VALUES, 2 * identity.max_features):
+    if piece.count(b",") > max(MAX_VALUES, 2 * identity.max_features):
         raise Rejected("too-large", "more values in one piece than features may be", pointer)
 
 
-def _at(rejected: Rejected, name: str, first: int) -> Rejected:
-    """What is wrong with a piece that begins with this instance, as of the whole request."""
-    if not rejected.pointer.startswith(f"/{name}/"):
-        detail = f"{rejected.detail}, in what begins with instance {first}"
-        return Rejected(rejected.reason, detail, rejected.pointer)
-    _, _, index, *rest = rejected.pointer.split("/")
-    return Rejected(rejected.reason, rejected.detail, "/".join(("", name, str(int(index) + first), *rest)))
+def _check_count(member: Member, name: str, max_instances: int) -> None:
+    if member.items > max_instances:
+        raise Rejected("too-large", f"{member.items} instances; the limit is {max_instances}", f"/{name}")
 
 
 def of_body(rejected: Rejected, body: bytes) -> Rejected:
-    """Why a request is rejected; of a body that is no JSON, in words that say so, where readers' own do not."""
+    """The fault of a request; if its body is not JSON, in words about the body."""
     if rejected.reason != "not-json" or rejected.detail.startswith("nested"):
         return rejected
     if not body.strip(WHITE):

@@ -8,7 +8,7 @@ import contextlib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -44,6 +44,11 @@ _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|dict|constrained)
 _SETTING = re.compile(r"(candidates\.[\w-]+|[a-z_]+): ")
 _OF_KUBERNETES = re.compile("PERCEPTRON_(.*_)?(SERVICE_(HOST|PORT)|PORT_[0-9]).*|.*=(tcp|udp|sctp)://.*", re.DOTALL)
 """Variables that it gives every pod beside a Service whose name begins so, each with its value."""
+REMOVED: dict[tuple[str, ...], str] = {
+    ("reader",): "each event is read by the fastest reader that can",
+    ("kafka", "whole_batches"): "records are always read in whole batches",
+}
+"""Settings of earlier releases, with what holds now. Until 0.4 they are ignored with a warning."""
 
 
 def is_topic(name: str) -> bool:
@@ -81,9 +86,6 @@ class Settings(BaseSettings):
     fail_fast: bool = Field(default=False, description="exit 3 at the start when Kafka or Redis is not there")
     start_at: str | None = Field(None, description="where a new model begins: earliest, latest or P:OFFSET,…")
     log: Literal["text", "json"] = Field("text", description="the form of the log's lines")
-    reader: Literal["compiled", "decoder"] = Field(
-        "compiled", description="what reads usual events: both read the same, the second more slowly"
-    )
     kafka: KafkaSettings = KafkaSettings()
     redis: RedisSettings = RedisSettings()
     http: HttpSettings = HttpSettings()
@@ -128,7 +130,8 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _merge_models(cls, values: Any) -> Any:
-        """Give each topic and each named model its settings, over the defaults of `[model]`."""
+        """Give each topic and each named model its settings, over the defaults of `[model]`; drop removed settings."""
+        values = without_removed(values)
         defaults, named = values.get("model") or {}, values.get("models") or {}
         if isinstance(defaults, dict) and isinstance(named, dict):
             topics = cls._comma_separated(values.get("topics") or [])
@@ -169,9 +172,13 @@ class Settings(BaseSettings):
             for name in self.models
             if name not in used
         ]
-        return unused + [
-            line for name, line in _strange().items() if not _OF_KUBERNETES.match(f"{name}={os.environ[name]}")
+        removed = [
+            f"{'.'.join(place)} ({origin}): this setting is gone: it is ignored, and an error from 0.4 on; {now}"
+            for place, now in REMOVED.items()
+            if (origin := self.origins.of(place)[1]) != "default"
         ]
+        strange = [line for name, line in _strange().items() if not _OF_KUBERNETES.match(f"{name}={os.environ[name]}")]
+        return [*unused, *removed, *strange]
 
     @property
     def warnings(self) -> list[str]:
@@ -228,9 +235,22 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
     except SettingsError as error:  # it says which setting, and its cause why the text is not JSON
         name = "".join(re.findall(r'field "(\w+)"', str(error))).upper()
         raise ConfigurationError(f"environment PERCEPTRON_{name}: expected JSON: {error.__cause__}") from None
-    if errors := list(mistyped(Settings, said.file)):
+    if errors := list(mistyped(Settings, without_removed(said.file))):
         raise _refused(errors, Origins({}, {}, said.file, path))
     return settings
+
+
+def without_removed(values: Mapping[str, Any], place: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Settings without those that are removed, in tables too.
+
+    >>> without_removed({"reader": "decoder", "log": "json"})
+    {'log': 'json'}
+    """
+    return {
+        name: without_removed(value, (*place, name)) if isinstance(value, dict) and not place else value
+        for name, value in values.items()
+        if (*place, name) not in REMOVED
+    }
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -257,7 +277,8 @@ def _strange() -> dict[str, str]:
     for name in sorted(os.environ):
         prefix, ours, own = name.upper().partition("PERCEPTRON_")
         first, within, _ = own.partition("__")
-        if ours and not prefix and first not in (tables if within else known):
+        removed = tuple(own.lower().split("__")) in REMOVED
+        if ours and not prefix and not removed and first not in (tables if within else known):
             near = perhaps(own, {*known, *of_tables}).replace(": perhaps ", ": perhaps PERCEPTRON_")
             found[name] = f"environment {name}: there is no such setting{near}"
     return found

@@ -7,8 +7,8 @@ import numpy as np
 from aiokafka.record.util import decode_varint, encode_varint
 from numpy.typing import NDArray
 
-from service.learning.forms import form_of
-from service.learning.joined import Joined
+from service.learning.events.content_types import form_of
+from service.learning.events.value_buffer import ValueBuffer
 from service.learning.records import Records
 from service.streaming.kafka.record_framing import (
     FORM,
@@ -48,7 +48,7 @@ class KafkaRecords(Records):
 
     def __init__(self, data: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
         forms = rows[FORM]
-        values = Joined(data, rows[VALUE], rows[VALUE_END], forms if forms.any() else None)
+        values = ValueBuffer(data, rows[VALUE], rows[VALUE_END], forms if forms.any() else None)
         super().__init__(rows[OFFSET], rows[TIMESTAMP], values)
         self._data, self._rows = data, rows
 

@@ -8,7 +8,7 @@ import typer
 
 from service.errors import DataError, DependencyError, PerceptronError, Unauthorised
 from service.learning.columns import columns_for
-from service.learning.events import Decoder
+from service.learning.events.batch import Decoder
 from service.learning.identity import Identity
 from service.settings.load import Settings
 from service.snapshots.codec import readable

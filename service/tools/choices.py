@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from service.errors import DataError
+from service.learning.events.json_pointer import Path, parse_pointer, to_pointer
 from service.learning.identity import MAX_WEIGHT, Label
-from service.learning.places import Way, pointer_to, way
 from service.tools.labels import Form, Found, form_of, label_of, labels_of
 from service.tools.profile import Member, at, kind_of, member_at, plain, pointer_of, profile
 from service.tools.sample import Sample, read
@@ -55,11 +55,11 @@ class Suggested(NamedTuple):
 def suggested(sample: Sample, wanted: str | None) -> Suggested:
     """What a sample says; `wanted` is the label's pointer or name, where it is given. Raises DataError."""
     sample, form, found = _label(sample, wanted)
-    form, meant = _narrowed(sample, form, way(found.pointer))
-    label = member_at(meant.objects(), way(found.pointer), found.member.name)
+    form, meant = _narrowed(sample, form, parse_pointer(found.pointer))
+    label = member_at(meant.objects(), parse_pointer(found.pointer), found.member.name)
     found = found._replace(member=label)
     labels, why = labels_of(found)
-    events = [at(record, way(form.features)) for record in meant.objects()]
+    events = [at(record, parse_pointer(form.features)) for record in meant.objects()]
     listed = 2 * sum(isinstance(one, list) for one in events) > len(events)
     events = [one for one in events if isinstance(one, list if listed else dict)]
     members = profile(events, len(events))
@@ -125,7 +125,7 @@ def _as_events(sample: Sample, column: str) -> Sample:
     return sample._replace(values=[*events], cells=False)
 
 
-def _narrowed(sample: Sample, form: Form, label: Way) -> tuple[Form, Sample]:
+def _narrowed(sample: Sample, form: Form, label: Path) -> tuple[Form, Sample]:
     """The form with `where`, where only some types of records have the label; and the records that are meant."""
     names = ("type",) if form.name == "cloud" else TYPES if form.name == "record" else ()
     for name in names:
@@ -139,9 +139,9 @@ def _narrowed(sample: Sample, form: Form, label: Way) -> tuple[Form, Sample]:
         if not (those and 2 <= len(types) <= EVERY_TYPE and types.total() == of) or label == (name,):
             continue
         if len(those) < len(types) or form.name == "cloud":
-            form = form._replace(where={**form.where, pointer_to([name]): those})
+            form = form._replace(where={**form.where, to_pointer([name]): those})
             break
-    ways = [(way(pointer), values) for pointer, values in form.where.items()]
+    ways = [(parse_pointer(pointer), values) for pointer, values in form.where.items()]
     meant = [
         raw
         for raw, record in zip(sample.values, map(read, sample.values), strict=True)
@@ -165,7 +165,7 @@ def _weight(sample: Sample, form: Form) -> Choice:
     return Choice("event.weight", False, f"/weight is not always a number in (0, {MAX_WEIGHT:g}]")
 
 
-def _id(sample: Sample, form: Form, members: dict[Way, Member], count: int) -> Choice:
+def _id(sample: Sample, form: Form, members: dict[Path, Member], count: int) -> Choice:
     if form.name in ("own", "table", "cloud"):
         values = (record["id"] for record in sample.objects() if "id" in record)
         why = (

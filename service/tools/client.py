@@ -119,7 +119,7 @@ def _answers(batch: list[Line], ask: Callable[[list[Any]], Any], name: str) -> I
 
 def _features_in(value: Any, whole: bool, identity: Identity) -> int:
     """How many features a record, or what a line has of them, has; 0 where our own settings find none."""
-    from service.learning.features import Flattener  # these are long to load, and most often not needed
+    from service.learning.events.flatten import Flattener  # these are long to load, and most often not needed
     from service.serving.requests import read
 
     body = {"event": value} if whole else _instance(value)

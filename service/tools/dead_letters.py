@@ -13,7 +13,7 @@ from typing import NamedTuple
 import typer
 
 from service.errors import ConfigurationError, DataError
-from service.learning.events import REASONS
+from service.learning.events.batch import REASONS
 from service.streaming.cut import CUT
 from service.streaming.dead_letters import RETRIED, own_headers, topic_of
 from service.streaming.kafka.cluster import Cluster

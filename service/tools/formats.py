@@ -17,11 +17,12 @@ from msgspec import UNSET
 
 from service.errors import ConfigurationError, DataError, Rejected
 from service.learning.columns import columns_for
-from service.learning.events import Decoder
-from service.learning.forms import Packed, vector
+from service.learning.events.batch import Decoder
+from service.learning.events.careful_reader import values_of
+from service.learning.events.content_types import MessagePack, double_vector
+from service.learning.events.json_pointer import parse_pointer, quoted_name
+from service.learning.events.json_values import type_name
 from service.learning.identity import Identity
-from service.learning.places import shown, values_at, way
-from service.learning.values import kind
 from service.tools.readers import BadLine, Csv, Format, JsonLines, Svmlight, VowpalWabbit
 
 Name = Literal["jsonl", "csv", "svmlight", "vw"]
@@ -61,7 +62,7 @@ class Events:
     ) -> None:
         """`written` makes of an event's JSON what is to be sent; see `writer`."""
         self._form, self._keyed, self._written = form, keyed, written
-        self._label, self._usual_labels = shown(identity.event.label), identity.labels is None
+        self._label, self._usual_labels = quoted_name(identity.event.label), identity.labels is None
         self._decoder = Decoder(identity, columns_for(identity)) if check else None
         if file == "-":
             # Not sys.stdin: the interpreter cannot end in order while a thread waits in that.
@@ -132,19 +133,22 @@ def writer(identity: Identity, name: Written) -> Callable[[bytes], bytes]:
             f"--as f8: a vector has no names, and the model's features are {identity.features}: take --as msgpack"
         )
     places = identity.event
-    parts = [way(one) for one in (places.features, places.label, places.weight) if one is not None]
+    pointers = (places.features, places.label, places.weight)
+    paths = tuple(parse_pointer(pointer) for pointer in pointers if pointer is not None)
 
     def as_vector(value: bytes) -> bytes:
         try:
-            features, label, *weight = values_at(value, parts, identity.max_features)
+            found = values_of(value, paths)
+            features, label = found.whole(0, identity.max_features, places.features), found.scalar(1)
+            weight = found.scalar(2) if places.weight is not None else UNSET
         except Rejected as rejected:
             raise BadLine(f"--as f8: {rejected}") from None
         if isinstance(label, bool) or not isinstance(label, int | float):
-            raise BadLine(f"--as f8: the label must be a number, got {label if label is UNSET else kind(label)}")
-        if weight and weight[0] is not UNSET and weight[0] != 1:
+            raise BadLine(f"--as f8: the label must be a number, got {label if label is UNSET else type_name(label)}")
+        if weight is not UNSET and weight != 1:
             raise BadLine("--as f8: a vector has no weight: take --as msgpack")
         try:
-            return vector(features, label)
+            return double_vector(features, label)
         except (TypeError, struct.error, OverflowError):
             raise BadLine("--as f8: the features must be a list of numbers") from None
 
@@ -153,7 +157,7 @@ def writer(identity: Identity, name: Written) -> Callable[[bytes], bytes]:
 
 def _packed(value: bytes) -> bytes:
     try:
-        return Packed(msgspec.msgpack.encode(msgspec.json.decode(value)))
+        return MessagePack(msgspec.msgpack.encode(msgspec.json.decode(value)))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise BadLine(f"--as msgpack: {error}") from None
 

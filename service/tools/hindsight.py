@@ -7,7 +7,7 @@ import numpy as np
 from service.errors import ConfigurationError, DataError
 from service.learning import passes
 from service.learning.bounds import direction, hindsight, why_none
-from service.learning.events import Batch, Decoder
+from service.learning.events.batch import Batch, Decoder
 from service.learning.kernel import Vector
 from service.learning.learner import Learner
 from service.learning.scale import Scaler

@@ -5,9 +5,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from service.learning.events import same
+from service.learning.events.careful_reader import same
+from service.learning.events.json_pointer import parse_pointer
 from service.learning.identity import Places
-from service.learning.places import way
 from service.settings.model import EventSettings, ModelSettings
 from service.tools.profile import at, flat, shown
 from service.tools.sample import read, records
@@ -24,7 +24,7 @@ def in_vain(settings: ModelSettings, values: Sequence[bytes | None]) -> list[str
     of = f"the {records(len(objects))} that were looked at"
     lines, meant = [], objects
     for pointer, wanted in places.where.items():
-        found = [at(record, way(pointer)) for record in objects]
+        found = [at(record, parse_pointer(pointer)) for record in objects]
         if not any(value is not None for value in found):
             lines.append(f"event.where: {pointer} is in none of {of}, so none is learned")
         elif not any(same(value, one) for value in found for one in wanted):
@@ -32,14 +32,14 @@ def in_vain(settings: ModelSettings, values: Sequence[bytes | None]) -> list[str
             lines.append(
                 f"event.where: none of {of} has {pointer} = {' or '.join(map(shown, wanted))}; there are {seen}"
             )
-        meant = [record for record in meant if any(same(at(record, way(pointer)), one) for one in wanted)]
+        meant = [record for record in meant if any(same(at(record, parse_pointer(pointer)), one) for one in wanted)]
     if not meant:
         return lines
     for part in ("features", "label", "weight", "id"):
         set_: str | None = getattr(places, part)
         if not set_ or (part in ("weight", "id") and set_ == getattr(default, part)):
             continue
-        if all(at(record, way(set_)) is None for record in meant):
+        if all(at(record, parse_pointer(set_)) is None for record in meant):
             lines.append(f"event.{part}: {set_} is in none of {of}")
     if places.only or places.without:
         names = _names(places, meant)
@@ -55,8 +55,8 @@ def in_vain(settings: ModelSettings, values: Sequence[bytes | None]) -> list[str
 
 def _names(places: Places, objects: Iterable[object]) -> dict[str, None]:
     """The names that patterns are held against, in the order in which they came; of a list its positions' too."""
-    root = way(places.features)
-    others = [way(one) for one in (places.label, places.weight, places.id) if one]
+    root = parse_pointer(places.features)
+    others = [parse_pointer(one) for one in (places.label, places.weight, places.id) if one]
     taken = {one[len(root) :] for one in others if one[: len(root)] == root}
     names: dict[str, None] = {}
     for record in objects:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from service.errors import ConfigurationError, DataError
 from service.learning.confusion import RARE
+from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.identity import MAX_CLASSES, Label
-from service.learning.places import Way, way
 from service.settings.words import perhaps
 from service.tools.profile import ENOUGH, Member, at, member_at, plain, pointer_of, profile, shown
 from service.tools.sample import Sample, records
@@ -77,7 +77,11 @@ def _changes(record: Any) -> bool:
 
 def label_of(sample: Sample, form: Form, wanted: str | None) -> Found:
     """The label: the one that is wanted, the one of our own form, or the likeliest."""
-    there = [one for one in (at(record, way(form.features)) for record in sample.objects()) if isinstance(one, dict)]
+    there = [
+        one
+        for one in (at(record, parse_pointer(form.features)) for record in sample.objects())
+        if isinstance(one, dict)
+    ]
     members = profile(there, len(there))
     candidates = _candidates(form, members)
     others = [_called(form, pointer) for pointer, _ in candidates]
@@ -112,7 +116,7 @@ def label_of(sample: Sample, form: Form, wanted: str | None) -> Found:
 
 
 def _wanted(
-    sample: Sample, form: Form, members: dict[Way, Member], others: list[str], wanted: str
+    sample: Sample, form: Form, members: dict[Path, Member], others: list[str], wanted: str
 ) -> tuple[str, Member]:
     """Where the member stands that is said to be the label, and what it is; raises DataError and ConfigurationError."""
     whole = {member.name: pointer_of(form.features, member) for member in members.values()}
@@ -128,7 +132,7 @@ def _wanted(
             f"--label: '{plain(wanted)}' is no JSON Pointer, such as /clicked, and no member's name"
             f"{perhaps(wanted, named)}; {_those(form, members)}"
         )
-    member = member_at(sample.objects(), way(pointer))
+    member = member_at(sample.objects(), parse_pointer(pointer))
     if not member.present:
         near = perhaps(pointer[1:].replace("/", "."), named) or _such(others)
         raise DataError(f"--label: {plain(pointer)} is in none of {records(len(sample.values))} of {sample.name}{near}")
@@ -136,10 +140,10 @@ def _wanted(
 
 
 def _called(form: Form, pointer: str) -> str:
-    return way(pointer)[-1] if form.name == "table" else pointer
+    return parse_pointer(pointer)[-1] if form.name == "table" else pointer
 
 
-def _those(form: Form, members: dict[Way, Member]) -> str:
+def _those(form: Form, members: dict[Path, Member]) -> str:
     names = [plain(member.name) for member in members.values()]
     more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
     return f"the {'columns' if form.name == 'table' else 'members'} are {', '.join(names[:MOST_NAMED]) or 'none'}{more}"
@@ -149,7 +153,7 @@ def _such(others: Sequence[str]) -> str:
     return f"; perhaps {', '.join(map(plain, others[:5]))}: --label takes one" if others else ""
 
 
-def _candidates(form: Form, members: dict[Way, Member]) -> list[tuple[str, Member]]:
+def _candidates(form: Form, members: dict[Path, Member]) -> list[tuple[str, Member]]:
     """What may be the label: the likeliest member of two values, or where there are none text of a few; then others.
 
     These by likelihood too, of a few values those that are called as labels are; then text of a few values, whatever it

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from service.errors import ConfigurationError, DataError, DependencyError
-from service.learning.forms import headers_of
+from service.learning.events.content_types import headers_of
 from service.settings.words import perhaps
 from service.streaming.kafka.cluster import Cluster
 from service.tools.formats import Events, Line

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from service.learning.features import MAX_DEPTH
+from service.learning.events.flatten import MAX_OBJECT_DEPTH
+from service.learning.events.json_pointer import Path, to_pointer
 from service.learning.identity import Identity
-from service.learning.places import Way, pointer_to
 
 MOST_VALUES = 100_000
 """Distinct values of a member that are counted."""
@@ -51,7 +51,7 @@ class Mark(NamedTuple):
 class Member:
     """What stands at one way through the records."""
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: Path) -> None:
         self.way, self.name = way, ".".join(way)
         self.present = 0
         self.kinds = Counter[str]()
@@ -185,27 +185,27 @@ def kind_of(value: Any) -> str:
     return "boolean" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
 
 
-def flat(value: Any, outer: Way = ()) -> Iterator[tuple[Way, Any]]:
+def flat(value: Any, outer: Path = ()) -> Iterator[tuple[Path, Any]]:
     """The members of an object, and of those within it, each with its way; those of a list are its positions."""
     members = enumerate(value) if isinstance(value, list) else value.items()
     for name, one in members:
         here = (*outer, str(name))
-        if isinstance(one, dict) and len(here) < MAX_DEPTH:
+        if isinstance(one, dict) and len(here) < MAX_OBJECT_DEPTH:
             yield from flat(one, here)
         else:
             yield here, one
 
 
-def at(record: Any, way: Way) -> Any:
+def at(record: Any, way: Path) -> Any:
     """What stands at a way through objects; None where nothing does."""
     for name in way:
         record = record.get(name) if isinstance(record, dict) else None
     return record
 
 
-def profile(records: Iterable[Any], count: int) -> dict[Way, Member]:
+def profile(records: Iterable[Any], count: int) -> dict[Path, Member]:
     """The members of so many objects or lists, in the order in which they came first."""
-    members: dict[Way, Member] = {}
+    members: dict[Path, Member] = {}
     for i, record in enumerate(records):
         for way, value in flat(record):
             if way not in members and len(members) >= MOST_MEMBERS:
@@ -214,7 +214,7 @@ def profile(records: Iterable[Any], count: int) -> dict[Way, Member]:
     return members
 
 
-def member_at(records: Iterable[Any], way: Way, name: str = "") -> Member:
+def member_at(records: Iterable[Any], way: Path, name: str = "") -> Member:
     """What stands at one way through these records; it may be called by another name."""
     member = Member(way)
     member.name = name or member.name
@@ -226,7 +226,7 @@ def member_at(records: Iterable[Any], way: Way, name: str = "") -> Member:
 
 def pointer_of(outer: str, member: Member) -> str:
     """The pointer to a member of what stands at `outer`."""
-    return outer + pointer_to(member.way)
+    return outer + to_pointer(member.way)
 
 
 def shown(value: Any) -> str:

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.identity import Identity, Places
-from service.learning.places import Way, way
 
 NOTHING = ("", "nan", "-nan")
 """What a cell says, in lower case, when there is nothing."""
@@ -51,7 +51,7 @@ class JsonLines:
     """A record a line, as it is."""
 
     def __init__(self, identity: Identity, key: str | None) -> None:
-        self._features, self._key = way(identity.event.features), key
+        self._features, self._key = parse_pointer(identity.event.features), key
 
     def rows(self, plain: Any) -> Iterator[tuple[int, bytes]]:
         for number, line in enumerate(plain, 1):
@@ -312,7 +312,7 @@ def _event(features: Any, label: str, identity: Identity, others: Mapping[str, A
     """The record as JSON; `others` stand beside features and label, by pointer."""
     made = record(features, _label(label.strip(), identity), identity.event)
     for pointer, value in (others or {}).items():
-        if not _put(made, way(pointer), value):
+        if not _put(made, parse_pointer(pointer), value):
             raise BadLine(f"{pointer} of the record is for the event's weight or id, where a feature stands")
     return json.dumps(made, separators=(",", ":")).encode()
 
@@ -327,19 +327,19 @@ def record(features: Any, label: Any, places: Places) -> Any:
     >>> record({"age": 31}, True, Places(features=""))
     {'age': 31, 'label': True}
     """
-    at = way(places.features)
+    at = parse_pointer(places.features)
     found = {} if at else features
     if at:
         _put(found, at, features)
-    if not _put(found, way(places.label), label):
+    if not _put(found, parse_pointer(places.label), label):
         raise BadLine(f"the label belongs at {places.label} of the record, where a feature stands")
     for pointer, values in places.where.items():
-        if values and (other := way(pointer))[: len(at)] != at:
+        if values and (other := parse_pointer(pointer))[: len(at)] != at:
             _put(found, other, values[0])
     return found
 
 
-def _put(record: Any, at: Way, value: Any) -> bool:
+def _put(record: Any, at: Path, value: Any) -> bool:
     """Put a value where nothing stands, through objects that are made as needed; whether it could be."""
     *outer, last = at
     for name in outer:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from service.errors import DataError, PerceptronError, Rejected
-from service.learning.forms import Packed, Vector, doubles, unpacked
+from service.learning.events.content_types import DoubleVector, MessagePack, doubles, unpack
+from service.learning.events.json_values import parse, type_name
 from service.learning.identity import Identity
-from service.learning.values import kind, parse
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecords, value_of
 from service.tools.formats import SUFFIXES, Events, Name, format_of
@@ -64,7 +64,7 @@ def _why_none(raw: bytes | None) -> str:
     if not raw:
         return "it has no value"
     try:
-        return f"it is {kind(parse(raw))}"
+        return f"it is {type_name(parse(raw))}"
     except Rejected as rejected:
         schema = " (it begins with a zero byte, as Avro and Protobuf of a schema registry do)" if raw[0] == 0 else ""
         return f"not JSON: {rejected}{schema}"
@@ -109,10 +109,10 @@ async def of_topic(cluster: Cluster, topic: str, missing: PerceptronError, count
 def as_json(value: bytes | None) -> bytes | None:
     """The JSON that a value in another form would be; what is damaged stays as it is."""
     try:
-        if isinstance(value, Packed):
-            unpacked(value)  # which is stricter
+        if isinstance(value, MessagePack):
+            unpack(value)  # which is stricter
             return msgspec.json.encode(msgspec.msgpack.decode(value))
-        if isinstance(value, Vector):
+        if isinstance(value, DoubleVector):
             *features, label = doubles(value)
             return msgspec.json.encode({"features": features, "label": label})
     except (Rejected, msgspec.MsgspecError, RecursionError, TypeError, ValueError, struct.error):

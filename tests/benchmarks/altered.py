@@ -17,7 +17,7 @@ from typing import Any
 
 from service.cli import main
 from service.learning.columns import Hashed, Named, Positional
-from service.learning.events import Decoder
+from service.learning.events.batch import Decoder
 from service.learning.learner import Learner
 from service.snapshots.keeper import Keeper
 

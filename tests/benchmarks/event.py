@@ -69,7 +69,7 @@ def kernels() -> dict[int, float]:
     """Microseconds of an event in the kernel alone, 20 values, by the number of labels."""
     from service.learning import kernel
     from service.learning.columns import columns_for
-    from service.learning.events import Decoder
+    from service.learning.events.batch import Decoder
     from service.learning.identity import Identity
 
     found = {}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning import kernel
-from service.learning.events import Batch
+from service.learning.events.batch import Batch
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options

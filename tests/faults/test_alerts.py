@@ -134,9 +134,10 @@ def throttled(trial: Trial) -> Broken:
     """A processor that runs the process for a tenth of the time, as a container's limit does, and learns too slowly."""
     rng, candidates = random.Random(7), "".join(f"[model.candidates.c{i}]\nmargin = {i}\n" for i in range(1, 11))
     wide = [{f"n{i}": round(rng.gauss(0, 1), 3) for i in range(100)} for _ in range(500)]
-    events = [event(x, int(sum(x.values()) > 0)) for x in wide]
+    # A list is read by the careful reader, which takes its time.
+    events = [event(x | {"list": [1]}, int(sum(x.values()) > 0)) for x in wide]
     trial.kind, trial.make = "plain", lambda rng: (rng.choice(events), None)
-    trial.begin(rate=300, settings=f"reader = 'decoder'\n{candidates}")
+    trial.begin(rate=300, settings=candidates)
     yield
     trial.rate = 4000
     with tenth(trial.services[0]):

@@ -18,7 +18,7 @@ import mmh3
 import numpy as np
 
 from service.learning.columns import columns_for
-from service.learning.events import REASONS, Decoder, read_by
+from service.learning.events.batch import REASONS, Decoder, use_compiled_reader
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.records import Records
@@ -197,7 +197,7 @@ def run(seed: int, length: int = STREAM) -> Counter[str]:
     identity = IDENTITIES[seed % len(IDENTITIES)]
     texts = Texts(random)
     # By either reader, in turns.
-    read_by(compiled=bool(seed // len(IDENTITIES) % 2))
+    use_compiled_reader(bool(seed // len(IDENTITIES) % 2))
     records = [record(texts, identity) for _ in range(length)]
     verdicts = [judge.event(raw, identity) for raw in records]
 

@@ -11,11 +11,9 @@ from random import Random
 
 import atheris
 
-with atheris.instrument_imports(
-    include=["service.learning.events", "service.learning.features", "service.learning.places", "tests.fuzz.judge"]
-):
+with atheris.instrument_imports(include=["service.learning.events", "tests.fuzz.judge"]):
     from service.learning.columns import columns_for
-    from service.learning.events import REASONS, Decoder
+    from service.learning.events.batch import REASONS, Decoder
     from tests.fuzz import judge
 from service.learning.identity import Identity
 from tests.fuzz.events import IDENTITIES, Judged, Wrong, bits, event, record

@@ -207,7 +207,7 @@ def expected(asked: Asked, learner: Learner, known: bool) -> tuple[set[int], lis
     explain = {p.partition("=")[2].lower() for p in asked.query.split("&") if p.startswith("explain")}
     top = {p.partition("=")[2] for p in asked.query.split("&") if p.startswith("top")}
     if {p.partition("=")[0] for p in asked.query.split("&") if p} - {"explain", "top", "candidate"}:
-        return {422}, [], False
+        return {422} if known else {404, 422}, [], False  # a model called "/" is another path
     strange = "%" in asked.query or len(explain) > 1 or not explain <= YES | NO or not top <= {"1", "2", "10"}
     if not known:
         return {404, 422}, [], False

@@ -2,21 +2,37 @@
 
 import os
 from collections.abc import Iterator
+from random import Random
+from typing import Any
 
+import numpy as np
 import pytest
 
-from service.learning import events, features, places, values
-from service.learning.events import REASONS, Decoder, read_by
-from service.learning.scanner import scan
-from service.learning.values import UNSURE
-from tests.fuzz.events import fuzz
+from service.learning.columns import columns_for
+from service.learning.events import careful_reader, flatten
+from service.learning.events.batch import REASONS, Decoder, use_compiled_reader
+from service.learning.events.careful_reader import CarefulReader
+from service.learning.events.compiled.path_tree import UnsupportedError
+from service.learning.events.compiled.row_reader import RowReader
+from service.learning.events.flatten import Flattener
+from service.learning.events.value_buffer import ValueBuffer
+from service.learning.identity import Identity, Places
+from tests.fuzz import events
+from tests.fuzz.events import IDENTITIES, bits, fuzz, record
+from tests.fuzz.texts import TOKENS, Texts
+
+COMPLETIONS = (
+    b"}", b"]}", b'"}', b'":1}', b"\n}", b"\n\n}abcd", b" }", b'},"label":1}', b',"label":1}', b'"a":1},"label":1}',
+    b"0", b"e5}", b"\xa9", b"1}", b":1}", b"alse}", b'\n,"label":true}',
+)  # fmt: skip
+"""What would make an event of a value that was cut short, were it read on."""
 
 
 @pytest.fixture(autouse=True)
 def reading() -> Iterator[None]:
-    """Which reader a stream was read by is forgotten: tests that come after in this process have their own."""
+    """The reader of a stream is forgotten: later tests in this process have their own."""
     yield
-    read_by(compiled=False)
+    use_compiled_reader(False)
 
 
 @pytest.mark.long
@@ -28,30 +44,78 @@ def test_mutated_events_are_read_as_the_judge_reads_them() -> None:
 
 
 @pytest.mark.long
-def test_the_careful_reader_reads_as_the_quick_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not sure of any text reads the same events, for the same reasons."""
-    quickly = fuzz(2500, 77)
-    monkeypatch.setattr(places, "quick", lambda _: UNSURE)
-    assert fuzz(2500, 77) == quickly
+def test_the_careful_reader_reads_as_the_compiled_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same streams by one of them alone: the same events, for the same reasons."""
+    found = []
+    for compiled in (True, False):
+        monkeypatch.setattr(events, "use_compiled_reader", lambda _, use=compiled: use_compiled_reader(use))
+        found.append(fuzz(2500, 77))
+    assert found[0] == found[1]
+
+
+def test_bytes_after_a_value_change_nothing() -> None:
+    """Each value of the fuzzers in front of random bytes, and cut short in front of what would complete it."""
+    random = Random(4)
+    for identity in IDENTITIES:
+        texts = Texts(random)
+        values = [value for value in (record(texts, identity) for _ in range(300)) if value is not None]
+        values += [value[: random.randrange(len(value))] for value in values if value]
+        values += [b"{", b'{"', b'{"a', b'{"a":', b'{"a":1', b'{"a":1,', b'{"features":{', b'{"features":{"a":1']
+        tails = [
+            random.choice((random.randbytes(9), random.choice(COMPLETIONS), random.choice(TOKENS))) for _ in values
+        ]
+        alone, followed = (_rows(identity, values, [b"" for _ in values]), _rows(identity, values, tails))
+        assert alone == followed, identity
+        events_alone, events_followed = (_batch(identity, values, some) for some in ([b"\0"] * len(values), tails))
+        assert events_alone == events_followed, identity
+
+
+def test_a_brace_among_the_headers_of_a_record_is_none_of_its_value() -> None:
+    """The value `{`, five headers, and the first is called `}abcd`: a count and a length that are line feeds."""
+    identity = Identity(event=Places(where={"/op": ("c",)}))
+    assert _batch(identity, [b"{"] * 9, [b"\n\n}abcd"] * 9)[-1] == [(i, "not-json") for i in range(9)]
+
+
+def _buffer(values: list[bytes], tails: list[bytes]) -> ValueBuffer:
+    ends = np.cumsum([len(value) + len(tail) for value, tail in zip(values, tails, strict=True)])
+    begins = np.concatenate([[0], ends[:-1]])
+    data = b"".join(value + tail for value, tail in zip(values, tails, strict=True))
+    return ValueBuffer(np.frombuffer(data + bytes(8), np.uint8), begins, begins + [len(value) for value in values])
+
+
+def _batch(identity: Identity, values: list[bytes], tails: list[bytes]) -> list[Any]:
+    """What the decoder makes of values that stand in front of these bytes."""
+    use_compiled_reader(True)
+    batch, rejects = Decoder(identity, columns_for(identity)).decode(_buffer(values, tails))
+    arrays = (batch.starts, batch.columns, batch.values, batch.labels, batch.weights)
+    rejected = [(reject.record, reject.reason) for reject in rejects]
+    return [*map(bits, arrays), [*batch.records], [*batch.names], [*batch.skipped], rejected]
+
+
+def _rows(identity: Identity, values: list[bytes], tails: list[bytes]) -> list[int]:
+    """The instances that the compiled reader accepts without the careful one, in front of these bytes."""
+    declined = set[int]()
+    try:
+        reader = RowReader.of_instances(Flattener(identity), Flattener(identity).path, 1 << 20)
+    except UnsupportedError:
+        return []
+    reader.read(_buffer(values, tails), declined.add)
+    return [i for i in range(len(values)) if i not in declined]
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"),
+    ("owner", "name", "instead"),
     [
-        (events, "certain"),
-        (Decoder, "_each_once"),
-        (events, "name_fits"),
-        (events, "refuse_constants"),
-        (events, "same"),
-        (features, "name_fits"),
-        (features, "remove"),
-        (places, "_too_many"),
-        (values, "distinct"),
-        (values, "look"),
+        (CarefulReader, "_check_id", None),
+        (CarefulReader, "_weight", 1.0),
+        (careful_reader, "_check_json", None),
+        (careful_reader, "same", True),
+        (flatten, "name_fits", True),
+        (flatten, "value_at", None),
     ],
 )
-def test_a_fault_is_found(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of these tests of the decoder that lets everything through is noticed."""
-    monkeypatch.setattr(owner, name, scan if name == "look" else lambda *_: True)
-    with pytest.raises(AssertionError):
+def test_a_fault_is_found(owner: object, name: str, instead: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these tests of the careful reader that lets everything through is noticed."""
+    monkeypatch.setattr(owner, name, lambda *_: instead)
+    with pytest.raises((AssertionError, ValueError)):
         fuzz(20_000)

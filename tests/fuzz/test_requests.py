@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from service.learning import features
+from service.learning.events import flatten
+from service.learning.events.batch import use_compiled_reader
 from service.serving import predictor, requests
 from tests.fuzz.requests import Asked, application, ask, fuzz
 
@@ -17,15 +18,20 @@ async def test_mutated_requests_get_an_answer_or_a_problem() -> None:
     assert set(counted) >= {200, 400, 404, 405, 413, 415, 422}
 
 
-async def test_pieces_are_read_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+async def test_pieces_are_read_as_the_whole(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if every body were large, and every few bytes of it a piece: the same verdicts and scores, bit for bit."""
     monkeypatch.setattr(predictor, "LARGE", 0)
-    monkeypatch.setattr(requests, "LARGE", 30)
-    counted = await fuzz(1500, seed=1)
+    monkeypatch.setattr(requests, "PIECE_BYTES", 30)
+    use_compiled_reader(compiled)
+    try:
+        counted = await fuzz(1500, seed=1)
+    finally:
+        use_compiled_reader(False)
     assert counted[200] > 300
 
 
-@pytest.mark.parametrize(("owner", "name"), [(requests, "certain"), (features, "name_fits")])
+@pytest.mark.parametrize(("owner", "name"), [(requests, "_within_limits"), (flatten, "name_fits")])
 async def test_a_fault_is_found(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these tests of a body that lets everything through is noticed."""
     monkeypatch.setattr(owner, name, lambda *_: True)

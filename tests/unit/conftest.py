@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.learning.events import read_by
+from service.learning.events.batch import use_compiled_reader
 
 
 @pytest.fixture(scope="module", params=["typed", "compiled"])
 def reading(request: pytest.FixtureRequest) -> Iterator[None]:
     """Events are read by the one reader and by the other: a module of exactness asks for it, and runs both ways."""
-    read_by(compiled=request.param == "compiled")
+    use_compiled_reader(request.param == "compiled")
     yield
-    read_by(compiled=False)
+    use_compiled_reader(False)

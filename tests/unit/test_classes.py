@@ -13,7 +13,7 @@ from sklearn import datasets
 
 from service.learning import kernel
 from service.learning.columns import columns_for
-from service.learning.events import Decoder
+from service.learning.events.batch import Decoder
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT

@@ -14,10 +14,10 @@ from sklearn.feature_extraction import FeatureHasher
 
 from service.errors import Rejected
 from service.learning.columns import columns_for
-from service.learning.events import REASONS, Decoder
-from service.learning.identity import Identity
-from service.learning.scanner import look
-from service.learning.values import parse
+from service.learning.events.batch import REASONS, Decoder
+from service.learning.events.careful_reader import CarefulReader, text_values
+from service.learning.identity import Identity, Places
+from tests.fuzz import judge
 from tests.fuzz.texts import Texts
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL, GOOD_NAMED
 
@@ -168,19 +168,18 @@ json_values = st.recursive(
         {"features": json_values, "label": json_values}, optional={"weight": json_values, "id": json_values}
     )
 )
-def test_the_careful_reader_agrees_with_the_fast_one(value: Any) -> None:
+def test_the_careful_reader_agrees_with_the_decoder(value: Any) -> None:
     """Any JSON is an event for both or for neither, for the same reason, and that is of the list."""
     raw = json.dumps(value).encode()
     for identity in (NAMED, POSITIONAL, Identity(features="hashed", bits=4)):
-        decoder = Decoder(identity, columns_for(identity))
-        reasons = [r.reason for r in decoder.decode([raw])[1]]
-        found = reason(decoder._look, raw)
+        reasons = [r.reason for r in decode(identity, raw)[1]]
+        found = reason(CarefulReader(identity).read, raw)
         assert reasons == ([found] if found else [])
         assert found in ("", *REASONS)
 
 
-def test_a_look_at_a_text_refuses_what_the_standard_library_refuses() -> None:
-    """In lists and objects: what is wrong, broken, cut short or followed by more."""
+def test_a_text_is_refused_as_the_standard_library_refuses_it() -> None:
+    """What stands in objects and lists: what is wrong, broken, cut short or followed by more."""
     texts = Texts(Random(12))
     seen = Counter[str]()
     for _ in range(20_000):
@@ -189,16 +188,17 @@ def test_a_look_at_a_text_refuses_what_the_standard_library_refuses() -> None:
         raw = texts.space().encode() + texts.broken(text.encode(errors="surrogatepass"))
         if not raw.lstrip(b" \t\n\r").startswith((b"[", b"{")):
             continue
-        found = reason(look, raw)
-        assert found == reason(parse, raw), raw
+        found = reason(lambda raw: text_values(raw, (("no such name",),)), raw)
+        _, faults = judge.parsed(raw)
+        nan = faults == {"not-json"} and found in ("", "wrong-type")  # a NaN: its member says what is wrong
+        assert nan or found in faults or (found in ("", "wrong-type") and not faults), raw
         seen[found] += 1
     assert min(seen[""], seen["not-json"], seen["trailing-bytes"]) > 200
 
 
 @pytest.mark.parametrize("identity", [NAMED, POSITIONAL, Identity(features="hashed", bits=4)], ids=lambda i: i.features)
-def test_members_that_nobody_knows_go_the_quick_way(identity: Identity, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of any value, before and behind, given twice; and names with colons, quotes and escapes."""
-    monkeypatch.setattr(Decoder, "_look", None)
+def test_members_that_no_pointer_names_are_ignored(identity: Identity) -> None:
+    """Of any value, before and after the others, given twice; and names with colons, quotes and escapes."""
     features: Any = [1, 2, 3] if identity.features == "positional" else {"a:b": 1, 'q"\\:': 2, "é{": 3, "ab": 4}
     decoder = Decoder(identity, columns_for(identity))
     for unknown in (
@@ -214,6 +214,21 @@ def test_members_that_nobody_knows_go_the_quick_way(identity: Identity, monkeypa
             text = f'{{"ts" : {unknown},"ts":{unknown},{known[1:-1]} , "more":{unknown}}}'
             batch, rejects = decoder.decode([text.encode()])
             assert (len(batch.labels), rejects) == (1, [])
+
+
+def test_a_pointer_finds_a_name_however_it_is_escaped() -> None:
+    names = ["é", "日本", "😀", 'q"uote', "back\\slash", "a/b", "\n\t\b\f\r", "\x7f", "plain"]
+    for name in names:
+        identity = Identity(event=Places(label="/" + name.replace("~", "~0").replace("/", "~1")))
+        units = name.encode("utf-16-be").hex()
+        escaped = "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+        for text in (json.dumps(name, ensure_ascii=False), json.dumps(name), f'"{escaped}"'):
+            raw = f'{{"features":{{}},{text}:1}}'.encode()
+            assert not decode(identity, raw)[1], raw
+            both = raw[:-1] + b"," + json.dumps(name).encode() + b":1}"
+            assert [r.reason for r in decode(identity, both)[1]] == ["duplicate-feature"], both
+            other = f'{{"features":{{}},{text[:-1]}x":1}}'.encode()
+            assert [r.reason for r in decode(identity, other)[1]] == ["missing-field"], other
 
 
 def test_a_known_member_given_twice_is_found_behind_others_and_escaped() -> None:

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple, cast, get_args
 
 import pytest
 
-from service.learning import features, identity, scanner
+from service.learning import identity
 from service.learning.columns import columns_for
-from service.learning.events import REASONS, Decoder
-from service.learning.forms import Packed
+from service.learning.events import flatten, json_values
+from service.learning.events.batch import REASONS, Decoder
+from service.learning.events.content_types import MessagePack
 from service.learning.identity import Identity, Text
 from service.learning.learner import Learner
 from service.learning.records import Records
@@ -238,7 +239,7 @@ def test_each_example_is_rejected_for_its_reason(tmp_path: Path) -> None:
         record, of = [*_quoted(example), "small"][:2] if example else [None, "small"]
         raw = None if record is None else record.encode()
         if example.endswith("in MessagePack"):
-            raw = Packed(bytes.fromhex(record or ""))
+            raw = MessagePack(bytes.fromhex(record or ""))
         assert _becomes(models[of or ""].identity(), raw)[0] == f"rejected: {_quoted(reason)[0]}", record
 
 
@@ -257,7 +258,7 @@ def test_the_limits_are_the_defaults() -> None:
         name: getattr(ModelSettings(), name) for name in ModelSettings.model_fields if name.startswith("max_")
     }
     fixed = [float(most) for _, most, name, _ in rows if not name]
-    assert fixed == [identity.MAX_VALUE, identity.MAX_WEIGHT, features.MAX_DEPTH, scanner.MAX_DEPTH]
+    assert fixed == [identity.MAX_VALUE, identity.MAX_WEIGHT, flatten.MAX_OBJECT_DEPTH, json_values.MAX_DEPTH]
     assert {_quoted(beyond)[0] for *_, beyond in rows if "`" in beyond} < set(REASONS)
 
 

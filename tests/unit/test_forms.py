@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from service.learning.columns import columns_for
-from service.learning.events import Batch, Decoder
-from service.learning.forms import Packed, Vector, form_of, vector
+from service.learning.events.batch import Batch, Decoder
+from service.learning.events.content_types import DoubleVector, MessagePack, double_vector, form_of
+from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import Identity, Places
-from service.learning.joined import Joined
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.tools.sample import as_json
@@ -61,7 +61,7 @@ def test_messagepack_is_what_the_same_json_is(identity: Identity) -> None:
     source = random.Random(1)
     events = [event(source) for _ in range(2000)]
     as_json: list[bytes | None] = [json.dumps(one).encode() for one in events]
-    packed: list[bytes | None] = [Packed(msgpack.packb(one)) for one in events]
+    packed: list[bytes | None] = [MessagePack(msgpack.packb(one)) for one in events]
     expected = decoded(identity, as_json)
     assert len(expected[0].records) > 100
     assert len({reject.reason for reject in expected[1]}) > 1
@@ -93,8 +93,8 @@ def test_messagepack_is_what_the_same_json_is(identity: Identity) -> None:
     ],
 )
 def test_what_is_no_event_in_messagepack_has_its_reason(value: bytes, reason: str) -> None:
-    good = Packed(msgpack.packb({"features": {"a": 1.5}, "label": 1, "other": b"\xff", "more": math.nan}))
-    batch, rejects = decoded(NAMED, [good, Packed(value), good])
+    good = MessagePack(msgpack.packb({"features": {"a": 1.5}, "label": 1, "other": b"\xff", "more": math.nan}))
+    batch, rejects = decoded(NAMED, [good, MessagePack(value), good])
     assert [(reject.record, reject.reason) for reject in rejects] == [(1, reason)], rejects
     assert batch.records == [0, 2]
     assert batch.values.tolist() == [1.5, 1.5]
@@ -110,12 +110,12 @@ def test_a_vector_is_what_the_same_list_is() -> None:
             for pair in good
         ]
         as_json: list[bytes | None] = [json.dumps({"features": x, "label": y}).encode() for x, y in rows]
-        vectors: list[bytes | None] = [vector(x, y) for x, y in rows]
+        vectors: list[bytes | None] = [double_vector(x, y) for x, y in rows]
         if share:
             for one in (as_json, vectors):
                 one[5:5] = [None]
             as_json[9:9] = [b'{"features": [1, 2], "label": 7}', b'{"features": [1, 2, 3, 4], "label": 7}']
-            vectors[9:9] = [vector([1, 2], 7), vector([1, 2, 3, 4], 7)]
+            vectors[9:9] = [double_vector([1, 2], 7), double_vector([1, 2, 3, 4], 7)]
         expected = decoded(POINTS, as_json)
         same(decoded(POINTS, vectors), expected)
         mixed = [source.choice(pair) for pair in zip(as_json, vectors, strict=True)]
@@ -131,33 +131,40 @@ def test_a_vector_is_what_the_same_list_is() -> None:
 
 
 def test_a_vector_is_of_positional_features_alone() -> None:
-    [reject] = decoded(NAMED, [vector([1.0], 1.0)])[1]
+    [reject] = decoded(NAMED, [double_vector([1.0], 1.0)])[1]
     assert (reject.reason, reject.detail) == (
         "wrong-type",
         "a vector has no names, and this model's features are named",
     )
     skipping = Identity(features="positional", dimension=1, event=Places(where={"/op": ("c",)}))
-    assert decoded(skipping, [vector([1.0], 1.0)] * 2)[0].skipped == [0, 1]
+    assert decoded(skipping, [double_vector([1.0], 1.0)] * 2)[0].skipped == [0, 1]
     for raw in (b"", bytes(15), bytes(17), struct.pack("<2d", 1, 1) * 2):
-        [reject] = decoded(Identity(features="positional", dimension=1), [Vector(raw)])[1]
+        [reject] = decoded(Identity(features="positional", dimension=1), [DoubleVector(raw)])[1]
         assert reject.reason == ("wrong-length" if raw else "empty")
 
 
 def test_a_form_goes_along_with_its_value() -> None:
-    values: list[bytes | None] = [b"{}", Packed(b"\x80"), None, vector([], 1.0)]
-    joined = Joined.of(values)
+    values: list[bytes | None] = [b"{}", MessagePack(b"\x80"), None, double_vector([], 1.0)]
+    joined = ValueBuffer.of(values)
     assert [one.__class__ for one in joined] == [one.__class__ for one in values]
     assert list(joined[1:]) == values[1:]
-    assert Joined.of([b"1", None]).forms is None
+    assert ValueBuffer.of([b"1", None]).forms is None
     assert form_of([("content-type", b"text/plain"), ("Content-Type", b"application/msgpack")]) is bytes
     assert form_of([("content-type", b"application/x-perceptron-f8"), ("content-type", None)]) is bytes
-    for name, form in ((b"application/x-perceptron-f8;v=1", Vector), (b"application/msgpack", Packed)):
+    for name, form in ((b"application/x-perceptron-f8;v=1", DoubleVector), (b"application/msgpack", MessagePack)):
         assert form_of([("content-type", name)]) is form
 
 
 def test_a_sample_has_the_json_that_other_forms_would_be() -> None:
     one = {"features": {"a": 1.5, "b": ["x"]}, "label": True}
-    assert json.loads(as_json(Packed(msgpack.packb(one))) or b"") == one
-    assert json.loads(as_json(vector([0.5, -2.0], 1.0)) or b"") == {"features": [0.5, -2.0], "label": 1.0}
-    damaged: list[bytes | None] = [b"{", None, Packed(b"\x81"), Packed(b"\x81\x01\xff"), Vector(b"123"), Vector(b"")]
+    assert json.loads(as_json(MessagePack(msgpack.packb(one))) or b"") == one
+    assert json.loads(as_json(double_vector([0.5, -2.0], 1.0)) or b"") == {"features": [0.5, -2.0], "label": 1.0}
+    damaged: list[bytes | None] = [
+        b"{",
+        None,
+        MessagePack(b"\x81"),
+        MessagePack(b"\x81\x01\xff"),
+        DoubleVector(b"123"),
+        DoubleVector(b""),
+    ]
     assert [as_json(value) for value in damaged] == damaged

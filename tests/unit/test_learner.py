@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from service.errors import OutOfOrder
 from service.learning import kernel
-from service.learning.events import Batch
+from service.learning.events.batch import Batch
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options

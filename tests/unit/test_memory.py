@@ -5,7 +5,7 @@ import sys
 
 COLUMNS = 500_000
 PROGRAM = f"""
-from service.learning.events import read_by
+from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
@@ -25,7 +25,7 @@ def learn(columns):
     assert learner.counts.events == 4
     return learner
 
-read_by(compiled=True)
+use_compiled_reader(True)
 learn(10)
 before = resident()
 learner = learn({COLUMNS})

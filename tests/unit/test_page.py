@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from service.learning.forms import Packed, vector
+from service.learning.events.content_types import MessagePack, double_vector
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.options import Beside, Options
@@ -194,9 +194,9 @@ async def test_points_of_several_slices_are_kept_and_no_more() -> None:
 async def test_the_form_has_the_features_of_a_record_of_any_form() -> None:
     listed = {"features": "positional", "dimension": 2}
     whole = Places(features="", label="/y", weight=None, id="/key")
-    packed = Packed(b"\x82\xa8features\x82\xa1a\x03\xa1b\xa1z\xa5label\x01")
+    packed = MessagePack(b"\x82\xa8features\x82\xa1a\x03\xa1b\xa1z\xa5label\x01")
     for model, expected in (
-        (learned(vector([1.5, 2.0], 1.0), **listed), [1.5, 2.0]),
+        (learned(double_vector([1.5, 2.0], 1.0), **listed), [1.5, 2.0]),
         (learned(packed), {"a": 3, "b": "z"}),
         (learned(b'{"features":{"a":%d},"label":1}' % 10**30), {"a": 10**30}),
         (learned(json.dumps({"y": 1, "key": "k", "a": {"b": 2}}).encode(), event=whole), {"a": {"b": 2}}),

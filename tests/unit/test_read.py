@@ -13,7 +13,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from service.errors import ConfigurationError, DataError
 from service.learning.columns import columns_for
-from service.learning.events import Decoder
+from service.learning.events.batch import Decoder
 from service.learning.identity import Identity, Places
 from service.tools.formats import Events, Line, format_of
 

@@ -1,4 +1,4 @@
-"""Events read by compiled code: what it accepts the decoder accepts too, bit for bit; it leaves the rest to that."""
+"""Events read by compiled code: what it accepts the careful reader accepts too, bit for bit; it declines the rest."""
 
 import itertools
 import json
@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from numba import njit
 
 from service.learning.columns import Named, columns_for
-from service.learning.decimals import nearest
-from service.learning.events import Batch, Decoder, Reject
+from service.learning.events.batch import Batch, Decoder, Reject
+from service.learning.events.careful_reader import CarefulReader
+from service.learning.events.compiled.float_parsing import nearest
+from service.learning.events.compiled.json_tokens import number
+from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import Identity, Places
-from service.learning.joined import Joined
 from service.learning.names import MOST_PROBES, SEED, Names, find, hash_of, number_each, spelled
-from service.learning.tokens import number
 from tests.kinds import BAD_NAMED
 
 IDENTITIES = {
@@ -49,7 +50,7 @@ def both(identity: Identity, records: Sequence[bytes | None]) -> tuple[list[Reje
     for start in range(0, len(records), 7):
         some = records[start : start + 7]
         batch, rejects = typed.decode(some)
-        other, others = compiled_.decode_rows(Joined.of(some))
+        other, others = compiled_.decode_rows(ValueBuffer.of(some))
         assert rejects == others
         for one, two in zip(batch, other, strict=True):
             assert plain(one) == plain(two)
@@ -107,7 +108,7 @@ def test_bad_events_among_good_ones(identity: Identity) -> None:
     assert rejects
 
 
-def test_usual_events_are_not_left_to_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usual_events_are_not_left_to_the_careful_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or all of this would hold, and nothing be faster."""
     raws = {
         "named": b'{"features": {"a": 1.5, "b.c": -2e-3, "d": {"e": "f", "g": true, "h": null}}, "label": 1, "": [{}]}',
@@ -116,10 +117,10 @@ def test_usual_events_are_not_left_to_the_decoder(monkeypatch: pytest.MonkeyPatc
         "whole": b'{"op":"c","a":{"b":"c"},"y":-1}',
         "within": b'{"after":{"x":{"a":1,"ts":5,"u":{"id":"q"}},"y":"yes"},"before":null}',
     }
+    monkeypatch.setattr(CarefulReader, "read", None)
     for name, raw in raws.items():
         decoder = Decoder(IDENTITIES[name], columns_for(IDENTITIES[name]))
-        monkeypatch.setattr(decoder, "_read", None)
-        batch, rejects = decoder.decode_rows(Joined.of([raw]))
+        batch, rejects = decoder.decode_rows(ValueBuffer.of([raw]))
         assert (len(batch.labels), rejects) == (1, []), name
 
 
@@ -237,7 +238,7 @@ def test_names_that_find_no_slot_are_known_beside_the_table() -> None:
     columns.extend(["a", "b"])
     assert columns.names.table.slotless == {"a": 1, "b": 2}
     raw = b'{"features":{"b":1,"c":2,"a":3},"label":1}'
-    batch, _ = Decoder(Identity(), columns).decode_rows(Joined.of([raw] * 2))
+    batch, _ = Decoder(Identity(), columns).decode_rows(ValueBuffer.of([raw] * 2))
     assert (batch.columns.tolist(), batch.names) == ([2, 3, 1, 2, 3, 1], ["c"])
     assert columns.find({"b": 1.0, "c": 2.0, "a": 3.0}) == ([(2, 1.0), (1, 3.0)], 1)
     columns.names.table.slots[:] = 0
@@ -261,7 +262,7 @@ def test_where_more_columns_are_given_than_may_come_a_new_name_gets_none(compile
     columns = columns_for(Identity(max_columns=2))
     columns.extend(["a", "b", "c"])
     decoder, values = Decoder(Identity(max_columns=2), columns), [b'{"features":{"d":1,"c":2,"e":3},"label":1}']
-    batch, _ = decoder.decode_rows(Joined.of(values)) if compiled else decoder.decode(values)
+    batch, _ = decoder.decode_rows(ValueBuffer.of(values)) if compiled else decoder.decode(values)
     assert (batch.columns.tolist(), list(batch.names), batch.ignored) == ([3], [], [0, 0])
 
 
@@ -277,12 +278,3 @@ def test_new_names_that_collide_are_numbered_all_the_same() -> None:
         assert got == expected
         if got > 0:
             assert (found.tolist(), firsts.tolist()) == ([*range(5, 5 + many)], [*range(many)])
-
-
-def test_where_no_control_character_stands_behind_a_record_it_is_left_alone() -> None:
-    raw = b'{"features":{"a":1},"label":1}'
-    data = np.frombuffer(raw * 2 + bytes(8), np.uint8)
-    ends = np.array([len(raw), 2 * len(raw)])
-    values = Joined(data, ends - len(raw), ends)
-    batch, rejects = Decoder(Identity(), columns_for(Identity())).decode_rows(values)
-    assert (batch.labels.tolist(), rejects) == ([1.0, 1.0], [])

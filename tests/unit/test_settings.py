@@ -9,6 +9,7 @@ import pytest
 
 from service.errors import ConfigurationError
 from service.learning.identity import Identity, Places
+from service.settings import load as loading
 from service.settings.load import load, model_settings, parse_start_at
 
 
@@ -422,6 +423,35 @@ def test_a_variable_within_a_table_is_refused_as_in_the_file(monkeypatch: pytest
     monkeypatch.setenv(name, "1")
     with pytest.raises(ConfigurationError, match=f"environment {name}\\)?: there is no such setting"):
         load(None, {})
+
+
+@pytest.mark.parametrize("said", ["file", "environment"])
+def test_a_setting_of_an_earlier_release_is_ignored_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    """So an upgrade does not fail at it; also one within a table, alone or in the table as JSON."""
+    monkeypatch.setattr(loading, "REMOVED", {("reader",): "now this", ("kafka", "gone"): "now that"})
+    monkeypatch.setenv("PERCEPTRON_LOG", "json")
+    if said == "file":
+        Path("perceptron.toml").write_text('reader = "decoder"\n[kafka]\ngone = 1\ngroup_id = "g"\n')
+        origins = ["perceptron.toml"] * 2
+    else:
+        monkeypatch.setenv("PERCEPTRON_READER", "decoder")
+        monkeypatch.setenv("PERCEPTRON_KAFKA__GONE", "1")
+        monkeypatch.setenv("PERCEPTRON_KAFKA__GROUP_ID", "g")
+        origins = ["environment PERCEPTRON_READER", "environment PERCEPTRON_KAFKA__GONE"]
+    settings = load(None, {})
+    gone = "this setting is gone: it is ignored, and an error from 0.4 on"
+    assert settings.warnings == [
+        f"reader ({origins[0]}): {gone}; now this", f"kafka.gone ({origins[1]}): {gone}; now that"
+    ]  # fmt: skip
+    assert (settings.kafka.group_id, settings.log) == ("g", "json")
+    monkeypatch.setenv("PERCEPTRON_KAFKA", '{"gone": 1}')
+    assert len(load(None, {}).warnings) == 2
+    monkeypatch.setattr(loading, "REMOVED", {})
+    if said == "file":
+        with pytest.raises(ConfigurationError, match="there is no such setting"):
+            load(None, {})
 
 
 def test_what_a_candidate_does_not_say_is_what_the_model_says_of_the_same_rule() -> None:

@@ -7,11 +7,12 @@ from typing import Any, Self
 import msgspec
 
 from service.errors import Rejected
-from service.learning.features import Flattener
-from service.learning.forms import Vector, doubles
+from service.learning.events.careful_reader import values_of
+from service.learning.events.content_types import DoubleVector, doubles
+from service.learning.events.flatten import Flattener
+from service.learning.events.json_pointer import Path
+from service.learning.events.json_values import Pairs
 from service.learning.learner import Learner
-from service.learning.places import Way, values_at
-from service.learning.values import Members
 
 MOST_FIELDS = 40
 
@@ -21,7 +22,7 @@ class Event(msgspec.Struct):
 
     features: Any
     """As its record had them; None where none was read, or it has no such form any more."""
-    fields: list[Way] | None
+    fields: list[Path] | None
     """Where in it the values are that the model reads, a list as one; None without an event, and of many."""
 
     @classmethod
@@ -39,17 +40,17 @@ def _features(learner: Learner) -> Any:
     raw, flattener = learner.seen.record, learner.flattener
     if raw is None:
         return None
-    if raw.__class__ is Vector:
+    if raw.__class__ is DoubleVector:
         return list(doubles(raw)[:-1])
     try:
-        (value,) = values_at(raw, [flattener.way], learner.identity.max_features)
-        value = flattener.own(value)
+        value = values_of(raw, (flattener.path,)).whole(0, learner.identity.max_features, "")
+        value = flattener.exclude(value)
     except Rejected:
         return None
     return _plain(value)
 
 
-def _fields(flattener: Flattener, value: Any, path: Way = ()) -> Iterator[Way]:
+def _fields(flattener: Flattener, value: Any, path: Path = ()) -> Iterator[Path]:
     """Where the values are that the model reads; what is null might be one."""
     if isinstance(value, dict) or not path:
         for name, one in value.items() if isinstance(value, dict) else enumerate(value):
@@ -58,13 +59,13 @@ def _fields(flattener: Flattener, value: Any, path: Way = ()) -> Iterator[Way]:
     patterns, name = flattener.patterns, ".".join(path)
     names = [name, *(f"{name}.{i}" for i in range(len(value)))] if isinstance(value, list) else [name]
     ignored = isinstance(value, str) and flattener.identity.text == "ignore"
-    if not ignored and (patterns is None or (not patterns.out(name) and any(map(patterns.among, names)))):
+    if not ignored and (patterns is None or (not patterns.excluded(name) and any(map(patterns.included, names)))):
         yield path
 
 
 def _plain(value: Any) -> Any:
     """A parsed value as JSON has it; what JSON has no word for is left out."""
-    if value.__class__ is Members:
+    if value.__class__ is Pairs:
         value = dict(value)
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}

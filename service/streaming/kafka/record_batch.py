@@ -20,8 +20,6 @@ from service.streaming.kafka.record_framing import (
     MIN_RECORD_BYTES,
     OFFSET,
     ROWS,
-    VALUE_END,
-    end_values,
     frame_records,
 )
 from service.streaming.records import KafkaRecord, KafkaRecords, encode_record
@@ -231,7 +229,6 @@ class RecordsBuilder:
         rows = np.concatenate(self._rows, 1) if self._rows else np.empty((ROWS, 0), np.int64)
         rows = np.ascontiguousarray(rows)  # compiled loops are compiled for one layout
         data = np.frombuffer(self._data, np.uint8)
-        end_values(data, rows[VALUE_END])
         data.flags.writeable = False  # of one type with other buffers, for compiled loops
         return KafkaRecords(data, rows)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.compiled import compiled
-from service.learning.forms import HEADER, TYPES
+from service.learning.events.content_types import HEADER, TYPES
 from service.learning.machine import byte_at
 
 OFFSET, TIMESTAMP, KEY, KEY_END, VALUE, VALUE_END, HEADERS, HEADERS_END, HEADER_COUNT, FORM = range(10)
@@ -113,11 +113,3 @@ def frame_records(
         rows[FORM, count] = form
         count += 1
     return at, count
-
-
-@compiled
-def end_values(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
-    """Put a control character after each value, over the number of its headers: a compiled reader stops there."""
-    for end in ends:
-        if data[end] >= 32:
-            data[end] = 0

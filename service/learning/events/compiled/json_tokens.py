@@ -1,7 +1,7 @@
 """Tokens of JSON at an address, compiled: white space, strings, numbers and literals, as strict as JSON is.
 
-Behind what is read stands a control character, which is part of none, so that no end is looked for; a few bytes more
-are there and may be read. What is no such token, or not surely one, is left to a parser of all of JSON.
+No end is looked for: the buffer ends with zeros, which stop every token. The caller compares the end of a token with
+the end of its value. A result of -1 means that this is no token, or not certainly one.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from service.learning.compiled import compiled, inlined
-from service.learning.decimals import MOST_DIGITS, POWERS, nearest
+from service.learning.events.compiled.float_parsing import MAX_DIGITS, POWERS, nearest
 from service.learning.machine import byte_at, trailing_zeros, word_at
 
 NULL, FALSE, TRUE = range(3)
@@ -35,7 +35,7 @@ _NULL_WORD, _TRUE_WORD, _FALSE_WORD = (
 
 @compiled
 def string(data: int, i: int, plain: bool) -> int:
-    """Behind the closing quote of the string whose first character is at i; -1 where that is unusual."""
+    """The place after the closing quote of the string whose first character is at i, or -1."""
     while True:
         word = word_at(data, i)
         quoted, escaped = word ^ _QUOTES, word ^ _BACKSLASHES
@@ -77,11 +77,11 @@ def string(data: int, i: int, plain: bool) -> int:
 
 @compiled
 def _utf8(data: int, i: int) -> int:
-    """The length of the character that begins at i; 0 where it is none."""
+    """The length in bytes of the UTF-8 character at i; 0 if it is none."""
     c = byte_at(data, i)
     size = 2 if 0xC2 <= c < 0xE0 else 3 if 0xE0 <= c < 0xF0 else 4 if 0xF0 <= c < 0xF5 else 0
     for j in range(i + 1, i + size):
-        if byte_at(data, j) & 0xC0 != 0x80:  # also behind the end, where a control character stands
+        if byte_at(data, j) & 0xC0 != 0x80:
             return 0
     second = byte_at(data, i + 1)
     if (c == 0xE0 and second < 0xA0) or (c == 0xED and second >= 0xA0):
@@ -93,7 +93,7 @@ def _utf8(data: int, i: int) -> int:
 
 @compiled
 def _digits(data: int, i: int) -> tuple[np.uint64, int]:
-    """The number that up to eight digits are, from the one at i on, and how many there are."""
+    """The number that up to eight digits from i on make, and how many they are."""
     word = word_at(data, i) ^ _DIGITS
     others = ((word + _BEYOND) | word) & _HIGH_BITS  # of the first that is no digit, at least
     if others == 0:
@@ -107,7 +107,7 @@ def _digits(data: int, i: int) -> tuple[np.uint64, int]:
 
 @compiled
 def _joined(word: np.uint64, some: int) -> Any:
-    """The number that the first so many digits of a word are, one at least, each a byte from 0 to 9."""
+    """The number that the first `some` bytes of a word make, at least one, each a digit from 0 to 9."""
     word <<= np.uint64(64 - 8 * some)
     # Two digits to a number, then all four of these.
     word = word * _TEN + (word >> _EIGHT)
@@ -116,7 +116,7 @@ def _joined(word: np.uint64, some: int) -> Any:
 
 @compiled
 def number(data: int, i: int) -> tuple[float, int]:
-    """The number that begins at i and what is behind it, or -1 there; NaN where the value is not sure."""
+    """The number at i and the place after it, or -1 there; NaN if the value is uncertain."""
     negative = byte_at(data, i) == _MINUS
     if negative:
         i += 1
@@ -155,7 +155,7 @@ def number(data: int, i: int) -> tuple[float, int]:
             return 0.0, -1
         q = fraction - i
         digits -= q
-        if digits > MOST_DIGITS and byte_at(data, start) == _ZERO:
+        if digits > MAX_DIGITS and byte_at(data, start) == _ZERO:
             digits -= 1  # zeros that lead are none
             while byte_at(data, fraction) == _ZERO:
                 fraction, digits = fraction + 1, digits - 1
@@ -173,7 +173,7 @@ def number(data: int, i: int) -> tuple[float, int]:
         if i == first:
             return 0.0, -1
         q += -exponent if minus else exponent
-    if digits > MOST_DIGITS or (whole and negative and m == 0):
+    if digits > MAX_DIGITS or (whole and negative and m == 0):
         return math.nan, i
     value = nearest(m, q)
     return (-value if negative else value), i
@@ -181,7 +181,7 @@ def number(data: int, i: int) -> tuple[float, int]:
 
 @compiled
 def skip(data: int, i: int) -> int:
-    """Behind white space."""
+    """The place after white space."""
     c = byte_at(data, i)
     while c <= _SPACE and c in (_SPACE, _NEWLINE, _TAB, _RETURN):
         i += 1
@@ -191,7 +191,7 @@ def skip(data: int, i: int) -> int:
 
 @compiled
 def literal(data: int, i: int) -> int:
-    """Which of null, false and true begins at i, or -1."""
+    """The literal at i: NULL, FALSE, TRUE or -1."""
     word = word_at(data, i)
     return (
         NULL
@@ -204,7 +204,7 @@ def literal(data: int, i: int) -> int:
 
 @inlined
 def positions(data: int, i: int, into: Any, first: int, count: int, most: float) -> int:
-    """Read a list's numbers, from behind its bracket; returns what is behind it, -1 unless there are just as many."""
+    """Read `count` numbers of a list from i on, after its bracket; returns the place after the list, or -1."""
     for n in range(first, first + count):
         value, i = number(data, skip(data, i))
         if i < 0 or not abs(value) <= most:

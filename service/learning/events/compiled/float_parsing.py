@@ -2,7 +2,7 @@
 
 Where m and 10^|q| are doubles themselves, one multiplication or division rounds rightly (Clinger 1990). Else m is
 multiplied by 128 bits of 5^q, which shows to which double m·10^q is next (Lemire, "Number parsing at a gigabyte per
-second", 2021). Of what neither is sure, and beyond 10^±60, the answer is left to who asks: NaN.
+second", 2021). If neither is certain, and beyond 10^±60, the result is NaN.
 """
 
 import math
@@ -13,9 +13,9 @@ import numpy as np
 from service.learning.compiled import compiled
 from service.learning.machine import leading_zeros, upper_product
 
-MOST_DIGITS = 19
-"""More may not fit in 64 bits."""
-_MOST = 60
+MAX_DIGITS = 19
+"""More digits may not fit in 64 bits."""
+_MAX_POWER = 60
 _EXACT = 22
 _WHOLE = np.uint64(1 << 53)
 _ONE, _THREE = np.uint64(1), np.uint64(3)
@@ -26,7 +26,7 @@ _MASK, _TOP, _LAST = np.uint64(0x1FF), np.uint64(63), np.uint64(9)
 def _powers() -> tuple[list[int], list[int]]:
     """The high and the low 64 bits of 5^q, scaled so that the first of 128 is 1; below 1 rounded up."""
     high, low = [], []
-    for q in range(-_MOST, _MOST + 1):
+    for q in range(-_MAX_POWER, _MAX_POWER + 1):
         power = 5 ** abs(q)
         if q < 0:
             bits = (power - 1).bit_length()
@@ -42,26 +42,26 @@ def _powers() -> tuple[list[int], list[int]]:
 
 _HIGH, _LOW = (np.array(part, np.uint64) for part in _powers())
 POWERS = np.array([10.0**q for q in range(_EXACT + 1)])
-"""Of ten, as far as these are doubles."""
-_LEAST = -400
-_TWOS = np.array([2.0**e for e in range(_LEAST, -_LEAST)])
+"""Powers of ten, as far as they are doubles."""
+_MIN_TWO = -400
+_TWOS = np.array([2.0**e for e in range(_MIN_TWO, -_MIN_TWO)])
 
 
 @compiled
 def nearest(m: np.uint64, q: int) -> Any:
-    """The double next to m·10^q, of two the even one; NaN where that is not sure."""
+    """The double nearest to m·10^q, of two the even one; NaN if that is uncertain."""
     if m == 0:
         return 0.0
     if m <= _WHOLE and -_EXACT <= q <= _EXACT:
         return float(m) / POWERS[-q] if q < 0 else float(m) * POWERS[q]
-    if not -_MOST <= q <= _MOST:
+    if not -_MAX_POWER <= q <= _MAX_POWER:
         return math.nan
     shift = leading_zeros(m)
     w = m << np.uint64(shift)
-    power = _HIGH[q + _MOST]
+    power = _HIGH[q + _MAX_POWER]
     high, low = upper_product(w, power), w * power
     if high & _MASK == _MASK:  # the other half may change it
-        more = upper_product(w, _LOW[q + _MOST])
+        more = upper_product(w, _LOW[q + _MAX_POWER])
         low += more
         if low < more:
             high += _ONE
@@ -73,4 +73,4 @@ def nearest(m: np.uint64, q: int) -> Any:
     if low <= _ONE and -4 <= q <= 23 and rounded & _THREE == _ONE and rounded << (upper + _LAST) == high:
         rounded -= _ONE  # just between two doubles: the even one
     rounded = (rounded + (rounded & _ONE)) >> _ONE
-    return float(rounded) * _TWOS[exponent - _LEAST]
+    return float(rounded) * _TWOS[exponent - _MIN_TWO]

@@ -1,8 +1,9 @@
-"""Usual events from joined bytes to rows in one compiled pass; whatever is unusual is left to `events`, in order.
+"""The parser: usual values of a buffer to rows in one compiled pass. It accepts a value, or declines it.
 
-Usual is JSON without surprises: names and used strings without escapes, each name of an object that matters once,
-numbers that are surely rounded right, no list among named features. What is accepted here is what `events` would
-accept, with the same values; nothing is rejected here.
+Usual is JSON without surprises: names and strings of features without escapes, no repeated name in an object that
+matters, numbers whose rounding is certain, no list among named features. The careful reader accepts whatever this
+parser accepts, with the same features. Bytes at and after the end of a value change nothing: a token that runs past the
+end leaves an object open, and so the value is declined.
 """
 
 import math
@@ -10,16 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from service.learning import tokens
 from service.learning.compiled import compiled, inlined
-from service.learning.identity import MAX_VALUE, MAX_WEIGHT
-from service.learning.machine import byte_at
-from service.learning.names import BEHIND, find, hash_of, probes, same
-from service.learning.tokens import FALSE, NULL, TRUE
-from service.learning.ways import (
+from service.learning.events.compiled import json_tokens
+from service.learning.events.compiled.json_tokens import FALSE, NULL, TRUE
+from service.learning.events.compiled.path_tree import (
     FEATURES,
     LABEL,
-    MOST_EXACT,
+    MAX_EXACT_INTEGER,
+    PART,
     WEIGHT,
     WHERE,
     child_of,
@@ -27,21 +26,24 @@ from service.learning.ways import (
     code_of_string,
     is_leaf,
 )
+from service.learning.identity import MAX_VALUE, MAX_WEIGHT
+from service.learning.machine import byte_at
+from service.learning.names import BEHIND, find, hash_of, probes, same
 
 MAX_DEPTH = 16
-"""Of objects and lists."""
-MOST_MEMBERS = 1024
-"""Of the objects that matter, together; a table of names seen has four times as many slots."""
+"""Objects and lists within each other."""
+MAX_MEMBERS = 1024
+"""Members of the objects that matter, in one value. The table of their names has four times as many slots."""
 
 _ABSENT = -math.inf
 USUAL, UNUSUAL, UNKNOWN_KEY = range(3)
-"""How a call of `read` ended: all was read; the next record is unusual; whether a name of it is meant is unknown."""
+"""How a call of `read` ended: all was read; it declines the next value; it does not know whether a name is selected."""
 _VALUE, _NAME, _AFTER = range(3)
 _NODE, _IS_LIST, _OF_FEATURES, _PREFIX, _PREFIX_SIZE = range(5)
 _CATEGORY, _IGNORED, _REJECTED = range(3)
 NEXT, EVENTS, VALUES, SCRATCH, SKIPPED, STATUS, KEY, KEY_SIZE, GENERATION = range(9)
-"""Of `read`'s state: the next record, how many there are of events, features, bytes in `scratch`, records passed over;
-how it ended, where the unknown name stands, as a feature's; and one more for each record, in all calls."""
+"""The state of `read`: the next value; the numbers of events, of features, of bytes in `scratch` and of values passed
+over; how it ended; begin and size of the unknown name, as of a feature; and a number that grows with each value."""
 
 _QUOTE, _COLON, _COMMA, _DOT, _EQUALS, _MINUS, _ZERO, _NINE, _SPACE = b'":,.=-09 '
 _BRACKET, _BRACKET_END, _BRACE, _BRACE_END = b"[]{}"
@@ -49,7 +51,7 @@ _BRACKET, _BRACKET_END, _BRACE, _BRACE_END = b"[]{}"
 
 @compiled
 def _is_new(table: Any, h: np.uint64, generation: np.uint64) -> bool:
-    """Whether nothing of this hash was seen in this generation; now it was."""
+    """Whether this hash is new in this generation; from now on it is not."""
     mask = len(table) - 1
     at = np.int64(h & np.uint64(mask))
     for _ in range(probes(table)):
@@ -64,7 +66,7 @@ def _is_new(table: Any, h: np.uint64, generation: np.uint64) -> bool:
 
 @compiled
 def _copy(data: int, begin: int, size: int, scratch: Any, at: int) -> int:
-    """Bytes to the end of what is used of `scratch`; returns the new end."""
+    """Append bytes to the used part of `scratch`; returns its new end."""
     for j in range(size):
         scratch[at + j] = byte_at(data, begin + j)
     return at + size
@@ -75,11 +77,11 @@ def _numbers(
     data: int, i: int, count: int, room: int, before: int, most_name: int, seed: np.uint64, generation: np.uint64,
     table: Any, names: Any, hashes: Any, values: Any, is_number: Any,
 ) -> tuple[int, int, bool]:  # fmt: skip
-    """Features on from the name at i, `room` at most, that are numbers: what most objects have, and nothing else.
+    """Read features from the name at i on, at most `room`, as long as they are numbers.
 
-    Returns the place where that ends, how many features there are then, and whether another name is to follow; the
-    place is -1 where a name was there before. Most events have the names of the last one, whose features begin at
-    `before`, in their order: those are not looked at again, nor are they twice there.
+    Returns the place where that ends, the new number of features, and whether another name is to follow; the place is
+    -1 if a name is repeated. Most events have the names of the last one in the same order; its features begin at
+    `before`. Such names are only compared: they are hashed already and not repeated.
     """
     n, alike, more = count, True, True
     while n < count + room and byte_at(data, i) == _QUOTE:
@@ -94,21 +96,21 @@ def _numbers(
         if alike:
             size, h = names[was, 1], hashes[was]
         else:
-            size = tokens.string(data, i + 1, True) - i - 2
+            size = json_tokens.string(data, i + 1, True) - i - 2
             if not 0 <= size <= most_name:
                 break
             h = hash_of(data, i + 1, i + 1 + size, seed)
-        at = tokens.skip(data, i + 2 + size)
+        at = json_tokens.skip(data, i + 2 + size)
         if byte_at(data, at) != _COLON:
             break
-        at = tokens.skip(data, at + 1)
+        at = json_tokens.skip(data, at + 1)
         c = byte_at(data, at)
         if c != _MINUS and not _ZERO <= c <= _NINE:
             break
-        value, at = tokens.number(data, at)
+        value, at = json_tokens.number(data, at)
         if at < 0 or not abs(value) <= MAX_VALUE:
             break
-        at = tokens.skip(data, at)
+        at = json_tokens.skip(data, at)
         c = byte_at(data, at)
         if c not in (_COMMA, _BRACE_END):
             break
@@ -117,7 +119,7 @@ def _numbers(
         if c == _BRACE_END:
             i, more = at, False
             break
-        i = tokens.skip(data, at + 1)
+        i = json_tokens.skip(data, at + 1)
     for known in range(n if alike and not more else count, n):
         if not _is_new(table, hashes[known], generation):
             return -1, n, True
@@ -127,19 +129,19 @@ def _numbers(
 @compiled
 def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments of its parts
     data: int, begins: Any, ends: Any, most_bytes: int, most_values: int, most_name: int, dimension: int, text: int,
-    patterns: bool, seed: np.uint64, ways: Any, wanted: Any, keys: Any, meant: Any, table: Any, state: Any,
-    scratch: Any, features: Any, events: Any,
+    patterns: bool, labelled: bool, seed: np.uint64, paths: Any, expected: Any, keys: Any, selected: Any, table: Any,
+    state: Any, scratch: Any, features: Any, events: Any,
 ) -> None:  # fmt: skip
-    """Read records on from `state[NEXT]`, until all are read or one is unusual, which changed nothing.
+    """Read values on from `state[NEXT]`, until all are read or one is declined, which changed nothing.
 
-    `data` is an address. A control character stands behind each record, and BEHIND bytes more are there.
+    `data` is the address of a buffer that ends with BEHIND zeros. Without `labelled` a value needs no label.
     """
-    nodes, way_names = ways
-    firsts, numbers, string_ends, string_codes, strings, literals = wanted
+    nodes, path_names = paths
+    firsts, numbers, string_ends, string_codes, strings, literals = expected
     names, hashes, values, is_number = features
     figures, places_of = events
     scratched, plain = scratch.ctypes.data, not patterns
-    # Of each object or list that is open: its node, and of features where in `scratch` names within begin, and how.
+    # For each open object or list: its node, and among features the place and size in `scratch` of its names' prefix.
     opened = np.empty((MAX_DEPTH + 1, 5), np.int64)
     codes = np.empty(len(literals))
     while state[NEXT] < len(begins):
@@ -149,14 +151,14 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
         state[GENERATION] += 1
         generation = np.uint64(state[GENERATION])
         state[STATUS] = UNUSUAL
-        if i < 0 or end - i > most_bytes or byte_at(data, end) >= _SPACE:
+        if i < 0 or end - i > most_bytes:
             return
         codes[:] = _ABSENT
         found, members, inside, depth, mode, whole = False, 0, 0, 0, _VALUE, False
-        # Of the value that comes next: the node it stands at, whether it is a feature's, where its name is.
+        # For the value that comes next: its node, whether it is a feature's, where its name is.
         node, is_feature, where, name, size, h = 0, False, data, i, 0, seed
         while True:
-            i = tokens.skip(data, i)
+            i = json_tokens.skip(data, i)
             if i >= end:
                 whole = mode == _AFTER and depth == 0
                 break
@@ -178,7 +180,7 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                     break
                 node, is_feature = opened[depth, _NODE], opened[depth, _OF_FEATURES] != 0
                 if plain and is_feature and opened[depth, _PREFIX_SIZE] == 0 and (node < 0 or is_leaf(nodes, node)):
-                    room, begun = min(len(values) - count, MOST_MEMBERS - members, most_values - inside), count
+                    room, begun = min(len(values) - count, MAX_MEMBERS - members, most_values - inside), count
                     n = state[EVENTS]
                     before = places_of[0, n - 1] if n > 0 and inside == 0 else count
                     i, count, more = _numbers(
@@ -193,17 +195,17 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                         continue
                 matters = is_feature or node >= 0
                 where, name = data, i + 1
-                i = tokens.string(data, name, matters)
+                i = json_tokens.string(data, name, matters)
                 if i < 0:
                     break
                 size = i - 1 - name
-                i = tokens.skip(data, i)
+                i = json_tokens.skip(data, i)
                 if byte_at(data, i) != _COLON:
                     break
                 i, mode = i + 1, _VALUE
                 if matters:
                     if node >= 0:
-                        node = child_of(node, data, name, size, nodes, way_names)
+                        node = child_of(node, data, name, size, nodes, path_names)
                     members += 1
                     inside += is_feature
                     if is_feature and opened[depth, _PREFIX_SIZE] > 0:
@@ -212,38 +214,38 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                             break
                         _copy(data, name, size, scratch, _copy(scratched, prefix, more, scratch, used))
                         where, name, size = scratched, used, more + size
-                    # Names of other objects are others, though they are spelled alike.
+                    # A name of one object is not the same name of another.
                     h = hash_of(where, name, name + size, seed if is_feature else seed + np.uint64(depth))
                     if (
-                        members > MOST_MEMBERS
+                        members > MAX_MEMBERS
                         or (is_feature and (inside > most_values or size > most_name))
                         or not _is_new(table, h, generation)
                     ):
                         break
                 continue
             mode = _AFTER
-            place = nodes[node, 0] if node >= 0 else -1
-            if FEATURES < place < WHERE:
+            part = nodes[node, PART] if node >= 0 else -1
+            if FEATURES < part < WHERE:
                 is_feature = False  # it is the label, the weight or the id
             if c in (_BRACE, _BRACKET):
                 is_list = c == _BRACKET
-                if place > FEATURES or depth == MAX_DEPTH or (is_list and (depth == 0 or is_feature)):
+                if part > FEATURES or depth == MAX_DEPTH or (is_list and (depth == 0 or is_feature)):
                     break
-                if place == FEATURES:
+                if part == FEATURES:
                     if is_list != (dimension >= 0):
                         break
                     found = True
                     if is_list:
                         if count + dimension > len(values):
                             break
-                        i = tokens.positions(data, i + 1, values, count, dimension, MAX_VALUE)
+                        i = json_tokens.positions(data, i + 1, values, count, dimension, MAX_VALUE)
                         if i < 0:
                             break
                         count += dimension
                         continue
                 depth += 1
                 opened[depth, _NODE], opened[depth, _IS_LIST] = -1 if is_list else node, is_list
-                opened[depth, _OF_FEATURES] = is_feature or place == FEATURES
+                opened[depth, _OF_FEATURES] = is_feature or part == FEATURES
                 opened[depth, _PREFIX], opened[depth, _PREFIX_SIZE] = used, 0
                 if is_feature:
                     if used + size + BEHIND > len(scratch):
@@ -252,30 +254,30 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                     scratch[used] = _DOT
                     used += 1
                     opened[depth, _PREFIX_SIZE] = size + 1
-                i = tokens.skip(data, i + 1)
-                if byte_at(data, i) == (_BRACKET_END if is_list else _BRACE_END):
+                i = json_tokens.skip(data, i + 1)
+                if i < end and byte_at(data, i) == (_BRACKET_END if is_list else _BRACE_END):
                     depth, i = depth - 1, i + 1
                 else:
                     mode = _VALUE if is_list else _NAME
                     if is_list:
                         node, is_feature = -1, False
                 continue
-            if depth == 0 or place == FEATURES:
+            if depth == 0 or part == FEATURES:
                 break
             if is_feature and patterns:
                 key = find(keys[0], keys[1], keys[2], keys[3], where, name, size, h)
                 if key <= 0:
                     state[STATUS], state[KEY], state[KEY_SIZE] = UNKNOWN_KEY, name if where == data else -1 - name, size
                     return
-                is_feature = meant[key]
+                is_feature = selected[key]
             if c == _QUOTE:
                 start = i + 1
-                i = tokens.string(data, start, is_feature or place >= 0)
-                if i < 0 or place == WEIGHT or (is_feature and text == _REJECTED):
+                i = json_tokens.string(data, start, is_feature or part >= 0)
+                if i < 0 or part == WEIGHT or (is_feature and text == _REJECTED):
                     break
-                if place == LABEL or place >= WHERE:
-                    codes[place] = code_of_string(
-                        place, data, start, i - 1 - start, firsts, string_ends, strings, string_codes
+                if part == LABEL or part >= WHERE:
+                    codes[part] = code_of_string(
+                        part, data, start, i - 1 - start, firsts, string_ends, strings, string_codes
                     )
                 if is_feature and text == _CATEGORY:
                     both = size + i - start  # with the equals sign
@@ -293,26 +295,26 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                 continue
             literal, value = -1, math.nan
             if c == _MINUS or _ZERO <= c <= _NINE:
-                value, i = tokens.number(data, i)
+                value, i = json_tokens.number(data, i)
                 if i < 0:
                     break
             else:
-                literal = tokens.literal(data, i)
+                literal = json_tokens.literal(data, i)
                 if literal < 0:
                     break
                 i += 5 if literal == FALSE else 4
                 value = 1.0 if literal == TRUE else 0.0
-            if place == LABEL or place >= WHERE:
+            if part == LABEL or part >= WHERE:
                 if literal >= 0:
-                    codes[place] = literals[place, literal]
-                elif abs(value) <= MOST_EXACT:
-                    codes[place] = code_of_number(place, value, firsts, numbers)
+                    codes[part] = literals[part, literal]
+                elif abs(value) <= MAX_EXACT_INTEGER:
+                    codes[part] = code_of_number(part, value, firsts, numbers)
                 else:
                     break
-            elif place > FEATURES:
-                if literal >= 0 or (place == WEIGHT and not 0.0 < value <= MAX_WEIGHT):
+            elif part > FEATURES:
+                if literal >= 0 or (part == WEIGHT and not 0.0 < value <= MAX_WEIGHT):
                     break
-                codes[place] = value
+                codes[part] = value
             if is_feature and literal != NULL:
                 if not abs(value) <= MAX_VALUE or count == len(values):
                     break
@@ -325,12 +327,12 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
         if not whole:
             return
         passed_over = False
-        for place in range(WHERE, len(codes)):
-            passed_over |= codes[place] != 1.0
+        for part in range(WHERE, len(codes)):
+            passed_over |= codes[part] != 1.0
         if passed_over:
             places_of[2, state[SKIPPED]] = record
             state[SKIPPED] += 1
-        elif found and abs(codes[LABEL]) < math.inf:
+        elif found and (not labelled or abs(codes[LABEL]) < math.inf):
             n = state[EVENTS]
             places_of[0, n + 1], places_of[1, n] = count, record
             figures[0, n], figures[1, n] = codes[LABEL], 1.0 if codes[WEIGHT] == _ABSENT else codes[WEIGHT]

@@ -1,4 +1,4 @@
-"""Values of records in one buffer, as they stand in a record batch: what a compiled loop can read."""
+"""The values of records in one buffer, as in a record batch: what a compiled loop can read."""
 
 from collections.abc import Iterator, Sequence
 from typing import Self, overload
@@ -6,15 +6,15 @@ from typing import Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.forms import FORMS
+from service.learning.events.content_types import FORMS
 
 
-class Joined(Sequence[bytes | None]):
-    """Value i is `data[begins[i]:ends[i]]`, and None where `begins[i]` is below 0; in the form `forms[i]`, else JSON.
+class ValueBuffer(Sequence[bytes | None]):
+    """Value i is `data[begins[i]:ends[i]]`, or None if `begins[i]` is below 0. Its form is `forms[i]`, or JSON.
 
-    They stand one behind another.
+    The values follow each other; other bytes may stand between them.
 
-    >>> values = Joined.of([b"{}", None, b"[1]"])
+    >>> values = ValueBuffer.of([b"{}", None, b"[1]"])
     >>> list(values), list(values[1:])
     ([b'{}', None, b'[1]'], [None, b'[1]'])
     """
@@ -30,7 +30,7 @@ class Joined(Sequence[bytes | None]):
 
     @classmethod
     def of(cls, values: Sequence[bytes | None]) -> Self:
-        """These values, joined with a zero behind each."""
+        """These values, joined with a zero after each."""
         given = [value or b"" for value in values]
         ends = np.cumsum([*map(len, given)], dtype=np.int64) + np.arange(len(given))
         begins = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends

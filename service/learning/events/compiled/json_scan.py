@@ -1,0 +1,186 @@
+"""One compiled scan of a JSON text: where the members that some paths name stand, and how many values they hold.
+
+It reads no value and costs the same for each byte, whatever the bytes are. It does not check that the text is JSON.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.learning.compiled import compiled
+from service.learning.events.compiled.path_tree import END_CHILD, FIRST_CHILD, NAME_END, PathTree, path_tree
+from service.learning.events.json_pointer import Path
+from service.learning.events.json_values import MAX_DEPTH
+
+TOO_DEEP = -2
+"""The end of a text that is nested too deep, as a scan says it."""
+
+Paths = tuple[Path | None, ...]
+"""Paths into a record; None is a part that it does not have."""
+
+_QUOTE, _BACKSLASH, _COLON, _COMMA, _LETTER_U, _BRACE = b'"\\:,u{'
+_KINDS = np.array([b'"[{]}:, \t\n\r'.find(c) for c in range(256)], np.int8)
+"""The kind of a character: _STRING, _OPEN and so on; -1 is part of a number or a literal."""
+_ESCAPES = np.array([{"b": 8, "f": 12, "n": 10, "r": 13, "t": 9}.get(chr(c), c) for c in range(256)])
+_HEX = np.array([int(chr(c), 16) if chr(c) in "0123456789abcdefABCDEF" else 1 << 20 for c in range(256)])
+_BEGIN, _END, _VALUES, _ITEMS = range(4)
+
+
+class Member(NamedTuple):
+    """A member of an object: where its value stands in the text."""
+
+    begin: int
+    end: int
+    values: int
+    """Members of objects and elements of lists in the value, at any depth."""
+    items: int
+    """Members or elements of the value itself."""
+
+
+class Scan(NamedTuple):
+    """What a text holds, if it is JSON."""
+
+    end: int
+    """The end of the text's first list or object; -1 if it has none, or TOO_DEEP."""
+    members: list[Member | None]
+    """The value at each path, the first one if a name is repeated."""
+    repeated: Path | None
+    """The first path that is given twice."""
+
+
+def scan(raw: bytes, paths: Paths, commas: NDArray[np.int64] | None = None) -> Scan:
+    """Look for the values at these paths of an object.
+
+    Fills `commas` with the places of the commas between the items of the outermost members that are on a path.
+    """
+    tree, places = _tree(paths)
+    found = np.empty((len(tree.nodes), 4), np.int64)
+    end, twice = _scan(raw, tree.nodes, tree.names, found, _NO_COMMAS if commas is None else commas)
+    rows = found.tolist()
+    found_rows = [None if place is None else rows[place] for place in places]
+    members = [Member(*row) if row and row[_END] >= 0 else None for row in found_rows]
+    return Scan(end, members, tree.paths[twice] if twice >= 0 else None)
+
+
+@cache
+def _tree(paths: Paths) -> tuple[PathTree, list[int | None]]:
+    """The tree of these paths, and the node of each."""
+    tree = path_tree(paths)
+    return tree, [None if path is None else tree.paths.index(path) for path in paths]
+
+
+_NO_COMMAS = np.empty(0, np.int64)
+
+
+_STRING, _LIST, _OBJECT, _LIST_END, _OBJECT_END, _AFTER_NAME, _NEXT, _SPACE = range(8)
+
+
+@compiled
+def _scan(  # noqa: PLR0915 - one pass over the bytes
+    raw: bytes, nodes: Any, names: Any, found: Any, commas: Any
+) -> tuple[int, int]:
+    """Scan a text up to the end of its first list or object, as `Scan` says; returns the end, and the node given twice.
+
+    Fills in a row of `found` for each node: begin, end, values, items.
+    """
+    objects, members = np.full(MAX_DEPTH + 2, -1), np.full(MAX_DEPTH + 2, -1)
+    items = np.zeros(MAX_DEPTH + 2, np.int64)
+    """By depth: the node of the open object, the node of its member whose value is read, the items so far."""
+    i, depth, values, first, last, cuts, twice = 0, 0, 0, 0, 0, 0, -1
+    members[0], opened = 0, False
+    found[:] = -1
+    while i < len(raw):
+        kind = _KINDS[raw[i]]
+        i += 1
+        if kind >= _SPACE:
+            continue
+        if opened:
+            opened = False
+            if kind not in (_LIST_END, _OBJECT_END):
+                values, items[depth] = values + 1, 1
+        if kind < 0:
+            while i < len(raw) and _KINDS[raw[i]] < 0:
+                i += 1
+            continue
+        if kind == _STRING:
+            first = i
+            while i < len(raw) and raw[i] != _QUOTE:
+                i += 2 if raw[i] == _BACKSLASH else 1
+            last = min(i, len(raw))
+            i += 1
+        elif kind in (_LIST, _OBJECT):
+            if depth == MAX_DEPTH:
+                return TOO_DEEP, twice
+            depth += 1
+            objects[depth] = members[depth - 1] if kind == _OBJECT else -1
+            members[depth], items[depth], opened = -1, 0, True
+        elif kind == _AFTER_NAME:
+            node = -1 if objects[depth] < 0 else _child(raw, first, last, objects[depth], nodes, names)
+            members[depth] = node
+            if node >= 0 and found[node, _BEGIN] >= 0:
+                twice, members[depth] = node if twice < 0 else twice, -1
+            elif node >= 0:
+                found[node, _BEGIN], found[node, _VALUES], items[depth + 1] = i, values, 0
+        elif depth > 0:
+            node = members[depth]
+            if node >= 0:
+                found[node, _END], found[node, _VALUES] = i - 1, values - found[node, _VALUES]
+                found[node, _ITEMS], members[depth] = items[depth + 1], -1
+            if kind == _NEXT:
+                if depth == 2 and members[1] >= 0 and cuts < len(commas):
+                    commas[cuts] = i - 1
+                    cuts += 1
+                values, items[depth] = values + 1, items[depth] + 1
+            else:
+                depth -= 1
+                if depth == 0:
+                    found[0, _BEGIN], found[0, _END], found[0, _VALUES], found[0, _ITEMS] = 0, i, values, items[1]
+                    return i, twice
+    return -1, twice
+
+
+@compiled
+def _child(raw: bytes, first: int, last: int, node: int, nodes: Any, names: Any) -> int:
+    """The child of a node whose name is the string from `first` to `last`, or -1."""
+    for child in range(nodes[node, FIRST_CHILD], nodes[node, END_CHILD]):
+        if _is_name(raw, first, last, names, nodes[child - 1, NAME_END], nodes[child, NAME_END]):
+            return child
+    return -1
+
+
+@compiled
+def _is_name(raw: bytes, i: int, last: int, names: Any, j: int, end: int) -> bool:
+    """Whether the string from i to `last`, its escapes resolved, is the name from j to `end` in UTF-8."""
+    while i < last:
+        code, following, escaped = np.int64(raw[i]), 0, raw[i] == _BACKSLASH
+        i += 1
+        if escaped and i < last:
+            code = _ESCAPES[raw[i]]
+            i += 1
+            if raw[i - 1] == _LETTER_U:
+                code, i = _hexadecimal(raw, i, last), i + 4
+                if 0xD800 <= code < 0xDC00 and i + 1 < last and raw[i] == _BACKSLASH and raw[i + 1] == _LETTER_U:
+                    code, i = 0x10000 + ((code & 0x3FF) << 10 | _hexadecimal(raw, i + 2, last) & 0x3FF), i + 6
+                if code >= 0x80:
+                    following = 1 if code < 0x800 else 2 if code < 0x10000 else 3
+        # An escaped character as UTF-8: its first byte, then six bits in each byte that follows.
+        byte = code if following == 0 else (0xF0 << 3 - following) & 0xFF | code >> 6 * following
+        if j == end or names[j] != byte:
+            return False
+        j += 1
+        for k in range(following - 1, -1, -1):
+            if j == end or names[j] != 0x80 | (code >> 6 * k) & 0x3F:
+                return False
+            j += 1
+    return bool(j == end)
+
+
+@compiled
+def _hexadecimal(raw: bytes, i: int, last: int) -> int:
+    """The number that four hexadecimal digits make; a large one if they are none."""
+    code = 0
+    for k in range(i, min(i + 4, last)):
+        code = 16 * code + _HEX[raw[k]]
+    return code

@@ -1,0 +1,125 @@
+"""The paths to the parts of an event, and what may stand there, as arrays for compiled loops."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.learning.compiled import compiled
+from service.learning.events.compiled.json_tokens import FALSE, TRUE
+from service.learning.events.json_pointer import Path
+from service.learning.names import BEHIND, same
+
+MAX_EXACT_INTEGER = 1 << 53
+FEATURES, LABEL, WEIGHT, ID, WHERE = range(5)
+"""The parts of an event. From WHERE on, each pointer of `where` is a part."""
+PART, FIRST_CHILD, END_CHILD, NAME_END = range(4)
+"""The columns of a tree's nodes."""
+
+
+class PathTree(NamedTuple):
+    """The names on some paths as a tree. Node 0 is the whole value; the children of a node follow each other.
+
+    A row of `nodes` has the number of the path that ends there or -1, the first child, the node after the last child,
+    and the end of the node's name in `names`, where it begins at the end of the node before it.
+    """
+
+    nodes: NDArray[np.int64]
+    names: NDArray[np.uint8]
+    paths: Sequence[Path]
+    """The path of each node."""
+
+
+def path_tree(paths: Sequence[Path | None]) -> PathTree:
+    """The tree of these paths. Its nodes number the paths by their places here; of equal paths the first counts.
+
+    >>> path_tree([("a", "b"), None, ("a",)]).nodes.tolist()
+    [[-1, 1, 2, 0], [2, 2, 3, 1], [0, 3, 3, 2]]
+    """
+    found, rows = list[Path]([()]), list[tuple[int, int, int]]()
+    for path in found:  # it grows
+        size = len(path)
+        inner = dict.fromkeys(p[: size + 1] for p in paths if p is not None and len(p) > size and p[:size] == path)
+        rows.append((paths.index(path) if path in paths else -1, len(found), len(found) + len(inner)))
+        found += inner
+    ends, names = _text([path[-1].encode(errors="surrogatepass") if path else b"" for path in found])
+    return PathTree(np.column_stack([np.array(rows, np.int64), ends[1:]]), names, found)
+
+
+class UnsupportedError(Exception):
+    """Only the careful reader reads the events of this identity."""
+
+
+def expected_values(parts: Sequence[dict[tuple[bool, Any], float]]) -> tuple[Any, ...]:
+    """The values that may stand at each part, and the code of each, as `json_parser.read` takes them.
+
+    Values are keyed by (is it a boolean, value), as in `careful_reader.label_signs`. Raises UnsupportedError.
+    """
+    numbers, strings = list[tuple[float, float]](), list[tuple[bytes, float]]()
+    firsts, literals = [(0, 0)], np.full((len(parts), 3), math.nan)
+    for part, codes in enumerate(parts):
+        own = list[tuple[float, float]]()
+        for (is_bool, value), code in codes.items():
+            if is_bool:
+                literals[part, TRUE if value else FALSE] = code
+            elif isinstance(value, str):
+                strings.append((value.encode(errors="surrogatepass"), code))
+            elif abs(value) > MAX_EXACT_INTEGER:
+                raise UnsupportedError
+            else:
+                own.append((float(value), code))
+        numbers += sorted(own)
+        firsts.append((len(numbers), len(strings)))
+    ends, text = _text([string for string, _ in strings])
+    return (
+        np.array(firsts, np.int64).T.copy(), np.array(numbers, float).reshape(-1, 2), ends,
+        np.array([code for _, code in strings], float), text, literals,
+    )  # fmt: skip
+
+
+def _text(parts: Sequence[bytes]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """The end of each text, from 0 on, and all of them joined, with BEHIND bytes more."""
+    ends = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    return ends, np.frombuffer(b"".join(parts) + bytes(BEHIND), np.uint8)
+
+
+@compiled
+def child_of(node: int, data: int, begin: int, size: int, nodes: Any, names: int) -> int:
+    """The child of a node by this name, or -1."""
+    for child in range(nodes[node, FIRST_CHILD], nodes[node, END_CHILD]):
+        start = nodes[child - 1, NAME_END]
+        if nodes[child, NAME_END] - start == size and same(data, begin, names, start, size):
+            return child
+    return -1
+
+
+@compiled
+def is_leaf(nodes: Any, node: int) -> bool:
+    """Whether no path goes through the object at this node."""
+    return bool(nodes[node, FIRST_CHILD] == nodes[node, END_CHILD])
+
+
+@compiled
+def code_of_number(part: int, value: float, firsts: Any, numbers: Any) -> Any:
+    """The code of a number at a part, or NaN."""
+    low, high = firsts[0, part], firsts[0, part + 1]
+    while low < high:
+        middle = (low + high) // 2
+        if numbers[middle, 0] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return numbers[low, 1] if low < firsts[0, part + 1] and numbers[low, 0] == value else math.nan
+
+
+@compiled
+def code_of_string(
+    part: int, data: int, begin: int, size: int, firsts: Any, ends: Any, strings: int, codes: Any
+) -> Any:
+    """The code of a string at a part, or NaN."""
+    for k in range(firsts[1, part], firsts[1, part + 1]):
+        if ends[k + 1] - ends[k] == size and same(data, begin, strings, ends[k], size):
+            return codes[k]
+    return math.nan

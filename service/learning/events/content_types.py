@@ -1,0 +1,82 @@
+"""The forms that a record may have other than JSON, each a subclass of bytes, so that a value carries its form.
+
+A producer chooses the form with the header `content-type`; any other value of the header means JSON. MessagePack holds
+what the JSON would hold. A vector of doubles holds positional features and then a label, lowest byte first.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+from service.errors import Rejected
+from service.learning.events.json_values import MAX_DEPTH, Pairs
+
+HEADER = "content-type"
+
+
+class DoubleVector(bytes):
+    """`application/x-perceptron-f8`."""
+
+
+class MessagePack(bytes):
+    """`application/msgpack`."""
+
+
+TYPES: dict[str, type[bytes]] = {"application/x-perceptron-f8": DoubleVector, "application/msgpack": MessagePack}
+FORMS: tuple[type[bytes], ...] = (bytes, *TYPES.values())
+"""The forms by the number that `ValueBuffer` has for them."""
+
+
+def form_of(headers: Sequence[tuple[str, bytes | None]]) -> type[bytes]:
+    """The form that a record's headers say. The last `content-type` counts; its parameters are ignored.
+
+    >>> form_of([("content-type", b"application/msgpack; charset=binary")]), form_of([])
+    (<class 'service.learning.events.content_types.MessagePack'>, <class 'bytes'>)
+    """
+    form: type[bytes] = bytes
+    for name, value in headers:
+        if name == HEADER:
+            form = TYPES.get((value or b"").partition(b";")[0].decode("latin-1"), bytes)
+    return form
+
+
+def headers_of(value: bytes) -> list[tuple[str, bytes]]:
+    """The headers that say a value's form; JSON needs none."""
+    return [(HEADER, name.encode()) for name, form in TYPES.items() if value.__class__ is form]
+
+
+def double_vector(values: Sequence[float], label: float) -> DoubleVector:
+    """Positional features and the label, as a record."""
+    return DoubleVector(struct.pack(f"<{len(values) + 1}d", *values, label))
+
+
+def doubles(raw: bytes) -> tuple[float, ...]:
+    """The doubles of a vector; raises struct.error if a part of one is left over."""
+    return struct.unpack(f"<{len(raw) // 8}d", raw)
+
+
+def unpack(raw: bytes) -> Any:
+    """The value of MessagePack, objects as `Pairs`. Bytes, extensions and timestamps stay. Raises Rejected."""
+    try:
+        value = msgpack.unpackb(raw, object_pairs_hook=Pairs)
+    except msgpack.ExtraData as error:
+        raise Rejected("trailing-bytes", f"{len(error.extra)} more bytes follow the event") from None
+    except UnicodeDecodeError:
+        raise Rejected("not-msgpack", "a string is not UTF-8") from None
+    except (ValueError, msgpack.UnpackException) as error:  # also a name that is no string, and too much depth
+        raise Rejected("not-msgpack", str(error) or "it is cut off or damaged") from None
+    if _depth(value) > MAX_DEPTH:
+        raise Rejected("not-msgpack", f"nested deeper than {MAX_DEPTH} levels")
+    return value
+
+
+def _depth(value: Any) -> int:
+    """How many objects and lists stand within each other, at most MAX_DEPTH + 1."""
+    depth, level = 0, [value]
+    while level and depth <= MAX_DEPTH:
+        level = [inner for inner in level if inner.__class__ is Pairs or inner.__class__ is list]
+        level = [v for inner in level for v in (inner if inner.__class__ is list else (v for _, v in inner))]
+        depth += 1
+    return depth - 1 if not level and depth else depth

@@ -1,0 +1,222 @@
+"""The flattener: the value at a model's `features` pointer to features, by flattened name or by position.
+
+A number becomes a float. A boolean becomes the int 0 or 1, and a string, which is part of the name, the int that counts
+it: so a number can be told from both.
+
+    {"user": {"age": 31, "country": "NL"}, "tags": ["a", "b", "a"], "size": [0.5, 2], "new": true, "from": null}
+    user.age 31.0   user.country=NL 1   tags=a 2   tags=b 1   size.0 0.5   size.1 2.0   new 1
+"""
+
+import fnmatch
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from service.errors import Rejected
+from service.learning.events.json_pointer import parse_pointer, quoted_name, to_pointer
+from service.learning.events.json_values import Pairs, type_name, value_at
+from service.learning.identity import MAX_VALUE, Identity
+
+Features = Mapping[str, float] | Sequence[float]
+"""The features of one event or instance, as they are learned: values by name, or a list of them."""
+
+MAX_OBJECT_DEPTH = 16
+"""Objects within each other, the outermost included."""
+
+
+def name_fits(name: str, identity: Identity) -> bool:
+    """Whether a feature name is within the model's limit of UTF-8 bytes."""
+    limit = identity.max_name_bytes
+    return len(name) <= limit and (name.isascii() or len(name.encode(errors="surrogatepass")) <= limit)
+
+
+class Flattener:
+    """Flattens the value at a model's `features` pointer.
+
+    >>> from service.learning.events.json_values import parse
+    >>> flattener = Flattener(Identity(max_name_bytes=12))
+    >>> flattener.of(parse(b'{"age": 31, "user": {"new": true, "tags": ["a", "b", "a"]}, "gone": null}'))
+    {'age': 31.0, 'user.new': 1, 'user.tags=a': 2, 'user.tags=b': 1}
+    >>> flattener.of(parse(b'{"page": "/too/long"}'))
+    Traceback (most recent call last):
+    ...
+    service.errors.Rejected: feature "page": a name is longer than 12 bytes
+    """
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        event = identity.event
+        self.path = parse_pointer(event.features)
+        parts = [parse_pointer(pointer) for pointer in (event.label, event.weight, event.id) if pointer is not None]
+        self.excluded = [part[len(self.path) :] for part in parts if part[: len(self.path)] == self.path]
+        """The paths of the event's other parts within its features: they are no features."""
+        self.patterns = _patterns(event.only, event.without) if event.only or event.without else None
+
+    def exclude(self, value: Any, pointer: str = "") -> Any:
+        """Take the event's other parts out of a parsed value, in place, and return it."""
+        for *outer, last in self.excluded:
+            inner = value_at(value, tuple(outer), pointer)
+            if inner.__class__ is Pairs:
+                inner[:] = [member for member in inner if member[0] != last]
+        return value
+
+    def of(self, value: Any, pointer: str = "") -> Features:
+        """The features of a parsed value, which stands at `pointer`; raises Rejected with the first rule it breaks."""
+        value = self.exclude(value, pointer)
+        if self.identity.features == "positional":
+            return self._positions(value, pointer)
+        if value.__class__ is not Pairs:
+            mode = self.identity.features
+            raise Rejected(
+                "wrong-type",
+                f"{quoted_name(pointer)} must be an object of names and values, since this model's features are "
+                f"{mode}; got {type_name(value)}",
+                pointer,
+            )
+        features: dict[str, float] = {}
+        self._add_object(value, "", features, pointer, 1)
+        return features
+
+    def _positions(self, value: Any, pointer: str) -> list[float]:
+        dimension = self.identity.dimension
+        if value.__class__ is not list:
+            raise Rejected(
+                "wrong-type",
+                f"{quoted_name(pointer)} must be a list of {dimension} numbers, since this model's features are "
+                f"positional; got {type_name(value)}",
+                pointer,
+            )
+        if len(value) != dimension:
+            detail = f"{quoted_name(pointer)} must have {dimension} values, got {len(value)}"
+            raise Rejected("wrong-length", detail, pointer)
+        return [_number(one, str(i), pointer, str(i)) for i, one in enumerate(value)]
+
+    def _add_object(self, pairs: Pairs, prefix: str, features: dict[str, float], pointer: str, depth: int) -> None:
+        """Add the features of an object's members, whose names begin with `prefix`."""
+        if depth > MAX_OBJECT_DEPTH:
+            raise Rejected("wrong-type", f"objects stand more than {MAX_OBJECT_DEPTH} deep", pointer)
+        text, limit, patterns = self.identity.text, self.identity.max_name_bytes, self.patterns
+        own_names = set[str]()
+        feature: float
+        for own, value in pairs:
+            name, form = prefix + own, value.__class__
+            # Checked before the value is looked at, so that a long name is not made longer again and again.
+            if (len(name) > limit or not name.isascii()) and not name_fits(name, self.identity):
+                raise _too_long(self.identity, name, pointer)
+            if own in own_names:
+                raise _duplicate(name, pointer + to_pointer([own]))
+            own_names.add(own)
+            if form is Pairs:
+                self._add_object(value, name + ".", features, pointer + to_pointer([own]), depth + 1)
+                continue
+            if form is list:
+                self._add_list(value, name, features, pointer + to_pointer([own]))
+                continue
+            if patterns is not None and not patterns.select(name):
+                continue
+            if form is float or form is int:
+                feature = float(value) if -MAX_VALUE <= value <= MAX_VALUE else _number(value, name, pointer, own)
+            elif form is str:
+                if text == "ignore":
+                    continue
+                if text == "reject":
+                    raise _no_number(value, name, pointer, own)
+                name, feature = f"{name}={value}", 1
+                if (len(name) > limit or not name.isascii()) and not name_fits(name, self.identity):
+                    raise _too_long(self.identity, prefix + own, pointer)
+            elif value is None:
+                continue
+            elif form is bool:
+                feature = int(value)
+            else:  # bytes or an extension of MessagePack
+                raise _no_number(value, name, pointer, own)
+            if name in features:
+                raise _duplicate(name, pointer + to_pointer([own]))
+            features[name] = feature
+
+    def _add_list(self, values: list[Any], name: str, features: dict[str, float], pointer: str) -> None:
+        """Add the features of a list: how often each string is in it, or each number or boolean by its position."""
+        identity, patterns = self.identity, self.patterns or _ALL
+        places = [f"{name}.{i}" for i in range(len(values))]
+        whole = patterns.included(name)
+        if patterns.excluded(name) or not (whole or any(map(patterns.included, places))):
+            return
+        forms = {float if value.__class__ is int else value.__class__ for value in values}
+        own: dict[str, float] = {}
+        if forms == {str} and identity.text != "reject":
+            for value in values if whole and identity.text == "category" else ():
+                category = f"{name}={value}"
+                own[category] = own.get(category, 0) + 1
+        elif forms in ({float}, {bool}):
+            for i, (place, value) in enumerate(zip(places, values, strict=True)):
+                if not patterns.excluded(place) and (whole or patterns.included(place)):
+                    own[place] = int(value) if value.__class__ is bool else _number(value, place, pointer, str(i))
+        elif forms:
+            which = "numbers or booleans" if identity.text == "reject" else "numbers, booleans or strings"
+            raise Rejected("wrong-type", f"feature {_quoted(name)} must be a list of {which}, all of a kind", pointer)
+        for feature, number in own.items():
+            if feature in features:
+                raise _duplicate(feature, pointer)
+            if not name_fits(feature, identity):
+                raise _too_long(identity, name, pointer)
+            features[feature] = number
+
+
+class _Patterns(NamedTuple):
+    """Which flattened names are selected, by shell patterns in which `*` stands for dots as well."""
+
+    included: Callable[[str], Any]
+    """Does one of `only` match, or is there no `only`?"""
+    excluded: Callable[[str], Any]
+    """Does one of `without` match?"""
+
+    def select(self, name: str) -> bool:
+        return bool(self.included(name)) and not self.excluded(name)
+
+
+@cache
+def _patterns(only: tuple[str, ...], without: tuple[str, ...]) -> _Patterns:
+    # An empty pattern would match the empty name.
+    match = (re.compile("|".join(map(fnmatch.translate, some)) or "(?!)").match for some in (only or ("*",), without))
+    return _Patterns(*match)
+
+
+_ALL = _patterns((), ())
+
+
+def _number(value: Any, name: str, pointer: str, own: str) -> float:
+    """A number within the limits as a float; raises Rejected. It is the member `own` of the value at `pointer`."""
+    if value.__class__ is not float and value.__class__ is not int:
+        raise _no_number(value, name, pointer, own)
+    try:
+        number = float(value)  # as it is learned
+    except OverflowError:
+        number = 2.0 * MAX_VALUE
+    if not math.isfinite(number):
+        raise Rejected("not-finite", f"feature {_quoted(name)} is not a finite number", pointer + to_pointer([own]))
+    if abs(number) > MAX_VALUE:
+        detail = f"feature {_quoted(name)} is beyond ±{MAX_VALUE:g}"
+        raise Rejected("out-of-range", detail, pointer + to_pointer([own]))
+    return number
+
+
+def _no_number(value: Any, name: str, pointer: str, own: str) -> Rejected:
+    detail = f"feature {_quoted(name)} must be a number, got {type_name(value)}"
+    return Rejected("wrong-type", detail, pointer + to_pointer([own]))
+
+
+def _duplicate(name: str, pointer: str) -> Rejected:
+    return Rejected("duplicate-feature", f"feature {_quoted(name)} is given twice", pointer)
+
+
+def _too_long(identity: Identity, name: str, pointer: str) -> Rejected:
+    # The name may be as long as the record.
+    detail = f"feature {_quoted(name[:40])}: a name is longer than {identity.max_name_bytes} bytes"
+    return Rejected("name-too-long", detail, pointer)
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)

@@ -1,0 +1,140 @@
+"""The instances of a large request, read as rows, get the answers of each alone, bit for bit."""
+
+import json
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from service.errors import Rejected
+from service.learning.events.batch import use_compiled_reader
+from service.learning.events.careful_reader import CarefulReader
+from service.learning.events.compiled.row_reader import FeatureRows
+from service.learning.identity import Identity, Places
+from service.learning.learner import Learner
+from service.learning.options import Options
+from service.learning.records import Records
+from service.serving import predictor, requests
+
+NAMES = ["a", "b", "c 1.5e3", "d.e", "é", "f", "g", "never seen"]
+IDENTITIES = {
+    "named": Identity(),
+    "full": Identity(max_columns=7),
+    "tie": Identity(tie="positive", labels=("no", "yes")),
+    "positional": Identity(features="positional", dimension=7),
+    "hashed": Identity(features="hashed", bits=2),
+    "scaled": Identity(scale="standard", start="random:1"),
+    "scaled, hashed": Identity(scale="standard", features="hashed", bits=2),
+    "logistic": Identity(rule="logistic-delta", eta=0.1),
+    "average": Identity(average=True),
+    "classes": Identity(labels=(0, "x", 2.5)),
+    "classes, average, scaled": Identity(labels=(0, 1, 2), average="recent", half_life=5, scale="standard"),
+    "patterns": Identity(event=Places(without=("b", "u.*")), text="ignore"),
+    "with a label": Identity(event=Places(features="/features", label="/features/a", weight="/features/u/age")),
+    "whole": Identity(event=Places(features="", label="/label", weight=None), scale="standard"),
+}
+
+
+@pytest.fixture(autouse=True)
+def compiled() -> Iterator[None]:
+    use_compiled_reader(True)
+    yield
+    use_compiled_reader(False)
+
+
+def learned(identity: Identity) -> Learner:
+    rng, learner = Random(1), Learner(identity, options=Options(serve="average" if identity.average else "last"))
+    learner.begin({0: 0})
+    for i in range(60):
+        event = {**instance(identity, rng, 7), "label": rng.choice(identity.labels or (-1, 1))}
+        if identity.event.label == "/features/a":
+            event["features"]["a"] = rng.choice((-1, 1))
+        learner.apply(0, Records.of(i, [json.dumps(event).encode()]))
+    assert learner.counts.events > 50
+    return learner
+
+
+def instance(identity: Identity, rng: Random, names: int = 8) -> dict[str, Any]:
+    if identity.features == "positional":
+        return {"features": [number(rng) for _ in range(7)]}
+    own: dict[str, Any] = {name: number(rng) for name in NAMES[:names]}
+    if rng.random() < 0.5:
+        own |= {"u": {"age": rng.randrange(1, 90), "of": rng.choice(["x", "y"])}, "new": rng.random() < 0.5, "no": None}
+    if rng.random() < 0.1:
+        own["tags"] = [rng.choice("xy") for _ in range(3)]  # for the careful reader
+    return own if identity.event.features == "" else {"features": own}
+
+
+def number(rng: Random) -> float:
+    return rng.choice([round(rng.gauss(0, 1), 4), rng.gauss(0, 100), rng.randrange(-9, 9), -0.0, 1e-20, 5e-324])
+
+
+def body(identity: Identity, instances: Sequence[Any]) -> bytes:
+    return json.dumps(
+        {"events" if identity.event.features == "" else "instances": instances}, ensure_ascii=False
+    ).encode()
+
+
+@pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDENTITIES)
+def test_instances_read_as_rows_get_the_answers_of_each_alone(
+    identity: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "PIECE_BYTES", 2000)  # some instances at a time
+    learner, rng = learned(identity), Random(2)
+    raw = body(identity, [instance(identity, rng) for _ in range(200)])
+    instances, form = requests.read(raw, learner.flattener, 200)
+    alone = [predictor.answer(learner, learner, features, top=2) for features in instances]
+    for _ in ("compiled", "careful"):
+        found = predictor.answer_large(predictor.moment(learner), raw, 200, explain=False, top=2)
+        assert bytes(found.predictions) == msgspec.json.encode(alone)
+        assert found.form == form
+        use_compiled_reader(False)
+
+
+def test_usual_instances_are_not_left_to_the_careful_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or all of this would hold, and nothing be faster."""
+    monkeypatch.setattr(requests, "_element", None)
+    for name in ("named", "hashed", "positional", "scaled", "patterns"):
+        identity = IDENTITIES[name]
+        features: Any = [1, 2, 3.5, 4, 5, 6, -7e3] if name == "positional" else {"a": 1.5, "u": {"x": "y"}, "é": True}
+        raw = body(identity, [{"features": features, "more": [{}]}] * 3)
+        ((rows, _),) = requests.pieces(raw, CarefulReader(identity).flattener, 3, True)
+        assert isinstance(rows, FeatureRows)
+        assert len(rows.records) == 3, name
+
+
+def test_whatever_is_changed_in_a_body_it_is_read_as_a_small_one() -> None:
+    """By rows or carefully: the same answers, or the same body is refused."""
+    rng, taken = Random(4), 0
+    alphabet = b'0123456789eE+-.,:{}[]" \n\x00abx\\'
+    for name in ("named", "positional"):
+        identity = IDENTITIES[name]
+        learner = learned(identity)
+        whole = body(identity, [instance(identity, rng) for _ in range(4)])
+        for _ in range(3000):
+            raw = bytearray(whole)
+            for _ in range(rng.choice((1, 1, 2, 3))):
+                at = rng.randrange(len(raw))
+                raw[at : at + rng.randrange(3)] = bytes(rng.choices(alphabet, k=rng.randrange(3)))
+            outcomes = []
+            for answers in (small, large):
+                try:
+                    outcomes.append(answers(learner, bytes(raw)))
+                except Rejected:
+                    outcomes.append(b"")
+            assert outcomes[0] == outcomes[1], bytes(raw)
+            taken += bool(outcomes[0])
+    assert taken > 300
+
+
+def small(learner: Learner, raw: bytes) -> bytes:
+    instances, form = requests.read(raw, learner.flattener, 4)
+    answers = [predictor.answer(learner, learner, features) for features in instances]
+    predictor._check_finite(answers, form)
+    return msgspec.json.encode(answers)
+
+
+def large(learner: Learner, raw: bytes) -> bytes:
+    return msgspec.json.encode(predictor.answer_large(predictor.moment(learner), raw, 4, explain=False).predictions)
