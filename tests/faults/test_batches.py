@@ -72,7 +72,7 @@ BASES = {
     "276": (6, 0), "4": (7, 4), "16": (7, 2), "28": (7, 3), "21": (7, 0), "beyond": (2, 0), "negative": (0, 7)
 }  # fmt: skip
 """Byte and bit of the batch that begins at 20, by where it says then that it begins."""
-MISPLACED = "at (19|20) the log, which ends at 450, goes on with a batch of "
+MISPLACED = "at (19|20) the log(, which ends at 450,)? goes on with a batch of offsets "
 LENGTHS = {"longer": (1, 4), "much-longer": (0, 6), "negative": (0, 7), "shorter": (2, 0)}
 """The same of its length."""
 

@@ -193,7 +193,7 @@ def test_flipped_byte(trial: Trial) -> None:
     first, _, begins, ends = damaged
     flip(segment(trial), (begins + ends) // 2)
     trial.again(service)
-    stopped(service, f"the record at offset {first} of partition 0 cannot be read", "CRC",
+    stopped(service, f"the record at offset {first} of partition 0 cannot be read", "checksum",
             f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
     assert trial.saved() == first
 
@@ -222,7 +222,7 @@ def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
     [damaged] = [batch for batch in batches(segment(trial).read_bytes()) if batch[0] <= last <= batch[1]]
     flip(segment(trial), (damaged[2] + damaged[3]) // 2)
     trial.again(service)
-    stopped(service, f"the record at offset {last} of partition 0 cannot be read", "CRC",
+    stopped(service, f"the record at offset {last} of partition 0 cannot be read", "checksum",
             f"perceptron reset -t {trial.topic} --yes")  # fmt: skip
     trial.judged(read=False)
     mended(trial, service, (damaged[2] + damaged[3]) // 2)

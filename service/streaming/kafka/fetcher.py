@@ -37,7 +37,7 @@ from service.streaming.kafka.log_queries import (
     partition_responses,
     refresh_metadata,
 )
-from service.streaming.kafka.offset_sequence import OffsetDamage, OffsetSequence
+from service.streaming.kafka.offset_sequence import BatchDamage, OffsetDamage, OffsetSequence
 from service.streaming.kafka.record_batch import (
     HEAD,
     DamagedBatch,
@@ -102,20 +102,21 @@ class _Partition:
 
     def receive(self, response: PartitionResponse, asked_bytes: int, alone: bool) -> None:
         """Buffer what came, or keep the error for the next poll."""
-        kind = for_code(response.error)
+        answer = for_code(response.error)
         try:
-            if kind is NoError:
+            if answer is NoError:
                 self._buffer(response, asked_bytes, alone)
-            elif kind is OffsetOutOfRangeError and self.sequence.fetch_offset < self.sequence.position:
+            elif answer is OffsetOutOfRangeError and self.sequence.fetch_offset < self.sequence.position:
                 self.sequence.stop_looking_back()  # what was before is not there any more
-            elif kind is CorruptRecordException:
+            elif answer is CorruptRecordException:
                 self.sequence.doubt("the broker says that its log is corrupt", response.log_start)
-            elif kind in (OffsetOutOfRangeError, TopicAuthorizationFailedError):
-                self.error = kind(self.tp.topic)
+            elif answer in (OffsetOutOfRangeError, TopicAuthorizationFailedError):
+                self.error = answer(self.tp.topic)
             else:  # its leader moved, or the broker cannot tell
                 self.retry_at = time.monotonic() + RETRY_SECONDS
         except OffsetDamage as error:
-            self.error = unreadable(self.tp, self.sequence.position, str(error), LogGap)
+            kind = DataError if isinstance(error, BatchDamage) else LogGap
+            self.error = unreadable(self.tp, self.sequence.position, str(error), kind)
         if self.waiter is not None and (self.has_data or self.error is not None):
             self.waiter.set()
 

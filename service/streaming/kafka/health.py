@@ -1,7 +1,7 @@
 """Kafka looked at once a second, whether or not records come: figures that a poll kept would freeze with it.
 
 - Where each topic ends that is held here, and whether the group has a coordinator. A standby, which holds no topic,
-  hears by the second question whether Kafka answers at all.
+  asks whether Kafka answers at all.
 - Whether this process is in its group, and if not for a while, why not.
 - The watchdog: a log goes on, nothing has come of it for long, and a fresh connection is answered.
 
@@ -9,16 +9,15 @@ What is missing is said once, and is in the metrics since when.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from aiokafka import TopicPartition
-from aiokafka.errors import CorruptRecordException, GroupCoordinatorNotAvailableError, KafkaError
+from aiokafka.errors import CorruptRecordException, KafkaError
+from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, Stuck
-from service.streaming.kafka.cluster import UNAUTHORISED
 from service.streaming.kafka.coordinator import GROUP_COORDINATOR, coordinator
 from service.streaming.kafka.fetcher import MIN_PARTITION_BYTES, unreadable
 from service.streaming.kafka.group_clients import GroupClients
@@ -98,8 +97,7 @@ class Health:
         try:
             async with self._clients.cluster.errors():
                 if not partitions:
-                    with contextlib.suppress(GroupCoordinatorNotAvailableError, *UNAUTHORISED):
-                        await client.coordinator_lookup(GROUP_COORDINATOR, self._group)
+                    await client.send(client.get_random_node(), MetadataRequest([]))
                 ends, errors = await list_offsets(client, partitions, LATEST)
                 if errors and not ends:  # one topic that was deleted says nothing of the others
                     raise next(iter(errors.values()))

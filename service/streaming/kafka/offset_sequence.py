@@ -34,7 +34,11 @@ Batch = TypeVar("Batch", bound=OffsetRange)
 
 
 class OffsetDamage(Exception):
-    """The log cannot be read on: a batch is not in its place, or is damaged."""
+    """The log cannot be read on: a batch is not in its place."""
+
+
+class BatchDamage(OffsetDamage):
+    """The log cannot be read on: the next batch is damaged itself."""
 
 
 class OffsetSequence(Generic[Batch]):
@@ -69,10 +73,10 @@ class OffsetSequence(Generic[Batch]):
         """The log has nothing before `position` any more: go on from there."""
         self._looking_back = False
 
-    def doubt(self, reason: str, log_start: int = 0) -> None:
-        """Have the log fetched once more from before `position`; raises OffsetDamage at the second time there."""
+    def doubt(self, reason: str, log_start: int, kind: type[OffsetDamage] = BatchDamage) -> None:
+        """Have the log fetched once more from before `position`; raises this kind of error at the second time there."""
         if self._doubted == self.position:
-            raise OffsetDamage(f"at offset {self.position} {reason}")
+            raise kind(f"at {self.position} {reason}")
         self._doubted, self._held, self._looking_back = self.position, None, self.position > log_start
 
     def admit(
@@ -99,21 +103,23 @@ class OffsetSequence(Generic[Batch]):
             if batch.end > high_watermark:
                 if self._beyond == (batch.start, batch.end):
                     raise OffsetDamage(
-                        f"at offset {self.position} the log, which ends at {high_watermark}, goes on with a batch of "
+                        f"at {self.position} the log, which ends at {high_watermark}, goes on with a batch of "
                         f"offsets {batch.start} to {batch.end - 1}"
                     )
                 self._beyond = batch.start, batch.end
                 break
             if not (gap or contains) or (batch.start < self.position and not self._sought):
-                self.doubt(f"the log goes on with a batch of offsets {batch.start} to {batch.end - 1}", log_start)
+                goes_on = f"the log goes on with a batch of offsets {batch.start} to {batch.end - 1}"
+                self.doubt(goes_on, log_start, OffsetDamage)
                 break
             if (gap or self._sought) and not agreed:
-                self.doubt(f"a batch of offsets {batch.start} to {batch.end - 1} is followed by {following}", log_start)
+                goes_on = f"the log goes on with a batch of offsets {batch.start} to {batch.end - 1}"
+                self.doubt(f"{goes_on}, and then with one from {following} on", log_start, OffsetDamage)
                 break
             if gap:
                 in_view = following is not None and (i > 0 or preceded)
                 if not in_view and self._doubted != self.position:
-                    self.doubt("offsets are missing", log_start)
+                    self.doubt("offsets are missing", log_start, OffsetDamage)
                     break
                 if following is None and batch.end not in (high_watermark, stable):
                     self._held = batch
