@@ -160,6 +160,8 @@ class Learner(Classifier):
         number of records if the model diverges, which stops it before that record, or if it was `enough`, which is
         asked after each that takes time.
         """
+        if not len(records):
+            return Outcome(0, [], None)
         first, values = int(records.offsets[0]), records.values
         if first != self.next.get(partition):
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
