@@ -15,7 +15,6 @@ from service.cli.options import (
     Reason,
     Topic,
     Url,
-    ZeroBased,
     one_topic,
     settings_of,
 )
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 def produce(
     ctx: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines, CSV, svmlight or VW text; .gz too.")],
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="JSON lines or CSV; .gz too.")],
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     form: Format = None,
@@ -39,11 +38,9 @@ def produce(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The record's key: an outermost member (as id) or feature, a CSV's column, svmlight's index or qid, "
-            "VW's tag.",
+            help="The record's key: an outermost member (as id) or feature, or a CSV's column.",
         ),
     ] = None,
-    zero_based: ZeroBased = False,
     rate: Annotated[
         float | None, typer.Option(min=0.001, metavar="N", help="Send so many events a second, evenly.")
     ] = None,
@@ -65,7 +62,7 @@ def produce(
     if dry_run and not check:
         raise ConfigurationError("--dry-run checks the events: it does not go with --no-check")
     identity = settings.of(to).identity()
-    how = formats.format_of(file, identity, name=form, label=label, key=key, zero_based=zero_based)
+    how = formats.format_of(file, identity, name=form, label=label, key=key)
     record = formats.writer(identity, written)
     events = formats.Events(file, how, identity, keyed=key is not None, check=check, written=record)
     from service.tools.produce import dry_run as try_out
@@ -87,7 +84,6 @@ def fit(
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Whose settings are a file's.")] = None,
     form: Format = None,
     label: LabelColumn = None,
-    zero_based: ZeroBased = False,
     rule: Annotated[str | None, typer.Option(metavar="RULE", help="As the setting; so the next three.")] = None,
     eta: Annotated[float | None, typer.Option(metavar="NUMBER", help="The learning rate.")] = None,
     tie: Annotated[str | None, typer.Option(metavar="negative|positive", help="What a score of 0 predicts.")] = None,
@@ -107,7 +103,7 @@ def fit(
     settings = settings_of(ctx)
     one = topic[0] if topic else None
     own = tool.settings_of(settings, one or model, {k: v for k, v in flags.items() if v is not None}, wanted)
-    source = tool.source_of(settings, own, file, one, name=form, label=label, zero_based=zero_based)
+    source = tool.source_of(settings, own, file, one, name=form, label=label)
     raise typer.Exit(tool.fit(source, own, wanted, output, json))
 
 
@@ -115,7 +111,7 @@ def suggest(
     ctx: typer.Context,
     file: Annotated[
         str | None,
-        typer.Argument(metavar="FILE|-", help="JSON lines, CSV, svmlight or VW text; .gz too. Else a topic."),
+        typer.Argument(metavar="FILE|-", help="JSON lines or CSV; .gz too. Else a topic."),
     ] = None,
     topic: Topic = None,
     bootstrap: Bootstrap = None,

@@ -54,18 +54,12 @@ RedisUrl = Annotated[
 Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="The service (default: as its settings say).")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="REASON", help="Only those with this reason.")]
 Format = Annotated[
-    Literal["jsonl", "csv", "svmlight", "vw"] | None,
-    typer.Option(
-        "--format",
-        help="Default: CSV for .csv, svmlight for .svm, .svmlight and .libsvm, vw for .vw, else jsonl.",
-    ),
+    Literal["jsonl", "csv"] | None,
+    typer.Option("--format", help="Default: CSV for .csv, else jsonl."),
 ]
 LabelColumn = Annotated[
     str | None,
     typer.Option("--label", metavar="COLUMN", help="The file is CSV; this column is the label, not `label`."),
-]
-ZeroBased = Annotated[
-    bool, typer.Option("--zero-based", help="svmlight for a positional model: indices begin at 0, not 1.")
 ]
 Output = Annotated[
     str | None, typer.Option("-o", "--output", metavar="FILE", help="For the weights' JSON, which `start` reads.")

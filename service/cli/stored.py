@@ -14,16 +14,13 @@ def inspect(
     topic: Topic = None,
     bootstrap: Bootstrap = None,
     redis: RedisUrl = None,
-    bound: Annotated[
-        bool, typer.Option("--bound", help="Replay the log for the best mistake bound in hindsight.")
-    ] = False,
     json: AsJson = False,
 ) -> None:
     """Show a model's newest snapshot: counts, offsets, lag, kept versions, largest weights."""
     from service.tools.inspect import inspect_model
 
     settings = settings_of(ctx)
-    inspect_model(settings, one_topic(settings), bound=bound, as_json=json)
+    inspect_model(settings, one_topic(settings), as_json=json)
 
 
 def export(

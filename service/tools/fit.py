@@ -21,7 +21,7 @@ from service.learning import bounds, passes, weights
 from service.learning.identity import Identity, Label
 from service.learning.kernel import Vector
 from service.learning.passes import Bounded, Data, Pass
-from service.learning.separable import Evidence, separate
+from service.learning.separable import ZERO, Evidence, separate
 from service.settings.load import Settings, model_settings
 from service.settings.model import ModelSettings
 from service.settings.words import on_a_line
@@ -219,9 +219,8 @@ def _print(
         ]
         hidden = len(evidence.combination) - len(terms)
         terms += [f"{hidden} more"] if hidden else []
-        zero = f"to within {evidence.residual:.1g}, columns scaled to at most 1" if evidence.residual else "exactly"
         z = "z(·, r) = (e_y - e_r) ⊗ (1, x)" if labels else "z = y·(1, x)"
-        typer.echo(f"evidence {' + '.join(terms)} = 0 {zero}, with {z}: no w has w·z > 0 for all of them")
+        typer.echo(f"evidence {' + '.join(terms)} = 0 (±{ZERO:g}), with {z}: no w has w·z > 0 for all of them")
     elif evidence and evidence.vector is not None and result.ended != "converged":
         margin = float(passes.margins(data.batch, evidence.vector)[0].min())
         beyond = "w·z" if labels else "y·w·x"
@@ -326,8 +325,7 @@ def _ending(result: Result, wanted: Wanted) -> str:
     )
     evidence = result.evidence or Evidence()
     if evidence.combination:
-        rounding = " (up to rounding)" if evidence.residual else ""
-        return f"not separable{rounding}: {len(done)} passes made {figures}"
+        return f"not separable: {len(done)} passes made {figures}"
     known = "separable, but " if evidence.vector is not None else ""
     return f"{known}not converged in {len(done)} passes: {figures}; --max-passes allows more"
 

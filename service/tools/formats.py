@@ -1,4 +1,4 @@
-"""The events of a file, one after the other: JSON lines, CSV, svmlight or Vowpal Wabbit's text, gzipped or not.
+"""The events of a file, one after the other: JSON lines or CSV, gzipped or not.
 
 `-` is standard input.
 """
@@ -23,17 +23,11 @@ from service.learning.events.content_types import MessagePack, double_vector
 from service.learning.events.json_pointer import parse_pointer, quoted_name
 from service.learning.events.json_values import type_name
 from service.learning.identity import Identity
-from service.tools.readers import BadLine, Csv, Format, JsonLines, Svmlight, VowpalWabbit
+from service.tools.readers import BadLine, Csv, Format, JsonLines
 
-Name = Literal["jsonl", "csv", "svmlight", "vw"]
+Name = Literal["jsonl", "csv"]
 Written = Literal["json", "msgpack", "f8"]
-SUFFIXES: dict[str, Name] = {
-    ".csv": "csv",
-    ".svm": "svmlight",
-    ".svmlight": "svmlight",
-    ".libsvm": "svmlight",
-    ".vw": "vw",
-}
+SUFFIXES: dict[str, Name] = {".csv": "csv"}
 
 
 class Line(NamedTuple):
@@ -162,22 +156,12 @@ def _packed(value: bytes) -> bytes:
         raise BadLine(f"--as msgpack: {error}") from None
 
 
-def format_of(
-    file: str, identity: Identity, *, name: Name | None, label: str | None, key: str | None, zero_based: bool
-) -> Format:
-    """The file's format: as named; CSV where a label's column is; else as the suffix says; else JSON lines."""
+def format_of(file: str, identity: Identity, *, name: Name | None, label: str | None, key: str | None) -> Format:
+    """The file's format: the named one; CSV if a label column is named; else by the suffix; else JSON lines."""
     suffix = Path(file.removesuffix(".gz")).suffix.lower()
     chosen = name or ("csv" if label is not None else SUFFIXES.get(suffix, "jsonl"))
-    if zero_based and (chosen != "svmlight" or identity.features != "positional"):
-        raise ConfigurationError(
-            "--zero-based is for svmlight and a positional model: elsewhere an index is the feature's name"
-        )
     if chosen == "csv":
         return Csv(identity, label, key)
     if label is not None:
         raise ConfigurationError(f"--label names a column of CSV; the format is {chosen}")
-    if chosen == "vw":
-        if identity.features == "positional":
-            raise ConfigurationError("--format vw has names, and the model's features are positional: take svmlight")
-        return VowpalWabbit(identity, key)
-    return Svmlight(identity, key, zero_based) if chosen == "svmlight" else JsonLines(identity, key)
+    return JsonLines(identity, key)

@@ -58,7 +58,6 @@ class LabelWeights(msgspec.Struct):
 class Inspection(Description, kw_only=True):
     """What `--json` shows: all that the API says, and what a stored model and its topic say without a service."""
 
-    hindsight_bound: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     offsets_without_record: int
     gaps: dict[str, OffsetGaps]
     lag: dict[str, int] | None
@@ -70,9 +69,9 @@ class Inspection(Description, kw_only=True):
     """With three labels and more, of the most frequent ones, instead of those two."""
 
 
-def inspect_model(settings: Settings, name: str, *, bound: bool, as_json: bool) -> None:
-    """Print all that is known of a model without asking the process that learns it; with `bound`, replay its log."""
-    about = asyncio.run(_about(settings, name, bound))
+def inspect_model(settings: Settings, name: str, *, as_json: bool) -> None:
+    """Print a model's newest snapshot and its lag, without a running service."""
+    about = asyncio.run(_about(settings, name))
     if as_json:
         typer.echo(msgspec.json.encode(about))
         return
@@ -88,7 +87,7 @@ def inspect_model(settings: Settings, name: str, *, bound: bool, as_json: bool) 
         typer.echo(line.rstrip())  # a table is filled up to its longest line
 
 
-async def _about(settings: Settings, name: str, bound: bool) -> Inspection:
+async def _about(settings: Settings, name: str) -> Inspection:
     async with settings.redis.store() as store:
         answering = await newest(store, name, settings.of(name).options())
         kept = await store.kept(name, [v.version for v in answering.head.kept])
@@ -99,14 +98,8 @@ async def _about(settings: Settings, name: str, bound: bool) -> Inspection:
         lag = await _lag(settings.kafka.cluster, name, answering.learner.next)
     except (DependencyError, DataError) as error:
         reason = str(error)
-    best: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
-    if bound:
-        from service.tools.hindsight import best_bound
-
-        best = await best_bound(settings.kafka.cluster, name, settings.of(name), answering.learner)
     return Inspection(
         **msgspec.structs.asdict(Description.of(Model(name), answering)),
-        hindsight_bound=best,
         offsets_without_record=_empty(answering.learner),
         gaps=answering.learner.watch.gaps,
         lag=lag,
@@ -165,7 +158,6 @@ def _facts(about: Inspection) -> Table:
         "events": f"{about.events:,}",
         "mistakes": f"{about.mistakes:,} ({about.wrong_predictions:,} wrong predictions){last}",
         "updates": f"{about.updates:,}, {_bound(about)}",
-        **_hindsight(about),
         "accuracy": f"{_share(about.accuracy)}{last}",
         **({"of the average": _share(about.average_accuracy)} if about.average_accuracy else {}),
         **({"answers": f"candidate {about.serve}, {_share(about.served_accuracy)}"} if _answering(about) else {}),
@@ -271,17 +263,6 @@ def _gaps(about: Inspection) -> str:
     said = [f"{empty:,} offsets hold no record"] if empty else []
     between = [f"partition {p}: {gap_text(gaps)} between batches" for p, gaps in about.gaps.items()]
     return "; ".join([*said, *between, *holes]) or "none"
-
-
-def _hindsight(about: Inspection) -> dict[str, str]:
-    found = about.hindsight_bound
-    if found is msgspec.UNSET:
-        return {}
-    ratio = found["updates"] / about.updates if about.updates else 1.0
-    return {
-        "in hindsight": f"at most {found['updates']:,} updates, {ratio:.2f} times those made, with γ = "
-        f"{found['gamma']:g} and for reference {found['reference']}"
-    }
 
 
 def _answering(about: Inspection) -> bool:

@@ -1,4 +1,4 @@
-"""How the rows of a file are events: JSON lines, CSV, svmlight and Vowpal Wabbit's text, a class each.
+"""How the rows of a file are events: JSON lines and CSV, a class each.
 
 They have the same three operations: `rows` cuts the bytes into rows with their line numbers, `event` makes a row a
 record's JSON, `key` finds the record's key in it. All raise BadLine with what was expected.
@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -173,147 +173,9 @@ class Cells(Csv):
         return json.dumps(self._values(self._cells(row))).encode()
 
 
-class Svmlight:
-    """`label [qid:n] index:value …  # comment`, as SVMlight, LIBSVM and scikit-learn write it; the query id is no feature.
-
-    For a positional model index i is position i - 1, or i where zero-based, and what is absent is 0. For other
-    models the index, as written, is the feature's name.
-    """  # noqa: E501
-
-    def __init__(self, identity: Identity, key: str | None, zero_based: bool) -> None:
-        self._identity, self._key, self._first = identity, key, 0 if zero_based else 1
-
-    def rows(self, plain: Any) -> Iterator[tuple[int, list[str]]]:
-        for number, line in enumerate(plain, 1):
-            if parts := line.partition(b"#")[0].decode(errors="replace").split():
-                yield number, parts
-
-    def event(self, row: list[str]) -> bytes:
-        label, *pairs = row
-        if ":" in label:
-            raise BadLine(f"expected a label before '{label[:40]}'")
-        if pairs and pairs[0].startswith("qid:"):
-            pairs = pairs[1:]
-        found: dict[int, float] = {}
-        last = -1
-        for pair in pairs:
-            index, colon, value = pair.partition(":")
-            if not (colon and index.isascii() and index.isdigit() and len(index) < 20):
-                raise BadLine(f"expected INDEX:VALUE, got '{pair[:40]}'")
-            if int(index) <= last:
-                raise BadLine(f"index {index} after {last}: each must be larger than the one before")
-            last = int(index)
-            found[last] = _number(f"index {last}", value)
-        return _event(self._dense(found) if self._identity.features == "positional" else found, label, self._identity)
-
-    def _dense(self, found: dict[int, float]) -> list[float]:
-        dimension = self._identity.dimension or 0
-        values = [0.0] * dimension
-        for index, value in found.items():
-            if not 0 <= index - self._first < dimension:
-                most = dimension - 1 + self._first
-                hint = "; with --zero-based it begins at 0" if index < self._first else ""
-                raise BadLine(
-                    f"index {index}: expected {self._first} to {most}, the model's dimension is {dimension}{hint}"
-                )
-            values[index - self._first] = value
-        return values
-
-    def key(self, row: list[str]) -> bytes:
-        """The query id where it is named `qid`, else the value at that index."""
-        for pair in row[1:]:
-            name, _, value = pair.partition(":")
-            if name == self._key:
-                return _key(self._key, value)
-        raise BadLine(f"--key {self._key}: the line has no '{self._key}:'")
-
-
-class VowpalWabbit:
-    """`label [importance] ['tag]|namespace feature[:value] …`, as Vowpal Wabbit reads it.
-
-    A namespace is an object of its features; its own value multiplies theirs. A feature without a value is `true`: it
-    counts as 1, and scaling leaves it as it is. One that comes twice counts with its sum, as there. The importance is
-    the event's weight, the tag its id.
-    """
-
-    def __init__(self, identity: Identity, key: str | None) -> None:
-        self._identity, self._key = identity, key
-
-    def rows(self, plain: Any) -> Iterator[tuple[int, str]]:
-        for number, line in enumerate(plain, 1):
-            if text := line.decode(errors="replace").strip():
-                yield number, text
-
-    def event(self, row: str) -> bytes:
-        label, importance, tag = self._head(row)
-        places = self._identity.event
-        others: dict[str | None, Any] = {}
-        if importance is not None:
-            if places.weight is None and importance != 1:
-                raise BadLine("an importance, and the model's events have no weight: see event.weight")
-            others[places.weight] = importance
-        others[places.id] = tag
-        return _event(self._features(row), label, self._identity, {at: v for at, v in others.items() if at and v})
-
-    def _head(self, row: str) -> tuple[str, float | None, str]:
-        """Label, importance and tag: what stands before the first bar."""
-        head, bar, _ = row.partition("|")
-        if not bar:
-            raise BadLine("expected '|' before the features")
-        parts, tag = head.split(), ""
-        # What touches the bar is the tag too, without its quote.
-        if parts and (parts[-1].startswith("'") or (len(parts) > 1 and not head[-1].isspace())):
-            tag = parts.pop().removeprefix("'")
-        if not parts:
-            raise BadLine("expected a label before '|'")
-        if len(parts) > 2 or ":" in parts[0]:
-            raise BadLine(f"expected LABEL [IMPORTANCE] ['TAG] before '|', got '{head.strip()[:40]}'")
-        importance = _number("importance", parts[1]) if len(parts) == 2 else None
-        if importance is not None and importance <= 0:
-            raise BadLine(f"importance: expected a positive number, got '{parts[1][:40]}'")
-        return parts[0], importance, tag
-
-    def _features(self, row: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for part in row.split("|")[1:]:
-            words, inner, factor = part.split(), found, 1.0
-            if words and not part[0].isspace():
-                name, _, scale = words.pop(0).partition(":")
-                factor = _number(f"namespace '{name[:40]}'", scale) if scale else 1.0
-                inner = found.setdefault(name, {})
-                if not isinstance(inner, dict):
-                    raise BadLine(f"'{name[:40]}' is a feature and a namespace")
-            for word in words:
-                name, colon, text = word.partition(":")
-                if not name:
-                    raise BadLine(f"expected NAME or NAME:VALUE, got '{word[:40]}'")
-                if isinstance(inner.get(name), dict):
-                    raise BadLine(f"'{name[:40]}' is a namespace and a feature")
-                value = factor * (_number(f"feature '{name}'", text) if colon else 1.0)
-                plain = not colon and factor == 1.0 and name not in inner
-                inner[name] = True if plain else inner.get(name, 0.0) + value
-        return found
-
-    def key(self, row: str) -> bytes:
-        """The tag where it is named `tag`, else the value of that feature, of a namespace as `NAMESPACE.NAME`."""
-        if self._key == "tag":
-            return _key(self._key, self._head(row)[2])
-        found: Any = self._features(row)
-        if self._key in found:
-            return _key(self._key, found[self._key])
-        namespace, _, name = (self._key or "").partition(".")
-        inner = found.get(namespace)
-        if isinstance(inner, dict) and name in inner:
-            return _key(self._key, inner[name])
-        raise BadLine(f"--key {self._key}: the line has no feature of this name; --key tag is its tag")
-
-
-def _event(features: Any, label: str, identity: Identity, others: Mapping[str, Any] | None = None) -> bytes:
-    """The record as JSON; `others` stand beside features and label, by pointer."""
+def _event(features: Any, label: str, identity: Identity) -> bytes:
+    """The record as JSON."""
     made = record(features, _label(label.strip(), identity), identity.event)
-    for pointer, value in (others or {}).items():
-        if not _put(made, parse_pointer(pointer), value):
-            raise BadLine(f"{pointer} of the record is for the event's weight or id, where a feature stands")
     return json.dumps(made, separators=(",", ":")).encode()
 
 
@@ -363,7 +225,7 @@ def _number(where: str, text: str) -> float:
 def _label(text: str, identity: Identity) -> Any:
     """A label as the model knows it: a string where its labels are; else a number or boolean where it reads as one.
 
-    Where the model's labels are booleans, 0 and 1 are these: most formats have only numbers.
+    If the model's labels are booleans, 0 and 1 are these: many CSV files have only numbers.
     """
     labels = identity.labels or ()
     if labels and all(isinstance(label, str) for label in labels):

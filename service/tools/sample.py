@@ -74,7 +74,7 @@ def of_file(file: str, form: Name | None, count: int) -> Sample:
     """The first `count` records of a file; raises DataError and ConfigurationError."""
     suffix = "." + file.removesuffix(".gz").rpartition(".")[2].lower()
     cells = (form or SUFFIXES.get(suffix)) == "csv"
-    how = Cells() if cells else format_of(file, Identity(), name=form, label=None, key=None, zero_based=False)
+    how = Cells() if cells else format_of(file, Identity(), name=form, label=None, key=None)
     events = Events(file, how, Identity(), keyed=False, check=False)
     values, size = list[bytes | None](), 0
     for line in islice(events.lines(_stop), count):

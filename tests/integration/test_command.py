@@ -42,7 +42,7 @@ NOWHERE = "127.0.0.1:1"
         (["rollback", "--to", "abc"], '--to: expected a whole number, got "abc"; see perceptron rollback --help'),
         (["produce", "-", "--rate", "0"], "--rate: expected a number greater than or equal to 0.001, got "),
         (["produce"], "Missing argument 'FILE|-'; see perceptron produce --help"),
-        (["produce", "-", "--format", "xml"], "'xml' is not one of 'jsonl', 'csv', 'svmlight', 'vw'"),
+        (["produce", "-", "--format", "xml"], "'xml' is not one of 'jsonl', 'csv'"),
         (
             ["dead-letters", "list", "-t", "x", "--reason", "foo"],
             "--reason: there is no such reason: expected one of empty, ",
@@ -328,7 +328,7 @@ def test_bash_completes_commands_options_and_topics(tmp_path: Path) -> None:
         name=${type#*-F }; name=${name%% *}
         complete perceptron pro
         complete perceptron produce - --dry
-        complete perceptron produce - --format s
+        complete perceptron produce - --format c
         complete perceptron inspect -t ''
         complete perceptron -c bad.toml inspect -t c
     """
@@ -339,5 +339,5 @@ def test_bash_completes_commands_options_and_topics(tmp_path: Path) -> None:
     )
     assert done.stderr == ""
     assert done.stdout.replace("\n", " ").split(" ")[:-1] == [
-        "produce", "--dry-run", "svmlight", "churn", "clicks", "",
+        "produce", "--dry-run", "csv", "churn", "clicks", "",
     ]  # fmt: skip

@@ -1,6 +1,5 @@
 """`perceptron inspect`: what is known of a model without asking the process that learns it."""
 
-import asyncio
 import json
 import random
 import re
@@ -18,7 +17,7 @@ from service.learning.records import Records
 from service.serving.report import Comparison
 from service.snapshots.store import RedisStore
 from service.tools.inspect import _compared
-from tests.conftest import Run, create_topic, delete_topic, event, one_line, perceptron, trim, wait
+from tests.conftest import Run, create_topic, delete_topic, event, one_line, perceptron, wait
 from tests.saving import keeper, save
 
 NOWHERE = "127.0.0.1:1"
@@ -155,40 +154,6 @@ async def test_without_kafka_it_says_so_and_goes_on(
     assert reason(kafka.address) == f"Kafka at {kafka.address} has no topic {topic}"
     await create_topic(kafka, topic, partitions=2)
     assert "is not the log that was learned" in reason(kafka.address)
-
-
-async def test_the_bound_in_hindsight_is_over_the_whole_covered_log(
-    run: Run, kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
-) -> None:
-    """`--bound` replays it: a separating vector gives a bound near the updates; a log that is gone gives none."""
-    service = await asyncio.to_thread(run().up)
-    rng = random.Random(4)
-    sent = 0
-    for i in range(400):
-        x = {f"n{i}": round(rng.uniform(-1, 1), 3) for i in range(4)}
-        s = x["n0"] - x["n1"] + 0.5 * x["n2"]
-        if abs(s) > 0.2:
-            await producer.send(topic, event(x, 1 if s > 0 else 0))
-        elif i % 10 == 0:
-            await producer.send(topic, b"bad")
-        else:
-            continue
-        sent += 1
-    await producer.flush()
-    model = await asyncio.to_thread(service.wait_for, sent)
-    where = ("-b", kafka.address, "--redis", f"redis://{redis.address}/0", "-t", topic)
-    done = perceptron("inspect", *where, "--bound", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["hindsight_bound"]
-    assert model["updates"] <= found["updates"] <= 20 * model["updates"]
-    assert found["gamma"] > 0
-    shown = perceptron("inspect", *where, "--bound", cwd=tmp_path, env={"COLUMNS": "200"})
-    assert f"at most {found['updates']} updates" in shown.stdout
-    assert found["reference"] in shown.stdout
-    await trim(kafka, topic, 5)
-    gone = perceptron("inspect", *where, "--bound", cwd=tmp_path)
-    assert (gone.returncode, gone.stdout) == (1, "")
-    assert f"of the {model['events']} events that were learned" in gone.stderr
 
 
 @pytest.mark.parametrize("count", [3, 1000])

@@ -202,7 +202,7 @@ def test_blocks_say_what_they_are() -> None:
     for page, found in PAGES.items():
         assert len(found) == len(re.findall(r"^ *```", (ROOT / page).read_text(), re.MULTILINE)) / 2, page
         for block in found:
-            known = {*RUN, "text", "toml", "json", "http", "csv", "svmlight", "vw"}
+            known = {*RUN, "text", "toml", "json", "http", "csv"}
             assert block.language in known, f"{page}, line {block.line}: {block.language}"
             assert block.word in {"", "elsewhere"} or "." in block.word, f"{page}, line {block.line}: {block.word}"
             if block.word == "elsewhere":

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sklearn.datasets import load_svmlight_file
 
 from service.embedded.servers import Server
 from service.streaming.kafka.cluster import Cluster
@@ -156,20 +155,6 @@ def test_produce_shows_progress_on_a_terminal(kafka: Server, topic: str, tmp_pat
     assert b"3,000 events" in shown
     assert re.search(rb"[1-9][\d,]*/s", shown)
     assert b"100%" in shown
-
-
-def test_svmlight_is_learned_as_it_was_written(kafka: Server, topic: str, tmp_path: Path) -> None:
-    asyncio.run(create_topic(kafka, topic))
-    rows = [f"{1 if i % 3 else -1} qid:{i % 2} 1:{i / 7!r} 4:-2e-3 # row {i}" for i in range(700)]
-    file, config = tmp_path / "x.svm.gz", tmp_path / "s.toml"
-    file.write_bytes(gzip.compress("\n".join(rows).encode()))
-    config.write_text('[model]\nfeatures = "positional"\ndimension = 4\n')
-    done = perceptron("-c", str(config), "produce", str(file), "-t", topic, "-b", kafka.address, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, f"700 events sent to {topic}\n")
-    x, y = load_svmlight_file(str(file), n_features=4)
-    records = [json.loads(r.value) for r in asyncio.run(read_all(kafka, topic))]
-    assert [r["features"] for r in records] == x.toarray().tolist()
-    assert [r["label"] for r in records] == y.tolist()
 
 
 def test_a_key_chooses_the_partition(kafka: Server, topic: str, tmp_path: Path) -> None:
@@ -335,11 +320,15 @@ def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
             "x.csv, line 1: there is no column 'label'; the columns are a, y; --label COLUMN says which is the label "
             "(0 events before it sent)",
         ),
-        (["x.csv", "--format", "svmlight", "--label", "y"], 2, "--label names a column of CSV; the format is svmlight"),
-        (["x.svm", "--dry-run", "--no-check"], 2, "--dry-run checks the events: it does not go with --no-check"),
-        (["x.svm"], 1, "x.svm, line 2: index 1: expected a number, got 'y' (1 event before it sent; --skip 1 goes on)"),
-        (["x.svm", "--count", "1"], 0, "1 event sent to TOPIC"),
-        (["none.svm"], 2, "none.svm: No such file or directory"),
+        (["x.csv", "--format", "jsonl", "--label", "y"], 2, "--label names a column of CSV; the format is jsonl"),
+        (["z.csv", "--dry-run", "--no-check"], 2, "--dry-run checks the events: it does not go with --no-check"),
+        (
+            ["z.csv"],
+            1,
+            "z.csv, line 3: column 'a': expected a finite number, got 'inf' (1 event before it sent; --skip 1 goes on)",
+        ),
+        (["z.csv", "--count", "1"], 0, "1 event sent to TOPIC"),
+        (["none.csv"], 2, "none.csv: No such file or directory"),
         (["."], 2, ".: Is a directory"),
     ],
 )
@@ -347,7 +336,7 @@ def test_wrong_input_is_one_line(
     kafka: Server, topic: str, tmp_path: Path, arguments: list[str], code: int, said: str
 ) -> None:
     asyncio.run(create_topic(kafka, topic))
-    (tmp_path / "x.svm").write_text("1 1:2\n0 1:y\n")
+    (tmp_path / "z.csv").write_text("a,label\n2,1\ninf,0\n")
     (tmp_path / "x.csv").write_text("a,y\n1,1\n")
     done = perceptron("produce", *arguments, "-t", topic, "-b", kafka.address, cwd=tmp_path)
     assert (done.returncode, done.stderr.removeprefix("perceptron: ")) == (code, said.replace("TOPIC", topic) + "\n")

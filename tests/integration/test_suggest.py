@@ -194,7 +194,7 @@ async def test_the_newest_of_a_topic(
 
 
 def test_other_files(folder: Path) -> None:
-    """A table, gzipped; standard input; svmlight."""
+    """A gzipped table; standard input."""
     rows = [f"{i % 7},{'NL' if i % 3 else ''},{i},{i % 7 > 3}" for i in range(200)]
     (folder / "table.csv.gz").write_bytes(gzip.compress("\n".join(["visits,country,order_id,bought", *rows]).encode()))
     found = json.loads(suggest(folder, "table.csv.gz", "--json", "-o", "x.toml").stdout)
@@ -210,9 +210,6 @@ def test_other_files(folder: Path) -> None:
     done = suggest(folder, "-", "--json", stdin=lines(clicks(300)))
     assert json.loads(done.stdout)["sample"]["from"] == "standard input"
     assert "only 300 events" in done.stderr
-    (folder / "x.svm").write_text("".join(f"{(-1) ** i} 1:{i % 5} 3:{i % 2}\n" for i in range(50)))
-    chosen = {one["setting"]: one["value"] for one in json.loads(suggest(folder, "x.svm", "--json").stdout)["choices"]}
-    assert (chosen["labels"], chosen["event.features"]) == ([-1, 1], "/features")
 
 
 def test_names_of_any_kind_are_quoted(folder: Path) -> None:

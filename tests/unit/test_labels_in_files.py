@@ -16,11 +16,9 @@ WORDS = ("setosa", "12", "New York")
 MIXED: tuple[Any, ...] = (0, 1, "none")
 
 FILES: list[tuple[str, tuple[Any, ...], str, str | None, list[Any]]] = [
-    ("n.csv", NUMBERS, "a,y\n1,3\n1,3.0\n1, -1 \n1,0.50\n1,1e1\n", "y", [3, 3, -1, 0.5, 10]),
+    ("n.csv", NUMBERS, "a,y\n1,+3\n1,3.0\n1, -1 \n1,0.50\n1,1e1\n", "y", [3, 3, -1, 0.5, 10]),
     ("w.csv", WORDS, "a,y\n1,setosa\n1, 12\n1,New York\n", "y", ["setosa", "12", "New York"]),
     ("m.csv", MIXED, "a,y\n1,0\n1,none\n1,1.0\n", "y", [0, "none", 1]),
-    ("n.svm", NUMBERS, "+3 1:1\n-1 1:1\n0.5\n1e1 2:3 # x\n", None, [3, -1, 0.5, 10]),
-    ("w.svm", WORDS, "setosa 1:1\n12 1:1\n", None, ["setosa", "12"]),
     ("n.jsonl", NUMBERS, '{"features":{},"label":3.0}\n{"features":{},"label":10}\n', None, [3, 10]),
     ("w.jsonl", WORDS, '{"features":{},"label":"12"}\n', None, ["12"]),
 ]
@@ -28,7 +26,7 @@ BAD: list[tuple[str, tuple[Any, ...], str, str | None, str]] = [
     ("n.csv", NUMBERS, "a,y\n1,3\n1,4\n", "y", "n.csv, line 3: unknown-label: "),
     ("n.csv", NUMBERS, "a,y\n1,\n", "y", "n.csv, line 2: unknown-label: "),
     ("w.csv", WORDS, "a,y\n1,Setosa\n", "y", "w.csv, line 2: unknown-label: "),
-    ("n.svm", (0, 1, 2), "true 1:1\n", None, "n.svm, line 1: unknown-label: "),
+    ("n.csv", (0, 1, 2), "a,y\n1,true\n", "y", "n.csv, line 2: unknown-label: "),
     ("w.jsonl", WORDS, '{"features":{},"label":12}\n', None, "w.jsonl, line 1: unknown-label: "),
 ]
 
@@ -36,7 +34,7 @@ BAD: list[tuple[str, tuple[Any, ...], str, str | None, str]] = [
 def labels_in(folder: Path, file: str, labels: tuple[Any, ...], text: str, column: str | None) -> tuple[Any, list[str]]:
     (folder / file).write_text(text)
     identity = Identity(labels=labels)
-    form = format_of(file, identity, name=None, label=column, key=None, zero_based=False)
+    form = format_of(file, identity, name=None, label=column, key=None)
     bad: list[str] = []
     events = Events(str(folder / file), form, identity, keyed=False, check=True).lines(bad.append)
     return [json.loads(line.value)["label"] for line in events], bad

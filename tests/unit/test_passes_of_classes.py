@@ -225,7 +225,7 @@ def test_what_is_printed_where_nothing_separates(capsys: Any) -> None:
     rows = [*CORNERS, ({"x": 2, "y": 0}, "c")]
     lines = fit(rows, capsys)
     assert lines[0].startswith("not separable: 20 passes made ")
-    said = '0.5·z(line 2, "c") + 0.5·z(line 4, "a") = 0 exactly, with z(·, r) = (e_y - e_r) ⊗ (1, x)'
+    said = '0.5·z(line 2, "c") + 0.5·z(line 4, "a") = 0 (±1e-13), with z(·, r) = (e_y - e_r) ⊗ (1, x)'
     assert lines[-1] == f"evidence {said}: no w has w·z > 0 for all of them"
     told = fit(rows, capsys, as_json=True)
     assert (told["ended"], told["separable"], told["bounds"]) == ("max-passes", False, None)

@@ -5,11 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from service.errors import ConfigurationError, DataError
 from service.learning.columns import columns_for
@@ -23,13 +21,12 @@ NAMED = Identity()
 THREE = Identity(features="positional", dimension=3)
 STRICT = Identity(text="reject")
 CSV = {"name": "csv", "label": "y"}
-SVM = {"name": "svmlight"}
 OTHERS = "must be one of -1, 0, false, 1, true; for others set the model's `labels`, which `perceptron suggest` finds"
 
 
 def read(path: Path, identity: Identity, *, check: bool = True, **how: Any) -> tuple[list[Line], list[str]]:
     """The good events of a file, and what was said of the bad lines without the file's name."""
-    given = {"name": None, "label": None, "key": None, "zero_based": False} | how
+    given = {"name": None, "label": None, "key": None} | how
     form = format_of(str(path), identity, **given)
     bad: list[str] = []
     events = Events(str(path), form, identity, keyed=given["key"] is not None, check=check)
@@ -41,69 +38,10 @@ def events(lines: list[Line]) -> list[Any]:
     return [json.loads(line.value) for line in lines]
 
 
-numbers = st.floats(-1e30, 1e30) | st.integers(-9, 9).map(float)
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from([-1, 1]), st.lists(numbers | st.just(0.0), min_size=5, max_size=5)), min_size=1),
-    st.booleans(),
-    st.booleans(),
-    st.sampled_from([None, "a comment: 1:2"]),
-)
-def test_what_scikit_learn_dumps_is_read_as_scikit_learn_loads_it(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: list[tuple[int, list[float]]],
-    zero_based: bool,
-    queries: bool,
-    comment: str | None,
-) -> None:
-    """Bit for bit, in positional and in named models, with comments and query ids."""
-    path = tmp_path_factory.mktemp("svm") / "dumped.svm"
-    x, y = np.array([row for _, row in rows]), np.array([label for label, _ in rows])
-    ids = np.arange(len(y)) if queries else None
-    dump_svmlight_file(x, y, str(path), zero_based=zero_based, query_id=ids, comment=comment)
-    loaded, labels = load_svmlight_file(str(path), n_features=5, zero_based=zero_based)
-    lines, bad = read(path, Identity(features="positional", dimension=5), zero_based=zero_based)
-    assert bad == []
-    assert [e["features"] for e in events(lines)] == loaded.toarray().tolist()
-    assert [e["label"] for e in events(lines)] == labels.tolist()
-    assert lines[-1].position == path.stat().st_size
-    first = 0 if zero_based else 1
-    named = events(read(path, NAMED)[0])
-    dense = loaded.toarray()
-    for i, event in enumerate(named):
-        # What is absent is 0; scikit-learn leaves zeros out.
-        assert {int(k) - first: v for k, v in event["features"].items()} == {
-            j: dense[i, j] for j in np.flatnonzero(x[i])
-        }
-
-
 @pytest.mark.parametrize(
     ("text", "identity", "how", "said"),
     [
-        ("1 1:2\n2 1:2\n", NAMED, SVM, f"line 2: unknown-label: 'label' {OTHERS}"),
-        ("1:2 3:4\n", NAMED, SVM, "line 1: expected a label before '1:2'"),
-        ("# none\n\n1 a:2\n", NAMED, SVM, "line 3: expected INDEX:VALUE, got 'a:2'"),
-        ("1 -1:2\n", NAMED, SVM, "line 1: expected INDEX:VALUE, got '-1:2'"),
-        ("1 1:2 qid:3\n", NAMED, SVM, "line 1: expected INDEX:VALUE, got 'qid:3'"),
-        ("1 2\n", NAMED, SVM, "line 1: expected INDEX:VALUE, got '2'"),
-        ("1 " + "9" * 5000 + ":1\n", NAMED, SVM, f"line 1: expected INDEX:VALUE, got '{'9' * 40}'"),
-        ("1 ²:1\n", NAMED, SVM, "line 1: expected INDEX:VALUE, got '²:1'"),
-        ("1 2:\n", NAMED, SVM, "line 1: index 2: expected a number, got ''"),
-        ("1 2:1_0\n", NAMED, SVM, "line 1: index 2: expected a number, got '1_0'"),
-        ("1 2:1:1\n", NAMED, SVM, "line 1: index 2: expected a number, got '1:1'"),
-        ("1 2:-inf\n", NAMED, SVM, "line 1: index 2: expected a finite number, got '-inf'"),
-        ("1 2:1 2:1\n", NAMED, SVM, "line 1: index 2 after 2: each must be larger than the one before"),
-        ("1 3:1 2:1\n", NAMED, SVM, "line 1: index 2 after 3: each must be larger than the one before"),
-        ("1 2:1e31\n", NAMED, SVM, 'line 1: out-of-range: feature "2" is beyond ±1e+30'),
-        ("1 4:1\n", THREE, SVM, "line 1: index 4: expected 1 to 3, the model's dimension is 3"),
-        (
-            "1 0:1\n", THREE, SVM,
-            "line 1: index 0: expected 1 to 3, the model's dimension is 3; with --zero-based it begins at 0",
-        ),
-        ("1 3:1\n", THREE, {**SVM, "zero_based": True}, "line 1: index 3: expected 0 to 2, the model's dimension is 3"),
-        ("\xff 1:1\n", NAMED, SVM, f"line 1: unknown-label: 'label' {OTHERS}"),
-        ("1 1:2\n", NAMED, {**SVM, "key": "qid"}, "line 1: --key qid: the line has no 'qid:'"),
+        ("a,y\n1e31,1\n", NAMED, CSV, 'line 2: out-of-range: feature "a" is beyond ±1e+30'),
         ("1 1:2\n", NAMED, {}, "line 1: trailing-bytes: more bytes follow the event at byte 2; "
          "the lines are read as JSON, see --format for others"),
         ('{"features":{},"label":1,"id":""}\n', NAMED, {"key": "id"}, "line 1: --key id: the value is empty"),
@@ -115,8 +53,8 @@ def test_what_scikit_learn_dumps_is_read_as_scikit_learn_loads_it(
         ("a,y\n1,2\n", NAMED, CSV, f"line 2: unknown-label: column 'y' {OTHERS}"),
         ("a,y\n1, must \n", Identity(labels=("no", "yes"), event=Places(label="/y must")), CSV,
          'line 2: unknown-label: column \'y\' must be one of "no", "yes"'),
-        ("-1 1:2\n", Identity(labels=(False, True)), SVM,
-         "line 1: unknown-label: 'label' must be one of false, true"),
+        ("a,y\n2,-1\n", Identity(labels=(False, True)), CSV,
+         "line 2: unknown-label: column 'y' must be one of false, true"),
         ('{"features":{},"label":1}\n', NAMED, {"key": "features"},
          "line 1: --key features: expected a string or a number"),
         ("\n7\n", NAMED, {"key": "id", "check": False},
@@ -210,8 +148,8 @@ AFTER = Places(features="/after", label="/after/left/user", where={"/op": ("c", 
     [
         (Places(), CSV, "user.age,y\n3,1", {"features": {"user.age": 3.0}, "label": 1}, ["user.age"]),
         (Places(features=""), CSV, "user.age,y\n3,1", {"user.age": 3.0, "label": 1}, ["user.age"]),
-        (Places(features="", label="/of/~1~0"), SVM, "1 2:3", {"2": 3.0, "of": {"/~": 1}}, ["2"]),
-        (Places(features="/a/b", label="/a/y"), SVM, "1 2:3", {"a": {"b": {"2": 3.0}, "y": 1}}, ["2"]),
+        (Places(features="", label="/of/~1~0"), CSV, "2,y\n3,1", {"2": 3.0, "of": {"/~": 1}}, ["2"]),
+        (Places(features="/a/b", label="/a/y"), CSV, "2,y\n3,1", {"a": {"b": {"2": 3.0}, "y": 1}}, ["2"]),
         (AFTER, CSV, "a,kind,y\nx,b,1", {"after": {"a": "x", "kind": "b", "left": {"user": 1}}, "op": "c"},
          ["a=x", "kind=b"]),
         # Of a line's own columns nothing is made up: the model passes these two over.
@@ -238,8 +176,6 @@ def test_a_line_becomes_a_record_that_the_model_reads(
     [
         ({}, '{"features":{"1":2},"label":1}\n'),
         (CSV, "1,y\n2,1\n"),
-        (SVM, "1 1:2\n"),
-        ({"name": "vw"}, "1 | 1:2\n"),
         ({}, ""),
     ],
 )
@@ -253,13 +189,13 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path, packed: 
 
 
 def test_good_lines_beside_bad_ones_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "x.libsvm.gz"
-    path.write_bytes(gzip.compress(b"# head\n+1 1:1 #x\nfoo\n0 qid:7 2:.5 10:-2E-3\r\n-1\n"))
+    path = tmp_path / "x.csv.gz"
+    path.write_bytes(gzip.compress(b"1,2,label\n1,,+1\nfoo\n.5,-2E-3,0\r\n,,-1\n"))
     lines, bad = read(path, NAMED)
     assert [(line.number, line.key) for line in lines] == [(2, None), (4, None), (5, None)]
     assert events(lines) == [
         {"features": {"1": 1.0}, "label": 1},
-        {"features": {"2": 0.5, "10": -0.002}, "label": 0},
+        {"features": {"1": 0.5, "2": -0.002}, "label": 0},
         {"features": {}, "label": -1},
     ]
     assert len(bad) == 1
@@ -277,8 +213,8 @@ def test_good_lines_beside_bad_ones_are_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_label_is_read_as_the_model_knows_it(tmp_path: Path, labels: Any, texts: list[str], expected: Any) -> None:
-    path = tmp_path / "x.svm"
-    path.write_text("".join(f"{text} 1:1\n" for text in texts))
+    path = tmp_path / "x.csv"
+    path.write_text("".join(f"{line}\n" for line in ("a,label", *(f"1,{text}" for text in texts))))
     lines, bad = read(path, Identity(labels=labels))
     assert bad == []
     found = [e["label"] for e in events(lines)]
@@ -302,8 +238,7 @@ def test_a_label_is_read_as_the_model_knows_it(tmp_path: Path, labels: Any, text
         ('{"label":1,"in":{"after":{"u":7}}}', Identity(event=Places(features="/in/after")), {"key": "u"}, [b"7"]),
         ('{"label":1,"u":"x"}', Identity(event=Places(features="")), {"key": "u"}, [b"x"]),
         ("u,a,b,c,y\nx7,1,2,3,1", THREE, {**CSV, "key": "u"}, [b"x7"]),
-        ("1 qid:9 2:0.50", NAMED, {**SVM, "key": "qid"}, [b"9"]),
-        ("1 qid:9 2:0.50", NAMED, {**SVM, "key": "2"}, [b"0.50"]),
+        ("u,a,y\n0.50,1,1", NAMED, {**CSV, "key": "u"}, [b"0.50"]),
     ],
 )
 def test_a_key_is_found_where_it_is_named(
@@ -320,21 +255,17 @@ def test_a_key_is_found_where_it_is_named(
     ("file", "how", "form"),
     [
         ("x.jsonl", {}, "JsonLines"),
-        ("x.svm", {}, "Svmlight"),
-        ("x.SVMLIGHT.gz", {}, "Svmlight"),
-        ("x.libsvm", {"name": "jsonl"}, "JsonLines"),
-        ("x.svm", {"label": "y"}, "Csv"),
+        ("x.csv", {"name": "jsonl"}, "JsonLines"),
+        ("x.jsonl", {"label": "y"}, "Csv"),
         ("x.csv.gz", {"label": "y"}, "Csv"),
-        ("-", {"name": "svmlight"}, "Svmlight"),
-        ("x.csv", {}, "Csv"),
-        ("x.vw.gz", {}, "VowpalWabbit"),
-        ("x.svm", {"name": "csv"}, "Csv"),
-        ("x", {"name": "svmlight", "label": "y"}, "--label names a column of CSV; the format is svmlight"),
-        ("x.svm", {"zero_based": True}, "--zero-based is for svmlight and a positional model"),
+        ("-", {}, "JsonLines"),
+        ("-", {"name": "csv"}, "Csv"),
+        ("x.CSV", {}, "Csv"),
+        ("x", {"name": "jsonl", "label": "y"}, "--label names a column of CSV; the format is jsonl"),
     ],
 )
 def test_an_option_wins_then_the_suffix(file: str, how: dict[str, Any], form: str) -> None:
-    given = {"name": None, "label": None, "key": None, "zero_based": False} | how
+    given = {"name": None, "label": None, "key": None} | how
     try:
         found = type(format_of(file, NAMED, **given)).__name__
     except ConfigurationError as error:
@@ -347,66 +278,11 @@ def test_any_bytes_are_read_or_named(tmp_path_factory: pytest.TempPathFactory, r
     """No input ends in anything but events, bad lines and DataError, whatever the format."""
     path = tmp_path_factory.mktemp("any") / "file"
     path.write_bytes(raw)
-    hows: list[dict[str, Any]] = [
-        SVM,
-        {"key": "id"},
-        {**SVM, "key": "1"},
-        {"name": "csv", "label": "0"},
-        {"name": "vw"},
-    ]
+    hows: list[dict[str, Any]] = [{"key": "id"}, {"name": "csv", "label": "0"}, {**CSV, "key": "1"}]
     for how in hows:
         for identity in (NAMED, THREE, Identity(event=AFTER), Identity(event=Places(features=""))):
             try:
                 lines, _ = read(path, identity, **how)
-            except ConfigurationError:
-                assert (how, identity) == ({"name": "vw"}, THREE)
-                continue
             except DataError:
                 continue
             assert all({identity.event.features[1:] or "label"} <= set(e) for e in events(lines))
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("1 | a:2 b", {"features": {"a": 2.0, "b": 1.0}, "label": 1}),
-        ("-1 0.5 'ad7|user age:31 nl |page:2 x y:3", {
-            "features": {"user": {"age": 31.0, "nl": 1.0}, "page": {"x": 2.0, "y": 6.0}},
-            "label": -1, "weight": 0.5, "id": "ad7",
-        }),
-        ("1 ad7| a a:2", {"features": {"a": 3.0}, "label": 1, "id": "ad7"}),
-        ("1 2 |n a |n b", {"features": {"n": {"a": 1.0, "b": 1.0}}, "label": 1, "weight": 2.0}),
-        ("1 |", {"features": {}, "label": 1}),
-        ("| a", "expected a label before '|'"),
-        ("1 a b", "expected '|' before the features"),
-        ("1 2 3 | a", "expected LABEL [IMPORTANCE] ['TAG] before '|', got '1 2 3'"),
-        ("1:0.5 | a", "expected LABEL [IMPORTANCE] ['TAG] before '|', got '1:0.5'"),
-        ("1 0 | a", "importance: expected a positive number, got '0'"),
-        ("1 | a:x", "feature 'a': expected a number, got 'x'"),
-        ("1 |n:inf a", "namespace 'n': expected a finite number, got 'inf'"),
-        ("1 | :3", "expected NAME or NAME:VALUE, got ':3'"),
-        ("1 | n |n a", "'n' is a feature and a namespace"),
-        ("1 |n a | n", "'n' is a namespace and a feature"),
-    ],
-)  # fmt: skip
-def test_vowpal_wabbits_text_is_read_or_named(tmp_path: Path, line: str, expected: Any) -> None:
-    path = tmp_path / "x.vw"
-    path.write_text(line + "\n")
-    lines, bad = read(path, NAMED)
-    assert (events(lines) or bad[0]) == (f"line 1: {expected}" if isinstance(expected, str) else [expected])
-
-
-def test_a_feature_of_vowpal_wabbits_text_without_a_value_is_true(tmp_path: Path) -> None:
-    """So scaling leaves it as it is, as it would not the number 1, which is always the same."""
-    path = tmp_path / "x.vw"
-    path.write_text("1 |u a b:1 c c |v:2 d\n")
-    ((value, *_),) = read(path, NAMED)[0]
-    assert value == b'{"features":{"u":{"a":true,"b":1.0,"c":2.0},"v":{"d":2.0}},"label":1}'
-
-
-def test_a_key_of_vowpal_wabbits_text(tmp_path: Path) -> None:
-    path = tmp_path / "x.vw"
-    path.write_text("1 'u7|user id:3 a\n")
-    for key, found in (("tag", b"u7"), ("user.id", b"3.0")):
-        assert [line.key for line in read(path, NAMED, key=key)[0]] == [found]
-    assert "--key id" in read(path, NAMED, key="id")[1][0]
