@@ -73,7 +73,7 @@ class RedisStore:
     async def check(self, learn: bool = True) -> list[str]:
         """Refuse a Redis that is not fit for learning, or for following alone: see needs.check."""
         async with self._asking():
-            return await needs.check(self._redis, self.address, MODELS, learn)
+            return await needs.check(self._redis, self.address, learn)
 
     async def digest(self, model: str) -> str:
         async with self._asking(model):

@@ -28,7 +28,7 @@ from service.settings.words import on_a_line
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import value_of
 from service.tools import files
-from service.tools.formats import Events, format_of
+from service.tools.formats import Events, format_of, raise_bad_line
 from service.tools.profile import plain, shown
 
 SHOWN = 10
@@ -90,16 +90,12 @@ def source_of(settings: Settings, own: ModelSettings, file: str | None, topic: s
     if file is not None and topic is None:
         identity = own.identity()
         events = Events(file, format_of(file, identity, key=None, **form), identity, keyed=False, check=True)
-        lines = list(events.lines(_stop))
+        lines = list(events.lines(raise_bad_line))
         return Source(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
     if file is not None or topic is None:
         raise ConfigurationError("fit: name a FILE, or a topic with --topic TOPIC, and not both")
     records = asyncio.run(_read_topic(settings.kafka.cluster, topic))
     return Source(f"topic {topic}", [place for place, _ in records], [value for _, value in records])
-
-
-def _stop(message: str) -> None:
-    raise DataError(message) from None
 
 
 async def _read_topic(cluster: Cluster, topic: str) -> list[tuple[str, bytes | None]]:

@@ -116,6 +116,11 @@ class Events:
         return value
 
 
+def raise_bad_line(message: str) -> None:
+    """A `bad` of `Events.lines` that ends at the first bad line."""
+    raise DataError(message) from None
+
+
 def writer(identity: Identity, name: Written) -> Callable[[bytes], bytes]:
     """What makes a record of an event's JSON, which raises BadLine where it has no such form."""
     if name == "json":

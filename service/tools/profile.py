@@ -24,8 +24,6 @@ ENOUGH = 20
 """Values: of fewer, how many differ says nothing."""
 LONGEST = Identity().max_name_bytes
 
-COMMA = "decimal comma"
-"""The mark of numbers that are written so."""
 NO_FEATURE = ("list of objects", "list of mixed kinds", "object")
 """Kinds of which no feature is made; of objects those that stand too deep."""
 
@@ -135,7 +133,7 @@ class Member:
             return Mark("constant", f"it is always {shown(self.example)}")
         if scalar and self.texts and self.commas >= 0.95 * self.texts:  # a whole number among them has none
             such = next(shown(one) for _, one in self.counts if isinstance(one, str))
-            return Mark(COMMA, f"a number with a comma, such as {such}, is a string: write it with a point")
+            return Mark("decimal comma", f"a number with a comma, such as {such}, is a string: write it with a point")
         if text and self.dates >= 0.95 * self.distinct:
             return Mark("timestamp", f"a time, such as {shown(self.example)}, does not come back")
         if number and self._epoch(_TIME.fullmatch(own) is not None):
@@ -153,11 +151,6 @@ class Member:
         if (longest := max(self.longest, len(self.name.encode()))) > LONGEST:
             return Mark("long", f"as name=value it has up to {longest:,} bytes, and {LONGEST} are the limit")
         return None
-
-    def is_flag(self, records: int) -> bool:
-        """Whether it says by its being there what a boolean would say: one number, not 0, in some of the records."""
-        one = self.distinct == 1 and self.kinds["number"] == self.present >= ENOUGH
-        return one and self.present < records and self.low != 0
 
     @property
     def _rising(self) -> float:

@@ -15,7 +15,7 @@ from service.learning.events.json_values import parse, type_name
 from service.learning.identity import Identity
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecords, value_of
-from service.tools.formats import SUFFIXES, Events, Name, format_of
+from service.tools.formats import SUFFIXES, Events, Name, format_of, raise_bad_line
 from service.tools.readers import Cells
 
 MOST_BYTES = 32 << 20
@@ -77,17 +77,13 @@ def of_file(file: str, form: Name | None, count: int) -> Sample:
     how = Cells() if cells else format_of(file, Identity(), name=form, label=None, key=None)
     events = Events(file, how, Identity(), keyed=False, check=False)
     values, size = list[bytes | None](), 0
-    for line in islice(events.lines(_stop), count):
+    for line in islice(events.lines(raise_bad_line), count):
         values.append(line.value)
         size += len(line.value)
         if size > MOST_BYTES:
             break
     which = "all" if len(values) < count and size <= MOST_BYTES else "the first"
     return Sample(events.name, f"{which} {records(len(values))} of {events.name}", values, cells)
-
-
-def _stop(message: str) -> None:
-    raise DataError(message) from None
 
 
 async def of_topic(cluster: Cluster, topic: str, missing: PerceptronError, count: int) -> Sample:

@@ -8,7 +8,6 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from service.tools.choices import Choice, Suggested, suggested
 from service.tools.formats import Name
 from service.tools.in_vain import in_vain
 from service.tools.labels import amount, is_amount, is_called_one, rare
-from service.tools.profile import COMMA, MOST_VALUES, Member, plain, shown
+from service.tools.profile import MOST_VALUES, Member, plain, shown
 from service.tools.sample import Sample, of_file, of_topic, records
 from service.tools.trials import TIE, Baseline, Trial, best, is_better, runs, trials
 
@@ -71,8 +70,6 @@ def suggest(
     notes = [
         *_guess(found, label),
         *amounts,
-        *_commas(found),
-        *_same(found),
         *_set_in_vain(settings, name, found.sample),
         *_cautions(done, baseline),
     ]
@@ -226,24 +223,6 @@ def _guess(found: Suggested, label: str | None) -> list[str]:
 
 def _labels(found: Suggested) -> list[Label]:
     return next(choice.value for choice in found.choices if choice.setting == "labels")
-
-
-def _commas(found: Suggested) -> list[str]:
-    """That numbers were taken for texts."""
-    names = [name for name, mark in found.left_out.items() if mark == COMMA]
-    said = "numbers with a decimal comma are strings, and left out: write them with a point"
-    return [f"{_some(names)}: {said}"] if names else []
-
-
-def _same(found: Suggested) -> list[str]:
-    """That scaling loses what is said by a number's being there."""
-    names = [member.name for member in found.members[1:] if member.is_flag(found.events)]
-    said = "always the same number where it is there: scaled it is 0, as if it were absent: send true in its place"
-    return [f"{_some(names)}: {said}"] if names else []
-
-
-def _some(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:5])}{f' and {len(names) - 5:,} more' if len(names) > 5 else ''}"
 
 
 def _cautions(done: list[Trial], baseline: Baseline) -> list[str]:

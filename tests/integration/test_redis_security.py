@@ -229,9 +229,9 @@ async def test_the_rights_that_the_page_lists_are_enough_to_learn_and_to_follow(
     assert await follower.digests([topic, "none"]) == [last.digest, ""]
     assert (await follower.head(topic) or ("",))[0] == last.digest
     assert topic in await follower.models()
-    with pytest.raises(ConfigurationError, match="refuses HDEL, which learning needs"):
+    with pytest.raises(ConfigurationError, match="refuses to write snapshots by a script"):
         await follower.check()
-    assert not await raw.exists(needs.TRIED)
+    assert not await raw.exists(needs.PROBE_KEY)
     for name, one in stores.items():
         await one.close()
         await raw.execute_command("ACL", "DELUSER", name)

@@ -125,12 +125,15 @@ async def test_a_damaged_blob_is_named_and_never_answers(store: RedisStore, raw:
         await keeper(store, topic).restore()
 
 
-async def test_an_evicting_redis_is_refused_and_one_without_aof_warned_of(store: RedisStore, raw: Any) -> None:
+async def test_a_redis_that_may_lose_snapshots_is_refused_or_warned_of(store: RedisStore, raw: Any) -> None:
     assert await store.check() == []
     await raw.config_set("maxmemory-policy", "allkeys-lru")
     try:
         with pytest.raises(ConfigurationError, match="allkeys-lru, which would evict snapshots: set it to noeviction"):
             await store.check()
+        await raw.config_set("maxmemory-policy", "volatile-lru")
+        (warning,) = await store.check()
+        assert "has maxmemory-policy volatile-lru: noeviction is safer" in warning
     finally:
         await raw.config_set("maxmemory-policy", "noeviction")
     await raw.config_set("appendonly", "no")

@@ -16,7 +16,7 @@ from service.settings.model import ModelSettings
 from service.tools.choices import Suggested, suggested
 from service.tools.in_vain import in_vain
 from service.tools.labels import is_amount, rare
-from service.tools.profile import ENOUGH, MOST_VALUES, kind_of, member_at, profile
+from service.tools.profile import MOST_VALUES, kind_of, member_at, profile
 from service.tools.sample import Sample
 from service.tools.suggest import _beats, _verdict, _why
 from service.tools.trials import Baseline, Trial, best, is_better, trials
@@ -118,14 +118,6 @@ def test_kinds_of_lists() -> None:
         "list of numbers", "list of strings", "list of booleans", "empty list", "list of mixed kinds",
         "list of objects", "list of mixed kinds", "object", "null",
     ]  # fmt: skip
-
-
-def test_a_number_that_is_there_or_not_says_what_a_boolean_would() -> None:
-    events = [{"word": 1, "always": 1, "count": i % 2 + 1, "zero": 0, "true": True} for i in range(ENOUGH)]
-    members = profile([*events, {"always": 1}], ENOUGH + 1)
-    assert [name for (name,), member in members.items() if member.is_flag(ENOUGH + 1)] == ["word"]
-    few = profile([*events[1:], {}], ENOUGH)
-    assert not any(member.is_flag(ENOUGH) for member in few.values())
 
 
 def test_values_are_counted_up_to_a_limit() -> None:
