@@ -84,7 +84,7 @@ def _reason(error: Exception, security: Security, connected: bool) -> str:
     if any(isinstance(e, asyncio.IncompleteReadError) and (e.expected or 0) >> 16 == TLS_ALERT for e in causes):
         return f"TLS: the listener speaks TLS: set kafka.security_protocol = {'SASL_SSL' if sasl else 'SSL'}"
     if isinstance(error, TimeoutError):
-        return "no answer in time: is it a Kafka broker?"
+        return "no answer in time"
     if isinstance(error, OSError) and not isinstance(error, ConnectionResetError):
         return os_cause(error)
     if connected and sasl:
