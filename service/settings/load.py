@@ -194,7 +194,7 @@ class Settings(BaseSettings):
         """A model's settings: its own, or those of the pattern that its topic was found by."""
         return self.models[model if model in self.models else _matching(self.models, model) or model]
 
-    origins: ClassVar[Origins]
+    origins: ClassVar[Origins] = Origins({}, {}, {}, Path())
     """Who said what of it."""
 
 

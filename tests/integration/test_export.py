@@ -24,6 +24,7 @@ from sklearn.pipeline import Pipeline
 from service.embedded import servers
 from service.embedded.servers import Server
 from service.errors import DataError
+from service.learning.events.json_values import parse
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.settings.load import load
@@ -265,7 +266,9 @@ def test_classes_answer_as_the_service_does(redis: Server, tmp_path: Path, model
 
     instances = [instance(r, kind) for _ in range(1000)] + [[0.0] * 8 if model == "rows" else {}]
     instances += [{"n0": -1.0}] if model == "equals" else []
-    scores = np.array([learner.score(learner.flattener.of(x, "/features"))[0] for x in instances])
+    scores = np.array(
+        [learner.score(learner.flattener.of(parse(json.dumps(x).encode()), "/features"))[0] for x in instances]
+    )
     told = [learner.label(row) for row in scores]
     if model == "equals":
         assert (set(told), told[-1], scores[-1].tolist()) == ({"b", "c"}, "b", [0, 0, 0])

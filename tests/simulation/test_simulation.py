@@ -39,7 +39,7 @@ def test_nothing_is_lost_and_nothing_learned_twice() -> None:
     for what, least in (
         ("OK", 2000), ("CONFLICT", 100), ("MISSING", 5), ("crash", 300), ("late", 500), ("reply lost", 500),
         ("doubled", 500), ("redis rolled back", 300), ("redis emptied", 100), ("topic recreated", 50), ("trim", 50),
-        ("partition added", 50), ("fetch cut", 30), ("rewound: refused", 100), ("rewound: replaced", 30),
+        ("partition added", 50), ("rewound: refused", 100), ("rewound: replaced", 30),
         ("stopped: LogLost", 100), ("stopped: IdentityChanged", 5), ("kept for its order", 20),
         ("stopped: Diverged", 10), ("base offset flipped", 40), ("stopped: LogGap", 40),
         ("candidates reconciled", 100),

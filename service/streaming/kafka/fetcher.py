@@ -189,12 +189,16 @@ class Fetcher:
 
     async def run(self) -> None:
         """Fetch for as long as the process runs."""
-        async with Lasting() as self._tasks:
-            while True:
-                self._request_all()
-                await asyncio.sleep(RETRY_SECONDS)
-                if any(leader_of(self._client, tp) is None for tp in self._partitions):
-                    await refresh_metadata(self._client)
+        async with Lasting() as tasks:
+            self._tasks = tasks
+            try:
+                while True:
+                    self._request_all()
+                    await asyncio.sleep(RETRY_SECONDS)
+                    if any(leader_of(self._client, tp) is None for tp in self._partitions):
+                        await refresh_metadata(self._client)
+            finally:
+                self._tasks = None  # the group takes no more
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Read the partition from this offset on; whatever was fetched of it is dropped."""
