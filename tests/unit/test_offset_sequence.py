@@ -15,14 +15,20 @@ class Batch(NamedTuple):
 
 
 class Broker:
-    """A log of batches in the order in which they stand in its one segment."""
+    """A log of batches in the order in which they stand in its one segment.
+
+    As Kafka since 4.1 it goes by first offsets: it gives the batch that starts at an offset, or before the first that
+    starts after it the one before that, if it contains the offset.
+    """
 
     def __init__(self, batches: list[Batch], end: int) -> None:
         self.batches, self.end = batches, end
 
     def response(self, offset: int, count: int) -> tuple[list[Batch], int | None]:
-        """The first `count` batches from the first that has, or is after, the offset; and where the next one begins."""
-        first = next((i for i, batch in enumerate(self.batches) if batch.end > offset), len(self.batches))
+        """`count` batches from the one that the broker finds for the offset on; and where the next one begins."""
+        first = next((i for i, batch in enumerate(self.batches) if batch.start >= offset), len(self.batches))
+        at = self.batches[first].start if first < len(self.batches) else None
+        first -= at != offset and first > 0 and self.batches[first - 1].end > offset
         shown, cut = self.batches[first : first + count], self.batches[first + count : first + count + 1]
         return shown, cut[0].start if cut else None
 
@@ -81,11 +87,23 @@ def test_a_flipped_base_offset_is_damage_and_nothing_after_it_is_admitted(broker
     assert admitted == broker.batches[: len(admitted)]
 
 
+def test_a_batch_whose_offsets_became_lower_is_found_by_a_seek_to_it() -> None:
+    """The broker skips it, and gives what follows for offsets shortly before too: the look back goes further."""
+    batches = [Batch(at, at + 10) for at in range(0, 450, 10)]
+    batches[2] = Batch(4, 14)
+    sequence: OffsetSequence[Batch] = OffsetSequence(20)
+    broker = Broker(batches, 450)
+    with pytest.raises(OffsetDamage, match="at 20 the log goes on with a batch of offsets 4 to 13"):  # noqa: PT012
+        for _ in range(20):
+            shown, cut = broker.response(sequence.fetch_offset, 5)
+            assert sequence.admit(shown, cut, 450, 450) == []
+
+
 def test_a_gap_at_the_end_of_a_segment_is_held_until_what_follows_agrees() -> None:
     sequence: OffsetSequence[Batch] = OffsetSequence(0)
     assert sequence.admit([Batch(0, 5)], None, 30, 30) == [Batch(0, 5)]
     assert sequence.admit([Batch(10, 15)], None, 30, 30) == []
-    assert sequence.fetch_offset == 4, "it looks back"
+    assert sequence.fetch_offset == 0, "it looks back"
     assert sequence.admit([Batch(0, 5), Batch(10, 15)], None, 30, 30) == []
     assert (sequence.holds, sequence.fetch_offset, sequence.position) == (True, 15, 5)
     assert sequence.admit([], None, 30, 30) == []
@@ -132,6 +150,8 @@ def test_what_is_not_there_any_more_is_not_looked_back_at() -> None:
     sequence: OffsetSequence[Batch] = OffsetSequence(7)
     sequence.admit([Batch(9, 10)], 10, 20, 20)
     assert sequence.fetch_offset == 6
+    sequence.admit([Batch(9, 10)], 10, 20, 20)
+    assert sequence.fetch_offset == 5, "further back, as nothing before was in view"
     sequence.stop_looking_back()
     assert sequence.fetch_offset == 7
     assert sequence.admit([Batch(9, 10)], 10, 20, 20) == [Batch(9, 10)]

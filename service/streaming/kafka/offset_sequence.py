@@ -10,8 +10,8 @@ for ever. Three rules tell a gap from damage:
     the high watermark or the last stable offset. Until then it is held.
 
 A first doubt is not a verdict. The broker reads its high watermark before the data, a transfer can go wrong, and a
-broker skips a batch whose offsets became lower if a fetch starts there. So the log is fetched once more, from the last
-offset before the doubt, where the batches before and after it can be seen.
+broker skips a batch whose offsets became lower if a fetch starts there or shortly before. So the log is fetched once
+more, from where the batch before the doubt starts: there the batches before and after it can be seen.
 """
 
 from collections.abc import Sequence
@@ -54,6 +54,8 @@ class OffsetSequence(Generic[Batch]):
         self._doubted = -1
         """The position at which something was wrong, and from before which the log was fetched once more."""
         self._looking_back = False
+        self._anchor, self._log_start = offset - 1, 0
+        """Where a look back starts: the last batch before `position`, or after a seek a guess."""
         self._beyond: tuple[int, int] | None = None
         """A batch that ended after the high watermark of the response before."""
 
@@ -61,7 +63,7 @@ class OffsetSequence(Generic[Batch]):
     def fetch_offset(self) -> int:
         """Where the next fetch starts."""
         if self._looking_back:
-            return self.position - 1
+            return max(self._anchor, self._log_start)
         return self._held.end if self._held is not None else self.position
 
     @property
@@ -88,10 +90,18 @@ class OffsetSequence(Generic[Batch]):
         stable offset. Raises OffsetDamage.
         """
         batches, admitted = list(fetched), list[Batch]()
-        looked_back, self._looking_back = self._looking_back, False
-        preceded = looked_back and bool(batches) and batches[0].end == self.position
-        if preceded:
-            del batches[0]
+        looked_back, self._looking_back, self._log_start = self._looking_back, False, log_start
+        before = self._pass_preceding(batches) if looked_back else None
+        if before is not None and before.end == self.position:
+            self._anchor = before.start
+            if not batches and cut_start is not None:
+                self._looking_back = True  # the response ended just before what is doubted
+                return []
+        elif looked_back and self._anchor > log_start and (batches or before is None):
+            # The batch before `position` is not in view, as after a seek: look twice as far back.
+            self._anchor -= self.position - self._anchor
+            self._looking_back = True
+            return []
         if self._held is not None:
             batches.insert(0, self._held)
             self._held = None
@@ -117,7 +127,7 @@ class OffsetSequence(Generic[Batch]):
                 self.doubt(f"{goes_on}, and then with one from {following} on", log_start, OffsetDamage)
                 break
             if gap:
-                in_view = following is not None and (i > 0 or preceded)
+                in_view = following is not None and (i > 0 or before is not None)
                 if not in_view and self._doubted != self.position:
                     self.doubt("offsets are missing", log_start, OffsetDamage)
                     break
@@ -125,6 +135,13 @@ class OffsetSequence(Generic[Batch]):
                     self._held = batch
                     break
                 self.gaps.append((self.position, batch.start))
-            self.position, self._sought = batch.end, False
+            self.position, self._anchor, self._sought = batch.end, batch.start, False
             admitted.append(batch)
         return admitted
+
+    def _pass_preceding(self, batches: list[Batch]) -> Batch | None:
+        """Take the batches before `position` away, as far as they are in order; the last of them."""
+        before: Batch | None = None
+        while batches and batches[0].end <= self.position and (before is None or batches[0].start >= before.end):
+            before = batches.pop(0)
+        return before
