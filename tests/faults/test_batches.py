@@ -94,9 +94,7 @@ def stopped(running: Running, topic: str, words: str) -> None:
     wait(lambda: running.model(topic)["stopped"] and not running.model(topic)["ahead"], "it stops and saves")
     model = running.model(topic)
     print(f"\n{model['stopped']}")
-    assert re.search(
-        rf"topic {topic}: the record at offset (19|20) of partition 0 cannot be read \({words}", model["stopped"]
-    )
+    assert re.search(rf"topic {topic}: the record at offset (19|20) of partition 0 {words}", model["stopped"])
     assert f"`perceptron reset -t {topic} --yes`" in model["stopped"]
     assert (model["covered"], model["events"]) == ({"0": [[0, 20]]}, 20)
 
@@ -127,7 +125,10 @@ async def test_a_flipped_base_offset_stops_learning_before_it(
         for name in topics:
             if fresh and "compact" in name:  # there what is missing before a fetch begins tells nothing
                 continue
-            await asyncio.to_thread(stopped, running, name, MISPLACED)
+            if fresh and name.endswith("-16"):  # it claims the offset of the last record learned
+                await asyncio.to_thread(stopped, running, name, "is not the one that was learned")
+                continue
+            await asyncio.to_thread(stopped, running, name, rf"cannot be read \({MISPLACED}")
             assert running.metrics()[f'perceptron_unexplained_gaps_total{{model="{name}"}}'] == 1
         assert running.model(healthy)["stopped"] is None
     damage(kafka, healthy, 2, *BASES["4"])
@@ -166,7 +167,7 @@ async def test_a_damaged_length_stops_its_topic_alone(service: Any, kafka: Serve
                 assert await asyncio.to_thread(running.stop) == 0
                 await asyncio.to_thread(running.start(running.command).up)
             for name in topics:
-                await asyncio.to_thread(stopped, running, name, "")
+                await asyncio.to_thread(stopped, running, name, r"cannot be read \(")
             for name in healthy:
                 await asyncio.to_thread(learned, running, name, sent * RECORDS)
     finally:
