@@ -51,18 +51,18 @@ from service.streaming.lasting import Lasting
 from service.streaming.records import KafkaRecord, KafkaRecords
 
 FETCH_BYTES = 4 << 20
-"""Of one response. Measured: smaller ones cost more a record, larger ones no less."""
+"""The size of a response. Measured: smaller ones cost more a record, larger ones no less."""
 MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 256 << 10, 2 << 20
-"""Of one partition in it. Less brings one batch of many producers at a time."""
+"""The part of one partition in it. Less brings one batch of many producers at a time."""
 BUFFER_BYTES = 2 << 20
 """A partition whose buffer has as many bytes, not unpacked, is not asked for."""
 WAIT_MS, SHORT_WAIT_MS = 500, 10
 """How long a broker waits for a first record; and while a partition of its that is being read has a full buffer, and so
 is no part of the request."""
 POLL_BYTES = 4 << 20
-"""After so many unpacked bytes a poll takes no further batch."""
+"""A poll with as many unpacked bytes takes no further batch."""
 UNPACKED_BYTES = 64 << 20
-"""Of all polls whose records are not learned yet; beyond it the next poll waits."""
+"""The limit of all polls whose records are not learned yet. Beyond it the next poll waits."""
 RETRY_SECONDS = 0.2
 """After an error, and the pause between two looks for partitions that nobody asks for."""
 READING_SECONDS = 1.0
@@ -176,7 +176,7 @@ class Fetcher:
     """The partitions that one process reads."""
 
     def __init__(self, client: AIOKafkaClient, max_batch_bytes: int) -> None:
-        """The client is bootstrapped by whoever made it, and closed."""
+        """The caller bootstraps the client, and closes it."""
         self._client, self._max_batch_bytes = client, max_batch_bytes
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._busy: set[int] = set()

@@ -110,21 +110,17 @@ class OffsetSequence(Generic[Batch]):
             agreed = following is None or following >= batch.end
             gap = batch.start > self.position
             contains = batch.start <= self.position < batch.end
+            goes_on = f"goes on with a batch of offsets {batch.start} to {batch.end - 1}"
             if batch.end > high_watermark:
                 if self._beyond == (batch.start, batch.end):
-                    raise OffsetDamage(
-                        f"at {self.position} the log, which ends at {high_watermark}, goes on with a batch of "
-                        f"offsets {batch.start} to {batch.end - 1}"
-                    )
+                    raise OffsetDamage(f"at {self.position} the log, which ends at {high_watermark}, {goes_on}")
                 self._beyond = batch.start, batch.end
                 break
             if not (gap or contains) or (batch.start < self.position and not self._sought):
-                goes_on = f"the log goes on with a batch of offsets {batch.start} to {batch.end - 1}"
-                self.doubt(goes_on, log_start, OffsetDamage)
+                self.doubt(f"the log {goes_on}", log_start, OffsetDamage)
                 break
             if (gap or self._sought) and not agreed:
-                goes_on = f"the log goes on with a batch of offsets {batch.start} to {batch.end - 1}"
-                self.doubt(f"{goes_on}, and then with one from {following} on", log_start, OffsetDamage)
+                self.doubt(f"the log {goes_on}, and then with one from {following} on", log_start, OffsetDamage)
                 break
             if gap:
                 in_view = following is not None and (i > 0 or before is not None)

@@ -17,7 +17,7 @@ from service.learning.events.value_buffer import ValueBuffer
 from service.learning.names import BEHIND, SEED, Names, Spelled, gather, hash_each, spelled
 
 KEPT_FEATURES = 600_000
-"""Buffers for at most so many features are kept for the next slice. An event of 1 MiB needs 524,416."""
+"""Buffers for at most as many features are kept for the next slice. An event of 1 MiB needs 524,416."""
 MAX_KEYS = 1 << 16
 """Names for which it is remembered whether the patterns select them."""
 
