@@ -20,7 +20,7 @@ from numba import njit
 from numba.core import config
 
 ENABLED: bool = not config.DISABLE_JIT  # type: ignore[attr-defined]
-"""Whether anything is: else loops run in Python, but for those over bytes at an address."""
+"""Whether loops are compiled. If not they run in Python, but those of `events/compiled/` do not run at all."""
 _SOURCES, _PREFIX = Path(__file__).parent, "kernels-"
 _DAY = 86_400.0
 

@@ -4,11 +4,14 @@ An address is an array's `ctypes.data`. Nothing is checked: who loads sees to it
 """
 
 from collections.abc import Callable
+from ctypes import c_uint8
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+
+from service.learning.compiled import ENABLED
 
 _BYTE, _WORD, _WIDE = ir.IntType(8), ir.IntType(64), ir.IntType(128)
 
@@ -32,8 +35,12 @@ def _load(builder: Any, address: Any, at: Any, of: Any) -> Any:
 
 _NO = ir.Constant(ir.IntType(1), 0)
 
-byte_at: Any = _word(lambda b, a, i: b.zext(_load(b, a, i, _BYTE), _WORD), types.int64, types.int64, types.int64)
-"""The byte at an address and so many behind it."""
+byte_at: Any = (
+    _word(lambda b, a, i: b.zext(_load(b, a, i, _BYTE), _WORD), types.int64, types.int64, types.int64)
+    if ENABLED
+    else lambda address, at: c_uint8.from_address(address + at).value
+)
+"""The byte `at` bytes after an address. Unlike the others it can be called from Python if nothing is compiled."""
 word_at: Any = _word(lambda b, a, i: _load(b, a, i, _WORD), types.uint64, types.int64, types.int64)
 """The eight bytes from there on, the first one lowest."""
 double_at: Any = _word(lambda b, a, i: _load(b, a, i, ir.DoubleType()), types.float64, types.int64, types.int64)

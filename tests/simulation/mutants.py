@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tests.changed import changed
 
 HERE = Path(__file__).parents[2]
-LEARN, KEEPER, EVENTS = "service/streaming/learn.py", "service/snapshots/keeper.py", "service/learning/events.py"
+LEARN, KEEPER = "service/streaming/learn.py", "service/snapshots/keeper.py"
 RECOGNISE, CODEC = "service/streaming/recognise.py", "service/snapshots/codec.py"
 CLASSIFIER, IDENTITY = "service/learning/classifier.py", "service/learning/identity.py"
 BLOBS, HEAD, STORE = "service/snapshots/blobs.py", "service/snapshots/head.py", "tests/simulation/world.py"
@@ -226,10 +226,6 @@ MUTANTS = (
     Mutant(
         "the rest of a slice that was cut short is left out", LEARN, "return outcome.consumed\n",
         "return len(records)\n",
-    ),
-    Mutant(
-        "names of rejected events stay", EVENTS, "in read])\n        batch = ",
-        "in read])._replace(names=placed.names)\n        batch = ",
     ),
     Mutant(
         "known runs are looked for by name", HEAD, "runs = blobs.missing_runs(head.run_blobs, before.runs)",
