@@ -94,35 +94,6 @@ def largest_root(gamma: float, hinge: float, radius_squared: float, start: float
     return max(0.0, k) * (1.0 + ROUNDING)
 
 
-class Hindsight(NamedTuple):
-    """The most updates possible over finite data, at the best γ there is."""
-
-    updates: int
-    gamma: float
-
-
-def hindsight(
-    along: Vector,
-    radius_squared: float,
-    start_squared: float = 0.0,
-    start_along: float = 0.0,
-    squared_steps: float | None = None,
-) -> Hindsight:
-    """From the u·z of all events, R², ‖w(0)‖² and u·w(0): the live bound, least over every γ instead of a grid.
-
-    Where S of the run is known, as it is after a replay, the sharper one: sqrt(‖w(0)‖² + S) stands in for kR² (Mohri
-    and Rostamizadeh). No search is needed: for k updates the best γ makes kγ - Ξ the sum of the k least u·z, which is
-    what k different events add to u·w at the least. So k is possible where that sum is <= sqrt(…) - u·w(0), which
-    holds up to some k, as the sum is convex in k and the root concave. The best γ is the least u·z beyond the sum.
-    """
-    least = np.sort(along)
-    squares = np.arange(1, len(least) + 1) * radius_squared if squared_steps is None else squared_steps
-    slack = ROUNDING * (np.cumsum(np.abs(least)) + math.sqrt(start_squared))
-    possible = np.flatnonzero(np.cumsum(least) <= np.sqrt(start_squared + squares) - start_along + slack)
-    updates = int(possible[-1]) + 1 if len(possible) else 0
-    return Hindsight(updates, float(least[min(updates, len(least) - 1)]))
-
-
 class Sums(msgspec.Struct, forbid_unknown_fields=True):
     """A stretch's sums, as a snapshot keeps them. Lengths are those of z."""
 

@@ -1,23 +1,20 @@
 """The live mistake bound: where its sums are at the edge of double precision."""
 
 import json
-import math
 import os
 from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.svm import LinearSVC
 
 from service.embedded.stream import NAMES, examples, separator
-from service.learning.bounds import direction, hindsight, largest_root
+from service.learning.bounds import direction
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
 from service.learning.weights import Weights
 from service.snapshots import head as heads
-from tests import data
 from tests.checks import restored
 from tests.stretches import CHECKS, Check, random_stream, random_stream_of_classes
 
@@ -103,52 +100,6 @@ def test_random_streams_of_classes() -> None:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
 def test_streams_on_which_it_is_tight(check: Check) -> None:
     check()
-
-
-def test_hindsight_is_the_least_over_every_gamma() -> None:
-    """Without a search it finds what the live bound's formula gives at the best of many γ, from any start."""
-    rng = np.random.default_rng(5)
-    for _ in range(50):
-        z, u, w = rng.normal(size=(40, 3)) + rng.normal(size=3), rng.normal(size=3), 3.0 * rng.normal(size=3)
-        u /= np.linalg.norm(u)
-        along, radius = z @ u, float((z * z).sum(axis=1).max())
-        start = (float(w @ w), float(u @ w))
-        found = hindsight(along, radius, *start)
-
-        def bound(gamma: float, along: Any = along, radius: float = radius, start: Any = start) -> int:
-            return math.floor(largest_root(gamma, float(np.maximum(0.0, gamma - along).sum()), radius, *start))
-
-        assert found.updates == min(len(along), *(bound(gamma) for gamma in np.geomspace(1e-3, 1e2, 2000)))
-        if found.gamma > 0.0 and found.updates < len(along):
-            assert bound(found.gamma) == found.updates
-
-
-def test_the_bound_of_breast_cancer_in_hindsight() -> None:
-    """One pass over scikit-learn's data, standardised, η = 1: 32 updates where 79 are possible, 2.47 times them.
-
-    That is with S, the squared length of the 32 updates, and the vector of a soft-margin SVM. The weights at the end of
-    the pass are as good a reference as one gets for nothing: 91, 2.84 times. R² stands for the longest of 569 events
-    (423, where the mean is 31): with kR² in place of S, known beforehand, it is 279 and 320.
-    """
-    x, y = data.table("breast cancer")
-    z = y[:, None] * np.column_stack([np.ones(len(y)), x])
-    learner = begun(Identity(features="positional", dimension=x.shape[1]), Options())
-    learner.apply(
-        0,
-        Records.of(
-            0,
-            [json.dumps({"features": row, "label": label}).encode() for row, label in zip(x.tolist(), y, strict=True)],
-        ),
-    )
-    radius, steps = float((z * z).sum(axis=1).max()), learner.watch.squared_steps
-    svm = LinearSVC(C=0.01, fit_intercept=False, max_iter=100_000).fit(z * y[:, None], y).coef_[0]
-    assert learner.counts.updates == 32
-    for w, with_steps, with_radius in ((svm, 79, 279), (learner.weights, 91, 320)):
-        along = z @ w * direction(w)
-        # The machine's solver is not exact.
-        assert hindsight(along, radius, squared_steps=steps).updates == pytest.approx(with_steps, abs=2)
-        assert hindsight(along, radius).updates == pytest.approx(with_radius, abs=5)
-        assert hindsight(along, radius, squared_steps=steps).updates < 3 * 32
 
 
 def test_what_is_too_small_to_square_is_no_direction_and_no_damage() -> None:
