@@ -93,10 +93,23 @@ def test_a_batch_whose_offsets_became_lower_is_found_by_a_seek_to_it() -> None:
     batches[2] = Batch(4, 14)
     sequence: OffsetSequence[Batch] = OffsetSequence(20)
     broker = Broker(batches, 450)
-    with pytest.raises(OffsetDamage, match="at 20 the log goes on with a batch of offsets 4 to 13"):  # noqa: PT012
+    with pytest.raises(OffsetDamage, match="at 20 the log goes on with a batch from 4 on"):  # noqa: PT012
         for _ in range(20):
             shown, cut = broker.response(sequence.fetch_offset, 5)
             assert sequence.admit(shown, cut, 450, 450) == []
+
+
+def test_a_damaged_batch_that_ends_where_a_seek_goes_is_found_by_the_one_before_it() -> None:
+    """Its offsets became lower, so that it seems to end at 9; what was its last record would be a gap."""
+    batches = [*(Batch(at, at + 1) for at in range(5)), Batch(4, 9), *(Batch(at, at + 1) for at in range(10, 20))]
+    with pytest.raises(OffsetDamage, match="at 9 the log goes on with a batch from 4 on"):
+        read(Broker(batches, 20), 9, [3])
+
+
+@given(logs(), st.integers(0, 40))
+def test_a_seek_beyond_a_gap_looks_back_and_goes_on(broker: Broker, start: int) -> None:
+    assume(start < broker.end)
+    assert read(broker, start, [1, 2, 3]) == [batch for batch in broker.batches if batch.end > start]
 
 
 def test_a_gap_at_the_end_of_a_segment_is_held_until_what_follows_agrees() -> None:

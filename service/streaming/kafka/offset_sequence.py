@@ -54,8 +54,8 @@ class OffsetSequence(Generic[Batch]):
         self._doubted = -1
         """The position at which something was wrong, and from before which the log was fetched once more."""
         self._looking_back = False
-        self._anchor, self._log_start = offset - 1, 0
-        """Where a look back starts: the last batch before `position`, or after a seek a guess."""
+        self._anchor, self._anchored, self._log_start = offset - 1, False, 0
+        """Where a look back starts: at the last batch before `position`, or after a seek, not anchored yet, at a guess."""
         self._beyond: tuple[int, int] | None = None
         """A batch that ended after the high watermark of the response before."""
 
@@ -91,16 +91,9 @@ class OffsetSequence(Generic[Batch]):
         """
         batches, admitted = list(fetched), list[Batch]()
         looked_back, self._looking_back, self._log_start = self._looking_back, False, log_start
-        before = self._pass_preceding(batches) if looked_back else None
-        if before is not None and before.end == self.position:
-            self._anchor = before.start
-            if not batches and cut_start is not None:
-                self._looking_back = True  # the response ended just before what is doubted
-                return []
-        elif looked_back and self._anchor > log_start and (batches or before is None):
-            # The batch before `position` is not in view, as after a seek: look twice as far back.
-            self._anchor -= self.position - self._anchor
-            self._looking_back = True
+        preceding = self._pass_preceding(batches) if looked_back else []
+        before = preceding[-1] if preceding else None
+        if looked_back and not self._look(preceding, batches, cut_start):
             return []
         if self._held is not None:
             batches.insert(0, self._held)
@@ -131,13 +124,32 @@ class OffsetSequence(Generic[Batch]):
                     self._held = batch
                     break
                 self.gaps.append((self.position, batch.start))
-            self.position, self._anchor, self._sought = batch.end, batch.start, False
+            self.position, self._anchor, self._anchored, self._sought = batch.end, batch.start, True, False
             admitted.append(batch)
         return admitted
 
-    def _pass_preceding(self, batches: list[Batch]) -> Batch | None:
-        """Take the batches before `position` away, as far as they are in order; the last of them."""
-        before: Batch | None = None
-        while batches and batches[0].end <= self.position and (before is None or batches[0].start >= before.end):
-            before = batches.pop(0)
-        return before
+    def _pass_preceding(self, batches: list[Batch]) -> list[Batch]:
+        """Take the batches before `position` away, as far as they are in order."""
+        preceding = list[Batch]()
+        while batches and batches[0].end <= self.position and (not preceding or batches[0].start >= preceding[-1].end):
+            preceding.append(batches.pop(0))
+        return preceding
+
+    def _look(self, preceding: Sequence[Batch], batches: Sequence[Batch], cut_start: int | None) -> bool:
+        """Whether a look back has shown what is before `position`; if not the next fetch looks on. May raise."""
+        following = batches[0].start if batches else cut_start
+        if preceding and following is not None and following < preceding[-1].end:
+            self.doubt(f"the log goes on with a batch from {following} on", self._log_start, OffsetDamage)
+        self._looking_back = True
+        if not (self._anchored or len(preceding) > 1 or self._anchor <= self._log_start):
+            # After a seek the batch before `position` may be damaged too, which the one before it shows.
+            self._anchor -= self.position - self._anchor
+            return False
+        self._anchored = True
+        if preceding:
+            self._anchor = preceding[-1].start
+            if not batches and cut_start is None and preceding[-1].end < self.position:
+                self._anchor = preceding[-1].end  # in the next segment
+                return False
+        self._looking_back = not batches and cut_start is not None
+        return not self._looking_back
