@@ -55,7 +55,7 @@ class OffsetSequence(Generic[Batch]):
         """The position at which something was wrong, and from before which the log was fetched once more."""
         self._looking_back = False
         self._anchor, self._anchored, self._log_start = offset - 1, False, 0
-        """Where a look back starts: at the last batch before `position`, or after a seek, not anchored yet, at a guess."""
+        """Where a look back starts: at the last batch before `position`, or if not anchored yet at a guess."""
         self._beyond: tuple[int, int] | None = None
         """A batch that ended after the high watermark of the response before."""
 
