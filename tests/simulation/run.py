@@ -495,21 +495,22 @@ class Simulation:
             good = json.loads(world.redis.state["head"])["identity"]["eta"] != self.identity.eta
         elif isinstance(reason, Diverged) and digest:
             good = self.judge.diverges(digest)
-        elif isinstance(reason, LogLost) and digest:
-            head = self.judge.known[digest]
-            starts = [head.next.get(p, 0) for p in range(len(bounds))]
+        elif isinstance(reason, LogLost):
+            head = self.judge.known[digest] if digest else None
+            starts = [head.next.get(p, 0) if head else 0 for p in range(len(bounds))]
             lost = any(not begin <= o <= end for o, (begin, end) in zip(starts, bounds, strict=True))
-            # A batch that is misplaced stops learning before it, or a start that looks for the last record in it.
+            # A batch that is misplaced stops learning before it, or a start that looks for the last record in it. Of the
+            # first batch after a seek and one that overlaps with it, nothing tells which is misplaced: neither is learned.
             for p, part in enumerate(world.topic.partitions):
                 if part.flipped:
                     start, to, says = part.flipped
                     behind = starts[p] > max(to, says + to - start)
-                    lost |= not behind and part.records.keys().isdisjoint(range(starts[p], start))
-            good = lost or head.source["topic_id"] != str(world.topics.index(world.topic))
+                    lost |= not behind and len(part.records.keys() & range(starts[p], start)) <= 1
+            good = lost or (head and head.source["topic_id"] != str(world.topics.index(world.topic)))
         elif isinstance(reason, AnotherCluster) and digest:
             good = self.judge.known[digest].source["cluster"] == "elsewhere"
         else:
-            good = isinstance(reason, LogLost) and any(begin for begin, _ in bounds)
+            good = False
         if not good:
             raise Violation(f"stopped without need: {type(reason).__name__}: {reason}")
         world.count("excused")
