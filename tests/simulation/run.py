@@ -499,8 +499,8 @@ class Simulation:
             head = self.judge.known[digest] if digest else None
             starts = [head.next.get(p, 0) if head else 0 for p in range(len(bounds))]
             lost = any(not begin <= o <= end for o, (begin, end) in zip(starts, bounds, strict=True))
-            # A batch that is misplaced stops learning before it, or a start that looks for the last record in it. Of the
-            # first batch after a seek and one that overlaps with it, nothing tells which is misplaced: neither is learned.
+            # A batch that is misplaced stops learning before it, or a start that looks for the last record in it. If it
+            # overlaps with the first batch after a seek, nothing tells which of the two is misplaced.
             for p, part in enumerate(world.topic.partitions):
                 if part.flipped:
                     start, to, says = part.flipped
