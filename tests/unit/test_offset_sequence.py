@@ -106,6 +106,13 @@ def test_a_damaged_batch_that_ends_where_a_seek_goes_is_found_by_the_one_before_
         read(Broker(batches, 20), 9, [3])
 
 
+def test_a_damaged_batch_that_a_seek_goes_into_is_found_by_the_one_before_it() -> None:
+    """Its offsets became lower, so that it has the one that is sought, and a gap follows."""
+    batches = [*(Batch(at, at + 1) for at in range(6)), Batch(4, 8), *(Batch(at, at + 1) for at in range(10, 20))]
+    with pytest.raises(OffsetDamage, match="at 6 the log goes on with a batch from 4 on"):
+        read(Broker(batches, 20), 6, [3])
+
+
 @given(logs(), st.integers(0, 40))
 def test_a_seek_beyond_a_gap_looks_back_and_goes_on(broker: Broker, start: int) -> None:
     assume(start < broker.end)
