@@ -1,19 +1,20 @@
-"""TLS as its files say: a context that looks for changed files at each connection, and what failed in words."""
+"""TLS contexts from files. A client reads them at start, the server again when they change."""
 
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from service.credentials.reread import Reread
-from service.credentials.secret import Secret
 from service.errors import ConfigurationError, os_cause
 
 EXPIRED, OTHER_NAME, OTHER_ADDRESS = 10, 62, 64
 """A `verify_code`: OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH."""
 
 
-class Tls(NamedTuple):
+@dataclass(frozen=True)
+class Tls:
     """The files of one side of TLS, in PEM.
 
     `cafile` has the authorities to trust (None: the system's). `certfile` and `keyfile` are what this side shows; the
@@ -23,14 +24,14 @@ class Tls(NamedTuple):
     cafile: str | None = None
     certfile: str | None = None
     keyfile: str | None = None
-    key_password: Secret | None = None
+    key_password: str | None = field(default=None, repr=False)
     check_hostname: bool = True
     server: bool = False
 
     def context(self, tell: Callable[[str], object] = lambda _: None) -> ssl.SSLContext:
-        """For any number of connections: each is made with what the files say then.
+        """A server's context, which reads the files again when they change.
 
-        Raises ConfigurationError; of files that change to what cannot be used `tell` hears instead.
+        Raises ConfigurationError; `tell` hears of files that change to what cannot be used.
         """
         return _Rereading(self, tell)
 
@@ -58,7 +59,7 @@ class Tls(NamedTuple):
         def password() -> str:  # else OpenSSL asks at the terminal
             nonlocal asked
             asked = True
-            return self.key_password.now() if self.key_password else ""
+            return self.key_password or ""
 
         _named("ssl_certfile", certfile)
         if self.keyfile is not None:
@@ -82,23 +83,17 @@ class Tls(NamedTuple):
         except ValueError:
             raise ConfigurationError("ssl_key_password: longer than 1,024 bytes, which no key can have") from None
 
-    @property
-    def files(self) -> list[str]:
-        """Those that may change."""
-        secret = self.key_password.file if self.key_password else None
-        return [file for file in (self.cafile, self.certfile, self.keyfile, secret) if file is not None]
-
 
 class _Rereading(ssl.SSLContext):
-    """Each connection is wrapped by the context of what the files say at that moment."""
+    """Each connection is wrapped by a context of the files as they are at that moment."""
 
     _current: Reread[ssl.SSLContext]
 
-    def __new__(cls, tls: Tls, _: Callable[[str], object]) -> "_Rereading":
-        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER if tls.server else ssl.PROTOCOL_TLS_CLIENT)
+    def __new__(cls, *_: Any) -> "_Rereading":
+        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
 
     def __init__(self, tls: Tls, tell: Callable[[str], object]) -> None:
-        self._current = Reread(tls.files, tls.load, tell)
+        self._current = Reread([file for file in (tls.certfile, tls.keyfile) if file], tls.load, tell)
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         return self._current.now.wrap_bio(*args, **options)

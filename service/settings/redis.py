@@ -1,7 +1,6 @@
 """`[redis]`: where snapshots are kept, and how we are let in there."""
 
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import urlsplit
 
@@ -107,8 +106,8 @@ class RedisSettings(TlsSection):
         sentinels = tuple(self.sentinels), self.sentinel_service, self.sentinel_username, theirs
         return Endpoint(self.url, self.username, own, self.tls, *sentinels)
 
-    def store(self, tell: Callable[[str], object] = lambda _: None) -> "RedisStore":
-        """What reaches it, and is to be closed; `tell` hears of certificates that changed and cannot be read."""
+    def store(self) -> "RedisStore":
+        """What reaches it, and is to be closed."""
         from service.snapshots.store import RedisStore  # as above
 
-        return RedisStore(self.endpoint, tell=tell)
+        return RedisStore(self.endpoint)

@@ -1,8 +1,8 @@
 """How to reach the Redis that takes saves: its address or who names it, credentials, TLS; as one value."""
 
 import ssl
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass, field
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from redis.asyncio import (
@@ -16,11 +16,9 @@ from redis.asyncio import (
 from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff, NoBackoff
-from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from service.credentials.secret import Secret
 from service.credentials.tls import Tls
 from service.errors import ConfigurationError, os_cause
 from service.snapshots.refusals import Silent, Unknown, Unreached, reason
@@ -39,8 +37,9 @@ def redacted(url: str) -> str:
     return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
 
 
-class Endpoint(NamedTuple):
-    """Where Redis is, and what it is shown.
+@dataclass(frozen=True)
+class Endpoint:
+    """How to reach Redis.
 
     With `sentinels`, each "host:port", the primary of their `service` is meant, and `url` has only its scheme and
     database. `tls` is for urls of `rediss://`, unless they have ssl options of their own; sentinels are then asked
@@ -49,23 +48,23 @@ class Endpoint(NamedTuple):
 
     url: str
     username: str | None = None
-    password: Secret | None = None
-    tls: Tls = Tls()
+    password: str | None = field(default=None, repr=False)
+    tls: Tls = field(default_factory=Tls)
     sentinels: tuple[str, ...] = ()
     service: str = "perceptron"
     sentinel_username: str | None = None
-    sentinel_password: Secret | None = None
+    sentinel_password: str | None = field(default=None, repr=False)
 
     @property
     def secured(self) -> bool:
         """Whether it is TLS."""
         return self.url.startswith("rediss://")
 
-    def pool(self, timeout: float, tell: Callable[[str], object]) -> BlockingConnectionPool:
-        """Of connections to it, each answered within `timeout` seconds.
+    def pool(self, timeout: float) -> BlockingConnectionPool:
+        """A pool of connections, each answered within `timeout` seconds.
 
-        `tell` hears of certificates that cannot be read again. Raises ConfigurationError where they cannot be read, or
-        the url has options that the client does not know.
+        Raises ConfigurationError if certificates cannot be read, or if the url has options that the client does not
+        know.
         """
         try:
             options: dict[str, Any] = {
@@ -77,14 +76,14 @@ class Endpoint(NamedTuple):
                 "socket_connect_timeout": timeout,
                 # A command may run twice; every command here may.
                 "retry": Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
-                **_shown(self.username, self.password),
+                **_login(self.username, self.password),
             }
             tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
             if self.secured and not tls:
-                tls = {"context": self.tls.context(tell)}
+                tls = {"context": self.tls.load()}
             if self.sentinels:
-                shown = _shown(self.sentinel_username, self.sentinel_password)
-                options["sentinels"] = Sentinels(self.sentinels, self.service, self.secured, {**tls, **shown})
+                login = _login(self.sentinel_username, self.sentinel_password)
+                options["sentinels"] = Sentinels(self.sentinels, self.service, self.secured, {**tls, **login})
                 options["connection_class"] = _FoundSecured if self.secured else _FoundPlain
             pool = BlockingConnectionPool(**options | tls | COMMON)
             pool.connection_class(**pool.connection_kwargs)  # which is where an option is found that there is none of
@@ -159,7 +158,7 @@ class _Local(_Named, UnixDomainSocketConnection): ...
 
 
 class _Secured(_Named, SSLConnection):
-    """TLS by a context of ours, which reads files that changed; or as options say."""
+    """TLS by the endpoint's context, or by the options of the url."""
 
     def __init__(self, *, context: ssl.SSLContext | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -199,25 +198,9 @@ async def _greet(connection: Any) -> None:
         raise Silent from error
 
 
-class _Shown(CredentialProvider):
-    """A password that is read at each connection."""
-
-    def __init__(self, username: str | None, password: Secret) -> None:
-        self._username, self._password = username, password
-
-    def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        try:
-            password = self._password.now()
-        except ConfigurationError as error:
-            raise AuthenticationError(str(error)) from None
-        return (self._username, password) if self._username else (password,)
-
-    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
-        return self.get_credentials()
-
-
-def _shown(username: str | None, password: Secret | None) -> dict[str, Any]:
-    return {"credential_provider": _Shown(username, password)} if password else {}
+def _login(username: str | None, password: str | None) -> dict[str, Any]:
+    """The options of a login, none without a password: the url may have one."""
+    return {"username": username, "password": password} if password else {}
 
 
 COMMON: dict[str, Any] = {"protocol": 2, "redis_connect_func": _greet}

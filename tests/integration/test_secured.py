@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from service.credentials.secret import Secret
 from service.credentials.tls import Tls
 from service.embedded.servers import Server
 from service.errors import DependencyError
+from service.settings.load import load
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.oauth import ClientCredentials
 from service.streaming.kafka.security import Security
@@ -73,7 +73,7 @@ async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> 
         protocol: str, mechanism: str = "PLAIN", secret: str = "", cafile: str = own.ca, certfile: str | None = None
     ) -> Security:
         files = Tls(cafile, certfile) if "SSL" in protocol else None
-        secrets = Secret(secret or password("learner"))
+        secrets = secret or password("learner")
         if "SASL" not in protocol:
             return Security(protocol, files)
         if mechanism == "OAUTHBEARER":
@@ -103,7 +103,7 @@ async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> 
                 assert found == expected, (listener, protocol, mechanism)
         if tls:
             assert await refused(listener, security(its, cafile=own.foreign_ca)) == UNTRUSTED
-            bare = Security(its, Tls(), "PLAIN", "learner", Secret(password("learner")))  # trusts the system's
+            bare = Security(its, Tls(), "PLAIN", "learner", password("learner"))  # trusts the system's
             assert await refused(listener, bare) == UNTRUSTED
         if sasl:
             wrong = {
@@ -348,7 +348,7 @@ async def test_a_token_endpoint_that_answers_otherwise_is_named_and_asked_again(
     broker: Secured, fault: str, expected: str
 ) -> None:
     """The secret goes nowhere else, no token is shown, and none that a listener refuses is kept."""
-    tokens = ClientCredentials(broker.issuer.url, "learner", Secret(password("learner")), None, None)
+    tokens = ClientCredentials(broker.issuer.url, "learner", password("learner"), None, None)
     cluster = Cluster(broker.address("SASL"), security=Security("SASL_PLAINTEXT", tokens=tokens))
     broker.issuer.fault = fault
     try:
@@ -359,38 +359,32 @@ async def test_a_token_endpoint_that_answers_otherwise_is_named_and_asked_again(
     assert await said(cluster) == ""
 
 
-async def test_what_is_replaced_is_used_by_the_next_client(broker: Secured, tmp_path: Path) -> None:
-    """A password, a certificate to trust and one to show; what cannot be used is said."""
+async def test_what_is_replaced_is_used_by_a_process_that_starts(broker: Secured, tmp_path: Path) -> None:
+    """A password, a certificate to trust and one to show: a process that runs keeps what it read at its start."""
     own, files = broker.certificates, {name: tmp_path / name for name in ("password", "ca", "client")}
 
     def put(name: str, content: str | Path) -> None:
-        (tmp_path / "new").write_text(content if isinstance(content, str) else content.read_text())
-        (tmp_path / "new").replace(files[name])
+        files[name].write_text(content if isinstance(content, str) else content.read_text())
 
-    put("password", "wrong")
-    put("ca", Path(own.foreign_ca))
-    put("client", Path(own.foreign_client))
-    secret = Secret(None, str(files["password"]))
-    sasl = Security("SASL_SSL", Tls(str(files["ca"])), "SCRAM-SHA-256", "learner", secret)
-    mtls = Security("SSL", Tls(str(files["ca"]), str(files["client"])))
-    told: list[str] = []
-    sasl.tell = told.append
-    by_password = Cluster(broker.address("SASLTLS"), security=sasl)
-    by_certificate = Cluster(broker.address("MTLS"), security=mtls)
-    assert [await said(by_password), await said(by_certificate)] == [UNTRUSTED] * 2
-    put("ca", Path(own.ca))
-    assert "invalid credentials" in await said(by_password)
-    assert (await said(by_certificate)).endswith(REFUSED)
+    def cluster(listener: str, **more: str) -> Cluster:
+        more |= {"bootstrap_servers": broker.address(listener), "ssl_cafile": str(files["ca"])}
+        return load(None, {"kafka": more}).kafka.cluster
+
+    def by_password() -> Cluster:
+        login = {"sasl_username": "learner", "sasl_password_file": str(files["password"])}
+        return cluster("SASLTLS", security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-256", **login)
+
+    def by_certificate() -> Cluster:
+        return cluster("MTLS", security_protocol="SSL", ssl_certfile=str(files["client"]))
+
     put("password", f"{password('learner')}\n")
+    put("ca", Path(own.ca))
     put("client", Path(own.client))
-    assert [await said(by_password), await said(by_certificate)] == ["", ""]
-    put("ca", "nothing")
-    assert await said(by_password) == ""
-    assert await said(by_password) == ""
-    expected = f"kafka.ssl_cafile: {files['ca']}: expected certificates in PEM; what it said before holds on"
-    assert told == [expected]
-    put("password", "two\nlines")
-    expected = f"SASL: kafka.sasl_password_file: {files['password']}: expected one line, the secret; found 2"
-    assert await said(by_password) == expected
-    files["password"].unlink()
-    assert await said(by_password) == f"SASL: kafka.sasl_password_file: {files['password']}: No such file or directory"
+    running = by_password(), by_certificate()
+    put("password", "wrong")
+    put("client", Path(own.foreign_client))
+    assert [await said(one) for one in running] == ["", ""]
+    assert "invalid credentials" in await said(by_password())
+    assert (await said(by_certificate())).endswith(REFUSED)
+    put("ca", Path(own.foreign_ca))
+    assert [await said(one) for one in (*running, by_password(), by_certificate())] == ["", "", UNTRUSTED, UNTRUSTED]

@@ -27,10 +27,6 @@ TLS_ALERT = 0x1503
 
 async def connection_failure(bootstrap: str, security: Security) -> str:
     """Why the brokers that are asked first, or those that they name, cannot be reached; "" if all can."""
-    try:
-        options = security.options
-    except KafkaConnectionError as error:
-        return str(error.args[0])
     addresses = [(host, port) for host, port, _ in collect_hosts(bootstrap, randomize=False)]
     failures, brokers = dict[str, str](), set[tuple[str, int]]()
 
@@ -39,7 +35,7 @@ async def connection_failure(bootstrap: str, security: Security) -> str:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 milliseconds = int(CONNECT_SECONDS * 1000)
-                connection = await create_conn(*address, request_timeout_ms=milliseconds, **options)
+                connection = await create_conn(*address, request_timeout_ms=milliseconds, **security.options)
                 connected = True
                 try:
                     answer = await connection.send(MetadataRequest([]))
