@@ -177,8 +177,7 @@ class RedisStore:
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
             if not isinstance(error, ResponseError):  # which is an answer
                 self.missing_since = self.missing_since or time.time()
-            why = reason(error, self._endpoint.secured)
-            raise DependencyError(f"Redis at {self.address}: {why}", "redis") from error
+            raise DependencyError(f"Redis at {self.address}: {reason(error)}", "redis") from error
         self.missing_since = 0.0
         # The client can swallow a cancellation that arrives while it connects; the task must end all the same.
         if (task := asyncio.current_task()) and task.cancelling():
