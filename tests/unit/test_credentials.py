@@ -41,17 +41,17 @@ WRONG = {
     ),
     "no key": (
         f'{SSL}ssl_certfile = "CERT"\nssl_keyfile = "FOLDER/one"',
-        "ssl_keyfile: FOLDER/one",
+        "in FOLDER/one (ssl_keyfile) its key, which ssl_key_password",
     ),
-    "key of another": (f'{SSL}ssl_certfile = "CERT"\nssl_keyfile = "OTHER"', "not the key of the"),
+    "key of another": (f'{SSL}ssl_certfile = "CERT"\nssl_keyfile = "OTHER"', "TLS: key values mismatch"),
     "key alone": (f'{SSL}ssl_keyfile = "OTHER"', "ssl_keyfile: is of no use without ssl_certfile"),
     "closed key": (
         f'{SSL}ssl_certfile = "CERT"\nssl_keyfile = "LOCKED"',
-        "ssl_key_password: is nee",
+        "in LOCKED (ssl_keyfile) its key, which ssl_key_password opens",
     ),
     "wrong key word": (
         f'{SSL}ssl_certfile = "CERT"\nssl_keyfile = "LOCKED"\nssl_key_password = "CANARY"',
-        "ssl_key_password: does not open LOCKED",
+        "in LOCKED (ssl_keyfile) its key, which ssl_key_password opens",
     ),
     "no endpoint": (f'{SASL}sasl_mechanism = "OAUTHBEARER"', "oauth_token_url: is needed for OAUTHBEARER"),
     "open endpoint": ('oauth_token_url = "http://id.example/token"', "oauth_token_url: expected https://HOST"),

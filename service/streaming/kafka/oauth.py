@@ -10,7 +10,6 @@ import time
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
-from typing import NamedTuple
 from urllib.parse import quote_plus, urlencode
 
 from aiokafka.errors import KafkaConnectionError
@@ -27,13 +26,6 @@ RENEW = 0.8
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
-class Token(NamedTuple):
-    """A token, and when it is to be renewed (of time.monotonic)."""
-
-    text: str
-    until: float
-
-
 class TokenSource(ABC):
     """The newest token, got anew before it ends."""
 
@@ -41,24 +33,26 @@ class TokenSource(ABC):
     """The settings that it is made of, where a broker refuses it."""
 
     def __init__(self) -> None:
-        self._newest, self._getting = Token("", 0.0), asyncio.Lock()
+        self._token, self._lock = "", asyncio.Lock()
+        self._renew_at = 0.0
+        """Of time.monotonic."""
 
     async def token(self) -> str:
         """One that holds; raises KafkaConnectionError with a line for a person."""
-        async with self._getting:
-            if time.monotonic() >= self._newest.until:
+        async with self._lock:
+            if time.monotonic() >= self._renew_at:
                 start = time.monotonic()
                 try:
                     async with asyncio.timeout(TOKEN_SECONDS):
-                        text, seconds = await asyncio.to_thread(self.get)
+                        self._token, seconds = await asyncio.to_thread(self.get)
                 except TimeoutError:
                     raise KafkaConnectionError(f"no token within {TOKEN_SECONDS:.0f} s: see {self.see}") from None
-                self._newest = Token(text, start + RENEW * seconds)
-        return self._newest.text
+                self._renew_at = start + RENEW * seconds
+        return self._token
 
     def forget(self) -> None:
         """A broker refuses it."""
-        self._newest = Token("", 0.0)
+        self._renew_at = 0.0
 
     @abstractmethod
     def get(self) -> tuple[str, float]:
@@ -80,9 +74,9 @@ class ClientCredentials(TokenSource):
         try:
             raw = self._answer()
         except urllib.error.HTTPError as error:
-            with error:
-                way = ": see kafka.oauth_client_id and oauth_client_secret" if error.code in {400, 401, 403} else ""
-                raise KafkaConnectionError(f"{where} answers {error.code}{_said(error)}{way}") from None
+            error.close()
+            see = ": see kafka.oauth_client_id, oauth_client_secret and oauth_scope" if error.code < 500 else ""
+            raise KafkaConnectionError(f"{where} answers {error.code}{see}") from None
         except OSError as error:
             raise KafkaConnectionError(f"{where}: {why_not(error)}") from None
         except (http.client.HTTPException, ValueError):
@@ -111,15 +105,6 @@ class ClientCredentials(TokenSource):
             while len(raw) < MOST_BYTES and time.monotonic() < deadline and (part := answer.read1(1 << 16)):
                 raw += part
         return raw
-
-
-def _said(error: urllib.error.HTTPError) -> str:
-    """The error's code as RFC 6749, 5.2 has it: a word of the endpoint's, never what we sent."""
-    try:
-        code = json.loads(error.read(1 << 16))["error"]
-    except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError, RecursionError):
-        return ""
-    return f" ({code})" if isinstance(code, str) and len(code) < 100 and code.replace("_", "").isalpha() else ""
 
 
 class MskIam(TokenSource):
