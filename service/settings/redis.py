@@ -10,7 +10,6 @@ from pydantic_settings import NoDecode
 from service.settings.section import TlsSection, check_addresses, loopback, masked
 
 if TYPE_CHECKING:
-    from service.snapshots.endpoint import Endpoint
     from service.snapshots.store import RedisStore
 
 
@@ -97,17 +96,12 @@ class RedisSettings(TlsSection):
         parts = urlsplit(self.url)
         return "@" in parts.netloc or re.search("(^|&)(username|password)=", parts.query) is not None
 
-    @property
-    def endpoint(self) -> "Endpoint":
-        """How it is reached."""
-        from service.snapshots.endpoint import Endpoint  # half of the commands need no client of Redis, and load none
+    def store(self, timeout: float = 3.0) -> "RedisStore":
+        """The store, whose answers come within `timeout` seconds; the caller closes it."""
+        # Half of the commands need no client of Redis, and load none.
+        from service.snapshots.endpoint import Endpoint
+        from service.snapshots.store import RedisStore
 
         own, theirs = self.secret("password"), self.secret("sentinel_password")
         sentinels = tuple(self.sentinels), self.sentinel_service, self.sentinel_username, theirs
-        return Endpoint(self.url, self.username, own, self.tls, *sentinels)
-
-    def store(self) -> "RedisStore":
-        """What reaches it, and is to be closed."""
-        from service.snapshots.store import RedisStore  # as above
-
-        return RedisStore(self.endpoint)
+        return RedisStore(Endpoint(self.url, self.username, own, self.tls, *sentinels), timeout)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import Any, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
@@ -48,15 +48,6 @@ class Section(BaseModel):
     """A table of the settings file."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_boolean_is_a_number(cls, values: Any) -> Any:
-        for name, value in values.items() if isinstance(values, dict) else ():
-            field = cls.model_fields.get(name)
-            if isinstance(value, bool) and field and field.annotation in {int, float, int | None, float | None}:
-                raise ValueError(f"{name}: expected a number, got {str(value).lower()}")
-        return values
 
     @model_validator(mode="after")
     def _a_secret_or_its_file(self) -> Self:

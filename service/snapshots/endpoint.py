@@ -91,7 +91,14 @@ class Sentinels:
     """
 
     def __init__(self, addresses: tuple[str, ...], service: str, options: dict[str, Any]) -> None:
-        self._addresses, self._service, self._options = [*addresses], service, options
+        self._addresses, self._service = [*addresses], service
+        self._options = options | {
+            "socket_timeout": SENTINEL_SECONDS,
+            "socket_connect_timeout": SENTINEL_SECONDS,
+            "retry": Retry(NoBackoff(), 0),
+            "decode_responses": True,
+            "protocol": PROTOCOL,
+        }
         self.primary: tuple[str, int] | None = None
         """The address that a sentinel named last."""
 
@@ -102,8 +109,11 @@ class Sentinels:
         """Host and port of the primary; raises Unknown, with what each sentinel said."""
         said = []
         for address in tuple(self._addresses):
+            host, _, port = address.rpartition(":")
+            client: Any = Redis.from_pool(ConnectionPool(host=host.strip("[]"), port=int(port), **self._options))
             try:
-                primary = await self._ask(address)
+                async with client:
+                    primary: tuple[str, int] | None = await client.sentinel_get_master_addr_by_name(self._service)
             except (RedisError, OSError, RuntimeError) as error:
                 said.append(f"{address} {reason(error, 'sentinel_')}")
                 continue
@@ -113,23 +123,6 @@ class Sentinels:
                 return primary
             said.append(f"{address} knows no service {self._service}")
         raise Unknown(f"no sentinel names a primary (redis.sentinels, redis.sentinel_service): {'; '.join(said)}")
-
-    async def _ask(self, address: str) -> tuple[str, int] | None:
-        host, _, port = address.rpartition(":")
-        pool = ConnectionPool(
-            host=host.strip("[]"),
-            port=int(port),
-            socket_timeout=SENTINEL_SECONDS,
-            socket_connect_timeout=SENTINEL_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-            decode_responses=True,
-            protocol=PROTOCOL,
-            **self._options,
-        )
-        client: Any = Redis.from_pool(pool)
-        async with client:
-            primary: tuple[str, int] | None = await client.sentinel_get_master_addr_by_name(self._service)
-            return primary
 
 
 class _Secured(SSLConnection):

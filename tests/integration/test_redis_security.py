@@ -17,7 +17,7 @@ from service.errors import ConfigurationError, DependencyError
 from service.settings.load import load
 from service.settings.redis import RedisSettings
 from service.snapshots import needs
-from service.snapshots.store import RedisStore, key
+from service.snapshots.store import key
 from tests.certificates import Certificates
 from tests.conftest import DEADLINE, Run, both_stores, clean_environment, perceptron, wait
 from tests.integration.kept import KEEPING, learn_and_keep, some_events
@@ -80,7 +80,7 @@ def redis_settings(**redis: Any) -> RedisSettings:
 async def said(timeout: float = 3.0, /, **redis: Any) -> str:
     """What is wrong with these settings: nothing, or one line."""
     found = ""
-    async with RedisStore(redis_settings(**redis).endpoint, timeout) as store:
+    async with redis_settings(**redis).store(timeout) as store:
         try:
             assert await store.check() == []
         except DependencyError as error:
