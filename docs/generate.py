@@ -75,7 +75,7 @@ A topic that begins with `^` is a regular expression: every topic it finds is le
 settings of `[models."^clicks-"]`.
 
 A secret can be the setting itself, or stand in a file of one line that the same name with `_file` says. Files are read
-again when a connection is made.
+when a process starts; those of `[http]` again when they change.
 
 A settings file, with what is set most often at its defaults:
 

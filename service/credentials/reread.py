@@ -1,4 +1,4 @@
-"""What files say, read again when one of them changes: secrets and certificates are replaced without a restart."""
+"""Values read from files: bearer tokens and the HTTP certificate change without a restart."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -11,36 +11,32 @@ T = TypeVar("T")
 
 
 class Reread(Generic[T]):
-    """What `read` makes of these files; raises what it raises, which is ConfigurationError."""
+    """The result of `read`, which reads these files; `read` is called again when one of them changed."""
 
     def __init__(self, files: Sequence[str], read: Callable[[], T], tell: Callable[[str], object]) -> None:
+        """Raises ConfigurationError if `read` does; later `tell` gets that error, once for each change."""
         self._files, self._read, self._tell = files, read, tell
-        self._seen, self._told = self._stamps(), ""
-        self._found = read()
+        self._stamps, self._value = [*map(_stamp, files)], read()
 
     @property
     def now(self) -> T:
-        """As the files are now. Where they then say nothing that holds: as before, and `tell` hears so once."""
-        try:
-            if (stamps := self._stamps()) != self._seen:
-                self._found, self._told = self._read(), ""
-                self._seen = stamps  # only now: what may be read a moment later has the same stamps
-        except ConfigurationError as error:
-            if str(error) != self._told:
+        """The result for the files as they are now, or the result before if they cannot be used."""
+        if (stamps := [*map(_stamp, self._files)]) != self._stamps:
+            self._stamps = stamps
+            try:
+                self._value = self._read()
+            except ConfigurationError as error:
                 self._tell(f"{error}; what it said before holds on")
-            self._told = str(error)
-        return self._found
-
-    def _stamps(self) -> list[tuple[int, int, int]]:
-        return [_stamp(file) for file in self._files]
+        return self._value
 
 
-def _stamp(file: str) -> tuple[int, int, int]:
+def _stamp(file: str) -> tuple[int, int, int] | None:
+    """Differs after each change of the file, also of its rights; None if it cannot be looked at."""
     try:
-        found = os.stat(file)
-    except OSError as error:
-        raise ConfigurationError(f"{file}: {os_cause(error)}") from None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def text(file: str) -> str:

@@ -1,19 +1,17 @@
-"""TLS as its files say: a context that looks for changed files at each connection, and what failed in words."""
+"""TLS contexts from files. A client reads them at start, the server again when they change."""
 
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from service.credentials.reread import Reread
-from service.credentials.secret import Secret
 from service.errors import ConfigurationError, os_cause
 
-EXPIRED, OTHER_NAME, OTHER_ADDRESS = 10, 62, 64
-"""A `verify_code`: OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH."""
 
-
-class Tls(NamedTuple):
+@dataclass(frozen=True)
+class Tls:
     """The files of one side of TLS, in PEM.
 
     `cafile` has the authorities to trust (None: the system's). `certfile` and `keyfile` are what this side shows; the
@@ -23,93 +21,62 @@ class Tls(NamedTuple):
     cafile: str | None = None
     certfile: str | None = None
     keyfile: str | None = None
-    key_password: Secret | None = None
+    key_password: str | None = field(default=None, repr=False)
     check_hostname: bool = True
     server: bool = False
 
     def context(self, tell: Callable[[str], object] = lambda _: None) -> ssl.SSLContext:
-        """For any number of connections: each is made with what the files say then.
+        """A server's context, which reads the files again when they change.
 
-        Raises ConfigurationError; of files that change to what cannot be used `tell` hears instead.
+        Raises ConfigurationError; `tell` hears of files that change to what cannot be used.
         """
         return _Rereading(self, tell)
 
     def load(self) -> ssl.SSLContext:
         """As the files are now; raises ConfigurationError that names the setting and its file."""
+        files = {"ssl_cafile": self.cafile, "ssl_certfile": self.certfile, "ssl_keyfile": self.keyfile}
+        for setting, file in files.items():
+            try:
+                if file is not None:
+                    Path(file).read_bytes()  # what OpenSSL says of a file that is missing names no file
+            except OSError as error:
+                raise ConfigurationError(f"{setting}: {file}: {os_cause(error)}") from None
         if self.server:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         else:
-            if self.cafile is not None:
-                _named("ssl_cafile", self.cafile)
             try:
                 context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.cafile)
             except ssl.SSLError:
                 raise ConfigurationError(f"ssl_cafile: {self.cafile}: expected certificates in PEM") from None
             context.check_hostname = self.check_hostname
         if self.certfile is not None:
-            self._load_own(context, self.certfile)
+            try:
+                # Without any password OpenSSL asks for one at the terminal.
+                context.load_cert_chain(self.certfile, self.keyfile, self.key_password or "")
+            except ssl.SSLError as error:
+                opened = "without a password" if self.server else "which ssl_key_password opens if it has a password"
+                raise ConfigurationError(
+                    f"ssl_certfile: {self.certfile}: expected a certificate in PEM, and in {self.keyfile or 'it'} "
+                    f"(ssl_keyfile) its key, {opened}: {os_cause(error)}"
+                ) from None
         elif self.keyfile is not None:
             raise ConfigurationError("ssl_keyfile: is of no use without ssl_certfile")
         return context
 
-    def _load_own(self, context: ssl.SSLContext, certfile: str) -> None:
-        asked = False
-
-        def password() -> str:  # else OpenSSL asks at the terminal
-            nonlocal asked
-            asked = True
-            return self.key_password.now() if self.key_password else ""
-
-        _named("ssl_certfile", certfile)
-        if self.keyfile is not None:
-            _named("ssl_keyfile", self.keyfile)
-        key = f"ssl_keyfile: {self.keyfile or certfile}"
-        try:
-            context.load_cert_chain(certfile, self.keyfile, password)
-        except ssl.SSLError as error:
-            if error.reason in {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"}:
-                raise ConfigurationError(f"{key}: not the key of the certificate in ssl_certfile") from None
-            if asked:
-                if self.server:
-                    raise ConfigurationError(f"{key}: expected a key without a password") from None
-                said = "does not open" if self.key_password else "is needed to open"
-                raise ConfigurationError(f"ssl_key_password: {said} {self.keyfile or certfile}") from None
-            try:
-                ssl.create_default_context(cafile=certfile)
-            except ssl.SSLError:
-                raise ConfigurationError(f"ssl_certfile: {certfile}: expected a certificate in PEM") from None
-            raise ConfigurationError(f"{key}: expected a private key in PEM") from None
-        except ValueError:
-            raise ConfigurationError("ssl_key_password: longer than 1,024 bytes, which no key can have") from None
-
-    @property
-    def files(self) -> list[str]:
-        """Those that may change."""
-        secret = self.key_password.file if self.key_password else None
-        return [file for file in (self.cafile, self.certfile, self.keyfile, secret) if file is not None]
-
 
 class _Rereading(ssl.SSLContext):
-    """Each connection is wrapped by the context of what the files say at that moment."""
+    """Each connection is wrapped by a context of the files as they are at that moment."""
 
     _current: Reread[ssl.SSLContext]
 
-    def __new__(cls, tls: Tls, _: Callable[[str], object]) -> "_Rereading":
-        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER if tls.server else ssl.PROTOCOL_TLS_CLIENT)
+    def __new__(cls, *_: Any) -> "_Rereading":
+        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
 
     def __init__(self, tls: Tls, tell: Callable[[str], object]) -> None:
-        self._current = Reread(tls.files, tls.load, tell)
+        self._current = Reread([file for file in (tls.certfile, tls.keyfile) if file], tls.load, tell)
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         return self._current.now.wrap_bio(*args, **options)
 
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
         return self._current.now.wrap_socket(*args, **options)
-
-
-def _named(setting: str, file: str) -> None:
-    """Raise ConfigurationError where the file cannot be read: what OpenSSL says of it names neither."""
-    try:
-        Path(file).read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"{setting}: {file}: {os_cause(error)}") from None

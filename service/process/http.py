@@ -82,4 +82,4 @@ def server(
         lambda cause: metrics.ended.labels(cause).inc(),
         lambda: DESCRIPTORS + http.max_in_flight + MODEL_DESCRIPTORS * len(list(models)),
     )
-    return Server(app, connections, answer_seconds, http.tls and http.tls.context(warn))
+    return Server(app, connections, answer_seconds, http.tls.context(warn) if http.tls else None)

@@ -93,11 +93,9 @@ class Service:
         )
         self._saves = Together(lambda: sum(model.learning_here for model in self._models))
         self._learners: list[asyncio.Task[None]] = []
-        self._store = settings.redis.store(self._log.warning)
-        cluster = settings.kafka.cluster
-        cluster.security.tell = self._log.warning
+        self._store = settings.redis.store()
         self._kafka = Kafka(
-            cluster,
+            settings.kafka.cluster,
             settings.kafka.group_id,
             settings.listed,
             self._log.warning,

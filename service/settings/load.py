@@ -221,11 +221,10 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
             settings_cls: type[BaseSettings],
             init_settings: PydanticBaseSettingsSource,
             env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
+            *_: PydanticBaseSettingsSource,
+            **__: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             """Flags over environment over file over defaults."""
-            del dotenv_settings, file_secret_settings
             return init_settings, env_settings, InitSettingsSource(settings_cls, dict(said.file))
 
     try:

@@ -1,7 +1,6 @@
 """`[redis]`: where snapshots are kept, and how we are let in there."""
 
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import urlsplit
 
@@ -11,7 +10,6 @@ from pydantic_settings import NoDecode
 from service.settings.section import TlsSection, check_addresses, loopback, masked
 
 if TYPE_CHECKING:
-    from service.snapshots.endpoint import Endpoint
     from service.snapshots.store import RedisStore
 
 
@@ -98,17 +96,12 @@ class RedisSettings(TlsSection):
         parts = urlsplit(self.url)
         return "@" in parts.netloc or re.search("(^|&)(username|password)=", parts.query) is not None
 
-    @property
-    def endpoint(self) -> "Endpoint":
-        """How it is reached."""
-        from service.snapshots.endpoint import Endpoint  # half of the commands need no client of Redis, and load none
+    def store(self, timeout: float = 3.0) -> "RedisStore":
+        """The store, whose answers come within `timeout` seconds; the caller closes it."""
+        # Half of the commands need no client of Redis, and load none.
+        from service.snapshots.endpoint import Endpoint
+        from service.snapshots.store import RedisStore
 
         own, theirs = self.secret("password"), self.secret("sentinel_password")
         sentinels = tuple(self.sentinels), self.sentinel_service, self.sentinel_username, theirs
-        return Endpoint(self.url, self.username, own, self.tls, *sentinels)
-
-    def store(self, tell: Callable[[str], object] = lambda _: None) -> "RedisStore":
-        """What reaches it, and is to be closed; `tell` hears of certificates that changed and cannot be read."""
-        from service.snapshots.store import RedisStore  # as above
-
-        return RedisStore(self.endpoint, tell=tell)
+        return RedisStore(Endpoint(self.url, self.username, own, self.tls, *sentinels), timeout)

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import Any, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from service.credentials.secret import Secret
+from service.credentials.reread import text
 from service.credentials.tls import Tls
 from service.errors import ConfigurationError
 
@@ -49,15 +49,6 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_boolean_is_a_number(cls, values: Any) -> Any:
-        for name, value in values.items() if isinstance(values, dict) else ():
-            field = cls.model_fields.get(name)
-            if isinstance(value, bool) and field and field.annotation in {int, float, int | None, float | None}:
-                raise ValueError(f"{name}: expected a number, got {str(value).lower()}")
-        return values
-
     @model_validator(mode="after")
     def _a_secret_or_its_file(self) -> Self:
         for name in type(self).model_fields:
@@ -68,15 +59,21 @@ class Section(BaseModel):
                 if getattr(self, of) is not None:
                     raise ValueError(f"{of}: set it or {name}, not both")
                 with as_value_error(f"{name}: "):
-                    Secret(None, getattr(self, name)).now()
+                    _read_secret(getattr(self, name))
         return self
 
-    def secret(self, name: str) -> Secret | None:
-        """The setting of this name, or what the file of `NAME_file` says whenever it is asked."""
+    def secret(self, name: str) -> str | None:
+        """The value of the setting `name`, or the line in the file of `NAME_file`."""
         value, file = getattr(self, name), getattr(self, f"{name}_file")
-        if value is None and file is None:
-            return None
-        return Secret(None if value is None else value.get_secret_value(), file)
+        return value.get_secret_value() if value is not None else file and _read_secret(file)
+
+
+def _read_secret(file: str) -> str:
+    """The only line of a file; raises ConfigurationError that names the file."""
+    lines = text(file).splitlines()
+    if len(lines) != 1 or not lines[0]:
+        raise ConfigurationError(f"{file}: expected one line, the secret; found {len(lines) if any(lines) else 'none'}")
+    return lines[0]
 
 
 @contextmanager

@@ -28,12 +28,10 @@ async def check(redis: Any, address: str, learn: bool) -> list[str]:
     warnings = await _settings(redis, address)
     try:
         await redis.register_script(WRITE if learn else READ)(keys=[PROBE_KEY])
-    except ReadOnlyError:
-        raise
     except ResponseError as error:
         said = str(error)
-        if "READONLY" in said:
-            raise ReadOnlyError(said) from None
+        if isinstance(error, ReadOnlyError) or "READONLY" in said:
+            raise
         if REFUSED.search(said):
             raise ConfigurationError(
                 f"Redis at {address} refuses to {'write' if learn else 'read'} snapshots by a script: {said}: "

@@ -8,7 +8,7 @@ perceptron:models   the set of model names
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any, Self, cast
@@ -52,13 +52,10 @@ def _text(raw: bytes) -> str:
 class RedisStore:
     """The store on one Redis: of this URL, or where the endpoint says."""
 
-    def __init__(
-        self, where: str | Endpoint, timeout: float = 3.0, tell: Callable[[str], object] = lambda _: None
-    ) -> None:
-        """`tell` hears of certificates that changed and cannot be read."""
+    def __init__(self, where: str | Endpoint, timeout: float = 3.0) -> None:
         self.missing_since = 0.0
         self._endpoint = Endpoint(where) if isinstance(where, str) else where
-        pool: Any = self._endpoint.pool(timeout, tell)
+        pool: Any = self._endpoint.pool(timeout)
         # Typed as Any: its stubs answer str or bytes, and without decode_responses it is bytes.
         self._redis: Any = Redis.from_pool(pool)
         self._commit = self._redis.register_script(files(__package__).joinpath("commit.lua").read_text())
@@ -180,8 +177,7 @@ class RedisStore:
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
             if not isinstance(error, ResponseError):  # which is an answer
                 self.missing_since = self.missing_since or time.time()
-            why = reason(error, self._endpoint.secured)
-            raise DependencyError(f"Redis at {self.address}: {why}", "redis") from error
+            raise DependencyError(f"Redis at {self.address}: {reason(error)}", "redis") from error
         self.missing_since = 0.0
         # The client can swallow a cancellation that arrives while it connects; the task must end all the same.
         if (task := asyncio.current_task()) and task.cancelling():

@@ -102,13 +102,13 @@ def test_a_certificate_is_replaced_without_a_restart(
     (folder / "own.key").write_text("no key")
     for _ in range(3):
         assert shown(service) == other
-    said = f"ssl_keyfile: {folder}/own.key: expected a private key in PEM; what it said before holds on"
+    said = f"ssl_certfile: {folder}/own.crt: expected a certificate in PEM, and in {folder}/own.key"
     assert service.log.read_text().count(said) == 1
     (folder / "own.key").unlink()
     assert shown(service) == other
     shutil.copy(Certificates.parts(certificates.server)[1], folder / "own.key")
     assert shown(service) == other
-    assert "not the key of the certificate in ssl_certfile; what it said" in service.log.read_text()
+    assert "key values mismatch; what it said before holds on" in service.log.read_text()
     show(folder, certificates.server)
     assert shown(service) == old
 
@@ -220,16 +220,19 @@ def test_it_stops_in_its_time_though_clients_never_say_goodbye(certificates: Cer
     assert "Cancel" not in text
 
 
+PAIR = "http.ssl_certfile: {1}: expected a certificate in PEM, and in "
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ('ssl_certfile = "{0}/none"', "http.ssl_certfile: {0}/none: No such file or directory"),
         ('ssl_certfile = "{0}"', "http.ssl_certfile: {0}: Is a directory"),
         ('ssl_certfile = "{0}/text"', "http.ssl_certfile: {0}/text: expected a certificate in PEM"),
-        ('ssl_certfile = "{1}"', "http.ssl_keyfile: {1}: expected a private key in PEM"),
+        ('ssl_certfile = "{1}"', PAIR + "it (ssl_keyfile) its key, without a password"),
         ('ssl_certfile = "{1}"\nssl_keyfile = "{0}/none"', "http.ssl_keyfile: {0}/none: No such file or directory"),
-        ('ssl_certfile = "{1}"\nssl_keyfile = "{2}"', "http.ssl_keyfile: {2}: not the key of"),
-        ('ssl_certfile = "{1}"\nssl_keyfile = "{0}/locked"', "http.ssl_keyfile: {0}/locked: expected a key wit"),
+        ('ssl_certfile = "{1}"\nssl_keyfile = "{2}"', PAIR + "{2} (ssl_keyfile)"),
+        ('ssl_certfile = "{1}"\nssl_keyfile = "{0}/locked"', PAIR + "{0}/locked (ssl_keyfile)"),
         ('ssl_keyfile = "{2}"', "http.ssl_keyfile: is of no use without ssl_certfile"),
         ("ssl_certfile = 5", "http.ssl_certfile: expected a string"),
     ],

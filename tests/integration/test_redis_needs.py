@@ -159,10 +159,10 @@ async def test_a_node_of_a_cluster_is_told(tmp_path: Path) -> None:
 
             texts = list[str]()
             deadline = time.monotonic() + DEADLINE
-            while not any(re.search(r"\(\d+ 127\.0\.0\.1:\d+\)", text) for text in texts):
+            while not any(re.search(r": \d+ 127\.0\.0\.1:\d+: ", text) for text in texts):
                 assert time.monotonic() < deadline, texts
                 texts += [text for i in range(10) if (text := await said(f"t{i}"))]
-            assert all("it is a node of a Redis Cluster (" in text for text in texts)
+            assert all("it is a node of a Redis Cluster: name one" in text for text in texts)
         finally:
             await store.close()
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from service.credentials.secret import Secret
 from service.credentials.tls import Tls
 from service.embedded.servers import Server
 from service.errors import DependencyError
+from service.settings.load import load
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.oauth import ClientCredentials
 from service.streaming.kafka.security import Security
@@ -25,11 +25,8 @@ NOT_TLS = "TLS: the listener ended the handshake: if it has no TLS, set kafka.se
 IS_TLS = "TLS: the listener speaks TLS: set kafka.security_protocol = "
 NO_SASL = "SASL: the listener asks for none: set kafka.security_protocol = "
 WANTS_SASL = "SASL: the listener ended the connection at the first request: if it wants SASL, set "
-UNTRUSTED = (
-    "TLS: certificate verify failed: unable to get local issuer certificate: kafka.ssl_cafile names the certificates "
-    "to trust"
-)
-REFUSED = "the listener refuses us: see kafka.ssl_certfile, our certificate"
+TLS_SETTINGS = "look at kafka.ssl_cafile, kafka.ssl_certfile and kafka.ssl_check_hostname"
+UNTRUSTED = f"TLS: certificate verify failed: unable to get local issuer certificate: {TLS_SETTINGS}"
 NONE_THERE = "SASL: the token endpoint URL answers with no token: expected JSON with access_token and expires_in"
 SEE = "see kafka.sasl_mechanism, kafka.sasl_username and its password"
 
@@ -73,7 +70,7 @@ async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> 
         protocol: str, mechanism: str = "PLAIN", secret: str = "", cafile: str = own.ca, certfile: str | None = None
     ) -> Security:
         files = Tls(cafile, certfile) if "SSL" in protocol else None
-        secrets = Secret(secret or password("learner"))
+        secrets = secret or password("learner")
         if "SASL" not in protocol:
             return Security(protocol, files)
         if mechanism == "OAUTHBEARER":
@@ -103,7 +100,7 @@ async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> 
                 assert found == expected, (listener, protocol, mechanism)
         if tls:
             assert await refused(listener, security(its, cafile=own.foreign_ca)) == UNTRUSTED
-            bare = Security(its, Tls(), "PLAIN", "learner", Secret(password("learner")))  # trusts the system's
+            bare = Security(its, Tls(), "PLAIN", "learner", password("learner"))  # trusts the system's
             assert await refused(listener, bare) == UNTRUSTED
         if sasl:
             wrong = {
@@ -113,21 +110,20 @@ async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> 
                     f"mechanism {scram}: {SEE}"
                     for scram in MECHANISMS[1:3]
                 },
-                "OAUTHBEARER": f"SASL: the token endpoint {broker.issuer.url} answers 401 "
-                "(invalid_client): see kafka.oauth_client_id and oauth_client_secret",
+                "OAUTHBEARER": f"SASL: the token endpoint {broker.issuer.url} answers 401: "
+                "see kafka.oauth_client_id, oauth_client_secret and oauth_scope",
             }
             for mechanism, expected in wrong.items():
                 assert await refused(listener, security(its, mechanism, "wrong")) == expected
-    assert await refused("MTLS", security("SSL")) == f"TLS: tlsv13 alert certificate required: {REFUSED}"
+    assert await refused("MTLS", security("SSL")) == f"TLS: tlsv13 alert certificate required: {TLS_SETTINGS}"
     foreign = await refused("MTLS", security("SSL", certfile=own.foreign_client))
-    assert foreign == f"TLS: sslv3 alert certificate unknown: {REFUSED}"
-    ways = {
-        "EXPIRED": "certificate has expired: the listener's certificate is to be renewed",
-        "ELSEWHERE": "Hostname mismatch, certificate is not valid for 'localhost'.: ask the name that is in it, or set "
-        "kafka.ssl_check_hostname = false",
+    assert foreign == f"TLS: sslv3 alert certificate unknown: {TLS_SETTINGS}"
+    reasons = {
+        "EXPIRED": "certificate has expired",
+        "ELSEWHERE": "Hostname mismatch, certificate is not valid for 'localhost'",
     }
-    for listener, way in ways.items():
-        assert await refused(listener, security("SSL")) == f"TLS: certificate verify failed: {way}"
+    for listener, why in reasons.items():
+        assert await refused(listener, security("SSL")) == f"TLS: certificate verify failed: {why}: {TLS_SETTINGS}"
     anybody = Security("SSL", Tls(own.ca, check_hostname=False))
     assert await refused("ELSEWHERE", anybody) == ""
     expected = "SASL: the listener does not know PLAIN: set kafka.sasl_mechanism"
@@ -334,7 +330,10 @@ async def test_tokens_that_end_are_renewed_and_nothing_is_lost(broker: Secured, 
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
-        ("redirect", "SASL: the token endpoint URL answers 302"),
+        (
+            "redirect",
+            "SASL: the token endpoint URL answers 302: see kafka.oauth_client_id, oauth_client_secret and oauth_scope",
+        ),
         ("cut", NONE_THERE),
         ("page", NONE_THERE),
         (
@@ -348,7 +347,7 @@ async def test_a_token_endpoint_that_answers_otherwise_is_named_and_asked_again(
     broker: Secured, fault: str, expected: str
 ) -> None:
     """The secret goes nowhere else, no token is shown, and none that a listener refuses is kept."""
-    tokens = ClientCredentials(broker.issuer.url, "learner", Secret(password("learner")), None, None)
+    tokens = ClientCredentials(broker.issuer.url, "learner", password("learner"), None, None)
     cluster = Cluster(broker.address("SASL"), security=Security("SASL_PLAINTEXT", tokens=tokens))
     broker.issuer.fault = fault
     try:
@@ -359,38 +358,32 @@ async def test_a_token_endpoint_that_answers_otherwise_is_named_and_asked_again(
     assert await said(cluster) == ""
 
 
-async def test_what_is_replaced_is_used_by_the_next_client(broker: Secured, tmp_path: Path) -> None:
-    """A password, a certificate to trust and one to show; what cannot be used is said."""
+async def test_what_is_replaced_is_used_by_a_process_that_starts(broker: Secured, tmp_path: Path) -> None:
+    """A password, a certificate to trust and one to show: a process that runs keeps what it read at its start."""
     own, files = broker.certificates, {name: tmp_path / name for name in ("password", "ca", "client")}
 
     def put(name: str, content: str | Path) -> None:
-        (tmp_path / "new").write_text(content if isinstance(content, str) else content.read_text())
-        (tmp_path / "new").replace(files[name])
+        files[name].write_text(content if isinstance(content, str) else content.read_text())
 
-    put("password", "wrong")
-    put("ca", Path(own.foreign_ca))
-    put("client", Path(own.foreign_client))
-    secret = Secret(None, str(files["password"]))
-    sasl = Security("SASL_SSL", Tls(str(files["ca"])), "SCRAM-SHA-256", "learner", secret)
-    mtls = Security("SSL", Tls(str(files["ca"]), str(files["client"])))
-    told: list[str] = []
-    sasl.tell = told.append
-    by_password = Cluster(broker.address("SASLTLS"), security=sasl)
-    by_certificate = Cluster(broker.address("MTLS"), security=mtls)
-    assert [await said(by_password), await said(by_certificate)] == [UNTRUSTED] * 2
-    put("ca", Path(own.ca))
-    assert "invalid credentials" in await said(by_password)
-    assert (await said(by_certificate)).endswith(REFUSED)
+    def cluster(listener: str, **more: str) -> Cluster:
+        more |= {"bootstrap_servers": broker.address(listener), "ssl_cafile": str(files["ca"])}
+        return load(None, {"kafka": more}).kafka.cluster
+
+    def by_password() -> Cluster:
+        login = {"sasl_username": "learner", "sasl_password_file": str(files["password"])}
+        return cluster("SASLTLS", security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-256", **login)
+
+    def by_certificate() -> Cluster:
+        return cluster("MTLS", security_protocol="SSL", ssl_certfile=str(files["client"]))
+
     put("password", f"{password('learner')}\n")
+    put("ca", Path(own.ca))
     put("client", Path(own.client))
-    assert [await said(by_password), await said(by_certificate)] == ["", ""]
-    put("ca", "nothing")
-    assert await said(by_password) == ""
-    assert await said(by_password) == ""
-    expected = f"kafka.ssl_cafile: {files['ca']}: expected certificates in PEM; what it said before holds on"
-    assert told == [expected]
-    put("password", "two\nlines")
-    expected = f"SASL: kafka.sasl_password_file: {files['password']}: expected one line, the secret; found 2"
-    assert await said(by_password) == expected
-    files["password"].unlink()
-    assert await said(by_password) == f"SASL: kafka.sasl_password_file: {files['password']}: No such file or directory"
+    running = by_password(), by_certificate()
+    put("password", "wrong")
+    put("client", Path(own.foreign_client))
+    assert [await said(one) for one in running] == ["", ""]
+    assert "invalid credentials" in await said(by_password())
+    assert (await said(by_certificate())).endswith(TLS_SETTINGS)
+    put("ca", Path(own.foreign_ca))
+    assert [await said(one) for one in (*running, by_password(), by_certificate())] == ["", "", UNTRUSTED, UNTRUSTED]

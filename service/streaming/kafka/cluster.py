@@ -4,7 +4,6 @@ It also asks Kafka for what takes a moment, and reads a topic from begin to end.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -138,14 +137,13 @@ class Cluster:
         """Create topics with the broker's default replication; those that exist are left alone."""
         async with self.admin() as client:
             for topic in topics:
-                with contextlib.suppress(TopicAlreadyExistsError):
-                    # An empty assignment lets the class take -1, the broker's own default replication.
-                    answer = await client.create_topics([NewTopic(topic, partitions, -1, replica_assignments={})])
-                    for _, code, *rest in answer.topic_errors:
-                        if code in (TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno):
-                            raise Unauthorised(f"{self}: {refused('Create', f'topic {topic}')}", "kafka")
-                        if code not in (0, TopicAlreadyExistsError.errno):
-                            raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
+                # An empty assignment lets the class take -1, the broker's own default replication.
+                answer = await client.create_topics([NewTopic(topic, partitions, -1, replica_assignments={})])
+                for _, code, *rest in answer.topic_errors:
+                    if code in (TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno):
+                        raise Unauthorised(f"{self}: {refused('Create', f'topic {topic}')}", "kafka")
+                    if code not in (0, TopicAlreadyExistsError.errno):
+                        raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
 
     async def partitions(self, topic: str, right: str = "Read") -> list[int]:
         """The numbers of the topic's partitions; none if it does not exist.

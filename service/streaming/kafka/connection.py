@@ -15,22 +15,18 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.metadata import MetadataRequest
 
-from service.credentials.tls import EXPIRED, OTHER_ADDRESS, OTHER_NAME
 from service.errors import led_to, os_cause
 from service.streaming.kafka.security import Security
 
 CONNECT_SECONDS = 4.0
 """For one broker to answer a new connection and its first request."""
+TLS_SETTINGS = "look at kafka.ssl_cafile, kafka.ssl_certfile and kafka.ssl_check_hostname"
 TLS_ALERT = 0x1503
 """How a TLS listener's refusal begins: the client reads it as the length of a response."""
 
 
 async def connection_failure(bootstrap: str, security: Security) -> str:
     """Why the brokers that are asked first, or those that they name, cannot be reached; "" if all can."""
-    try:
-        options = security.options
-    except KafkaConnectionError as error:
-        return str(error.args[0])
     addresses = [(host, port) for host, port, _ in collect_hosts(bootstrap, randomize=False)]
     failures, brokers = dict[str, str](), set[tuple[str, int]]()
 
@@ -39,7 +35,7 @@ async def connection_failure(bootstrap: str, security: Security) -> str:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 milliseconds = int(CONNECT_SECONDS * 1000)
-                connection = await create_conn(*address, request_timeout_ms=milliseconds, **options)
+                connection = await create_conn(*address, request_timeout_ms=milliseconds, **security.options)
                 connected = True
                 try:
                     answer = await connection.send(MetadataRequest([]))
@@ -73,7 +69,7 @@ def _reason(error: Exception, security: Security, connected: bool) -> str:
     tls, sasl = "SSL" in security.protocol, "SASL" in security.protocol
     causes = list(led_to(error))
     if refused := next((cause for cause in causes if isinstance(cause, ssl.SSLError)), None):
-        return f"{os_cause(refused)}: {_tls_way_out(refused)}"
+        return f"{os_cause(refused).rstrip('.')}: {TLS_SETTINGS}"
     if isinstance(error, UnsupportedSaslMechanismError):
         return f"SASL: the listener does not know {security.mechanism}: set kafka.sasl_mechanism"
     if isinstance(error, IllegalSaslStateError):
@@ -87,30 +83,13 @@ def _reason(error: Exception, security: Security, connected: bool) -> str:
         return "no answer in time"
     if isinstance(error, OSError) and not isinstance(error, ConnectionResetError):
         return os_cause(error)
-    if connected and sasl:
-        return f"SASL: the listener ended the connection at the first request: see {security.see}"
     if connected:
-        wanted = "SASL_SSL" if tls else "SASL_PLAINTEXT"
-        return (
-            "SASL: the listener ended the connection at the first request: if it wants SASL, "
-            f"set kafka.security_protocol = {wanted}"
-        )
+        protocol = "SASL_SSL" if tls else "SASL_PLAINTEXT"
+        way = f"see {security.see}" if sasl else f"if it wants SASL, set kafka.security_protocol = {protocol}"
+        return f"SASL: the listener ended the connection at the first request: {way}"
     if tls and isinstance(error, ConnectionError):
         plain = "SASL_PLAINTEXT" if sasl else "PLAINTEXT"
         return f"TLS: the listener ended the handshake: if it has no TLS, set kafka.security_protocol = {plain}"
     if security.mechanism == "OAUTHBEARER" and isinstance(error, KafkaConnectionError) and error.__cause__ is None:
         return f"SASL: {error.args[0]}"  # why there is no token
     return "something answers there, but not as a Kafka broker"
-
-
-def _tls_way_out(error: ssl.SSLError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        ways = {
-            EXPIRED: "the listener's certificate is to be renewed",
-            OTHER_NAME: "ask the name that is in it, or set kafka.ssl_check_hostname = false",
-            OTHER_ADDRESS: "ask the address that is in it, or set kafka.ssl_check_hostname = false",
-        }
-        return ways.get(error.verify_code, "kafka.ssl_cafile names the certificates to trust")
-    if "ALERT" in (error.reason or ""):
-        return "the listener refuses us: see kafka.ssl_certfile, our certificate"
-    return "see kafka.security_protocol, and kafka.ssl_certfile, our certificate"

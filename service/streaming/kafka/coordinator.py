@@ -7,8 +7,6 @@ import asyncio
 import time
 from typing import NamedTuple
 
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError, NoError, UnknownMemberIdError, for_code
@@ -24,8 +22,10 @@ PROBE_SECONDS = 3.0
 RETRY_SECONDS = 0.2
 GROUP_COORDINATOR = 0
 """The kind of coordinator, as FindCoordinator numbers them."""
-OFFSETS = "__consumer_offsets"
-FACTOR = "offsets.topic.replication.factor"
+NO_COORDINATOR = (
+    "no coordinator: its topic __consumer_offsets is not there or has no leader, "
+    "as if offsets.topic.replication.factor is larger than the number of brokers"
+)
 NOBODY = "nobody"
 """A member that no group has: what is asked in its name is refused at once, and changes nothing in the group."""
 
@@ -47,11 +47,10 @@ async def coordinator(cluster: Cluster, group: str, session_timeout: float) -> C
             except TimeoutError as error:
                 raise DependencyError(f"{where}: {error}", "kafka") from error
             except KafkaError as error:
-                cause, lasts = cause_of(error), not error.retriable
-                if isinstance(error, GroupCoordinatorNotAvailableError):
-                    cause, lasts = await _no_coordinator(cluster)
                 # The first group of a fresh broker waits a moment for its topic.
-                if lasts or time.monotonic() > deadline:
+                if not error.retriable or time.monotonic() > deadline:
+                    absent = isinstance(error, GroupCoordinatorNotAvailableError)
+                    cause = NO_COORDINATOR if absent else cause_of(error)
                     raise DependencyError(f"{where}: {cause}", "kafka") from error
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -77,29 +76,3 @@ async def _ask(client: AIOKafkaClient, group: str, session: int) -> Coordinator:
     except TimeoutError as error:
         raise TimeoutError(f"{asked} gets no answer") from error
     return Coordinator(broker, state)
-
-
-async def _no_coordinator(cluster: Cluster) -> tuple[str, bool]:
-    """Why the cluster has no coordinator for a group, and whether that is sure to last."""
-    async with cluster.admin() as client:
-        return await _explain_no_coordinator(client)
-
-
-async def _explain_no_coordinator(client: AIOKafkaAdminClient) -> tuple[str, bool]:
-    brokers = [broker["node_id"] for broker in (await client.describe_cluster())["brokers"]]
-    offsets = (await client.describe_topics([OFFSETS]))[0]
-    if partitions := offsets["partitions"]:
-        without = sum(partition["leader"] == -1 for partition in partitions)
-        return f"no coordinator; {without} of {len(partitions)} partitions of {OFFSETS} have no leader", False
-    factor, asked = 0, [ConfigResource(ConfigResourceType.BROKER, str(broker), {FACTOR: ""}) for broker in brokers[:1]]
-    for answer in await client.describe_configs(asked):
-        for _, _, _, _, entries in answer.resources:  # none where we may not ask
-            factor = max([factor, *(int(value) for name, value, *_ in entries if name == FACTOR)])
-    if factor > len(brokers):
-        there = "there is 1" if len(brokers) == 1 else f"there are {len(brokers)}"
-        return (
-            f"no coordinator, because the cluster cannot make its topic {OFFSETS}: {FACTOR}={factor} needs {factor} "
-            f"brokers, {there}",
-            True,
-        )
-    return f"no coordinator, because the cluster has not made its topic {OFFSETS}: see the broker's log", False

@@ -41,10 +41,8 @@ class Health:
         self.joined = False
         """The group has told us what is ours, be it nothing, and has not taken it back."""
         self._clients, self._group, self._say, self._session_timeout = clients, group, say, session_timeout
-        self._said_of_kafka = set[str]()
-        """Why Kafka does not answer, since it did last."""
-        self._said_of_group = ""
-        """Why we are outside the group, since we were in it."""
+        self._said = set[str]()
+        """Why Kafka does not answer, or we are outside the group, since all was well."""
         self._silent_since: float | None = None
         """Since when the process's own questions fail."""
 
@@ -55,10 +53,10 @@ class Health:
             partitions = [tp for log in logs.values() for tp in log.assigned]
             missing = await self._look(partitions, logs)
             if missing and (not self.missing_since or self._is_ours(missing)):
-                self._say_of_kafka(str(missing))
+                self._say_once(str(missing))
             inside = self.joined and await self._has_coordinator()
-            if inside:
-                self._said_of_group = ""
+            if inside and not missing:
+                self._said.clear()
             if inside or missing or not self._clients.consumer.subscription():
                 outside = time.monotonic()
             elif (seconds := time.monotonic() - outside) > OUTSIDE_SECONDS:
@@ -69,7 +67,7 @@ class Health:
             elif self.missing_since:
                 self._say("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
                 self.missing_since = 0.0
-                self._said_of_kafka.clear()
+                self._said.clear()
             for tp in partitions:
                 await self._watch_partition(tp, logs[tp.topic].ends.get(tp.partition, 0))
             await asyncio.sleep(LOOK_SECONDS)
@@ -79,14 +77,9 @@ class Health:
         """Whether we are to change something, so that it is said also if it comes in the middle of an outage."""
         return any(f": {step}: " in str(missing) for step in ("TLS", "SASL", "authorisation"))
 
-    def _say_of_kafka(self, text: str) -> None:
-        if text not in self._said_of_kafka:
-            self._said_of_kafka.add(text)
-            self._say(text)
-
-    def _say_of_group(self, text: str) -> None:
-        if text != self._said_of_group:
-            self._said_of_group = text
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
             self._say(text)
 
     async def _look(
@@ -119,10 +112,10 @@ class Health:
         try:
             answering = await coordinator(self._clients.cluster, self._group, self._session_timeout)
         except DependencyError as error:
-            self._say_of_group(str(error))
+            self._say_once(str(error))
             return error
         if seconds > 1.5 * self._session_timeout:  # a member that was killed is waited for so long
-            self._say_of_group(
+            self._say_once(
                 f"group {self._group} has not let this process in yet, though its coordinator, broker "
                 f"{answering.broker}, answers: it is {answering.state}, in Kafka's words, so another member is slow to "
                 "join again"

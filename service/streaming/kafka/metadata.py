@@ -1,5 +1,7 @@
 """Kafka's request Metadata in a version that the client library does not speak: topics' ids, users' rights."""
 
+from typing import Any
+
 from aiokafka.errors import IncompatibleBrokerVersion
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
@@ -16,51 +18,46 @@ from aiokafka.protocol.types import (
 KEY, VERSION = 3, 10
 
 
+def _compact(**fields: Any) -> tuple[tuple[str, Any], ...]:
+    """The fields of a structure in the compact encoding, which end with tags."""
+    return (*fields.items(), ("tags", TaggedFields))
+
+
+NUMBERS = CompactArray(Int32)
+BROKER = _compact(node_id=Int32, host=CompactString(), port=Int32, rack=CompactString())
+PARTITION = _compact(
+    error_code=Int16,
+    partition=Int32,
+    leader=Int32,
+    leader_epoch=Int32,
+    replicas=NUMBERS,
+    isr=NUMBERS,
+    offline_replicas=NUMBERS,
+)
+TOPIC = _compact(
+    error_code=Int16,
+    name=CompactString(),
+    high=Int64,
+    low=Int64,
+    is_internal=Boolean,
+    partitions=CompactArray(*PARTITION),
+    authorized_operations=Int32,
+)
+
+
 class MetadataResponse(Response):
     """Metadata, version 10."""
 
     API_KEY, API_VERSION = KEY, VERSION
     SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "brokers",
-            CompactArray(
-                ("node_id", Int32),
-                ("host", CompactString()),
-                ("port", Int32),
-                ("rack", CompactString()),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("cluster_id", CompactString()),
-        ("controller_id", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("error_code", Int16),
-                ("name", CompactString()),
-                ("high", Int64),
-                ("low", Int64),
-                ("is_internal", Boolean),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("error_code", Int16),
-                        ("partition", Int32),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("replicas", CompactArray(Int32)),
-                        ("isr", CompactArray(Int32)),
-                        ("offline_replicas", CompactArray(Int32)),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("authorized_operations", Int32),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("authorized_operations", Int32),
-        ("tags", TaggedFields),
+        *_compact(
+            throttle_time_ms=Int32,
+            brokers=CompactArray(*BROKER),
+            cluster_id=CompactString(),
+            controller_id=Int32,
+            topics=CompactArray(*TOPIC),
+            authorized_operations=Int32,
+        )
     )
 
 
@@ -71,14 +68,12 @@ class MetadataRequestStruct(RequestStruct):
     FLEXIBLE_VERSION = True
     RESPONSE_TYPE = MetadataResponse
     SCHEMA = Schema(
-        (
-            "topics",
-            CompactArray(("high", Int64), ("low", Int64), ("name", CompactString()), ("tags", TaggedFields)),
-        ),
-        ("allow_auto_topic_creation", Boolean),
-        ("include_cluster_authorized_operations", Boolean),
-        ("include_topic_authorized_operations", Boolean),
-        ("tags", TaggedFields),
+        *_compact(
+            topics=CompactArray(*_compact(high=Int64, low=Int64, name=CompactString())),
+            allow_auto_topic_creation=Boolean,
+            include_cluster_authorized_operations=Boolean,
+            include_topic_authorized_operations=Boolean,
+        )
     )
 
 

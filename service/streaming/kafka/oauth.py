@@ -6,21 +6,16 @@ import http.client
 import json
 import math
 import re
-import threading
 import time
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
-from concurrent.futures import Future
-from typing import NamedTuple
 from urllib.parse import quote_plus, urlencode
 
 from aiokafka.errors import KafkaConnectionError
 
 from service.credentials.asking import opener, why_not
-from service.credentials.secret import Secret
 from service.credentials.tls import Tls
-from service.errors import ConfigurationError
 
 TOKEN_SECONDS = 10.0
 """For the endpoint to answer, whole."""
@@ -31,13 +26,6 @@ RENEW = 0.8
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
-class Token(NamedTuple):
-    """A token, and when it is to be renewed (of time.monotonic)."""
-
-    text: str
-    until: float
-
-
 class TokenSource(ABC):
     """The newest token, got anew before it ends."""
 
@@ -45,42 +33,30 @@ class TokenSource(ABC):
     """The settings that it is made of, where a broker refuses it."""
 
     def __init__(self) -> None:
-        self._newest, self._getting = Token("", 0.0), asyncio.Lock()
+        self._token, self._lock = "", asyncio.Lock()
+        self._renew_at = 0.0
+        """Of time.monotonic."""
 
     async def token(self) -> str:
         """One that holds; raises KafkaConnectionError with a line for a person."""
-        async with self._getting:
-            if time.monotonic() >= self._newest.until:
-                asked = time.monotonic()
-                text, seconds = await self._got()
-                self._newest = Token(text, asked + RENEW * seconds)
-        return self._newest.text
+        async with self._lock:
+            if time.monotonic() >= self._renew_at:
+                start = time.monotonic()
+                try:
+                    async with asyncio.timeout(TOKEN_SECONDS):
+                        self._token, seconds = await asyncio.to_thread(self.get)
+                except TimeoutError:
+                    raise KafkaConnectionError(f"no token within {TOKEN_SECONDS:.0f} s: see {self.see}") from None
+                self._renew_at = start + RENEW * seconds
+        return self._token
 
     def forget(self) -> None:
         """A broker refuses it."""
-        self._newest = Token("", 0.0)
+        self._renew_at = 0.0
 
     @abstractmethod
     def get(self) -> tuple[str, float]:
         """A new token, and the seconds that it holds; may block. Raises KafkaConnectionError."""
-
-    async def _got(self) -> tuple[str, float]:
-        # Not in one of the loop's own threads: the process would wait for it at its end.
-        got: Future[tuple[str, float]] = Future()
-        got.set_running_or_notify_cancel()
-
-        def work() -> None:
-            try:
-                got.set_result(self.get())
-            except Exception as error:
-                got.set_exception(error)
-
-        threading.Thread(target=work, daemon=True).start()
-        try:
-            async with asyncio.timeout(TOKEN_SECONDS):
-                return await asyncio.wrap_future(got)
-        except TimeoutError:
-            raise KafkaConnectionError(f"no token within {TOKEN_SECONDS:.0f} s: see {self.see}") from None
 
 
 class ClientCredentials(TokenSource):
@@ -88,7 +64,7 @@ class ClientCredentials(TokenSource):
 
     see = "kafka.oauth_token_url, kafka.oauth_client_id and kafka.oauth_scope"
 
-    def __init__(self, url: str, client_id: str, secret: Secret, scope: str | None, cafile: str | None) -> None:
+    def __init__(self, url: str, client_id: str, secret: str, scope: str | None, cafile: str | None) -> None:
         super().__init__()
         self._url, self._id, self._secret, self._scope, self._cafile = url, client_id, secret, scope, cafile
 
@@ -97,12 +73,10 @@ class ClientCredentials(TokenSource):
         where = f"the token endpoint {self._url}"
         try:
             raw = self._answer()
-        except ConfigurationError as error:
-            raise KafkaConnectionError(f"kafka.oauth_client_secret_file: {error}") from None
         except urllib.error.HTTPError as error:
-            with error:
-                way = ": see kafka.oauth_client_id and oauth_client_secret" if error.code in {400, 401, 403} else ""
-                raise KafkaConnectionError(f"{where} answers {error.code}{_said(error)}{way}") from None
+            error.close()
+            see = ": see kafka.oauth_client_id, oauth_client_secret and oauth_scope" if error.code < 500 else ""
+            raise KafkaConnectionError(f"{where} answers {error.code}{see}") from None
         except OSError as error:
             raise KafkaConnectionError(f"{where}: {why_not(error)}") from None
         except (http.client.HTTPException, ValueError):
@@ -119,7 +93,7 @@ class ClientCredentials(TokenSource):
     def _answer(self) -> bytes:
         """What it answers, as far as is read of it."""
         asked = {"grant_type": "client_credentials"} | ({"scope": self._scope} if self._scope else {})
-        known = f"{quote_plus(self._id)}:{quote_plus(self._secret.now())}"
+        known = f"{quote_plus(self._id)}:{quote_plus(self._secret)}"
         headers = {"authorization": f"Basic {base64.b64encode(known.encode()).decode()}"}
         request = urllib.request.Request(self._url, urlencode(asked).encode(), headers)  # noqa: S310 - the setting
         # The system's authorities, and ours beside them.
@@ -131,15 +105,6 @@ class ClientCredentials(TokenSource):
             while len(raw) < MOST_BYTES and time.monotonic() < deadline and (part := answer.read1(1 << 16)):
                 raw += part
         return raw
-
-
-def _said(error: urllib.error.HTTPError) -> str:
-    """The error's code as RFC 6749, 5.2 has it: a word of the endpoint's, never what we sent."""
-    try:
-        code = json.loads(error.read(1 << 16))["error"]
-    except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError, RecursionError):
-        return ""
-    return f" ({code})" if isinstance(code, str) and len(code) < 100 and code.replace("_", "").isalpha() else ""
 
 
 class MskIam(TokenSource):
