@@ -115,7 +115,7 @@ class OffsetSequence(Generic[Batch]):
             if (gap or self._sought) and not agreed:
                 self.doubt(f"the log {goes_on}, and then with one from {following} on", log_start, OffsetDamage)
                 break
-            # A seek into a batch: if the batch's offsets became lower, a gap follows, and it overlaps with what precedes.
+            # After a seek into a batch: if its offsets became lower a gap follows, and it overlaps with what precedes.
             goes_on_later = following != batch.end and batch.end not in (high_watermark, stable)
             if batch.start < self.position and goes_on_later and self._doubted != self.position:
                 self.doubt("offsets are missing", log_start, OffsetDamage)
