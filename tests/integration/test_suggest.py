@@ -249,7 +249,7 @@ def test_what_finds_a_rare_label_is_suggested(folder: Path) -> None:
     (margin,) = [one["value"] for one in found["choices"] if one["setting"] == "margin"]
     assert margin == [0, 100]
     shown = [" ".join(line.split()) for line in suggest(folder, "rare.jsonl", "-o", "x.toml").stdout.splitlines()]
-    assert "rule scale weights margin right later half its F1" in shown
+    assert "rule scale weights right later half its F1 margin" in shown
     model = load(str(folder / "x.toml"), {}).of("rare")
     assert (model.margin, model.scale, model.candidates) == ((0.0, 100.0), "standard", {})
 

@@ -1,6 +1,7 @@
 """What a sample is said to hold: kinds and marks of members, the records' form, the label; and which trial is best."""
 
 import json
+import math
 import random
 import uuid
 from collections.abc import Callable, Sequence
@@ -10,16 +11,17 @@ import numpy as np
 import pytest
 
 from service.errors import ConfigurationError, DataError
+from service.learning.confidence import Paired
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.settings.model import ModelSettings
 from service.tools.choices import Suggested, suggested
 from service.tools.in_vain import in_vain
 from service.tools.labels import is_amount, rare
+from service.tools.model_selection import Trial, best, compare
 from service.tools.profile import MOST_VALUES, kind_of, member_at, profile
 from service.tools.sample import Sample
-from service.tools.suggest import _beats, _verdict, _why
-from service.tools.trials import Baseline, Trial, best, is_better, trials
+from service.tools.suggest import _beats, _candidate, _verdict
 
 
 def click(i: int, rng: random.Random) -> dict[str, Any]:
@@ -395,9 +397,8 @@ def test_a_trial_is_what_a_fold_by_hand_gives() -> None:
     rows = [{"a": rng.randint(-3, 3), "b": rng.randint(-3, 3)} for _ in range(300)]
     rows = [row | {"y": 2 * row["a"] - row["b"] + rng.choice([-2, 0, 2]) > 0} for row in rows]
     found = suggested(sample(rows), None)
-    done = {
-        (t.rule, t.scale, str(t.weights)): t for some, _ in trials(model_of(found), found.sample.values) for t in some
-    }
+    trials, baseline = compare(model_of(found), found.sample.values)
+    done = {(t.rule, t.scale, str(t.weights)): t for t in trials}
     w, sums = [0, 0, 0], [0, 0, 0]
     last, mean = [], []
     for row in rows:
@@ -413,45 +414,46 @@ def test_a_trial_is_what_a_fold_by_hand_gives() -> None:
         assert trial.accuracy == pytest.approx(sum(right) / 300)
         assert trial.later == pytest.approx(sum(right[150:]) / 150)
     assert len(done) == 2 * 2 * 3
-    ((_, baseline), *_) = trials(model_of(found), found.sample.values)
     later = sum(row["y"] for row in rows[150:]) / 150
     assert baseline.later == pytest.approx(max(later, 1 - later))
 
 
 def test_of_equals_the_simpler_is_best() -> None:
-    plain = Trial("perceptron", "none", "last", 0.5, 0.801)
-    scaled = Trial("logistic-delta", "standard", "recent", 0.9, 0.8029)
-    better = Trial("perceptron", "standard", "mean", 0.5, 0.8031)
+    plain = Trial("perceptron", "none", "last", later=0.801)
+    scaled = Trial("logistic-delta", "standard", "recent", later=0.8029)
+    better = Trial("perceptron", "standard", "mean", later=0.8031)
     assert best([scaled, plain]) is plain
     assert best([scaled, plain, better]) is better
-    assert best([Trial("perceptron", "none", "last", None, None), scaled]) is scaled
+    assert best([Trial("perceptron", "none", "last"), scaled]) is scaled
 
 
-def test_better_is_said_where_the_events_show_it() -> None:
-    """Of 100 events where two differ, more have to be one's where twelve and the baseline are compared at once."""
-    bits = np.arange(1000)
-    baseline = Baseline(0.5, 0.5, 2000, 0, {}, "", bits >= 500)
+@pytest.mark.parametrize(
+    ("rare", "wrong", "verdict"),
+    [(0.5, 0.0, "Best: "), (0.5, 0.47, "No difference to the baseline is shown: "), (0.3, 0.5, "Nothing beats ")],
+)
+def test_better_is_said_where_the_events_show_it(rare: float, wrong: float, verdict: str) -> None:
+    """It is shown for all pairs together: a small difference in a few events shows nothing."""
+    rng = random.Random(3)
+    labels = [rng.random() < rare for _ in range(2000)]
+    rows = [{"a": label ^ (rng.random() < wrong), "b": i % 3, "y": label} for i, label in enumerate(labels)]
+    found = suggested(sample(rows), "/y")
+    done, baseline = compare(model_of(found), found.sample.values)
+    chosen = best(done)
+    assert _verdict(chosen, baseline).startswith(verdict)
+    assert _beats(chosen, baseline) is (wrong == 0.0)
 
-    def trial(more: int, **changes: Any) -> Trial:
-        """Right in all that the baseline is wrong in of a hundred events but these, and as it is in all others."""
-        right = (bits >= 500) ^ (bits < more) ^ (bits >= 900 + more)
-        return Trial("perceptron", "none", "last", 0.5, float(right.mean()), right)._replace(**changes)
 
-    for more, verdict in ((90, "Best: "), (60, "No difference to the baseline is shown: "), (50, "Nothing beats ")):
-        assert _verdict(trial(more), baseline, 12).startswith(verdict)
-        assert _beats(trial(more), baseline, 12) is (more == 90)
-    # As one of two it would do.
-    assert is_better(trial(70), baseline, 2)
-    assert not is_better(trial(70), baseline, 13)
-    other = trial(90, rule="logistic-delta")
-    for chosen, beside, why in (
-        (other, trial(60), "right in the later half; with perceptron at best 52.0%: worse (95 %)"),
-        (other, trial(85), "at best 57.0%: no difference shown"),
-        (trial(60), other, "at best 58.0%: as good within 0.2 points, and less simple"),
-        (other, trial(60, later=None, right=bits[:0] > 0), "at best diverged"),
-    ):
-        others = [chosen._replace(scale="standard", weights="mean")] * 10
-        assert _why(chosen, [chosen, beside, *others])[0].why.endswith(why)
+def test_a_candidate_is_the_best_of_the_other_rule_that_is_not_shown_to_be_worse() -> None:
+    chosen = Trial("perceptron", "standard", "recent", later=0.9, better_than=("baseline", "logistic-delta-last"))
+    worse = Trial("logistic-delta", "standard", "last", later=0.8)
+    near = Trial("logistic-delta", "standard", "mean", later=0.85)
+    unscaled = Trial("logistic-delta", "none", "mean", later=0.89)
+    assert _candidate(chosen, [chosen, worse, unscaled]) == []
+    settings = {choice.setting: choice.value for choice in _candidate(chosen, [chosen, near, worse, unscaled])}
+    name = "candidates.logistic-delta-mean"
+    assert settings == {f"{name}.rule": "logistic-delta", f"{name}.average": True, f"{name}.serve": "average"}
+    assert _candidate(chosen, [chosen, near._replace(later=None)]) == []
+    assert _candidate(chosen._replace(f1=0.5), [chosen, near._replace(f1=0.4)]) == []
 
 
 def test_what_is_set_in_vain() -> None:
@@ -497,17 +499,18 @@ def test_trials_of_classes_are_what_a_fold_by_hand_gives() -> None:
         if not s[own] > s[rival]:
             w[own] = [p + q for p, q in zip(w[own], x, strict=True)]
             w[rival] = [p - q for p, q in zip(w[rival], x, strict=True)]
-    every = [*trials(model_of(found), found.sample.values)]
-    done = {(t.rule, t.scale, str(t.weights)): t for some, _ in every for t in some}
-    trial, baseline = done["perceptron", "none", "last"], every[0][1]
-    assert trial.right.tolist() == last[150:]
+    trials, baseline = compare(model_of(found), found.sample.values)
+    done = {(t.rule, t.scale, str(t.weights)): t for t in trials}
+    trial = done["perceptron", "none", "last"]
+    assert trial.later == pytest.approx(sum(last[150:]) / 150)
     assert trial.accuracy == pytest.approx(sum(last) / 300)
     assert len(done) == 2 * 2 * 3
-    assert baseline.right.tolist() == usual[150:]
+    pair = Paired("last", "baseline").then(np.array(last[150:]), np.array(usual[150:]))
+    assert ("baseline" in trial.better_than) == (pair.better(0.05 / math.comb(13, 2)) == "last")
     assert baseline.accuracy == pytest.approx(max(seen) / 300)
     later = "".join(row["y"] for row in rows[150:])
     assert baseline.later == pytest.approx(max(map(later.count, "pqr")) / 150)
-    assert "always the most frequent label in" in _verdict(trial._replace(later=0.1), baseline, 12)
+    assert "always the most frequent label " in _verdict(trial._replace(later=0.1), baseline)
 
 
 def test_a_hashed_table_is_smaller_for_many_labels() -> None:
