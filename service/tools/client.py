@@ -1,18 +1,14 @@
 """`perceptron predict` and `perceptron healthcheck`: a running service, asked over HTTP."""
 
-import codecs
-import gzip
 import http.client
 import json
 import ssl
-import sys
 import urllib.error
 import urllib.request
-import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer
 
 from service.credentials.asking import opener, why_not
@@ -71,7 +67,7 @@ def predict(
         except _Missing as missing:
             raise DataError(_which(settings, url, trust, topic) or str(missing)) from None
 
-    for batch in _batches(_values(file, name), min(BATCH, settings.http.max_instances)):
+    for batch in _batches(_values(file), min(BATCH, settings.http.max_instances)):
         for (line, value), prediction in _answers(batch, ask, name):
             number += 1
             _show(prediction, explain, top is not None, as_json)
@@ -163,39 +159,19 @@ def _instance(value: Any) -> Any:
     return {"features": value["features"] if isinstance(value, dict) and "features" in value else value}
 
 
-def _values(file: str, name: str) -> Iterator[Line]:
+def _values(file: str) -> Iterator[Line]:
     """The lines that hold something."""
-    try:
-        raw: Any = sys.stdin.buffer if file == "-" else Path(file).open("rb")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise ConfigurationError(f"{file}: {error.strerror}") from None
-    with raw:
-        plain: Any = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
-        number = 0
+    from service.tools.formats import Events, raise_bad_line
+    from service.tools.readers import JsonLines
+
+    events = Events(file, JsonLines(Identity(), None), Identity(), keyed=False, check=False)
+    for line in events.lines(raise_bad_line):
         try:
-            for number, line in enumerate(plain, 1):
-                text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                if not text.strip():
-                    continue
-                try:
-                    value = json.loads(text)
-                except ValueError as error:
-                    said = f"not JSON: {_why_none(error)} (predict reads JSON lines, no CSV)"
-                    raise DataError(f"{name}, line {number}: {said}") from None
-                yield number, value
-        except (zlib.error, OSError, EOFError) as error:
-            raise DataError(f"{name}, after line {number}: {error}") from None
-
-
-def _why_none(error: ValueError) -> str:
-    """Why a line is no JSON. Where it ends too soon, Python counts its end as another line."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"not UTF-8 at byte {error.start}"
-    if not isinstance(error, json.JSONDecodeError):
-        return str(error)
-    if error.pos >= len(error.doc.rstrip()):
-        return "the line ends within it"
-    return f"{error.msg} at column {error.pos + 1}"
+            value = msgspec.json.decode(line.value)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            said = f"not JSON: {error} (predict reads JSON lines, no CSV)"
+            raise DataError(f"{events.name}, line {line.number}: {said}") from None
+        yield line.number, value
 
 
 class _Missing(DataError):
