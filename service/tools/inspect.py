@@ -1,7 +1,6 @@
 """`perceptron inspect`: a model's newest snapshot, its kept versions, and how far it is behind its topic."""
 
 import asyncio
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +20,7 @@ from service.learning.identity import Label, as_json
 from service.learning.learner import Learner
 from service.learning.watch import OffsetGaps
 from service.serving.models import Model
-from service.serving.report import Accuracy, Comparison, Description, Version
+from service.serving.report import Comparison, Description, Version
 from service.settings.load import Settings
 from service.settings.words import on_a_line
 from service.snapshots import codec
@@ -183,32 +182,25 @@ def _compared(pair: Comparison) -> str:
     return f"{pair.first} less {pair.second}: {_text_of(pair.difference)}, {verdict}"
 
 
-def _answering(about: Inspection) -> bool:
-    """Whether a candidate answers."""
-    return any(one.answers for one in about.candidates)
-
-
 def _candidates(about: Inspection) -> Table:
     """The model itself first, then what learns side by side with it, each by the weights that it answers with."""
     table = Table(box=None)
     for name in ("candidate", "events", "accuracy", "95 % at all times", "recent", "", "settings, since"):
         table.add_column(name, justify="right" if name in {"events", "accuracy", "recent"} else "left", no_wrap=True)
     table.columns[-1].no_wrap = False
-
-    def row(name: str, events: int, accuracy: Accuracy, verdict: str, said: str) -> None:
+    own = about.average_accuracy if about.serve == "average" else None
+    verdict = "" if any(one.answers for one in about.candidates) else "answers"
+    rows = [("the model", about.events, own or about.accuracy, verdict, f"rule {about.identity.rule}")]
+    for one in about.candidates:
+        verdict, said = (
+            one.verdict + ", answers" * one.answers,
+            f"{_text_of(one.settings)}; since {_text_of(one.since)}",
+        )
+        rows.append((one.name, one.events, one.accuracy, verdict, said))
+    for name, events, accuracy, verdict, said in rows if about.candidates else ():
         low, high = accuracy.all_interval or (0.0, 1.0)
         share, recent = ("-" if value is None else f"{value:.4f}" for value in (accuracy.all, accuracy.recent))
         table.add_row(name, f"{events:,}", share, f"{low:.4f} to {high:.4f}", recent, verdict, said)
-
-    if about.candidates:
-        own = about.average_accuracy if about.serve == "average" else None
-        verdict = "" if _answering(about) else "answers"
-        row("the model", about.events, own or about.accuracy, verdict, f"rule {about.identity.rule}")
-    for one in about.candidates:
-        settings = [f"{name} {json.dumps(value)}" for name, value in one.settings.items() if value is not None]
-        since = "; since " + ", ".join(f"{p}:{offset:,}" for p, offset in one.since.items())
-        verdict = one.verdict + (", answers" if one.answers else "")
-        row(one.name, one.events, one.accuracy, verdict, ", ".join(settings).replace('"', "") + since)
     return table
 
 
