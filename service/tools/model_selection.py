@@ -122,11 +122,12 @@ def compare(
             lost = learner.diverged or by.diverged
             right, name = Accuracy.served(by), "last" if one is model else one.name
             f1 = None if rare is None else _of_rare(by.watch.recent.confusion(by.averaged), rare).f1 or 0.0
-            better = tuple(
+            worse = (
                 pair.second if name == pair.first else pair.first
                 for pair in learner.watch.recent.pairs
                 if pair.better(ERROR / pairs) == name
             )
+            better = tuple(model.name if other == "last" else other for other in worse)
             done.append(
                 one._replace(f1=f1 and 0.0)
                 if lost

@@ -11,6 +11,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import tomlkit
+import tomlkit.items
 import typer
 from pydantic import ValidationError
 from rich.console import Console
@@ -26,11 +28,13 @@ from service.tools.formats import Name
 from service.tools.in_vain import in_vain
 from service.tools.labels import amount, is_amount, is_called_one, rare
 from service.tools.model_selection import TIE, Baseline, Trial, best, compare
-from service.tools.profile import MOST_VALUES, Member, plain, shown
+from service.tools.profile import MOST_VALUES, plain, shown
 from service.tools.sample import Sample, of_file, of_topic, records
 
 ROWS = 40
 """Members that are shown; JSON has all."""
+NUMBERS = ("present", "distinct", "right", "later half", "its F1")
+"""Columns that are aligned to the right."""
 FEW = 1000
 """Events: of fewer, accuracies differ by chance."""
 
@@ -217,22 +221,16 @@ def _set_in_vain(settings: Settings, name: str, sample: Sample) -> list[str]:
 
 
 def _members(found: Suggested) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in ("member", "kind", "present", "distinct", "example", ""):
-        # An example gives way where a terminal is narrow.
-        table.add_column(
-            title, justify="right" if title in ("present", "distinct") else "left", no_wrap=title != "example"
-        )
-    count = max(found.events, 1)
+    table = _table("member", "kind", "present", "distinct", "example", "")
     for member in found.members[:ROWS]:
         mark = "label" if member is found.label else found.left_out.get(member.name, "")
         table.add_row(
             Text(plain(member.name)),
             member.kind,
-            f"{member.present / count:.0%}",
-            _distinct(member),
+            f"{member.present / max(found.events, 1):.0%}",
+            f"{member.distinct:,}{'+' * (member.distinct >= MOST_VALUES)}" if member.distinct else "-",
             Text(shown(member.example), no_wrap=True, overflow="ellipsis"),
-            Text(mark if mark in ("", "label") else f"{mark}, left out", "bold" if mark == "label" else "dim"),
+            mark if mark in ("", "label") else f"{mark}, left out",
         )
     if len(found.members) > ROWS:
         table.add_row(f"and {len(found.members) - ROWS:,} more")
@@ -240,67 +238,58 @@ def _members(found: Suggested) -> Table:
     return table
 
 
-def _distinct(member: Member) -> str:
-    return f"{member.distinct:,}{'+' * (member.distinct >= MOST_VALUES)}" if member.distinct else "-"
+def _table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        # An example gives way where a terminal is narrow.
+        table.add_column(title, justify="right" if title in NUMBERS else "left", no_wrap=title != "example")
+    return table
 
 
 def _accuracies(done: list[Trial], baseline: Baseline, chosen: Trial) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in ("rule", "scale", "weights", "right", "later half", *(("its F1", "margin") if baseline.f1 else ())):
-        table.add_column(title, justify="right" if title in ("right", "later half", "its F1") else "left")
+    rarely = () if baseline.f1 is None else ("its F1", "margin")
+    table = _table("rule", "scale", "weights", "right", "later half", *rarely)
     rows: list[tuple[str, str, str, Trial | Baseline, str]] = [
         (f"baseline ({baseline.name})", "", "", baseline, ""),
         *((*one[:3], one, _shown(one.margin)) for one in done),
     ]
     for rule, scale, weights, one, margin in rows:
         right = ["diverged" if share is None else f"{share:.1%}" for share in (one.accuracy, one.later)]
-        rarely = [f"{one.f1:.1%}", margin] if one.f1 is not None else []
-        table.add_row(rule, scale, weights, *right, *rarely, "<" * (one is chosen), style="bold" * (one is chosen))
+        right += [f"{one.f1:.1%}", margin] if one.f1 is not None else []
+        table.add_row(rule, scale, weights, *right, "<" * (one is chosen), style="bold" * (one is chosen))
     table.add_row()
     return table
 
 
 def _toml(name: str, bootstrap: str | None, sample: Sample, verdict: str, choices: list[Choice]) -> str:
-    lines = [
-        f"# Suggested by `perceptron suggest` from {sample.said}.",
-        f"# {verdict}.",
-        f"topics = [{_value(name)}]",
-        "# Where they are missing, its topic and that of its dead letters are made.",
-        "create_topics = true",
-        "",
-    ]
+    """The settings, each after the reason for it."""
+    document, model = tomlkit.document(), tomlkit.table()
+    _explain(document, f"Suggested by `perceptron suggest` from {sample.said}.\n{verdict}.")
+    document.add("topics", [name])
+    _explain(document, "Where they are missing, its topic and that of its dead letters are made.")
+    document.add("create_topics", True)
     if bootstrap is not None:
-        lines += ["[kafka]", f"bootstrap_servers = {_value(bootstrap)}", ""]
-    for section in dict.fromkeys(["", "event", *(choice.setting.rpartition(".")[0] for choice in choices)]):
-        lines.append(f"[models.{_key(name)}{section and f'.{section}'}]")
-        for choice in choices:
-            inner, _, key = choice.setting.rpartition(".")
-            if inner != section:
-                continue
-            lines.append(f"# {choice.why}")
-            if choice.each:
-                lines.append(f"{key} = [")
-                lines += [f"  {_value(one)},  # {why}" for one, why in zip(choice.value, choice.each, strict=True)]
-                lines.append("]")
-            else:
-                lines.append(f"{key} = {_value(choice.value)}")
-        lines.append("")
-    return "\n".join(plain(line) for line in lines).rstrip() + "\n"
+        document.add("kafka", {"bootstrap_servers": bootstrap})
+    for choice in sorted(choices, key=lambda choice: choice.setting.count(".")):  # sections after plain settings
+        *sections, key = choice.setting.split(".")
+        table = model
+        for section in sections:
+            table = table.setdefault(section, tomlkit.table())
+        _explain(table, choice.why)
+        value = choice.value
+        if isinstance(value, dict):
+            value = tomlkit.inline_table()
+            value.update(choice.value)
+        table.add(key, value)
+    document.add("models", tomlkit.table(is_super_table=True).add(name, model))
+    # A terminal may obey what is not printable; in TOML's strings it may be escaped.
+    text = tomlkit.dumps(document)
+    return "".join(one if one.isprintable() or one == "\n" else f"\\U{ord(one):08X}" for one in text)
 
 
-def _key(name: str) -> str:
-    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _value(name)
-
-
-def _value(value: Any) -> str:
-    """A value as TOML writes it: strings as in JSON."""
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{_value(key)} = {_value(one)}' for key, one in value.items())} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    text = json.dumps(value, ensure_ascii=False)
-    # What cannot be seen, and the one control character that JSON leaves as it is.
-    return "".join(one if one.isprintable() else f"\\U{ord(one):08X}" for one in text)
+def _explain(table: tomlkit.TOMLDocument | tomlkit.items.Table, why: str) -> None:
+    for line in why.split("\n"):
+        table.add(tomlkit.comment(plain(line)))
 
 
 def _json(
