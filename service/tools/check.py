@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import typer
 
-from service.errors import DataError, DependencyError, PerceptronError, Unauthorised
+from service.errors import DataError, PerceptronError, Unauthorised
 from service.learning.columns import columns_for
 from service.learning.events.batch import Decoder
 from service.learning.identity import Identity
@@ -26,122 +27,108 @@ RECORDS = 100
 """Of a topic: enough to see what its producers send now."""
 
 
+class _Report:
+    """Prints a line for each thing, and collects what failed."""
+
+    def __init__(self) -> None:
+        self.failed = list[PerceptronError]()
+
+    def say(self, level: str, text: str) -> None:
+        """One line: ok, warn or fail."""
+        typer.echo(f"{level:<4}  {text}")
+
+    def warn(self, texts: Iterable[str]) -> None:
+        """A line for each of these."""
+        for text in texts:
+            self.say("warn", text)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """An error within is a line, and the check goes on after it."""
+        try:
+            yield
+        except PerceptronError as error:
+            self.failed.append(error)
+            self.say("fail", str(error))
+
+
 def check(settings: Settings) -> int:
     """Print one line for each thing that must work; returns the exit code."""
-    failed = asyncio.run(_check(settings))
-    return max((error.exit_code for error in failed), default=0)
+    return max((error.exit_code for error in asyncio.run(_check(settings))), default=0)
 
 
 async def _check(settings: Settings) -> list[PerceptronError]:
-    found: list[PerceptronError] = []
-    try:
+    report, cluster, group = _Report(), settings.kafka.cluster, settings.kafka.group_id
+    with report.failing():
         settings.check_work()
-        typer.echo(f"ok    settings: {len(settings.topics)} topic{'s' * (len(settings.topics) != 1)}")
-    except PerceptronError as error:
-        found.append(error)
-        typer.echo(f"fail  {error}")
-    for warning in settings.warnings:
-        typer.echo(f"warn  {warning}")
-    reached = False
-    try:
+        report.say("ok", f"settings: {len(settings.topics)} topic{'s' * (len(settings.topics) != 1)}")
+    report.warn(settings.warnings)
+    reached, topics = False, None
+    with report.failing():
         async with settings.redis.store() as store:
             warnings = await store.check(settings.learn)
         reached = True
-        typer.echo(f"ok    Redis at {store.address}")
-        for warning in warnings:
-            typer.echo(f"warn  {warning}")
-    except PerceptronError as error:
-        found.append(error)
-        typer.echo(f"fail  {error}")
+        report.say("ok", f"Redis at {store.address}")
+        report.warn(warnings)
     if not settings.learn:
-        return found
-    cluster = settings.kafka.cluster
-    try:
+        return report.failed
+    with report.failing():
         async with cluster.admin() as client:
-            topics = set(await client.list_topics())
+            names = set(await client.list_topics())
         async with cluster.connected() as client:
             old = await too_old(client)
-    except DependencyError as error:
-        typer.echo(f"fail  {error}")
-        return [*found, error]
-    typer.echo(f"ok    {cluster}")
-    if old:
-        typer.echo(f"warn  {old}")
-    group = settings.kafka.group_id
-    try:
+        topics = names
+        report.say("ok", str(cluster))
+        report.warn([old] if old else [])
+    if topics is None:
+        return report.failed
+    with report.failing():
         answering = await coordinator(cluster, group, settings.kafka.session_timeout)
-        typer.echo(f"ok    group {group}: broker {answering.broker} coordinates it")
-    except DependencyError as error:
-        found.append(error)
-        typer.echo(f"fail  {error}")
-    found += await _check_topics(settings, topics)
+        report.say("ok", f"group {group}: broker {answering.broker} coordinates it")
+    for topic in settings.topics:
+        for name, right in ((topic, "Read"), (topic_of(topic), "Write")):
+            with report.failing():
+                await _check_topic(report, settings, name, right, name in topics)
     learned = [topic for topic in sorted(topics) if topic in settings.listed or settings.wanted(topic)]
     if reached:
-        found += await _check_stored(settings, learned)
-    return found + await _check_records(settings, learned)
+        await _check_stored(report, settings, learned)
+    for topic in learned:
+        vain = list[str]()
+        with report.failing():
+            own = settings.of(topic)
+            level, said, values = await _judge_newest(cluster, topic, own.identity())
+            vain = in_vain(own, values)
+            if level == "fail":
+                raise DataError(f"topic {topic}: {said}")
+            report.say(level, f"topic {topic}: {said}")
+        report.warn(f"models.{topic}.{line}" for line in vain)
+    return report.failed
 
 
-async def _check_topics(settings: Settings, topics: Collection[str]) -> list[PerceptronError]:
-    """A line for each topic that is named and its dead letters: whether it is there, and may be used as it must be."""
-    found, cluster = list[PerceptronError](), settings.kafka.cluster
-    for topic in settings.topics:
-        for name in (topic, topic_of(topic)):
-            right = "Read" if name == topic else "Write"
-            try:
-                there = name in topics or await cluster.partitions(name, right)
-                lacking = await cluster.lacking(name, right, "DescribeConfigs") if there else []
-                if right in lacking:
-                    raise Unauthorised(f"{cluster}: {refused(right, f'topic {name}')}", "kafka")
-            except DependencyError as error:
-                found.append(error)
-                typer.echo(f"fail  {error}")
-                continue
-            if there:
-                typer.echo(f"ok    topic {name}")
-                for missing in lacking:
-                    typer.echo(f"warn  {cluster}: {refused(missing, f'topic {name}')}")
-            elif settings.create_topics:
-                typer.echo(f"ok    topic {name} will be created")
-            else:
-                said = f"topic {name} does not exist: create it, or run with --create-topics"
-                typer.echo(f"fail  {said}")
-                found.append(PerceptronError(said))
-    return found
+async def _check_topic(report: _Report, settings: Settings, name: str, right: str, listed: bool) -> None:
+    """Whether a topic is there, and may be used as it must be; raises PerceptronError."""
+    cluster = settings.kafka.cluster
+    if not (listed or await cluster.partitions(name, right)):
+        if not settings.create_topics:
+            raise PerceptronError(f"topic {name} does not exist: create it, or run with --create-topics")
+        report.say("ok", f"topic {name} will be created")
+        return
+    lacking = await cluster.lacking(name, right, "DescribeConfigs")
+    if right in lacking:
+        raise Unauthorised(f"{cluster}: {refused(right, f'topic {name}')}", "kafka")
+    report.say("ok", f"topic {name}")
+    report.warn(f"{cluster}: {refused(missing, f'topic {name}')}" for missing in lacking)
 
 
-async def _check_stored(settings: Settings, topics: Iterable[str]) -> list[PerceptronError]:
-    """A line for each stored model that cannot be gone on with here, under these settings."""
-    found = list[PerceptronError]()
+async def _check_stored(report: _Report, settings: Settings, topics: Iterable[str]) -> None:
+    """A line for each stored model: whether it goes on here, under these settings."""
     async with settings.redis.store() as store:
         for topic in topics:
-            try:
+            with report.failing():
                 if stored := await store.head(topic):
                     head, here = readable(topic, *stored), Source(await settings.kafka.cluster.id())
                     same_settings(topic, head, settings.of(topic).identity(), here)
-                    typer.echo(f"ok    model {topic}: goes on with version {head.version}")
-            except PerceptronError as error:
-                found.append(error)
-                typer.echo(f"fail  {error}")
-    return found
-
-
-async def _check_records(settings: Settings, topics: Iterable[str]) -> list[PerceptronError]:
-    """A line for each topic that is learned: how many of its last records its model would accept."""
-    found: list[PerceptronError] = []
-    for topic in topics:
-        own, vain = settings.of(topic), list[str]()
-        try:
-            level, said, values = await _judge_newest(settings.kafka.cluster, topic, own.identity())
-            vain = in_vain(own, values)
-        except PerceptronError as error:
-            level, said = "fail", str(error)
-            found.append(error)
-        else:
-            found += [DataError(said)] if level == "fail" else []
-        typer.echo(f"{level:<4}  topic {topic}: {said}")
-        for line in vain:
-            typer.echo(f"warn  models.{topic}.{line}")
-    return found
+                    report.say("ok", f"model {topic}: goes on with version {head.version}")
 
 
 async def _judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tuple[str, str, list[bytes | None]]:

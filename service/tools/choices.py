@@ -26,13 +26,11 @@ IDS = ("id", "uuid", "event_id", "eventId")
 
 
 class Choice(NamedTuple):
-    """A setting of the model, its value, and the reason."""
+    """A setting of the model, its value, and the reason, in one line or more."""
 
     setting: str
     value: Any
     why: str
-    each: tuple[str, ...] = ()
-    """Of a list: the reason of each."""
 
 
 class Suggested(NamedTuple):
@@ -91,8 +89,8 @@ def suggested(sample: Sample, wanted: str | None) -> Suggested:
     ]
     if left_out:
         patterns = [glob.escape(name) for name in left_out]
-        each = tuple(f"{mark.name}: {mark.why}" for mark in left_out.values())
-        choices.append(Choice("event.without", patterns, "what is no good as a feature", each))
+        why = "\n".join(f"{plain(name)}: {mark.name}: {mark.why}" for name, mark in left_out.items())
+        choices.append(Choice("event.without", patterns, why))
     return Suggested(
         sample,
         choices,

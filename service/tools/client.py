@@ -1,18 +1,14 @@
 """`perceptron predict` and `perceptron healthcheck`: a running service, asked over HTTP."""
 
-import codecs
-import gzip
 import http.client
 import json
 import ssl
-import sys
 import urllib.error
 import urllib.request
-import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer
 
 from service.credentials.asking import opener, why_not
@@ -20,7 +16,7 @@ from service.credentials.certificate import trusting
 from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError, Rejected
 from service.learning.identity import Identity, Places
 from service.settings.load import Settings
-from service.settings.words import on_a_line, perhaps
+from service.settings.words import on_a_line
 
 BATCH = 1000
 """Lines of a request."""
@@ -62,28 +58,24 @@ def predict(
     trust = trusted(settings, url)
     own = settings.of(topic).identity()
     whole = own.event.features != Places().features
-    number, strange = 0, list[tuple[int, int]]()
+    number, strange = 0, list[int]()
 
     def ask(values: list[Any]) -> Any:
         request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
-        try:
-            return _ask(at, trust, request, settings.http.token)["predictions"]
-        except _Missing as missing:
-            raise DataError(_which(settings, url, trust, topic) or str(missing)) from None
+        return _ask(at, trust, request, settings.http.token)["predictions"]
 
-    for batch in _batches(_values(file, name), min(BATCH, settings.http.max_instances)):
+    for batch in _batches(_values(file), min(BATCH, settings.http.max_instances)):
         for (line, value), prediction in _answers(batch, ask, name):
             number += 1
             _show(prediction, explain, top is not None, as_json)
             if (unknown := prediction["unknown_features"]) and unknown == _features_in(value, whole, own):
-                strange.append((line, unknown))
+                strange.append(line)
     if not number:
         raise DataError(f"{name}: no line to predict")
     if strange:
-        line, unknown = strange[0]
-        of = f"line {line}'s {unknown:,} feature{'s' * (unknown != 1)}"
-        more = f", nor of {len(strange) - 1:,} more of {number:,} lines" if len(strange) > 1 else ""
-        typer.echo(f"note: none of {of} is known to model {topic}{more}: is it the right model?", err=True)
+        lines = f"{len(strange):,} of {number:,} lines, such as line {strange[0]}"
+        said = f"model {topic} knows no feature of {lines}: is it the right model?"
+        typer.echo(f"note: {said}", err=True)
 
 
 def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
@@ -129,19 +121,6 @@ def _features_in(value: Any, whole: bool, identity: Identity) -> int:
         return 0
 
 
-def _which(settings: Settings, url: str | None, trust: ssl.SSLContext | None, wanted: str) -> str | None:
-    """That a service has no such model, and which it has; None where it is none of ours."""
-    at = address(settings, url)
-    try:
-        names = [model["model"] for model in _ask(f"{at}/v1/models", trust, token=settings.http.token)["models"]]
-    except (PerceptronError, LookupError, TypeError):
-        return None
-    if wanted in names:
-        return None
-    has = perhaps(wanted, names) or f"; it has {', '.join(names) or 'none'}"
-    return f"the service at {at} has no model {wanted}{has}"
-
-
 def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(prediction, ensure_ascii=False))
@@ -163,43 +142,19 @@ def _instance(value: Any) -> Any:
     return {"features": value["features"] if isinstance(value, dict) and "features" in value else value}
 
 
-def _values(file: str, name: str) -> Iterator[Line]:
+def _values(file: str) -> Iterator[Line]:
     """The lines that hold something."""
-    try:
-        raw: Any = sys.stdin.buffer if file == "-" else Path(file).open("rb")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise ConfigurationError(f"{file}: {error.strerror}") from None
-    with raw:
-        plain: Any = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
-        number = 0
+    from service.tools.formats import Events, raise_bad_line
+    from service.tools.readers import JsonLines
+
+    events = Events(file, JsonLines(Identity(), None), Identity(), keyed=False, check=False)
+    for line in events.lines(raise_bad_line):
         try:
-            for number, line in enumerate(plain, 1):
-                text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                if not text.strip():
-                    continue
-                try:
-                    value = json.loads(text)
-                except ValueError as error:
-                    said = f"not JSON: {_why_none(error)} (predict reads JSON lines, no CSV)"
-                    raise DataError(f"{name}, line {number}: {said}") from None
-                yield number, value
-        except (zlib.error, OSError, EOFError) as error:
-            raise DataError(f"{name}, after line {number}: {error}") from None
-
-
-def _why_none(error: ValueError) -> str:
-    """Why a line is no JSON. Where it ends too soon, Python counts its end as another line."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"not UTF-8 at byte {error.start}"
-    if not isinstance(error, json.JSONDecodeError):
-        return str(error)
-    if error.pos >= len(error.doc.rstrip()):
-        return "the line ends within it"
-    return f"{error.msg} at column {error.pos + 1}"
-
-
-class _Missing(DataError):
-    """Nothing is there."""
+            value = msgspec.json.decode(line.value)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            said = f"not JSON: {error} (predict reads JSON lines, no CSV)"
+            raise DataError(f"{events.name}, line {line.number}: {said}") from None
+        yield line.number, value
 
 
 class _Refused(Exception):
@@ -220,8 +175,7 @@ def _ask(url: str, trust: ssl.SSLContext | None, body: Any = None, token: str | 
         problem = _problem(error)
         if error.code == 422:
             raise _Refused(problem["detail"], problem["errors"][0]["pointer"] if problem["errors"] else "") from None
-        said = f"{url}: {error.code} {problem['detail']}"
-        raise _Missing(said) if error.code == 404 else DataError(said) from None
+        raise DataError(f"{url}: {error.code} {problem['detail']}") from None
     except OSError as error:
         raise DependencyError(f"the service at {url}: {why_not(error)}") from None
     except http.client.HTTPException:

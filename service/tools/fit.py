@@ -332,14 +332,8 @@ def _reasons(rejected: Counter[str]) -> str:
 
 def _json(result: Result, data: Data, places: list[str], labels: list[Label], fitted: dict[str, Any]) -> dict[str, Any]:
     """All of it; of classes each vector is a row for each label, bias first."""
-    evidence, b = result.evidence, result.bounded
-    separable = None
-    if b is not None or (evidence and evidence.vector is not None):
-        separable = True
-    elif evidence and evidence.combination:
-        separable = False
-    elif not result.passes[-1].errors:
-        separable = True
+    evidence, b = result.evidence or Evidence(), result.bounded
+    separable = True if b is not None or evidence.vector is not None or not result.passes[-1].errors else None
     passes_ = [
         {"pass": p.number, "mistakes": p.mistakes, "updates": p.updates, "errors": p.errors, "loss": p.loss}
         | ({"trace": [after.T.tolist() for after in p.trace]} if p.trace else {})
@@ -347,17 +341,16 @@ def _json(result: Result, data: Data, places: list[str], labels: list[Label], fi
     ]
     return {
         "ended": result.ended,
-        "separable": separable,
+        "separable": False if evidence.combination else separable,
         "evidence": {
-            "separating": None if evidence is None or evidence.vector is None else evidence.vector.T.tolist(),
+            "separating": None if evidence.vector is None else evidence.vector.T.tolist(),
             "combination": [
                 {"event": place, "coefficient": part} | ({} if other is None else {"against": other})
-                for place, other, part in _combined(evidence.combination, data, places, labels)
+                for place, other, part in _combined(evidence.combination or [], data, places, labels)
             ]
-            if evidence and evidence.combination
-            else None,
-            "residual": evidence.residual if evidence and evidence.combination else None,
-            "unknown": evidence.unknown if evidence else None,
+            or None,
+            "residual": evidence.residual if evidence.combination else None,
+            "unknown": evidence.unknown,
         },
         "bounds": None
         if b is None

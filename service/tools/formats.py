@@ -10,20 +10,20 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
 from service.errors import ConfigurationError, DataError, Rejected
-from service.learning.columns import columns_for
-from service.learning.events.batch import Decoder
-from service.learning.events.careful_reader import values_of
 from service.learning.events.content_types import MessagePack, double_vector
 from service.learning.events.json_pointer import parse_pointer, quoted_name
 from service.learning.events.json_values import type_name
 from service.learning.identity import Identity
 from service.tools.readers import BadLine, Csv, Format, JsonLines
+
+if TYPE_CHECKING:
+    from service.learning.events.batch import Decoder
 
 Name = Literal["jsonl", "csv"]
 Written = Literal["json", "msgpack", "f8"]
@@ -57,7 +57,7 @@ class Events:
         """`written` makes of an event's JSON what is to be sent; see `writer`."""
         self._form, self._keyed, self._written = form, keyed, written
         self._label, self._usual_labels = quoted_name(identity.event.label), identity.labels is None
-        self._decoder = Decoder(identity, columns_for(identity)) if check else None
+        self._decoder = _decoder_of(identity) if check else None
         if file == "-":
             # Not sys.stdin: the interpreter cannot end in order while a thread waits in that.
             self._raw: Any = open(0, "rb", closefd=False)  # noqa: SIM115 - read to its end by whoever iterates
@@ -116,6 +116,13 @@ class Events:
         return value
 
 
+def _decoder_of(identity: Identity) -> "Decoder":
+    from service.learning.columns import columns_for  # these take long to load
+    from service.learning.events.batch import Decoder
+
+    return Decoder(identity, columns_for(identity))
+
+
 def raise_bad_line(message: str) -> None:
     """A `bad` of `Events.lines` that ends at the first bad line."""
     raise DataError(message) from None
@@ -131,6 +138,8 @@ def writer(identity: Identity, name: Written) -> Callable[[bytes], bytes]:
         raise ConfigurationError(
             f"--as f8: a vector has no names, and the model's features are {identity.features}: take --as msgpack"
         )
+    from service.learning.events.careful_reader import values_of
+
     places = identity.event
     pointers = (places.features, places.label, places.weight)
     paths = tuple(parse_pointer(pointer) for pointer in pointers if pointer is not None)

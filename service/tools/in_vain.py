@@ -1,15 +1,16 @@
 """What is set of a model's events and finds nothing in its records: a pointer, a pattern, a value of `where`."""
 
-import fnmatch
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
-from service.learning.events.careful_reader import same
+from service.errors import Rejected
+from service.learning.events.careful_reader import same, values_of
+from service.learning.events.flatten import Flattener
 from service.learning.events.json_pointer import parse_pointer
 from service.learning.identity import Places
 from service.settings.model import EventSettings, ModelSettings
-from service.tools.profile import at, flat, shown
+from service.tools.profile import at, shown
 from service.tools.sample import read, records
 
 SHOWN = 4
@@ -41,29 +42,21 @@ def in_vain(settings: ModelSettings, values: Sequence[bytes | None]) -> list[str
             continue
         if all(at(record, parse_pointer(set_)) is None for record in meant):
             lines.append(f"event.{part}: {set_} is in none of {of}")
-    if places.only or places.without:
-        names = _names(places, meant)
-        for setting, patterns in (("only", places.only), ("without", places.without)):
-            for pattern in patterns:
-                if not any(map(re.compile(fnmatch.translate(pattern)).match, names)):
-                    some = ", ".join([*names][:SHOWN])
-                    lines.append(
-                        f"event.{setting}: {shown(pattern)} matches no feature of {of}, such as {some or 'none'}"
-                    )
+    for setting, patterns in (("only", places.only), ("without", places.without)):
+        for pattern in patterns:
+            if not _features(settings, (pattern,), values):
+                some = ", ".join(dict.fromkeys(name.partition("=")[0] for name in _features(settings, (), values)))
+                lines.append(f"event.{setting}: {shown(pattern)} matches no feature of {of}, such as {some or 'none'}")
     return lines
 
 
-def _names(places: Places, objects: Iterable[object]) -> dict[str, None]:
-    """The names that patterns are held against, in the order in which they came; of a list its positions' too."""
-    root = parse_pointer(places.features)
-    others = [parse_pointer(one) for one in (places.label, places.weight, places.id) if one]
-    taken = {one[len(root) :] for one in others if one[: len(root)] == root}
-    names: dict[str, None] = {}
-    for record in objects:
-        features = at(record, root)
-        for here, value in flat(features) if isinstance(features, dict) else ():
-            if here not in taken:
-                names[".".join(here)] = None
-                for i in range(len(value) if isinstance(value, list) else 0):
-                    names[f"{'.'.join(here)}.{i}"] = None
-    return names
+def _features(settings: ModelSettings, only: tuple[str, ...], values: Iterable[bytes | None]) -> list[str]:
+    """The first names of the first event that has a feature which these patterns select."""
+    event = settings.event.model_copy(update={"only": only, "without": ()})
+    flattener = Flattener(settings.model_copy(update={"event": event}).identity())
+    for value in values:
+        with suppress(Rejected):
+            whole = values_of(value or b"", (flattener.path,)).whole(0, settings.max_features, event.features)
+            if features := flattener.of(whole, event.features):
+                return [*map(str, features)][:SHOWN]
+    return []

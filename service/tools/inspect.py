@@ -1,10 +1,8 @@
 """`perceptron inspect`: a model's newest snapshot, its kept versions, and how far it is behind its topic."""
 
 import asyncio
-import json
 import os
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -18,17 +16,16 @@ from rich.text import Text
 
 from service.errors import DataError, DependencyError
 from service.learning.classifier import Classifier
-from service.learning.identity import Identity, Label, as_json
+from service.learning.identity import Label, as_json
 from service.learning.learner import Learner
 from service.learning.watch import OffsetGaps
 from service.serving.models import Model
-from service.serving.report import Accuracy, Comparison, Description, Share, Version
+from service.serving.report import Comparison, Description, Version
 from service.settings.load import Settings
 from service.settings.words import on_a_line
 from service.snapshots import codec
 from service.streaming.kafka.cluster import Cluster
 from service.tools.stored import newest
-from service.tools.verify import gap_text
 
 TOP = 10
 LABELS, OF_A_LABEL = 20, 3
@@ -36,6 +33,8 @@ LABELS, OF_A_LABEL = 20, 3
 KAFKA_SECONDS = 3.0
 UNCUT = 10_000
 """Characters of a line that goes to no terminal."""
+OMITTED = ("identity", "next", "covered", "digest", "learning_here", "lag", "lag_reason")
+"""Members that are not shown as they are."""
 BAR_WIDTH = 30
 """Characters; even, so that zero is between two of them."""
 
@@ -147,127 +146,40 @@ async def _lag(cluster: Cluster, topic: str, following: Mapping[int, int]) -> di
 
 
 def _facts(about: Inspection) -> Table:
+    """The members of the description that no table shows, by the names that the API has for them."""
     table = Table(show_header=False, box=None)
-    identity = about.identity
-    lag, limit, margins = about.lag, about.squared_norm_limit, about.margins
-    last = "" if about.serve == "last" else ", of the last weights"
-    rows = {
-        "model": about.model,
-        "rule": f"{identity.rule}, eta {identity.eta:g}, {_margins(identity)}features {identity.features}",
-        "version": f"{about.version}, saved {about.saved_at}",
-        "events": f"{about.events:,}",
-        "mistakes": f"{about.mistakes:,} ({about.wrong_predictions:,} wrong predictions){last}",
-        "updates": f"{about.updates:,}, {_bound(about)}",
-        "accuracy": f"{_share(about.accuracy)}{last}",
-        **({"of the average": _share(about.average_accuracy)} if about.average_accuracy else {}),
-        **({"answers": f"candidate {about.serve}, {_share(about.served_accuracy)}"} if _answering(about) else {}),
-        **({"compared": _compared(about.comparisons)} if about.comparisons else {}),
-        "baseline": f"{_share(about.baseline)} (always the {'most' if identity.multiclass else 'more'} frequent label)",
-        **_by_label(about),
-        "loss": "-" if about.loss is None else f"{_plain(about.loss)} (mean perceptron loss of recent events)",
-        "margins": ", ".join(f"{q} quantile {_plain(v)}" for q, v in (margins or {}).items()) or "-",
-        "rejected": ", ".join(f"{k} {v:,}" for k, v in sorted(about.rejected.items())) or "none",
-        "gaps": _gaps(about),
-        "columns": f"{about.columns:,}",
-        "squared norm": f"{about.squared_norm:g}" + (f" of at most {limit:g}" if limit is not None else ""),
-        "state digest": about.state_digest,
-        "lag": f"unknown: {about.lag_reason}" if lag is None else f"{sum(lag.values()):,} records",
-        **({} if about.bias is None else {"bias": _plain(about.bias)}),
-        **({"advice": "; ".join(about.advice)} if about.advice else {}),
-    }
-    for key, value in rows.items():
-        table.add_row(Text(key, "bold"), Text(str(value)))
+    parts = msgspec.to_builtins(about)
+    facts = {name: value for name, value in parts.items() if name not in OMITTED and not isinstance(value, list)}
+    facts["identity"] = {name: parts["identity"].get(name) for name in ("rule", "eta", "margin", "features")}
+    if about.identity.multiclass:
+        facts["labels"] = f"{len(about.labels):,}, of which {sum(row.events > 0 for row in about.labels):,} came"
+    facts["comparisons"] = "\n".join(map(_compared, about.comparisons))
+    facts["lag"] = f"unknown: {about.lag_reason}" if about.lag is None else f"{sum(about.lag.values()):,} records"
+    facts["advice"] = "; ".join(about.advice)
+    for name, value in facts.items():
+        if text := _text_of(value):
+            table.add_row(Text(name, "bold"), Text(text, overflow="fold"))
     return table
 
 
-def _plain(value: float) -> str:
-    """A number; a sum of -0 alone is 0.
+def _text_of(value: Any) -> str:
+    """A value in one line, without the members that are null; a sum of -0 alone is 0.
 
-    >>> _plain(-0.0), _plain(-0.5), _plain(3.0)
-    ('0', '-0.5', '3')
+    >>> _text_of({"all": 0.625, "recent": None, "interval": [-0.0, 12345]})
+    'all 0.625, interval [0, 12,345]'
     """
-    return f"{value + 0.0:g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {text}" for name, one in value.items() if (text := _text_of(one)))
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text_of, value))}]"
+    if isinstance(value, float):
+        return f"{value + 0.0:g}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _by_label(about: Inspection) -> dict[str, str]:
-    balanced, serve = _share(about.balanced_accuracy), about.serve
-    who = "the average" if serve == "average" else f"candidate {serve}"
-    of = "" if serve == "last" else f"; of {who}, which answers"
-    if about.identity.multiclass:
-        came = sum(row.events > 0 for row in about.labels)
-        below = f"; below are the {LABELS} most frequent" if len(about.labels) > LABELS else ""
-        return {
-            "labels": f"{len(about.labels):,}, of which {came:,} came{below}",
-            "balanced": f"{balanced} (mean recall of those that came{of})",
-        }
-    return {
-        "balanced": f"{balanced} (mean accuracy over both labels{of})",
-        "precision": f"{_share(about.precision)} (of the positive label, as the next two{of})",
-        "recall": _share(about.recall),
-        "F1": _share(about.f1),
-    }
-
-
-def _margins(identity: Identity) -> str:
-    negative, positive = identity.margins
-    return f"margins {negative:g} and {positive:g}, " if negative or positive else ""
-
-
-def _share(share: Share) -> str:
-    known = {"all": share.all, "recent": share.recent}
-    said = {name: f"{name} {value:.4f}" for name, value in known.items() if value is not None}
-    if isinstance(share, Accuracy) and share.all_interval is not None:
-        low, high = share.all_interval
-        said["all"] += f" ({low:.4f} to {high:.4f}, 95 % at all times)"
-    return ", ".join(said.values()) or "-"
-
-
-def _compared(pairs: list[Comparison]) -> str:
-    """A line for each difference that is shown, and one for each predictor with those of whom it shows none."""
-    lines, alike = list[str](), dict[str, list[str]]()
-    for two in pairs:
-        if two.better is None or two.interval is None:
-            alike.setdefault(two.first, []).append(two.second)
-        else:
-            lines.append(_difference(two.first, two.second, two.interval))
-    return "\n".join(
-        [*lines, *(f"{one} and {' or '.join(those)}: no difference shown" for one, those in alike.items())]
-    )
-
-
-def _difference(first: str, second: str, interval: tuple[float, float]) -> str:
-    low, high = interval
-    if high < 0.0:
-        first, second, low, high = second, first, -high, -low
-    return f"{first} is better than {second} by {low:.4f} to {high:.4f} (95 %)"
-
-
-def _bound(about: Inspection) -> str:
-    """The most updates that the theorem allows. It counts anew from a kept version, and says little soon after one."""
-    if about.bound is None:
-        return f"no bound: {about.bound_reason}"
-    newest = max((row.version for row in about.versions), default=None)
-    fresh = newest is not None and about.bound == about.updates
-    why = f": the bound counts from version {newest}, and the events since are too few for more" if fresh else ""
-    return f"of at most {about.bound:,}{why}"
-
-
-def _gaps(about: Inspection) -> str:
-    """Offsets that were not learned, between those that were."""
-    empty = about.offsets_without_record
-    holes = [
-        f"partition {p}: {a:,} to {b:,} left out"
-        for p, ranges in about.covered.items()
-        for (_, a), (b, _) in pairwise(ranges)
-    ]
-    said = [f"{empty:,} offsets hold no record"] if empty else []
-    between = [f"partition {p}: {gap_text(gaps)} between batches" for p, gaps in about.gaps.items()]
-    return "; ".join([*said, *between, *holes]) or "none"
-
-
-def _answering(about: Inspection) -> bool:
-    """Whether a candidate answers."""
-    return any(one.answers for one in about.candidates)
+def _compared(pair: Comparison) -> str:
+    verdict = f"{pair.better} is better (95 %)" if pair.better else "no difference shown"
+    return f"{pair.first} less {pair.second}: {_text_of(pair.difference)}, {verdict}"
 
 
 def _candidates(about: Inspection) -> Table:
@@ -276,21 +188,19 @@ def _candidates(about: Inspection) -> Table:
     for name in ("candidate", "events", "accuracy", "95 % at all times", "recent", "", "settings, since"):
         table.add_column(name, justify="right" if name in {"events", "accuracy", "recent"} else "left", no_wrap=True)
     table.columns[-1].no_wrap = False
-
-    def row(name: str, events: int, accuracy: Accuracy, verdict: str, said: str) -> None:
+    own = about.average_accuracy if about.serve == "average" else None
+    verdict = "" if any(one.answers for one in about.candidates) else "answers"
+    rows = [("the model", about.events, own or about.accuracy, verdict, f"rule {about.identity.rule}")]
+    for one in about.candidates:
+        verdict, said = (
+            one.verdict + ", answers" * one.answers,
+            f"{_text_of(one.settings)}; since {_text_of(one.since)}",
+        )
+        rows.append((one.name, one.events, one.accuracy, verdict, said))
+    for name, events, accuracy, verdict, said in rows if about.candidates else ():
         low, high = accuracy.all_interval or (0.0, 1.0)
         share, recent = ("-" if value is None else f"{value:.4f}" for value in (accuracy.all, accuracy.recent))
         table.add_row(name, f"{events:,}", share, f"{low:.4f} to {high:.4f}", recent, verdict, said)
-
-    if about.candidates:
-        own = about.average_accuracy if about.serve == "average" else None
-        verdict = "" if _answering(about) else "answers"
-        row("the model", about.events, own or about.accuracy, verdict, f"rule {about.identity.rule}")
-    for one in about.candidates:
-        settings = [f"{name} {json.dumps(value)}" for name, value in one.settings.items() if value is not None]
-        since = "; since " + ", ".join(f"{p}:{offset:,}" for p, offset in one.since.items())
-        verdict = one.verdict + (", answers" if one.answers else "")
-        row(one.name, one.events, one.accuracy, verdict, ", ".join(settings).replace('"', "") + since)
     return table
 
 
@@ -336,7 +246,7 @@ def _labels(about: Inspection) -> Table:
         row = known[as_json(own.label)]
         recalls = ("-" if share is None else f"{share:.4f}" for share in (row.recall.all, row.recall.recent))
         weights = ", ".join(f"{weight.name} {weight.weight:+g}" for weight in own.largest_weights if weight.weight)
-        table.add_row(_text(row.name), f"{row.events:,}", *recalls, _plain(own.bias), _text(weights))
+        table.add_row(_text(row.name), f"{row.events:,}", *recalls, _text_of(own.bias), _text(weights))
     return table
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from service.errors import ConfigurationError, DataError
+from service.errors import DataError
 from service.learning.confusion import RARE
 from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.identity import MAX_CLASSES, Label
@@ -76,66 +76,42 @@ def _changes(record: Any) -> bool:
 
 
 def label_of(sample: Sample, form: Form, wanted: str | None) -> Found:
-    """The label: the one that is wanted, the one of our own form, or the likeliest."""
-    there = [
-        one
-        for one in (at(record, parse_pointer(form.features)) for record in sample.objects())
-        if isinstance(one, dict)
-    ]
+    """The label: the one that is wanted, the one of our own form, or the likeliest. Raises DataError."""
+    outer = parse_pointer(form.features)
+    there = [one for record in sample.objects() if isinstance(one := at(record, outer), dict)]
     members = profile(there, len(there))
-    candidates = _candidates(form, members)
-    others = [_called(form, pointer) for pointer, _ in candidates]
-    if wanted is not None:
-        pointer, member = _wanted(sample, form, members, others, wanted)
-        called = _called(form, pointer)
-        return Found(pointer, member, "--label says so", [one for one in others if one != called], called)
-    if form.name == "own" and (member := member_at(sample.objects(), ("label",))).present:
+    candidates = _candidates(members)
+    pointers = [pointer_of(form.features, one) for one in candidates]
+    if wanted is None and form.name == "own" and (member := member_at(sample.objects(), ("label",))).present:
         return Found("/label", member, "our own form has it there", [], "/label")
-    likeliest = candidates[0][1] if candidates else None
-    own = next((one for one in members.values() if one.way[-1].lower() in PLAIN_LABELS and one.distinct > 2), None)
-    if own and not _fits(own) and own.way[-1] == "y" and (*own.way[:-1], "x") in members:
-        own = None  # a coordinate
-    if own and not (likeliest and likeliest.distinct == 2 and likeliest.way[-1].lower() in LABELS):
-        pointer = pointer_of(form.features, own)
-        if not _fits(own):
-            raise DataError(f"{sample.name}: {_unfit(_called(form, pointer), own)}{_such(others)}")
-        candidates = [(pointer, own), *(one for one in candidates if one[1] is not own)]
-        others = [_called(form, pointer) for pointer, _ in candidates]
-    if not candidates:
-        one, option = ("column", "COLUMN") if form.name == "table" else ("member", "POINTER")
+    if wanted is not None:
+        pointer, member, why = *_requested(sample, form, members, wanted), "--label says so"
+    elif not candidates:
         raise DataError(
-            f"{sample.name}: no {one} has two values, or is one of a few texts, so none can be the label: "
-            f"--label {option} names it; "
-            f"{_those(form, members)}"
+            f"{sample.name}: no member has two values, or is one of a few texts, so none can be the label: "
+            f"--label names it; {_those(members)}"
         )
-    (pointer, member), *_ = candidates
-    said = [f"named {name}"] if _named(name := member.way[-1]) else []
-    said.append(f"a {member.kind} of {'two' if member.distinct == 2 else f'{member.distinct:,}'} values")
-    also = f"; else perhaps {', '.join(others[1:4])} (--label)" if others[1:] else ""
-    return Found(pointer, member, " and ".join(said) + also, others[1:], _called(form, pointer))
+    else:
+        pointer, member = pointers[0], candidates[0]
+        why = f"named {member.way[-1]} and " if _named(member.way[-1]) else ""
+        why += f"a {member.kind} of {'two' if member.distinct == 2 else f'{member.distinct:,}'} values"
+    others = [_called(form, one) for one in pointers if one != pointer]
+    if not _fits(member):
+        raise DataError(f"{sample.name}: label: {_unfit(_called(form, pointer), member)}{_such(others)}")
+    also = f"; else perhaps {', '.join(others[:3])} (--label)" if others and wanted is None else ""
+    return Found(pointer, member, why + also, others, _called(form, pointer))
 
 
-def _wanted(
-    sample: Sample, form: Form, members: dict[Path, Member], others: list[str], wanted: str
-) -> tuple[str, Member]:
-    """Where the member stands that is said to be the label, and what it is; raises DataError and ConfigurationError."""
-    whole = {member.name: pointer_of(form.features, member) for member in members.values()}
+def _requested(sample: Sample, form: Form, members: dict[Path, Member], wanted: str) -> tuple[str, Member]:
+    """The pointer and the member that --label names by pointer, flattened name or last name; raises DataError."""
     last = Counter(member.way[-1] for member in members.values())
-    named = {one.way[-1]: whole[one.name] for one in members.values() if last[one.way[-1]] == 1} | whole
-    if form.name == "table" and wanted not in named:
-        raise DataError(
-            f"--label: there is no column '{plain(wanted)}'{perhaps(wanted, named)}; {_those(form, members)}"
-        )
-    pointer = named.get(wanted, wanted)
-    if not re.fullmatch("(/([^~\0]|~[01])*)+", pointer):
-        raise ConfigurationError(
-            f"--label: '{plain(wanted)}' is no JSON Pointer, such as /clicked, and no member's name"
-            f"{perhaps(wanted, named)}; {_those(form, members)}"
-        )
+    names = {one.way[-1]: one for one in members.values() if last[one.way[-1]] == 1}
+    names |= {one.name: one for one in members.values()}
+    pointer = pointer_of(form.features, names[wanted]) if wanted in names else wanted
     member = member_at(sample.objects(), parse_pointer(pointer))
-    if not member.present:
-        near = perhaps(pointer[1:].replace("/", "."), named) or _such(others)
-        raise DataError(f"--label: {plain(pointer)} is in none of {records(len(sample.values))} of {sample.name}{near}")
+    if not (pointer.startswith("/") and member.present):
+        near = perhaps(wanted.removeprefix("/").replace("/", "."), names)
+        raise DataError(f"--label: no record of {sample.name} has '{plain(wanted)}'{near}; {_those(members)}")
     return pointer, member
 
 
@@ -143,21 +119,21 @@ def _called(form: Form, pointer: str) -> str:
     return parse_pointer(pointer)[-1] if form.name == "table" else pointer
 
 
-def _those(form: Form, members: dict[Path, Member]) -> str:
+def _those(members: dict[Path, Member]) -> str:
     names = [plain(member.name) for member in members.values()]
     more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
-    return f"the {'columns' if form.name == 'table' else 'members'} are {', '.join(names[:MOST_NAMED]) or 'none'}{more}"
+    return f"the members are {', '.join(names[:MOST_NAMED]) or 'none'}{more}"
 
 
 def _such(others: Sequence[str]) -> str:
     return f"; perhaps {', '.join(map(plain, others[:5]))}: --label takes one" if others else ""
 
 
-def _candidates(form: Form, members: dict[Path, Member]) -> list[tuple[str, Member]]:
-    """What may be the label: the likeliest member of two values, or where there are none text of a few; then others.
+def _candidates(members: dict[Path, Member]) -> list[Member]:
+    """What may be the label, likeliest first: members of two values, or else text of a few.
 
-    These by likelihood too, of a few values those that are called as labels are; then text of a few values, whatever it
-    is called. Of equals the later comes first.
+    Then few-valued members with label-like names, then any few-valued text; of equals the later comes first. A member
+    of several values that is called `label`, `target` or the like is before all but a two-valued one with such a name.
     """
 
     def likelihood(member: Member) -> float:
@@ -175,7 +151,12 @@ def _candidates(form: Form, members: dict[Path, Member]) -> list[tuple[str, Memb
         also = [one for one in few if _named(one.way[-1]) > 1 and not is_amount(one)]
         two[1:] = sorted([*two[1:], *also], key=likelihood, reverse=True)
         two += [one for one in few if one.kind == "string" and one.distinct <= FEW and one not in two]
-    return [(pointer_of(form.features, one), one) for one in two or [one for one in few if one.kind == "string"]]
+    found = two or [one for one in few if one.kind == "string"]
+    own = next((one for one in members.values() if one.way[-1].lower() in PLAIN_LABELS and one.distinct > 2), None)
+    coordinate = own and not _fits(own) and own.way[-1] == "y" and (*own.way[:-1], "x") in members
+    if own and not coordinate and not (two and two[0].way[-1].lower() in LABELS):
+        found = [own, *(one for one in found if one is not own)]
+    return found
 
 
 def _named(name: str) -> int:
@@ -212,13 +193,10 @@ def _fits(member: Member) -> bool:
 
 
 def labels_of(found: Found) -> tuple[list[Label], str]:
-    """The labels, of two the negative one first, else in their order; and why so.
-
-    Raises DataError where they are less than two, or too many.
-    """
+    """The labels, of two the negative one first, else in their order; and why so. Raises DataError."""
     member = found.member
-    if not _fits(member):
-        raise DataError(f"label: {_unfit(found.called, member)}{_such(found.others)}")
+    if not _fits(member):  # as where only some types of records have it
+        raise DataError(f"label: {_unfit(found.called, member)}")
     if member.distinct > 2:
         counts = {value: count for (_, value), count in member.counts.items()}
         usual = max(counts, key=lambda one: counts[one])
@@ -261,8 +239,7 @@ def _whole(value: Any) -> Label:
 def _unfit(called: str, member: Member) -> str:
     pointer = plain(called)
     if member.kind not in ("boolean", "number", "string"):
-        mixed = ", not always the same" if " or " in member.kind else ""
-        return f"{pointer} is {_article(member.kind)}{mixed}: a label is a boolean, a number or a string"
+        return f"{pointer} has values of kind {member.kind}: a label is a boolean, a number or a string"
     if member.distinct < 2:
         return f"{pointer} is always {shown(member.example)}: a label has two values"
     values = ", ".join(shown(value) for _, value in [*member.counts][:4])
@@ -271,7 +248,3 @@ def _unfit(called: str, member: Member) -> str:
     if member.distinct > MAX_CLASSES:
         return f"{found}: a label has at most {MAX_CLASSES:,}{no_class}"
     return f"{found} in {records(member.present)}: those of a label come back{no_class}"
-
-
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"

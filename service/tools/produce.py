@@ -107,7 +107,9 @@ async def _send(
         async with cluster.errors(right="Write"):
             try:
                 await producer.start()
-                with _progress(None if count else events.size, count) as (progress, task):
+                total = count or events.size or None
+                with _progress(total) as progress:
+                    task = progress.add_task("", start=False, total=total, events=0)
                     while (batch := await asyncio.to_thread(batches.get, pace.batch)) is not None:
                         for line in batch:
                             await pace.turn()
@@ -248,19 +250,9 @@ class _Rate(ProgressColumn):
         return Text(f"{task.fields['events'] / task.elapsed:,.0f}/s" if task.elapsed else "")
 
 
-class _progress:  # noqa: N801 - a context manager used once, named like a function
-    """A bar over the file's bytes or the wanted count, or the count so far; only on a terminal."""
-
-    def __init__(self, size: int | None, count: int | None) -> None:
-        self._total = size or count
-        columns: list[Any] = [SpinnerColumn(), TextColumn("{task.fields[events]:,} events"), _Rate()]
-        columns += [BarColumn(), TaskProgressColumn()] if self._total else []
-        console = Console(stderr=True)
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
-
-    def __enter__(self) -> tuple[Progress, Any]:
-        self._progress.start()
-        return self._progress, self._progress.add_task("", start=False, total=self._total, events=0)
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+def _progress(total: int | None) -> Progress:
+    """A bar over the file's bytes or the requested count, or the count so far; only on a terminal."""
+    columns: list[Any] = [SpinnerColumn(), TextColumn("{task.fields[events]:,} events"), _Rate()]
+    columns += [BarColumn(), TaskProgressColumn()] if total else []
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, disable=not console.is_terminal)

@@ -11,10 +11,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import tomlkit
+import tomlkit.items
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
@@ -26,12 +27,14 @@ from service.tools.choices import Choice, Suggested, suggested
 from service.tools.formats import Name
 from service.tools.in_vain import in_vain
 from service.tools.labels import amount, is_amount, is_called_one, rare
-from service.tools.profile import MOST_VALUES, Member, plain, shown
+from service.tools.model_selection import TIE, Baseline, Trial, best, compare
+from service.tools.profile import MOST_VALUES, plain, shown
 from service.tools.sample import Sample, of_file, of_topic, records
-from service.tools.trials import TIE, Baseline, Trial, best, is_better, runs, trials
 
 ROWS = 40
 """Members that are shown; JSON has all."""
+NUMBERS = ("present", "distinct", "right", "later half", "its F1")
+"""Columns that are aligned to the right."""
 FEW = 1000
 """Events: of fewer, accuracies differ by chance."""
 
@@ -65,7 +68,7 @@ def suggest(
     place, rarely = rare(_labels(found), found.label)
     done, baseline = _try(found, place)
     chosen = best(done)
-    choices = [*found.choices, *_why(chosen, done), *_beside(chosen, done)]
+    choices = [*found.choices, *_why(chosen, done), *_candidate(chosen, done)]
     amounts = [amount(found.label.name, found.label)] if is_amount(found.label) else []
     notes = [
         *_guess(found, label),
@@ -74,7 +77,7 @@ def suggest(
         *_cautions(done, baseline),
     ]
     bootstrap = None if file is not None else settings.kafka.bootstrap_servers
-    verdict = ". ".join(filter(None, (_verdict(chosen, baseline, len(done)), rarely)))
+    verdict = ". ".join(filter(None, (_verdict(chosen, baseline), rarely)))
     text = _toml(name, bootstrap, sample, verdict, choices)
     if as_json:
         typer.echo(json.dumps(_json(sample, found, choices, done, baseline, chosen, notes, text), ensure_ascii=False))
@@ -103,23 +106,15 @@ def _name_for(file: str) -> str:
 
 
 def _try(found: Suggested, rare: int | None) -> tuple[list[Trial], Baseline]:
-    """All trials, as they come with a bar on a terminal; raises DataError where nothing is an event.
-
-    And where the records are such that no settings fit them, as lists of too many numbers.
-    """
-    console, done, baseline = Console(stderr=True), list[Trial](), None
-    running = trials(_nested(found.choices), found.sample.values, rare)
-    total = len(runs(rare))
-    shown_as: dict[str, Any] = {"console": console, "transient": True, "disable": not console.is_terminal}
+    """All trials. Raises DataError if no record is an event, or if no settings fit: a list of too many numbers."""
     try:
-        for some, baseline in track(running, "trying", total, **shown_as):
-            done += some
-            if not baseline.events:
-                raise DataError(f"{found.sample.name}: no record is an event: {baseline.example or 'none was left'}")
+        with Console(stderr=True).status("trying"):  # on a terminal alone
+            done, baseline = compare(_nested(found.choices), found.sample.values, rare)
     except ValidationError as error:
         said = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise DataError(f"{found.sample.name}: no settings fit it: {plain(said)}") from None
-    assert baseline is not None  # noqa: S101 - there are trials
+    if not baseline.events:
+        raise DataError(f"{found.sample.name}: no record is an event: {baseline.example or 'none was left'}")
     return done, baseline
 
 
@@ -133,84 +128,60 @@ def _nested(choices: list[Choice]) -> dict[str, Any]:
 
 
 def _why(chosen: Trial, done: list[Trial]) -> list[Choice]:
-    """Rule, scale, average and margin, each beside the best that would be with another."""
+    """Rule, scale, average and margin, each with the best trial that has another value of it."""
+    measure = "right" if chosen.f1 is None else "F1"
 
-    def beside(part: str) -> str:
-        own = getattr(chosen, part)
-        other = max((one for one in done if getattr(one, part) != own), key=lambda one: one.merit)
-        name = [*map(round, other.margin)] if part == "margin" else getattr(other, part)
-        if chosen.f1 is not None:
-            return f"F1 {_percent(chosen.f1)} in the later half; with {name} at best {_percent(other.f1)}"
-        if other.merit > chosen.merit:
-            verdict = ": as good within 0.2 points, and less simple"
-        elif other.later is None:
-            verdict = ""
-        elif is_better(chosen, other, len(done) + 1):
-            verdict = ": worse (95 %)"
-        else:
-            verdict = ": no difference shown"
-        return f"{_percent(chosen.later)} right in the later half; with {name} at best {_percent(other.later)}{verdict}"
+    def compared(part: str) -> str:
+        other = max((one for one in done if getattr(one, part) != getattr(chosen, part)), key=lambda one: one.merit)
+        return (
+            f"{measure} {_merit(chosen)} in the later half; with {_shown(getattr(other, part))} at best {_merit(other)}"
+        )
 
-    settings = chosen.settings
-    return [
-        Choice("rule", settings["rule"], beside("rule")),
-        Choice("scale", settings["scale"], beside("scale")),
-        Choice("average", settings["average"], f"the {chosen.weights} weights: {beside('weights')}"),
-        Choice("serve", settings["serve"], f"the {chosen.weights} weights answer"),
-        *([Choice("margin", settings["margin"], beside("margin"))] if "margin" in settings else []),
-    ]
+    settings: dict[str, Any] = {"scale": chosen.scale, **chosen.candidate}
+    parts = {"average": "weights", "serve": "weights"}
+    return [Choice(name, value, compared(parts.get(name, name))) for name, value in settings.items()]
 
 
-def _beside(chosen: Trial, done: list[Trial]) -> list[Choice]:
-    """What to learn side by side with it: of each rule the best that is scaled alike and not shown to be worse.
+def _candidate(chosen: Trial, done: list[Trial]) -> list[Choice]:
+    """A candidate to learn side by side: the best of the other rule, unless it is shown to be worse.
 
-    Of its own rule the last weights are there already. Candidates are compared by accuracy, so of a rare label none is.
+    Candidates are compared by accuracy, so with a rare label there is none.
     """
-    others = [
-        one
-        for one in done
-        if chosen.f1 is None
-        and one.scale == chosen.scale
-        and one.later is not None
-        and not (one.rule == chosen.rule and one.weights in ("last", chosen.weights))
-        and not is_better(chosen, one, len(done) + 1)
-    ]
-    choices = []
-    for rule in dict.fromkeys(one.rule for one in others):
-        near = max((one for one in others if one.rule == rule), key=lambda one: one.later or 0.0)
-        within, settings = f"candidates.{rule}-{near.weights}", near.settings
-        said = f"{_percent(near.later)} right in the later half, which shows no difference"
-        choices += [
-            Choice(f"{within}.rule", rule, f"learned side by side: {said}"),
-            Choice(f"{within}.average", settings["average"], f"the {near.weights} weights"),
-            Choice(f"{within}.serve", settings["serve"], "those would answer"),
-        ]
-    return choices
+    others = [one for one in done if (one.scale, one.f1) == (chosen.scale, None) and one.rule != chosen.rule]
+    near = max(others, key=lambda one: one.merit, default=chosen)
+    if near.later is None or near is chosen or near.name in chosen.better_than:
+        return []
+    said = f"learned side by side: right {_merit(near)} in the later half, which shows no difference"
+    return [Choice(f"candidates.{near.name}.{name}", value, said) for name, value in near.candidate.items()]
 
 
-def _percent(share: float | None) -> str:
-    return "diverged" if share is None else f"{share:.1%}"
+def _merit(one: Trial) -> str:
+    return "diverged" if one.later is None else f"{one.merit:.1%}"
 
 
-def _beats(chosen: Trial, baseline: Baseline, tried: int) -> bool:
+def _shown(part: str | tuple[float, float]) -> str:
+    return part if isinstance(part, str) else f"{part[0]:g}, {part[1]:g}"
+
+
+def _beats(chosen: Trial, baseline: Baseline) -> bool:
     if baseline.f1 is not None:
         return chosen.merit > baseline.f1 + TIE
-    return (chosen.later or 0.0) > baseline.later + TIE and is_better(chosen, baseline, tried + 1)
+    return chosen.merit > baseline.later + TIE and "baseline" in chosen.better_than
 
 
-def _verdict(chosen: Trial, baseline: Baseline, tried: int) -> str:
+def _verdict(chosen: Trial, baseline: Baseline) -> str:
     name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights"
+    best = "Best" if _beats(chosen, baseline) else "Nothing beats the baseline"
     if baseline.f1 is not None:
-        name += f", margin {[*chosen.margin]}" if any(chosen.margin) else ""
-        said = f"F1 {_percent(chosen.f1)} in the later half, and who always says the rare label {baseline.f1:.1%}"
-        return f"{'Best' if _beats(chosen, baseline, tried) else 'Nothing beats the baseline'}: {name}: {said}"
-    if _beats(chosen, baseline, tried):
-        said = f"right in {_percent(chosen.later)} of the later half, better than the baseline in {baseline.later:.1%}"
-        return f"Best: {name}: {said} (95 %)"
-    more = (chosen.later or 0.0) > baseline.later + TIE
+        name += f", margin {_shown(chosen.margin)}" if any(chosen.margin) else ""
+        return (
+            f"{best}: {name}: F1 {_merit(chosen)} in the later half; always the rare label would have {baseline.f1:.1%}"
+        )
+    if best != "Best" and chosen.merit > baseline.later + TIE:
+        best = "No difference to the baseline is shown"
+    sure = " (95 %)" if best == "Best" else ""
     return (
-        f"{'No difference to the baseline is shown' if more else 'Nothing beats the baseline'}: {name} is right in "
-        f"{_percent(chosen.later)} of the later half, and always {baseline.name} in {baseline.later:.1%}"
+        f"{best}: {name}: right {_merit(chosen)} in the later half, always {baseline.name} {baseline.later:.1%}{sure}"
     )
 
 
@@ -250,22 +221,16 @@ def _set_in_vain(settings: Settings, name: str, sample: Sample) -> list[str]:
 
 
 def _members(found: Suggested) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in ("member", "kind", "present", "distinct", "example", ""):
-        # An example gives way where a terminal is narrow.
-        table.add_column(
-            title, justify="right" if title in ("present", "distinct") else "left", no_wrap=title != "example"
-        )
-    count = max(found.events, 1)
+    table = _table("member", "kind", "present", "distinct", "example", "")
     for member in found.members[:ROWS]:
         mark = "label" if member is found.label else found.left_out.get(member.name, "")
         table.add_row(
             Text(plain(member.name)),
             member.kind,
-            f"{member.present / count:.0%}",
-            _distinct(member),
+            f"{member.present / max(found.events, 1):.0%}",
+            f"{member.distinct:,}{'+' * (member.distinct >= MOST_VALUES)}" if member.distinct else "-",
             Text(shown(member.example), no_wrap=True, overflow="ellipsis"),
-            Text(mark if mark in ("", "label") else f"{mark}, left out", "bold" if mark == "label" else "dim"),
+            mark if mark in ("", "label") else f"{mark}, left out",
         )
     if len(found.members) > ROWS:
         table.add_row(f"and {len(found.members) - ROWS:,} more")
@@ -273,71 +238,58 @@ def _members(found: Suggested) -> Table:
     return table
 
 
-def _distinct(member: Member) -> str:
-    return f"{member.distinct:,}{'+' * (member.distinct >= MOST_VALUES)}" if member.distinct else "-"
+def _table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        # An example gives way where a terminal is narrow.
+        table.add_column(title, justify="right" if title in NUMBERS else "left", no_wrap=title != "example")
+    return table
 
 
 def _accuracies(done: list[Trial], baseline: Baseline, chosen: Trial) -> Table:
-    table = Table(box=None, pad_edge=False)
-    rarely = baseline.f1 is not None
-    for title in ("rule", "scale", "weights", *(["margin"] if rarely else []), "right", "later half"):
-        table.add_column(title, justify="right" if title in ("right", "later half") else "left")
-    if rarely:
-        table.add_column("its F1", justify="right")
-    own = [f"{baseline.accuracy:.1%}", f"{baseline.later:.1%}"]
-    table.add_row(f"baseline ({baseline.name})", "", "", *([""] if rarely else []), *own, style="dim")
-    for trial in done:
-        style = "bold" if trial is chosen else None
-        mark = " <" if trial is chosen else "  "
-        margin = [f"{trial.margin[0]:g}, {trial.margin[1]:g}"] if rarely else []
-        went = [_percent(one) for one in (trial.accuracy, trial.later, *([trial.f1] if rarely else []))]
-        went[-1] += mark
-        table.add_row(trial.rule, trial.scale, trial.weights, *margin, *went, style=style)
+    rarely = () if baseline.f1 is None else ("its F1", "margin")
+    table = _table("rule", "scale", "weights", "right", "later half", *rarely)
+    rows: list[tuple[str, str, str, Trial | Baseline, str]] = [
+        (f"baseline ({baseline.name})", "", "", baseline, ""),
+        *((*one[:3], one, _shown(one.margin)) for one in done),
+    ]
+    for rule, scale, weights, one, margin in rows:
+        right = ["diverged" if share is None else f"{share:.1%}" for share in (one.accuracy, one.later)]
+        right += [f"{one.f1:.1%}", margin] if one.f1 is not None else []
+        table.add_row(rule, scale, weights, *right, "<" * (one is chosen), style="bold" * (one is chosen))
     table.add_row()
     return table
 
 
 def _toml(name: str, bootstrap: str | None, sample: Sample, verdict: str, choices: list[Choice]) -> str:
-    lines = [
-        f"# Suggested by `perceptron suggest` from {sample.said}.",
-        f"# {verdict}.",
-        f"topics = [{_value(name)}]",
-        "# Where they are missing, its topic and that of its dead letters are made.",
-        "create_topics = true",
-        "",
-    ]
+    """The settings, each after the reason for it."""
+    document, model = tomlkit.document(), tomlkit.table()
+    _explain(document, f"Suggested by `perceptron suggest` from {sample.said}.\n{verdict}.")
+    document.add("topics", [name])
+    _explain(document, "Where they are missing, its topic and that of its dead letters are made.")
+    document.add("create_topics", True)
     if bootstrap is not None:
-        lines += ["[kafka]", f"bootstrap_servers = {_value(bootstrap)}", ""]
-    for section in dict.fromkeys(["", "event", *(choice.setting.rpartition(".")[0] for choice in choices)]):
-        lines.append(f"[models.{_key(name)}{section and f'.{section}'}]")
-        for choice in choices:
-            inner, _, key = choice.setting.rpartition(".")
-            if inner != section:
-                continue
-            lines.append(f"# {choice.why}")
-            if choice.each:
-                lines.append(f"{key} = [")
-                lines += [f"  {_value(one)},  # {why}" for one, why in zip(choice.value, choice.each, strict=True)]
-                lines.append("]")
-            else:
-                lines.append(f"{key} = {_value(choice.value)}")
-        lines.append("")
-    return "\n".join(plain(line) for line in lines).rstrip() + "\n"
+        document.add("kafka", {"bootstrap_servers": bootstrap})
+    for choice in sorted(choices, key=lambda choice: choice.setting.count(".")):  # sections after plain settings
+        *sections, key = choice.setting.split(".")
+        table = model
+        for section in sections:
+            table = table.setdefault(section, tomlkit.table())
+        _explain(table, choice.why)
+        value = choice.value
+        if isinstance(value, dict):
+            value = tomlkit.inline_table()
+            value.update(choice.value)
+        table.add(key, value)
+    document.add("models", tomlkit.table(is_super_table=True).add(name, model))
+    # A terminal may obey what is not printable; in TOML's strings it may be escaped.
+    text = tomlkit.dumps(document)
+    return "".join(one if one.isprintable() or one == "\n" else f"\\U{ord(one):08X}" for one in text)
 
 
-def _key(name: str) -> str:
-    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _value(name)
-
-
-def _value(value: Any) -> str:
-    """A value as TOML writes it: strings as in JSON."""
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{_value(key)} = {_value(one)}' for key, one in value.items())} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    text = json.dumps(value, ensure_ascii=False)
-    # What cannot be seen, and the one control character that JSON leaves as it is.
-    return "".join(one if one.isprintable() else f"\\U{ord(one):08X}" for one in text)
+def _explain(table: tomlkit.TOMLDocument | tomlkit.items.Table, why: str) -> None:
+    for line in why.split("\n"):
+        table.add(tomlkit.comment(plain(line)))
 
 
 def _json(
@@ -368,7 +320,7 @@ def _json(
         "baseline": _figures(baseline),
         "trials": [_figures(trial) for trial in done],
         "chosen": _figures(chosen),
-        "beats_baseline": _beats(chosen, baseline, len(done)),
+        "beats_baseline": _beats(chosen, baseline),
         "choices": [{"setting": one.setting, "value": one.value, "reason": one.why} for one in choices],
         "notes": notes,
         "toml": text,
@@ -376,4 +328,4 @@ def _json(
 
 
 def _figures(one: Trial | Baseline) -> dict[str, Any]:
-    return {name: value for name, value in one._asdict().items() if name != "right"}
+    return {name: value for name, value in one._asdict().items() if name != "better_than"}

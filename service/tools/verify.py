@@ -14,7 +14,6 @@ import numpy as np
 import typer
 
 from service.errors import ConfigurationError, DataError, LogLost
-from service.learning.identity import Label
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.rules import RULES
@@ -31,7 +30,6 @@ from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.log_reader import LogReader
 from service.streaming.recognise import fingerprint
 from service.streaming.records import KafkaRecords
-from service.tools.profile import shown
 from service.tools.stored import none_stored
 
 SLICE = 1000
@@ -257,11 +255,11 @@ def _slices(records: KafkaRecords) -> Iterator[KafkaRecords]:
 
 
 def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> list[str]:
-    """What is not the same, for a person."""
+    """What is not the same, for a person; a confusion of many labels, which fills no line, by its name alone."""
     found = [f"the replay diverged: {diverged}"] if diverged else []
     ours, theirs = msgspec.to_builtins(replayed.counts), msgspec.to_builtins(stored.counts)
-    if stored.identity.multiclass:
-        found += _confusion(stored, ours.pop("confusion"), theirs["confusion"])
+    if stored.identity.multiclass and ours.pop("confusion") != theirs["confusion"]:
+        found.append("confusion")
     found += [f"{name}: {theirs[name]} stored, {ours[name]} replayed" for name in ours if ours[name] != theirs[name]]
     for name, one in stored.candidates.items():
         if (again := replayed.candidates.get(name)) is None:
@@ -284,7 +282,7 @@ def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> li
                 c = int(other[0])
                 label = stored.columns.name_of(c) if c else "the bias"
                 found.append(
-                    f"{_array(stored, name)}: {len(other):,} of {len(array):,} columns, such as {label}: "
+                    f"{name}: {len(other):,} of {len(array):,} columns, such as {label}: "
                     f"{float(array[c])!r} stored, {float(replayed.arrays[name][c])!r} replayed"
                 )
     if not all(RULES[one.identity.rule].exact for one in (stored, *stored.candidates.values())):
@@ -296,27 +294,6 @@ def gap_text(gaps: OffsetGaps) -> str:
     """How many gaps there are, and the first and the last, for a person."""
     first, last = (f"{start:,} to {end:,}" for start, end in (gaps.first, gaps.last))
     return f"1 gap, {first}" if gaps.count == 1 else f"{gaps.count:,} gaps, the first {first}, the last {last}"
-
-
-def _array(stored: Learner, name: str) -> str:
-    """An array's name; of a class's with its label."""
-    place = name.rpartition("/")[2]
-    return f"{name} (label {shown(_labels(stored)[int(place)])})" if place.isdigit() else name
-
-
-def _confusion(stored: Learner, ours: list[list[int]], theirs: list[list[int]]) -> list[str]:
-    """How many events' label or prediction is not the same, and one such pair; of many labels a table is no line."""
-    labels = list(map(shown, _labels(stored)))
-    cells = [(i, k) for i in range(len(ours)) for k in range(len(ours)) if ours[i][k] != theirs[i][k]]
-    some = [
-        f"label {labels[i]} predicted as {labels[k]}: {theirs[i][k]} stored, {ours[i][k]} replayed"
-        for i, k in cells[:1]
-    ]
-    return [f"confusion: {len(cells):,} of {len(ours) ** 2:,} numbers, such as {one}" for one in some]
-
-
-def _labels(stored: Learner) -> Sequence[Label]:
-    return stored.identity.labels or (-1, 1)
 
 
 def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:

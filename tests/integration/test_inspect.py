@@ -14,9 +14,7 @@ from service.embedded.servers import Server
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
-from service.serving.report import Comparison
 from service.snapshots.store import RedisStore
-from service.tools.inspect import _compared
 from tests.conftest import Run, create_topic, delete_topic, event, one_line, perceptron, wait
 from tests.saving import keeper, save
 
@@ -49,8 +47,10 @@ def test_inspect_shows_a_snapshot(run: Run, kafka: Server, redis: Server, topic:
     model = service.wait_for(50)
     done = perceptron("inspect", "-t", topic, "--redis", url, cwd=tmp_path)
     assert done.returncode == 0
-    for part in (topic, "0 to 50", f"{model['mistakes']} (", model["state_digest"], "[red]b"):
+    for part in (topic, "0 to 50", "[red]b"):
         assert part in done.stdout, done.stdout
+    assert model["state_digest"] in "".join(done.stdout.split())  # over two lines, where they are narrow
+    assert re.search(rf"^ mistakes +{model['mistakes']}$", done.stdout, re.MULTILINE)
     shown = json.loads(perceptron("inspect", "-t", topic, "--redis", url, "--json", cwd=tmp_path).stdout)
     assert shown["state_digest"] == model["state_digest"]
     assert shown["bias"] == service.weights()["bias"]
@@ -84,12 +84,6 @@ async def test_everything_is_shown_and_fits_80_columns(
     assert "\x1b" not in done.stdout
     rows = {line.split()[0]: line for line in lines if line.strip()}
     assert rows["lag"].split() == ["lag", "1,500", "records"]
-    # Its bound was begun anew by the version that was kept last.
-    newest = max(version["version"] for version in about["versions"])
-    assert any(
-        f"1, of at most 1: the bound counts from version {newest}, and the events since are too few" in line
-        for line in uncut
-    )
     assert [rows[p].split() for p in "01"] == [
         ["0", "0", "to", "0", "1,000"],
         ["1", "0", "to", "1", "500"],
@@ -110,19 +104,6 @@ async def test_everything_is_shown_and_fits_80_columns(
     assert r"\u001b" in done.stdout
     assert sum("long name long" in line for line in lines) == 1  # cut, not wrapped
     assert "none" not in rows  # a weight of zero is not worth a line
-
-
-def test_each_difference_that_is_shown_has_a_line_and_the_others_share_some() -> None:
-    def pair(first: str, second: str, low: float, better: str | None) -> Comparison:
-        return Comparison(first, second, 90, 9, 3, low + 0.01, (low, low + 0.02), better)
-
-    alike, better = pair("last", "a", -0.01, None), pair("average", "last", 0.01, "average")
-    said = _compared([alike, better, pair("b", "last", -0.03, "last"), pair("last", "c", -0.01, None)])
-    assert said.splitlines() == [
-        "average is better than last by 0.0100 to 0.0300 (95 %)",
-        "last is better than b by 0.0100 to 0.0300 (95 %)",
-        "last and a or c: no difference shown",
-    ]
 
 
 async def test_without_kafka_it_says_so_and_goes_on(
@@ -199,6 +180,4 @@ async def test_labels_are_shown_with_what_is_found_of_them_and_their_weights(
         assert line.split()[:4] == [str(name), str(own["events"]), *recalls]
     said = " ".join(done.stdout.split())
     assert f"labels {count:,}, of which {len(set(chosen)):,} came" in said
-    assert ("below are the 20 most frequent" in said) == (count > 20)
-    assert "always the most frequent label" in said
     assert "precision" not in said

@@ -55,9 +55,7 @@ async def test_classes_are_replayed(kafka: Server, redis: Server, producer: AIOK
         assert isinstance(await altering.save(altered, {}, Source("cluster")), Saved)
         found = await verify._verify(settings, topic)
     assert not found["equal"]
-    was = learner.counts.confusion[0][2]
     name = learner.columns.names[1]
     confusion, weights = found["differences"]
-    said = f'label "p" predicted as "r": {was + 1} stored, {was} replayed'
-    assert confusion == f"confusion: 2 of 9 numbers, such as {said}"
-    assert weights.startswith(f'w/1 (label "q"): 1 of 4 columns, such as {name}: ')
+    assert confusion == "confusion"
+    assert weights.startswith(f"w/1: 1 of 4 columns, such as {name}: ")
