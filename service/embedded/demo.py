@@ -8,7 +8,6 @@ folds them on the side, and watches over HTTP: in the end the service must have 
 
 import asyncio
 import json
-import math
 import os
 import shlex
 import signal
@@ -25,10 +24,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import msgspec
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.console import Console
 
 from service.embedded.servers import START_SECONDS, end, free_port, kafka, redis
 from service.embedded.visits import MODEL, reference, visits
@@ -46,7 +42,7 @@ LEARN_SECONDS = 60.0
 WINDOW = 1_000
 """Events that recent figures are of: so many after the rule has turned they are of the new rule alone."""
 LINE_SECONDS = 4.0
-"""Between two lines of what is learned, where the output is no terminal."""
+"""Between two lines of what is learned."""
 SETTINGS = (
     """
 topics = ["demo"]
@@ -216,9 +212,6 @@ class _Show:
         producer = Cluster(address).producer(enable_idempotence=True, linger_ms=5)
         await producer.start()
         events, sent, stream = self._events, 0, visits(SEED, self._events, self._turn)
-        columns = (TextColumn("events"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        progress = Progress(*columns, console=self._console, auto_refresh=False)
-        task = progress.add_task("", total=events)
         begun = printed = time.monotonic()
         line = ""
         _, state = self.look()
@@ -227,30 +220,27 @@ class _Show:
         self._console.print(f"        {_encoded(_first())}", markup=False, highlight=False, soft_wrap=True)
         self._say("a rule says who buys: many items, long visits and returning users do, phones and vouchers do not")
         try:
-            with Live(console=self._console, refresh_per_second=10, transient=True) as live:
-                while time.monotonic() < begun + events / self._rate + LEARN_SECONDS:
-                    until = min(events, int((time.monotonic() - begun) * self._rate))
-                    for visit in islice(stream, until - sent):
-                        value = _encoded(visit).encode()
-                        if sent == self._turn:
-                            self._say_turn()
-                        await producer.send(TOPIC, value)
-                        self._fold.apply(0, Records.of(sent, [value]))
-                        sent += 1
-                    learner, seen = await asyncio.to_thread(self.look)
-                    state = seen or state
-                    self._narrate(learner, state)
-                    progress.update(task, completed=state["events"])
-                    live.update(Group(_table(state), progress))
-                    falls = not fell and state["events"] >= self._turn + WINDOW
-                    due = not self._console.is_terminal and time.monotonic() - printed > LINE_SECONDS
-                    if learner and state["events"] < events and (falls or due) and line != (line := _line(state)):
-                        fell, printed = fell or falls, time.monotonic()
-                        self._console.print(f"        {line}", highlight=False, soft_wrap=True)
-                    if self._taken_over and state["events"] >= events and not state["ahead"] and self._all_ready():
-                        self._say(f"[bold]{_line(state)}[/]")
-                        return state
-                    await asyncio.sleep(0.1)
+            while time.monotonic() < begun + events / self._rate + LEARN_SECONDS:
+                until = min(events, int((time.monotonic() - begun) * self._rate))
+                for visit in islice(stream, until - sent):
+                    value = _encoded(visit).encode()
+                    if sent == self._turn:
+                        self._say_turn()
+                    await producer.send(TOPIC, value)
+                    self._fold.apply(0, Records.of(sent, [value]))
+                    sent += 1
+                learner, seen = await asyncio.to_thread(self.look)
+                state = seen or state
+                self._narrate(learner, state)
+                falls = not fell and state["events"] >= self._turn + WINDOW
+                due = time.monotonic() - printed > LINE_SECONDS
+                if learner and state["events"] < events and (falls or due) and line != (line := _line(state)):
+                    fell, printed = fell or falls, time.monotonic()
+                    self._console.print(f"        {line}", highlight=False, soft_wrap=True)
+                if self._taken_over and state["events"] >= events and not state["ahead"] and self._all_ready():
+                    self._say(f"[bold]{_line(state)}[/]")
+                    return state
+                await asyncio.sleep(0.1)
         finally:
             await producer.stop()
         raise PerceptronError(f"only {state['events']:,} of {events:,} events were learned in time")
@@ -319,17 +309,6 @@ def _percent(share: float | None) -> str:
 def _line(state: Any) -> str:
     right = ", ".join(f"{who} {_percent(share)}" for who, share in _shares(state))
     return f"{state['events']:,} events, {state['mistakes']:,} mistakes; of the last 1,000 right: {right}"
-
-
-def _table(state: Any) -> Table:
-    """Mistakes under their bound on one logarithmic scale, and who is right how often."""
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    most = math.log1p(max(state["bound"], 1))
-    for what, count, colour in ("mistakes", state["mistakes"], "red"), ("their bound", state["bound"], "blue"):
-        table.add_row(what, f"{count:,}", f"[{colour}]{'█' * round(40 * math.log1p(count) / most)}")
-    for who, share in _shares(state):
-        table.add_row(who, _percent(share), f"[green]{'█' * round(40 * (share or 0.0))}")
-    return table
 
 
 def _invite(console: Console, url: str, standby: str, produce: str) -> None:
