@@ -56,6 +56,14 @@ metadata.max.idle.interval.ms=0
 """
 """The last five halve what it costs while nothing comes."""
 
+REDIS_CONF = """\
+bind 127.0.0.1
+port {port}
+appendonly yes
+save ""
+dir "{data}"
+"""
+
 RESERVED = 200
 _reserved = deque[int]()
 
@@ -187,20 +195,9 @@ def redis(folder: Path, binary: str | None = None) -> Iterator[Server]:
 
         binary = str(get_binary_path())
     port = free_port()
-    command = [
-        binary,
-        "--bind",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--appendonly",
-        "yes",
-        "--save",
-        "",
-        "--dir",
-        str(folder),
-    ]
-    server = Server(command, port, folder / "redis.log")
+    file = folder / "redis.conf"
+    file.write_text(REDIS_CONF.format(port=port, data=folder))
+    server = Server([binary, str(file)], port, folder / "redis.log")
     try:
         server.start()
         yield server

@@ -191,7 +191,7 @@ def _positional(lists: Sequence[Any]) -> list[Choice]:
 def _mode(features: Iterable[Member], count: int, labels: int) -> list[Choice]:
     """Named or hashed, as categories go on coming."""
     strings = [member for member in features if "string" in member.kind]
-    found, late = sum(member.texts for member in strings), sum(member.late for member in strings)
+    found, late = sum(len(member.texts) for member in strings), sum(member.late for member in strings)
     pace = late / max(count - count // 2, 1)
     if count >= 2000 and pace * 1e6 > CATEGORIES:
         why = f"new categories still come, {pace:.2f} a record: names would use up the columns"

@@ -58,12 +58,10 @@ class Member:
         self.late = 0
         """How many values came for the first time in the later half of the records."""
         self.example: Any = None
-        self.longest = 0
-        """Bytes of `name=value`."""
         self.values = self.rises = 0
         """How many, and how many numbers are no smaller than the one before."""
-        self.texts = self.dates = self.uuids = self.commas = self.spaced = self.whole = 0
-        """How many of its different values are strings, of these dates, UUIDs, `31,65`, with a space; whole numbers."""
+        self.whole = 0
+        """How many of its different values are whole numbers."""
         self.low, self.high = math.inf, -math.inf
         self._last: float | None = None
 
@@ -102,20 +100,14 @@ class Member:
         elif len(self.counts) < MOST_VALUES:
             self.counts[key] = 1
             self.late += late
-            if isinstance(one, str):
-                self._look(one)
-            else:
+            if not isinstance(one, str):
                 self.low, self.high = min(self.low, one), max(self.high, one)
                 self.whole += one == int(one)
 
-    def _look(self, text: str) -> None:
-        """What a string is that was not there before."""
-        self.longest = max(self.longest, len(self.name.encode()) + 1 + len(text.encode()))
-        self.texts += 1
-        self.commas += _COMMA.fullmatch(text) is not None
-        self.dates += _DATE.fullmatch(text) is not None
-        self.uuids += _UUID.fullmatch(text) is not None
-        self.spaced += " " in text
+    @property
+    def texts(self) -> list[str]:
+        """Those of its different values that are strings."""
+        return [value for _, value in self.counts if isinstance(value, str)]
 
     def mark(self, records: int) -> Mark | None:
         """Why it is no good as a feature, where `records` are profiled; None where nothing says so."""
@@ -127,18 +119,22 @@ class Member:
         own, several = self.way[-1] if self.way else "", self.present >= ENOUGH
         share = self.distinct / self.present
         differ = f"{self.distinct:,} of {self.present:,} values differ"
-        text = self.kinds["string"] == self.present
+        texts, text = self.texts, self.kinds["string"] == self.present
+
+        def are(form: re.Pattern[str]) -> bool:
+            return sum(map(bool, map(form.fullmatch, texts))) >= 0.95 * len(texts)
+
         number = self.kinds["number"] == self.present
         if scalar and self.distinct == 1 and self.present == records and records > 1:
             return Mark("constant", f"it is always {shown(self.example)}")
-        if scalar and self.texts and self.commas >= 0.95 * self.texts:  # a whole number among them has none
-            such = next(shown(one) for _, one in self.counts if isinstance(one, str))
-            return Mark("decimal comma", f"a number with a comma, such as {such}, is a string: write it with a point")
-        if text and self.dates >= 0.95 * self.distinct:
+        if scalar and texts and are(_COMMA):  # a whole number among them has none
+            such = f"a number with a comma, such as {shown(texts[0])}, is a string: write it with a point"
+            return Mark("decimal comma", such)
+        if text and are(_DATE):
             return Mark("timestamp", f"a time, such as {shown(self.example)}, does not come back")
         if number and self._epoch(_TIME.fullmatch(own) is not None):
             return Mark("timestamp", f"a time since 1970, such as {shown(self.example)}, does not come back")
-        if text and self.uuids >= 0.95 * self.distinct:
+        if text and are(_UUID):
             return Mark("identifier", f"UUIDs: {differ}")
         if number and self.whole == self.distinct and _ID.fullmatch(own):
             return Mark("identifier", f"its name says so, and its size means nothing: {differ}")
@@ -147,8 +143,9 @@ class Member:
         if text and (share >= 0.5 and _ID.fullmatch(own)):
             return Mark("identifier", f"its name says so: {differ}")
         if text and several and share >= 0.8:  # most never come back
-            return Mark("text" if 2 * self.spaced > self.distinct else "identifier", differ)
-        if (longest := max(self.longest, len(self.name.encode()))) > LONGEST:
+            return Mark("text" if 2 * sum(" " in one for one in texts) > self.distinct else "identifier", differ)
+        own_bytes = len(self.name.encode())
+        if (longest := max((own_bytes + 1 + len(one.encode()) for one in texts), default=own_bytes)) > LONGEST:
             return Mark("long", f"as name=value it has up to {longest:,} bytes, and {LONGEST} are the limit")
         return None
 
