@@ -4,21 +4,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from service.errors import ConfigurationError, PerceptronError
+from service.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from service.settings.load import Settings
-
-
-def _known_topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The topics that settings name, for the shell to complete."""
-    from service.settings.load import load
-
-    try:
-        models = load(ctx.find_root().params["config"], {}).models
-    except PerceptronError:
-        return []  # nobody reads an error while typing
-    return [name for name in models if name.startswith(incomplete) and not name.startswith("^")]
 
 
 def _only_one(topics: list[str] | None) -> list[str] | None:
@@ -32,7 +21,7 @@ Config = Annotated[
 ]
 Topics = Annotated[
     list[str] | None,
-    typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be given again.", autocompletion=_known_topics),
+    typer.Option("-t", "--topic", metavar="TOPIC", help="A topic; may be given again."),
 ]
 Topic = Annotated[
     list[str] | None,
@@ -41,7 +30,6 @@ Topic = Annotated[
         "--topic",
         metavar="TOPIC",
         help="The topic, where settings name several.",
-        autocompletion=_known_topics,
         callback=_only_one,
     ),
 ]

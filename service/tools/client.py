@@ -13,7 +13,7 @@ import typer
 
 from service.credentials.asking import opener, why_not
 from service.credentials.certificate import trusting
-from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError, Rejected
+from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError
 from service.learning.identity import Identity, Places
 from service.settings.load import Settings
 from service.settings.words import on_a_line
@@ -56,26 +56,19 @@ def predict(
     asked = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
     at += f"?{'&'.join(asked)}" if asked else ""
     trust = trusted(settings, url)
-    own = settings.of(topic).identity()
-    whole = own.event.features != Places().features
-    number, strange = 0, list[int]()
+    whole = settings.of(topic).identity().event.features != Places().features
+    number = 0
 
     def ask(values: list[Any]) -> Any:
         request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
         return _ask(at, trust, request, settings.http.token)["predictions"]
 
     for batch in _batches(_values(file), min(BATCH, settings.http.max_instances)):
-        for (line, value), prediction in _answers(batch, ask, name):
+        for prediction in _answers(batch, ask, name):
             number += 1
             _show(prediction, explain, top is not None, as_json)
-            if (unknown := prediction["unknown_features"]) and unknown == _features_in(value, whole, own):
-                strange.append(line)
     if not number:
         raise DataError(f"{name}: no line to predict")
-    if strange:
-        lines = f"{len(strange):,} of {number:,} lines, such as line {strange[0]}"
-        said = f"model {topic} knows no feature of {lines}: is it the right model?"
-        typer.echo(f"note: {said}", err=True)
 
 
 def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
@@ -95,8 +88,8 @@ def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
         yield batch
 
 
-def _answers(batch: list[Line], ask: Callable[[list[Any]], Any], name: str) -> Iterator[tuple[Line, Any]]:
-    """Lines with their predictions; where one is refused, those before it first. Raises DataError."""
+def _answers(batch: list[Line], ask: Callable[[list[Any]], Any], name: str) -> Iterator[Any]:
+    """The predictions of these lines; where one is refused, those before it first. Raises DataError."""
     try:
         predictions = ask([value for _, value in batch])
     except _Refused as refused:
@@ -106,19 +99,7 @@ def _answers(batch: list[Line], ask: Callable[[list[Any]], Any], name: str) -> I
         if bad:
             yield from _answers(batch[:bad], ask, name)
         raise DataError(f"{name}, line {batch[bad][0]}: {refused}") from None
-    yield from zip(batch, predictions, strict=True)
-
-
-def _features_in(value: Any, whole: bool, identity: Identity) -> int:
-    """How many features a record, or what a line has of them, has; 0 where our own settings find none."""
-    from service.learning.events.flatten import Flattener  # these are long to load, and most often not needed
-    from service.serving.requests import read
-
-    body = {"event": value} if whole else _instance(value)
-    try:
-        return len(read(json.dumps(body).encode(), Flattener(identity), 1)[0][0])
-    except Rejected:
-        return 0
+    yield from predictions
 
 
 def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool) -> None:

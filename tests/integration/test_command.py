@@ -317,10 +317,8 @@ def test_sigterm_is_done_within_10_seconds_although_a_server_hangs(
         assert run(**addresses).up().wait_for(events)["events"] == events
 
 
-def test_bash_completes_commands_options_and_topics(tmp_path: Path) -> None:
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     """A real bash, with the script that `--show-completion` prints for it."""
-    (tmp_path / "perceptron.toml").write_text('topics = ["clicks", "^pattern"]\n[models.churn]\n')
-    (tmp_path / "bad.toml").write_text("no = toml = at all")
     script = """
         eval "$(_PERCEPTRON_COMPLETE=source_bash perceptron)"
         type=$(complete -p perceptron)
@@ -329,8 +327,6 @@ def test_bash_completes_commands_options_and_topics(tmp_path: Path) -> None:
         complete perceptron pro
         complete perceptron produce - --dry
         complete perceptron produce - --format c
-        complete perceptron inspect -t ''
-        complete perceptron -c bad.toml inspect -t c
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = clean_environment(PATH=path)
@@ -338,6 +334,4 @@ def test_bash_completes_commands_options_and_topics(tmp_path: Path) -> None:
         ["bash", "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
     )
     assert done.stderr == ""
-    assert done.stdout.replace("\n", " ").split(" ")[:-1] == [
-        "produce", "--dry-run", "csv", "churn", "clicks", "",
-    ]  # fmt: skip
+    assert done.stdout.split() == ["produce", "--dry-run", "csv"]

@@ -73,26 +73,6 @@ async def test_predict_asks_a_running_service(run: Run, producer: AIOKafkaProduc
     assert dead.stderr.count("\n") == 1
 
 
-async def test_records_of_another_model_are_noticed(
-    run: Run, producer: AIOKafkaProducer, topic: str, tmp_path: Path
-) -> None:
-    """They have an answer, as over HTTP: that of the bias alone."""
-    service = await asyncio.to_thread(run().up)
-    await producer.send_and_wait(topic, event({"a": 2, "b": 1}, 1))
-    await asyncio.to_thread(service.wait_for, 1)
-    command = ["predict", "-t", topic, "--url", f"http://127.0.0.1:{service.port}"]
-    knows = f"model {topic} knows no feature of"
-    for lines, said in {
-        b'{"a": 1, "z": 5}\n{}\n': "",
-        b'\n{"x": 1, "y": {"z": "w", "tags": ["a", "b"]}}\n': f"{knows} 1 of 1 lines, such as line 2",
-        b'{"a": 1}\n{"x": 1}\n{"y": 1}\n': f"{knows} 2 of 3 lines, such as line 2",
-    }.items():
-        done = perceptron(*command, stdin=lines, cwd=tmp_path)
-        assert done.returncode == 0
-        assert said in done.stderr
-        assert done.stderr.count(": is it the right model?\n") == bool(said)
-
-
 async def test_what_a_scaled_value_adds_is_shown_with_what_it_was_scaled_to(
     run: Run, producer: AIOKafkaProducer, topic: str, tmp_path: Path
 ) -> None:
