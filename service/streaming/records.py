@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
-from aiokafka.record.util import decode_varint, encode_varint
+from aiokafka.record.util import decode_varint
 from numpy.typing import NDArray
 
 from service.learning.events.content_types import form_of
@@ -87,25 +87,3 @@ def _decode_headers(data: bytes, count: int) -> Headers:
         headers.append((name, None if size < 0 else data[at : at + size]))
         at += max(size, 0)
     return tuple(headers)
-
-
-def encode_record(record: KafkaRecord, base_offset: int, base_timestamp: int) -> bytes:
-    """The record as a batch of format 2 with this first offset and timestamp holds it."""
-    body = bytearray(1)  # attributes
-    write = body.append
-    encode_varint(record.timestamp - base_timestamp, write)
-    encode_varint(record.offset - base_offset, write)
-    for part in (record.key, record.value):
-        _encode_bytes(part, body)
-    encode_varint(len(record.headers), write)
-    for name, value in record.headers:
-        _encode_bytes(name.encode(errors="surrogateescape"), body)
-        _encode_bytes(value, body)
-    length = bytearray()
-    encode_varint(len(body), length.append)
-    return bytes(length + body)
-
-
-def _encode_bytes(part: bytes | None, body: bytearray) -> None:
-    encode_varint(-1 if part is None else len(part), body.append)
-    body += part or b""

@@ -8,9 +8,9 @@ from service.errors import DependencyError, LogGap
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.kafka.offset_sequence import OffsetDamage, OffsetSequence
-from service.streaming.kafka.record_batch import join_records
 from service.streaming.ports import Gap
 from service.streaming.records import KafkaRecord, KafkaRecords
+from tests.kafka_records import join_records
 from tests.simulation.world import Record, Step, Topic, World
 
 

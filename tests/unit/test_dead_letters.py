@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from service.streaming.cut import cut, wire_size
 from service.streaming.dead_letters import MAX_HEADERS, DeadLetter, dead_letter, own_headers
-from service.streaming.kafka.record_batch import join_records
 from service.streaming.records import Headers, KafkaRecord
+from tests.kafka_records import join_records
 
 USUAL = 1_048_588
 

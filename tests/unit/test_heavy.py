@@ -15,9 +15,9 @@ from service.learning.learner import Learner
 from service.learning.records import Records
 from service.snapshots.head import Source
 from service.streaming import learn
-from service.streaming.kafka.record_batch import join_records
 from service.streaming.records import KafkaRecord
 from tests.checks import state_digest
+from tests.kafka_records import join_records
 from tests.kinds import BAD_NAMED
 
 LIMIT = 1 << 20

@@ -8,7 +8,7 @@ from aiokafka.client import AIOKafkaClient
 
 from service.streaming.kafka.fetcher import Fetcher
 from service.streaming.kafka.log_queries import log_bounds
-from service.streaming.kafka.record_batch import join_records
+from service.streaming.kafka.record_batch import RecordsBuilder
 from service.streaming.records import KafkaRecords
 
 POLL_RECORDS = 4000
@@ -39,7 +39,7 @@ class LogReader:
         if rest is not None:
             rest = rest[rest.find(start) :]
         if rest is None or (not len(rest) and self._fetcher.position(tp) != start):
-            rest = join_records([])
+            rest = RecordsBuilder().build()
             self._fetcher.seek(tp, start)
         while True:
             count = rest.find(end)

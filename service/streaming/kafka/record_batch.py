@@ -5,12 +5,13 @@ of parts of them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 
 import google_crc32c
 import numpy as np
 from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from numpy.typing import NDArray
 
@@ -22,7 +23,7 @@ from service.streaming.kafka.record_framing import (
     ROWS,
     frame_records,
 )
-from service.streaming.records import KafkaRecord, KafkaRecords, encode_record
+from service.streaming.records import KafkaRecords
 
 HEAD = Struct(">qiibIhiqqqhii")
 """Base offset, length after it, leader epoch, magic, checksum, attributes, last offset relative to the first, first and
@@ -61,8 +62,6 @@ class RecordBatch:
     producer_id: int = -1
     aborted: bool = False
     """Whether its transaction was aborted."""
-    legacy: bool = False
-    """Whether `data` is the records alone, without a head."""
 
     @property
     def is_control(self) -> bool:
@@ -85,7 +84,7 @@ class RecordBatch:
 
     def unpack(self, max_bytes: int) -> NDArray[np.uint8]:
         """The bytes of its records; raises DamagedBatch, as where they are more than `max_bytes`."""
-        packed, codec = self.data[0 if self.legacy else HEAD.size :], self.attributes & CODEC
+        packed, codec = self.data[HEAD.size :], self.attributes & CODEC
         if codec == 0:
             return np.frombuffer(packed, np.uint8)
         if codec not in CODECS:
@@ -158,8 +157,11 @@ def _legacy_batches(data: memoryview) -> Iterator[RecordBatch]:
         if not batch.validate_crc():
             raise DamagedBatch("a record's checksum is wrong")
         for record in batch:
+            builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 0)
             timestamp = -1 if record.timestamp is None else record.timestamp
-            yield _batch_of([KafkaRecord(record.offset, timestamp, record.key, record.value, ())])
+            builder.append(0, timestamp, record.key, record.value, [])
+            rewritten, _ = _parse(memoryview(bytes(builder.build())))
+            yield replace(rewritten, start=record.offset, end=record.offset + 1)
 
 
 def mark_aborted(batches: Iterable[RecordBatch], aborted: Sequence[tuple[int, int]]) -> None:
@@ -231,20 +233,3 @@ class RecordsBuilder:
         data = np.frombuffer(self._data, np.uint8)
         data.flags.writeable = False  # of one type with other buffers, for compiled loops
         return KafkaRecords(data, rows)
-
-
-def join_records(records: Sequence[KafkaRecord]) -> KafkaRecords:
-    """These records as they would come from a broker."""
-    builder = RecordsBuilder()
-    if records:
-        batch = _batch_of(records)
-        builder.add(OpenBatch(batch, len(batch.data)), batch.start, batch.count)
-    return builder.build()
-
-
-def _batch_of(records: Sequence[KafkaRecord]) -> RecordBatch:
-    """An uncompressed batch of at least one record, without the head of format 2."""
-    start, timestamp = records[0].offset, records[0].timestamp
-    data = b"".join(encode_record(record, start, timestamp) for record in records)
-    end = records[-1].offset + 1
-    return RecordBatch(start, end, memoryview(data), len(records), first_timestamp=timestamp, legacy=True)
