@@ -14,12 +14,12 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 
-from service.embedded.stream import NAMES, examples, separator
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
 from service.learning.weights import Weights
+from tests.stream import NAMES, examples, separator
 
 FOLDER = Path(__file__).parent
 SEED = 7

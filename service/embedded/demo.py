@@ -293,21 +293,11 @@ def _encoded(visit: Mapping[str, Any]) -> str:
     return json.dumps(visit, separators=(",", ":"))
 
 
-def _shares(state: Any) -> list[tuple[str, float | None]]:
-    """Who was right, and in which share of the last 1,000 events."""
-    return [
-        ("recent average", state["served_accuracy"]["recent"]),
-        *((f"{one['name']} of all", one["accuracy"]["recent"]) for one in state["candidates"]),
-        ("baseline", state["baseline"]["recent"]),
-    ]
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
-
-
 def _line(state: Any) -> str:
-    right = ", ".join(f"{who} {_percent(share)}" for who, share in _shares(state))
+    """Mistakes, and who was right in which share of the last 1,000 events."""
+    candidates = {f"{one['name']} of all": one["accuracy"] for one in state["candidates"]}
+    shares = {"recent average": state["served_accuracy"], **candidates, "baseline": state["baseline"]}
+    right = ", ".join(f"{who} {share['recent'] or 0.0:.1%}" for who, share in shares.items())
     return f"{state['events']:,} events, {state['mistakes']:,} mistakes; of the last 1,000 right: {right}"
 
 

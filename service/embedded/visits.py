@@ -2,9 +2,15 @@
 
 Who buys is a rule that a person can read, and no visit is close to it: a vector separates them, so the mistake bound is
 known. At one moment the rule turns, as when a sale begins.
+
+`python -m service.embedded.visits` prints them without end, as JSON lines that `perceptron produce` sends to a model
+without settings.
 """
 
+import json
 import random
+import signal
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -60,3 +66,11 @@ def visits(seed: int, count: int, turn: int) -> Iterator[dict[str, Any]]:
             "cart": {"items": items, "voucher": voucher},
             "bought": score > 0,
         }
+
+
+if __name__ == "__main__":
+    for end in (signal.SIGINT, signal.SIGPIPE):  # the reader has had enough
+        signal.signal(end, signal.SIG_DFL)
+    for visit in visits(0, sys.maxsize, sys.maxsize):
+        del visit["at"], visit["user"]["id"]
+        print(json.dumps({"label": visit.pop("bought"), "features": visit}))

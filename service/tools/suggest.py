@@ -25,7 +25,6 @@ from service.settings.load import Settings, is_topic
 from service.tools import files
 from service.tools.choices import Choice, Suggested, suggested
 from service.tools.formats import Name
-from service.tools.in_vain import in_vain
 from service.tools.labels import amount, is_amount, is_called_one, rare
 from service.tools.model_selection import TIE, Baseline, Trial, best, compare
 from service.tools.profile import MOST_VALUES, plain, shown
@@ -70,12 +69,7 @@ def suggest(
     chosen = best(done)
     choices = [*found.choices, *_why(chosen, done), *_candidate(chosen, done)]
     amounts = [amount(found.label.name, found.label)] if is_amount(found.label) else []
-    notes = [
-        *_guess(found, label),
-        *amounts,
-        *_set_in_vain(settings, name, found.sample),
-        *_cautions(done, baseline),
-    ]
+    notes = [*_guess(found, label), *amounts, *_cautions(done, baseline)]
     bootstrap = None if file is not None else settings.kafka.bootstrap_servers
     verdict = ". ".join(filter(None, (_verdict(chosen, baseline), rarely)))
     text = _toml(name, bootstrap, sample, verdict, choices)
@@ -209,15 +203,6 @@ def _cautions(done: list[Trial], baseline: Baseline) -> list[str]:
     if any(trial.later is None for trial in done):
         notes.append("where weights diverged, values are too large for the rule: scaled ones are not")
     return notes
-
-
-def _set_in_vain(settings: Settings, name: str, sample: Sample) -> list[str]:
-    """What the settings that are there say of this model's events, and finds nothing."""
-    try:
-        own = settings.of(name)
-    except KeyError:
-        return []
-    return [f"{settings.origins.path}: models.{name}.{line}" for line in in_vain(own, sample.values)]
 
 
 def _members(found: Suggested) -> Table:

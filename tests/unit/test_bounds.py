@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.embedded.stream import NAMES, examples, separator
 from service.learning.bounds import direction
 from service.learning.identity import Identity
 from service.learning.learner import Learner
@@ -16,6 +15,7 @@ from service.learning.records import Records
 from service.learning.weights import Weights
 from service.snapshots import head as heads
 from tests.checks import restored
+from tests.stream import NAMES, examples, separator
 from tests.stretches import CHECKS, Check, random_stream, random_stream_of_classes
 
 REFERENCE = Options(reference=Weights([1.0], 0.0, ["a"]))

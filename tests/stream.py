@@ -1,12 +1,7 @@
-"""Events whose labels a known vector separates, with a margin, so that the mistake bound is known.
+"""Events whose labels a known vector separates, with a margin, so that the mistake bound is known."""
 
-`python -m service.embedded.stream` prints them without end, as JSON lines for `perceptron produce`.
-"""
-
-import json
 import math
 import random
-import signal
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -31,7 +26,7 @@ def separator(seed: int) -> list[float]:
 
 
 def examples(seed: int, count: int) -> Iterator[Example]:
-    """`count` examples x (below 0: without end), with |w_opt·x| >= MARGIN for the vector of `separator`.
+    """`count` examples x, with |w_opt·x| >= MARGIN for the vector of `separator`.
 
     Each feature is uniform in [-2, 2].
     """
@@ -43,10 +38,3 @@ def examples(seed: int, count: int) -> Iterator[Example]:
         if abs(s) >= MARGIN:
             count -= 1
             yield Example(dict(zip(NAMES, x, strict=True)), 1 if s > 0 else -1)
-
-
-if __name__ == "__main__":
-    for end in (signal.SIGINT, signal.SIGPIPE):  # whoever reads it has had enough
-        signal.signal(end, signal.SIG_DFL)
-    for example in examples(0, -1):
-        print(json.dumps(example._asdict()))
