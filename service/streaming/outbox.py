@@ -44,9 +44,8 @@ class Outbox:
         self._waiting, self._written = asyncio.Event(), asyncio.Event()
         self._written.set()
         self._error = ""
-        # The topic's limit, and what it takes where it refused less; then letters are sent one by one.
-        self._limit = self._taken = USUAL_BYTES
-        self._alone = False
+        self._limit = USUAL_BYTES
+        """The topic's, of a batch. If it is less than the client's batches have, letters are sent one by one."""
 
     async def put(self, letter: DeadLetter, wanted: Callable[[], bool]) -> None:
         """Take a letter; waits while very many are under way and this is still `wanted`."""
@@ -75,30 +74,30 @@ class Outbox:
         """Write letters as they come, for as long as the process runs."""
         while True:
             await self._waiting.wait()
-            part, sent, error = self._letters[: 1 if self._alone else BATCH], list[Awaitable[object]](), ""
+            count = BATCH if self._limit >= BATCH_BYTES else 1
+            part, sent, error = self._letters[:count], list[Awaitable[object]](), ""
             if any(size > self._limit for _, size in part):
                 await self._ask()
             try:
                 for letter, size in part:
-                    fits = letter if size <= self._taken else cut(letter, self._taken)
+                    fits = letter if size <= self._limit else cut(letter, self._limit)
                     sent.append(await producer.send(self._topic, value=fits.value, key=fits.key, headers=fits.headers))
             except (KafkaError, OSError) as refusal:
                 error = cause_of(refusal, "Write")
-            left, refused = part[len(sent) :], 0
+            left, too_large = part[len(sent) :], False
             for waiting, answer in zip(part, await asyncio.gather(*sent, return_exceptions=True), strict=False):
                 if isinstance(answer, KafkaError | OSError):
                     # Only these again: one that is always refused is no reason to write the others as often.
                     left.append(waiting)
                     error = cause_of(answer, "Write")
-                    if isinstance(answer, MessageSizeTooLargeError | RecordListTooLargeError):
-                        refused = max(refused, min(waiting[1], self._taken))
+                    too_large |= isinstance(answer, MessageSizeTooLargeError | RecordListTooLargeError)
                 elif isinstance(answer, BaseException):
                     raise answer
             self._letters[: len(part)] = left
             self._bytes += sum(map(_memory, left)) - sum(map(_memory, part))
-            if refused:
+            if too_large:
                 limit = self._limit
-                await self._refused(refused)
+                await self._ask()
                 if self._limit < limit:
                     continue  # now that it is known, what is left is cut to it and sent at once
                 error = f"{error}: it takes batches of {self._limit:,} bytes"
@@ -112,19 +111,7 @@ class Outbox:
     async def _ask(self) -> None:
         """Ask for the topic's limit, where the broker tells it."""
         with contextlib.suppress(DependencyError):
-            limit = min(MOST_BYTES, await self._cluster.largest_batch(self._topic))
-            if limit != self._limit:
-                self._limit = self._taken = limit
-                self._alone = limit < BATCH_BYTES
-
-    async def _refused(self, size: int) -> None:
-        """The topic does not take so much: ask again what it takes; where that is more, find out."""
-        alone = self._alone
-        await self._ask()
-        if size <= self._limit:
-            if alone:  # among others it says nothing of one letter's size
-                self._taken = size // 2 or self._limit
-            self._alone = True
+            self._limit = min(MOST_BYTES, await self._cluster.largest_batch(self._topic))
 
 
 def _memory(letter: tuple[DeadLetter, int]) -> int:

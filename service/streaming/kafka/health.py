@@ -52,7 +52,9 @@ class Health:
         while True:
             partitions = [tp for log in logs.values() for tp in log.assigned]
             missing = await self._look(partitions, logs)
-            if missing and (not self.missing_since or self._is_ours(missing)):
+            # What we are to change is said also if it comes in the middle of an outage.
+            ours = any(f": {step}: " in str(missing) for step in ("TLS", "SASL", "authorisation"))
+            if missing and (ours or not self.missing_since):
                 self._say_once(str(missing))
             inside = self.joined and await self._has_coordinator()
             if inside and not missing:
@@ -71,11 +73,6 @@ class Health:
             for tp in partitions:
                 await self._watch_partition(tp, logs[tp.topic].ends.get(tp.partition, 0))
             await asyncio.sleep(LOOK_SECONDS)
-
-    @staticmethod
-    def _is_ours(missing: DependencyError) -> bool:
-        """Whether we are to change something, so that it is said also if it comes in the middle of an outage."""
-        return any(f": {step}: " in str(missing) for step in ("TLS", "SASL", "authorisation"))
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
