@@ -274,7 +274,7 @@ def test_a_dead_task_ends_the_process(kafka: Server, topic: str, tmp_path: Path)
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "run", "-t", topic, "-b", kafka.address, "-p", str(free_port())],
-        capture_output=True, text=True, timeout=30, env=clean_environment(), check=False, cwd=tmp_path,
+        capture_output=True, text=True, timeout=120, env=clean_environment(), check=False, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 1
     assert "defect" in done.stderr

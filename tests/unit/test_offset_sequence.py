@@ -93,7 +93,7 @@ def test_a_batch_whose_offsets_became_lower_is_found_by_a_seek_to_it() -> None:
     batches[2] = Batch(4, 14)
     sequence: OffsetSequence[Batch] = OffsetSequence(20)
     broker = Broker(batches, 450)
-    with pytest.raises(OffsetDamage, match="at 20 the log goes on with a batch from 4 on"):  # noqa: PT012
+    with pytest.raises(OffsetDamage, match="at 20 the log goes on with a batch of offsets 4 to 13"):  # noqa: PT012
         for _ in range(20):
             shown, cut = broker.response(sequence.fetch_offset, 5)
             assert sequence.admit(shown, cut, 450, 450) == []
@@ -102,14 +102,14 @@ def test_a_batch_whose_offsets_became_lower_is_found_by_a_seek_to_it() -> None:
 def test_a_damaged_batch_that_ends_where_a_seek_goes_is_found_by_the_one_before_it() -> None:
     """Its offsets became lower, so that it seems to end at 9; what was its last record would be a gap."""
     batches = [*(Batch(at, at + 1) for at in range(5)), Batch(4, 9), *(Batch(at, at + 1) for at in range(10, 20))]
-    with pytest.raises(OffsetDamage, match="at 9 the log goes on with a batch from 4 on"):
+    with pytest.raises(OffsetDamage, match="at 9 the log goes on with a batch of offsets 4 to 8"):
         read(Broker(batches, 20), 9, [3])
 
 
 def test_a_damaged_batch_that_a_seek_goes_into_is_found_by_the_one_before_it() -> None:
     """Its offsets became lower, so that it has the one that is sought, and a gap follows."""
     batches = [*(Batch(at, at + 1) for at in range(6)), Batch(4, 8), *(Batch(at, at + 1) for at in range(10, 20))]
-    with pytest.raises(OffsetDamage, match="at 6 the log goes on with a batch from 4 on"):
+    with pytest.raises(OffsetDamage, match="at 6 the log goes on with a batch of offsets 4 to 7"):
         read(Broker(batches, 20), 6, [3])
 
 

@@ -142,9 +142,9 @@ class OffsetSequence(Generic[Batch]):
 
     def _look(self, preceding: Sequence[Batch], batches: Sequence[Batch], cut_start: int | None) -> bool:
         """Whether a look back has shown what is before `position`; if not the next fetch looks on. May raise."""
-        following = batches[0].start if batches else cut_start
-        if preceding and following is not None and following < preceding[-1].end:
-            self.doubt(f"the log goes on with a batch from {following} on", self._log_start, OffsetDamage)
+        if preceding and batches and batches[0].start < preceding[-1].end:
+            offsets = f"{batches[0].start} to {batches[0].end - 1}"
+            self.doubt(f"the log goes on with a batch of offsets {offsets}", self._log_start, OffsetDamage)
         self._looking_back = True
         if not (self._anchored or len(preceding) > 1 or self._anchor <= self._log_start):
             # After a seek the batch before `position` may be damaged too, which the one before it shows.
