@@ -16,7 +16,7 @@ WAYS_OUT = {
     "NoPermission": "give the user this right (docs/security.md lists what is needed)",
     "Ask|Moved|CrossSlot|ClusterDown": "it is a node of a Redis Cluster: name one Redis that runs without cluster mode",
     REPLICA: "it is a replica, which takes no saves: name its primary, or its sentinels (redis.sentinels)",
-    "ConnectionReset|InvalidResponse": "if it speaks TLS, redis.url is rediss://",
+    "ConnectionReset|InvalidResponse|closed by": "if it speaks TLS, redis.url is rediss://; if it is Kafka, another",
 }
 """By a pattern over an error's class and text."""
 

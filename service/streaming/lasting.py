@@ -24,7 +24,9 @@ class Lasting(asyncio.TaskGroup):
 
     def create_task(self, coro: Any, **options: Any) -> Any:
         """As a group's."""
-        return super().create_task(_insist(coro), **options)
+        task = super().create_task(_insist(coro), **options)
+        task.add_done_callback(lambda _: coro.close())  # it was never awaited if the task is cancelled before it begins
+        return task
 
 
 async def _insist(work: "CoroutineType[Any, Any, T]") -> T:

@@ -125,9 +125,6 @@ async def test_a_flipped_base_offset_stops_learning_before_it(
         for name in topics:
             if fresh and "compact" in name:  # there what is missing before a fetch begins tells nothing
                 continue
-            if fresh and name.endswith("-16"):  # it claims the offset of the last record learned
-                await asyncio.to_thread(stopped, running, name, "is not the one that was learned")
-                continue
             await asyncio.to_thread(stopped, running, name, rf"cannot be read \({MISPLACED}")
             assert running.metrics()[f'perceptron_unexplained_gaps_total{{model="{name}"}}'] == 1
         assert running.model(healthy)["stopped"] is None

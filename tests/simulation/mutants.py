@@ -222,6 +222,7 @@ MUTANTS = (
     Mutant(
         "a batch that goes back", SEQUENCE,
         "if not (gap or contains) or (batch.start < self.position and not self._sought):", "if False:",
+        f"{SEQUENCE_TEST}::test_batches_that_go_back_are_damage_though_they_agree_with_each_other",
     ),
     Mutant(
         "the rest of a slice that was cut short is left out", LEARN, "return outcome.consumed\n",

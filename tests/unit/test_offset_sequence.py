@@ -142,6 +142,15 @@ def test_a_held_batch_that_the_next_one_contradicts_is_damage() -> None:
         sequence.admit([Batch(135, 140)], None, 300, 300)
 
 
+def test_batches_that_go_back_are_damage_though_they_agree_with_each_other() -> None:
+    sequence: OffsetSequence[Batch] = OffsetSequence(0)
+    sequence.admit([Batch(0, 20)], None, 300, 300)
+    back = [Batch(4, 14), Batch(14, 24)]
+    assert sequence.admit(back, None, 300, 300) == []
+    with pytest.raises(OffsetDamage):
+        sequence.admit([Batch(0, 20), *back], None, 300, 300)
+
+
 @pytest.mark.parametrize("end", [(15, 15), (40, 15)], ids=["high watermark", "last stable offset"])
 def test_a_gap_before_the_last_batch_of_a_log_is_accepted(end: tuple[int, int]) -> None:
     sequence: OffsetSequence[Batch] = OffsetSequence(0)

@@ -92,7 +92,6 @@ class OffsetSequence(Generic[Batch]):
         batches, admitted = list(fetched), list[Batch]()
         looked_back, self._looking_back, self._log_start = self._looking_back, False, log_start
         preceding = self._pass_preceding(batches) if looked_back else []
-        before = preceding[-1] if preceding else None
         if looked_back and not self._look(preceding, batches, cut_start):
             return []
         if self._held is not None:
@@ -121,7 +120,7 @@ class OffsetSequence(Generic[Batch]):
                 self.doubt("offsets are missing", log_start, OffsetDamage)
                 break
             if gap:
-                in_view = following is not None and (i > 0 or before is not None)
+                in_view = following is not None and (i > 0 or bool(preceding))
                 if not in_view and self._doubted != self.position:
                     self.doubt("offsets are missing", log_start, OffsetDamage)
                     break
