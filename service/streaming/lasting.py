@@ -25,7 +25,7 @@ class Lasting(asyncio.TaskGroup):
     def create_task(self, coro: Any, **options: Any) -> Any:
         """As a group's."""
         task = super().create_task(_insist(coro), **options)
-        task.add_done_callback(lambda _: coro.close())  # it was never awaited if the task is cancelled before it begins
+        task.add_done_callback(lambda _: coro.close())  # a task cancelled before it begins never awaits it
         return task
 
 

@@ -45,7 +45,7 @@ class Outbox:
         self._written.set()
         self._error = ""
         self._limit = USUAL_BYTES
-        """The topic's, of a batch. If it is less than the client's batches have, letters are sent one by one."""
+        """The topic's limit of a batch in bytes. If it is below BATCH_BYTES, letters are sent one by one."""
 
     async def put(self, letter: DeadLetter, wanted: Callable[[], bool]) -> None:
         """Take a letter; waits while very many are under way and this is still `wanted`."""

@@ -192,10 +192,8 @@ def _candidates(about: Inspection) -> Table:
     verdict = "" if any(one.answers for one in about.candidates) else "answers"
     rows = [("the model", about.events, own or about.accuracy, verdict, f"rule {about.identity.rule}")]
     for one in about.candidates:
-        verdict, said = (
-            one.verdict + ", answers" * one.answers,
-            f"{_text_of(one.settings)}; since {_text_of(one.since)}",
-        )
+        verdict = one.verdict + ", answers" * one.answers
+        said = f"{_text_of(one.settings)}; since {_text_of(one.since)}"
         rows.append((one.name, one.events, one.accuracy, verdict, said))
     for name, events, accuracy, verdict, said in rows if about.candidates else ():
         low, high = accuracy.all_interval or (0.0, 1.0)

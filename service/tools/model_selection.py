@@ -21,7 +21,7 @@ from service.settings.model import ModelSettings
 RULES = ("perceptron", "logistic-delta")
 SCALES = ("none", "standard")
 TIE = 0.002
-"""Of accuracy, or of F1: what is better by less is not worth another setting."""
+"""A gain in accuracy or F1 up to this size does not justify another setting."""
 MARGIN = 100.0
 """For a rare label: of those in docs/model.md the one that finds most."""
 

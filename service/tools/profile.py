@@ -106,7 +106,7 @@ class Member:
 
     @property
     def texts(self) -> list[str]:
-        """Those of its different values that are strings."""
+        """Its distinct values that are strings."""
         return [value for _, value in self.counts if isinstance(value, str)]
 
     def mark(self, records: int) -> Mark | None:

@@ -206,12 +206,17 @@ MUTANTS = (
         "if found is not None and found[0] == digest:", "if found is not None:",
         f"{CONTRACT}[a_reader_that_is_overtaken_looks_again]",
     ),
+    Mutant("a gap that is not looked back at", SEQUENCE, "if ((gap and unseen) or gap_follows)", "if gap_follows"),
     Mutant(
-        "a gap that is not looked back at", SEQUENCE, "if not in_view and self._doubted != self.position:", "if False:",
+        "a damaged batch that a seek goes into", SEQUENCE, "if ((gap and unseen) or gap_follows)",
+        "if (gap and unseen)", f"{SEQUENCE_TEST}::test_a_damaged_batch_that_a_seek_goes_into_is_found_by_the_one_before_it",
     ),
     Mutant(
-        "a batch after a gap is not held", SEQUENCE,
-        "if following is None and batch.end not in (high_watermark, stable):",
+        "a damaged batch that ends where a seek goes", SEQUENCE, "if not (self._anchored or", "if not (True or",
+        f"{SEQUENCE_TEST}::test_a_damaged_batch_that_ends_where_a_seek_goes_is_found_by_the_one_before_it",
+    ),
+    Mutant(
+        "a batch after a gap is not held", SEQUENCE, "if following is None and not at_end:",
         "if False:", f"{SEQUENCE_TEST}::test_a_held_batch_that_the_next_one_contradicts_is_damage",
     ),
     Mutant(

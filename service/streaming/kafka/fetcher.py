@@ -109,7 +109,7 @@ class _Partition:
             elif answer is OffsetOutOfRangeError and self.sequence.fetch_offset < self.sequence.position:
                 self.sequence.stop_looking_back()  # what was before is not there any more
             elif answer is CorruptRecordException:
-                self.sequence.doubt("the broker says that its log is corrupt", response.log_start)
+                self.sequence.doubt("the broker says that its log is corrupt")
             elif answer in (OffsetOutOfRangeError, TopicAuthorizationFailedError):
                 self.error = answer(self.tp.topic)
             else:  # its leader moved, or the broker cannot tell
@@ -138,15 +138,14 @@ class _Partition:
         last = fetched.batches[-1].end if fetched.batches else fetch_offset
         self.wanted_bytes = 0
         if fetched.damage and last >= self.sequence.position:
-            self.sequence.doubt(fetched.damage, response.log_start)
+            self.sequence.doubt(fetched.damage)
         elif fetched.cut_size and not admitted:
             if fetched.cut_size > self._max_batch_bytes:
                 self.sequence.doubt(
-                    f"a batch says that it has {fetched.cut_size:,} bytes, which is more than kafka.max_batch_bytes",
-                    response.log_start,
+                    f"a batch says that it has {fetched.cut_size:,} bytes, which is more than kafka.max_batch_bytes"
                 )
             elif alone and len(response.data) < asked_bytes:
-                self.sequence.doubt("a batch is cut short", response.log_start)
+                self.sequence.doubt("a batch is cut short")
             else:
                 self.wanted_bytes = whole + fetched.cut_size + HEAD.size  # and where the next one begins
 

@@ -35,7 +35,7 @@ class TokenSource(ABC):
     def __init__(self) -> None:
         self._token, self._lock = "", asyncio.Lock()
         self._renew_at = 0.0
-        """Of time.monotonic."""
+        """Seconds on the clock of time.monotonic."""
 
     async def token(self) -> str:
         """One that holds; raises KafkaConnectionError with a line for a person."""

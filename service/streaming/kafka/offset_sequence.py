@@ -11,7 +11,8 @@ for ever. Three rules tell a gap from damage:
 
 A first doubt is not a verdict. The broker reads its high watermark before the data, a transfer can go wrong, and a
 broker skips a batch whose offsets became lower if a fetch starts there or shortly before. So the log is fetched once
-more, from where the batch before the doubt starts: there the batches before and after it can be seen.
+more, from where the batch before the doubt starts: there the batches before and after it can be seen. After a seek that
+batch is not known, so the look back goes on until two batches in order, or the log's start, are in view.
 """
 
 from collections.abc import Sequence
@@ -75,11 +76,11 @@ class OffsetSequence(Generic[Batch]):
         """The log has nothing before `position` any more: go on from there."""
         self._looking_back = False
 
-    def doubt(self, reason: str, log_start: int, kind: type[OffsetDamage] = BatchDamage) -> None:
+    def doubt(self, reason: str, kind: type[OffsetDamage] = BatchDamage) -> None:
         """Have the log fetched once more from before `position`; raises this kind of error at the second time there."""
         if self._doubted == self.position:
             raise kind(f"at {self.position} {reason}")
-        self._doubted, self._held, self._looking_back = self.position, None, self.position > log_start
+        self._doubted, self._held, self._looking_back = self.position, None, self.position > self._log_start
 
     def admit(
         self, fetched: Sequence[Batch], cut_start: int | None, high_watermark: int, stable: int, log_start: int = 0
@@ -92,7 +93,7 @@ class OffsetSequence(Generic[Batch]):
         batches, admitted = list(fetched), list[Batch]()
         looked_back, self._looking_back, self._log_start = self._looking_back, False, log_start
         preceding = self._pass_preceding(batches) if looked_back else []
-        if looked_back and not self._look(preceding, batches, cut_start):
+        if looked_back and not self._ends_look_back(preceding, batches, cut_start):
             return []
         if self._held is not None:
             batches.insert(0, self._held)
@@ -102,29 +103,27 @@ class OffsetSequence(Generic[Batch]):
             agreed = following is None or following >= batch.end
             gap = batch.start > self.position
             contains = batch.start <= self.position < batch.end
-            goes_on = f"goes on with a batch of offsets {batch.start} to {batch.end - 1}"
+            goes_on = _goes_on(batch)
             if batch.end > high_watermark:
                 if self._beyond == (batch.start, batch.end):
                     raise OffsetDamage(f"at {self.position} the log, which ends at {high_watermark}, {goes_on}")
                 self._beyond = batch.start, batch.end
                 break
             if not (gap or contains) or (batch.start < self.position and not self._sought):
-                self.doubt(f"the log {goes_on}", log_start, OffsetDamage)
+                self.doubt(f"the log {goes_on}", OffsetDamage)
                 break
             if (gap or self._sought) and not agreed:
-                self.doubt(f"the log {goes_on}, and then with one from {following} on", log_start, OffsetDamage)
+                self.doubt(f"the log {goes_on}, and then with one from {following} on", OffsetDamage)
                 break
+            at_end = batch.end in (high_watermark, stable)
+            unseen = following is None or (i == 0 and not preceding)
             # After a seek into a batch: if its offsets became lower a gap follows, and it overlaps with what precedes.
-            goes_on_later = following != batch.end and batch.end not in (high_watermark, stable)
-            if batch.start < self.position and goes_on_later and self._doubted != self.position:
-                self.doubt("offsets are missing", log_start, OffsetDamage)
+            gap_follows = batch.start < self.position and following != batch.end and not at_end
+            if ((gap and unseen) or gap_follows) and self._doubted != self.position:
+                self.doubt("offsets are missing", OffsetDamage)
                 break
             if gap:
-                in_view = following is not None and (i > 0 or bool(preceding))
-                if not in_view and self._doubted != self.position:
-                    self.doubt("offsets are missing", log_start, OffsetDamage)
-                    break
-                if following is None and batch.end not in (high_watermark, stable):
+                if following is None and not at_end:
                     self._held = batch
                     break
                 self.gaps.append((self.position, batch.start))
@@ -139,11 +138,10 @@ class OffsetSequence(Generic[Batch]):
             preceding.append(batches.pop(0))
         return preceding
 
-    def _look(self, preceding: Sequence[Batch], batches: Sequence[Batch], cut_start: int | None) -> bool:
-        """Whether a look back has shown what is before `position`; if not the next fetch looks on. May raise."""
+    def _ends_look_back(self, preceding: Sequence[Batch], batches: Sequence[Batch], cut_start: int | None) -> bool:
+        """Whether this response shows what precedes `position`; else the next fetch looks on. Raises OffsetDamage."""
         if preceding and batches and batches[0].start < preceding[-1].end:
-            offsets = f"{batches[0].start} to {batches[0].end - 1}"
-            self.doubt(f"the log goes on with a batch of offsets {offsets}", self._log_start, OffsetDamage)
+            self.doubt(f"the log {_goes_on(batches[0])}", OffsetDamage)
         self._looking_back = True
         if not (self._anchored or len(preceding) > 1 or self._anchor <= self._log_start):
             # After a seek the batch before `position` may be damaged too, which the one before it shows.
@@ -157,3 +155,7 @@ class OffsetSequence(Generic[Batch]):
                 return False
         self._looking_back = not batches and cut_start is not None
         return not self._looking_back
+
+
+def _goes_on(batch: OffsetRange) -> str:
+    return f"goes on with a batch of offsets {batch.start} to {batch.end - 1}"
