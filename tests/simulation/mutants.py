@@ -209,7 +209,8 @@ MUTANTS = (
     Mutant("a gap that is not looked back at", SEQUENCE, "if ((gap and unseen) or gap_follows)", "if gap_follows"),
     Mutant(
         "a damaged batch that a seek goes into", SEQUENCE, "if ((gap and unseen) or gap_follows)",
-        "if (gap and unseen)", f"{SEQUENCE_TEST}::test_a_damaged_batch_that_a_seek_goes_into_is_found_by_the_one_before_it",
+        "if (gap and unseen)",
+        f"{SEQUENCE_TEST}::test_a_damaged_batch_that_a_seek_goes_into_is_found_by_the_one_before_it",
     ),
     Mutant(
         "a damaged batch that ends where a seek goes", SEQUENCE, "if not (self._anchored or", "if not (True or",
