@@ -165,8 +165,8 @@ def _facts(about: Inspection) -> Table:
 def _text_of(value: Any) -> str:
     """A value in one line, without the members that are null; a sum of -0 alone is 0.
 
-    >>> _text_of({"all": 0.625, "recent": None, "interval": [-0.0, 12345]})
-    'all 0.625, interval [0, 12,345]'
+    >>> _text_of({"all": 0.625, "recent": None, "interval": [-0.0, 12345], "average": True})
+    'all 0.625, interval [0, 12,345], average true'
     """
     if isinstance(value, dict):
         return ", ".join(f"{name} {text}" for name, one in value.items() if (text := _text_of(one)))
@@ -174,6 +174,8 @@ def _text_of(value: Any) -> str:
         return f"[{', '.join(map(_text_of, value))}]"
     if isinstance(value, float):
         return f"{value + 0.0:g}"
+    if isinstance(value, bool):
+        return str(value).lower()
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
