@@ -22,7 +22,8 @@ from tests.faults.conftest import everything
 from tests.faults.proxy import KafkaProxy
 
 SESSION_SECONDS = 6.0
-SAID_SECONDS = 10.0
+SAID_SECONDS = 60.0
+"""A deadline. On an idle machine it is said within ten seconds, and the tests print after how many."""
 FETCH, LIST_OFFSETS, FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP = 1, 2, 10, 11, 14
 
 
@@ -131,7 +132,7 @@ def test_a_session_that_the_broker_does_not_allow(redis: Server, topic: str, tmp
 
 
 async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
-    """FindCoordinator, JoinGroup or SyncGroup: each is named by its member within 10 s, and by `check`."""
+    """FindCoordinator, JoinGroup or SyncGroup: each is named by its member, and by `check`."""
     await both_topics(kafka, topic)
     kept = {FIND_COORDINATOR: "FindCoordinator", JOIN_GROUP: "JoinGroup", SYNC_GROUP: "SyncGroup"}
     members = {name: Member(kafka_proxy.address, f"{name}-{topic}", [topic]) for name in kept.values()}

@@ -138,11 +138,13 @@ async def test_one_state_answers_a_large_request_while_the_model_learns(served: 
 @pytest.mark.parametrize("average", [False, True])
 @pytest.mark.parametrize("query", ["limit=10000", "top=10000"])
 async def test_weights_of_a_million_columns_do_not_hold_the_loop(average: bool, query: str) -> None:
-    """They are of one state, though it learns meanwhile."""
+    """They are of one state, though it learns meanwhile: so they are copied in one turn, and no more is done in it."""
     identity = Identity(features="positional", dimension=1_000_000, average=average)
     learner = Learner(identity, options=Options(serve="average" if average else "last"))
     learner.weights[:] = np.random.default_rng(1).normal(size=1_000_001)
+    began = time.thread_time()
     before = learner.served.copy()
+    copying = time.thread_time() - began
     metrics = Metrics("0", list, lambda: True, dict)
     app = create_app(
         Models([given("m", learner, 0.0)]), metrics, lambda: True, lambda: False, cast(RedisStore, None), Limits(),
@@ -158,7 +160,7 @@ async def test_weights_of_a_million_columns_do_not_hold_the_loop(average: bool, 
             turned += 1
     assert turned >= 20
     answered = json.loads((await task).body)
-    assert turns.longest < LONGEST / 5
+    assert turns.longest < LONGEST / 5 + copying
     expected = np.argsort(-np.abs(before[1:]), kind="stable")[:10_000] if "top" in query else np.arange(10_000)
     assert [row["column"] for row in answered["weights"]] == (expected + 1).tolist()
     assert [row["weight"] for row in answered["weights"]] == before[expected + 1].tolist()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 1.0
 """Between two looks, and so the age of the lag that is shown."""
-OUTSIDE_SECONDS = 3.0
+OUTSIDE_SECONDS = 2.0
 """So long a process may be outside its group, to join or to find the coordinator, before it is asked why."""
 
 
