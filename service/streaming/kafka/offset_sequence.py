@@ -112,11 +112,12 @@ class OffsetSequence(Generic[Batch]):
             if not (gap or contains) or (batch.start < self.position and not self._sought):
                 self.doubt(f"the log {goes_on}", OffsetDamage)
                 break
-            if (gap or self._sought) and not agreed:
+            first = i == 0 and not preceding  # nothing in view is before it
+            if (gap or self._sought or first) and not agreed:
                 self.doubt(f"the log {goes_on}, and then with one from {following} on", OffsetDamage)
                 break
             at_end = batch.end in (high_watermark, stable)
-            unseen = following is None or (i == 0 and not preceding)
+            unseen = following is None or first
             # After a seek into a batch: if its offsets became lower a gap follows, and it overlaps with what precedes.
             gap_follows = batch.start < self.position and following != batch.end and not at_end
             if ((gap and unseen) or gap_follows) and self._doubted != self.position:
