@@ -270,11 +270,10 @@ def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, to
         _check_finite(predictions, form, len(answers))
         if not isinstance(piece, FeatureRows) and explain:
             explained += _check_explained(piece, explained)
-            each = zip(predictions, piece, scores if w.ndim == 2 else scores.tolist(), strict=True)
-            for one, features, s in each:
+            for one, features, s in zip(predictions, piece, scores if w.ndim == 2 else scores.tolist(), strict=True):
                 _explain(one, now, features, s)
         answers += predictions
-    return _made(answers, form)
+    return Answers(_encoded(answers) if form in MANY else answers, form, _counted(answers))
 
 
 def _known(now: Moment, placed: Placed) -> tuple[Batch, list[int]]:
@@ -296,10 +295,6 @@ def _known(now: Moment, placed: Placed) -> tuple[Batch, list[int]]:
 def warm_up(learner: Learner) -> None:
     """Compile what large requests need, by a model of one position."""
     answer_large(moment(learner), b'{"instances":[{"features":[1]},{"features":[1]}]}', 2, explain=False)
-
-
-def _made(answers: list[Prediction], form: str) -> Answers:
-    return Answers(_encoded(answers) if form in MANY else answers, form, _counted(answers))
 
 
 def _counted(answers: Sequence[Prediction]) -> Mapping[Any, int]:
@@ -352,14 +347,9 @@ def _check_explained(instances: Sequence[Features], before: int = 0) -> int:
     return count
 
 
-def _scores_of(by: Classifier, instances: int, top: int) -> int:
-    """How many scores of labels so many instances show."""
-    return instances * min(top, by.identity.classes) if by.identity.multiclass else 0
-
-
 def _check_scores(by: Classifier, instances: int, top: int) -> None:
     """Raise Rejected where the scores of so many instances are too many for one answer."""
-    if _scores_of(by, instances, top) > MAX_SCORES:
+    if by.identity.multiclass and instances * min(top, by.identity.classes) > MAX_SCORES:
         what = f"at most {MAX_SCORES:,} scores can be asked for in one request: ?top= says how many of each instance"
         raise Rejected("too-large", what, "/instances")
 

@@ -278,14 +278,13 @@ class Connection(HttpToolsProtocol):
         if not self.unanswered and not self._in_head:
             self.since = self.loop.time()
         self._received += len(data)
-        rest = memoryview(data)
         try:
-            while rest:
+            while data:
                 try:
-                    self.parser.feed_data(rest)
+                    self.parser.feed_data(data)
                     break
                 except httptools.HttpParserUpgrade as upgrade:
-                    rest = rest[upgrade.args[0] :]
+                    data = data[upgrade.args[0] :]
                     self.parser.feed_data(self._head_without_upgrade())
             if self._in_head or self._received > MAX_HEAD_BYTES:
                 self._check_head(self._received)
