@@ -5,20 +5,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test faults faults-alerts rules scale bounds accuracy bench film soak simulate mutants fuzz fuzz-events fuzz-requests check lock lowest \
+.PHONY: demo test test-all rules scale bounds accuracy bench film soak simulate mutants fuzz fuzz-events fuzz-requests check lock lowest \
 	image-steps sbom clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
 	@$(BIN)/perceptron demo $(ARGS)
 
-test: $(VENV)/.dev ## All tests, on real servers; five at a time, since most of them wait (ARGS="-n 0" for one)
-	$(BIN)/python -m pytest -n 5 --dist worksteal $(ARGS)
+test: $(VENV)/.dev ## Each main road on real servers; five tests at a time, since most of them wait (ARGS="-n 0" for one)
+	$(BIN)/python -m pytest -n 5 --dist worksteal -m "not nightly" $(ARGS)
 
-faults: $(VENV)/.dev ## Every fault on a real Kafka and Redis, quickest first, as often as docs/guarantees.md promises: 50 minutes
-	FAULTS=all $(BIN)/python -m pytest -n 2 --dist worksteal -vv -rP tests/faults tests/integration/test_outages.py $(ARGS)
-
-faults-alerts: $(VENV)/.dev ## Each alert fired by a real fault, minutes made seconds, on a Prometheus that scrapes the service: 6 minutes
-	FAULTS=all $(BIN)/python -m pytest -n 2 --dist worksteal -vv -rP tests/faults/test_alerts.py $(ARGS)
+test-all: $(VENV)/.dev image-steps ## Everything, each fault as often as docs/guarantees.md promises: two hours (ARGS=tests/faults for a part)
+	FAULTS=all $(BIN)/python -m pytest -n 2 --dist worksteal -vv -rP $(ARGS)
 
 RULE := deploy/kubernetes/components/monitoring/rules.yaml
 rules: ## The PrometheusRule of deploy/kubernetes, from deploy/prometheus/rules.yml

@@ -1,1 +1,1 @@
-"""Faults on real servers: nothing lost, nothing learned twice. `make faults` runs all of them."""
+"""Faults on real servers: nothing lost, nothing learned twice. `make test-all` runs all of them."""

@@ -11,20 +11,15 @@ from service.embedded.servers import Server
 from tests.faults.proxy import KafkaProxy, Proxy
 from tests.faults.trial import ALL, Trial
 
-everything = pytest.mark.everything
-"""A case for `make faults` alone."""
-
 
 def repeated(often: int, few: int) -> int:
-    """How often, with `make faults` or without."""
+    """How often, with `make test-all` or without."""
     return often if ALL else few
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `make faults` the quickest come first: those that need a longer limit are later. Then all have time."""
-    if not ALL:
-        items[:] = [item for item in items if not item.get_closest_marker("everything")]
-    else:
+    """With `make test-all` the quickest come first: those that need a longer limit are later. Then all have time."""
+    if ALL:
         items.sort(key=lambda item: max((mark.args[0] for mark in item.iter_markers("timeout")), default=0))
         for item in items:
             item.add_marker(pytest.mark.timeout(7200), append=False)

@@ -23,7 +23,6 @@ import yaml
 
 from service.embedded.servers import Server
 from tests.conftest import Running, create_topic, delete_topic, event, wait
-from tests.faults.conftest import everything
 from tests.faults.proxy import KafkaProxy, Proxy
 from tests.faults.trial import BAD, Trial
 from tests.prometheus import Prometheus, scraping
@@ -296,7 +295,7 @@ FAULTS: dict[Fault, tuple[set[str], set[str]]] = {
 """What each fault must fire, and what it may."""
 
 
-@pytest.mark.parametrize("fault", [pytest.param(one, marks=everything, id=one.__name__) for one in FAULTS])
+@pytest.mark.parametrize("fault", [pytest.param(one, marks=pytest.mark.nightly, id=one.__name__) for one in FAULTS])
 @pytest.mark.timeout(600)
 def test_a_fault_fires_its_alerts_and_no_other(trial: Trial, fault: Fault) -> None:
     """Silent before it, then these, and where it can be mended silent again."""
@@ -355,7 +354,7 @@ def _values(asked: Prometheus, query: str) -> list[float]:
     return [float(value) for _, value in series["values"]]
 
 
-@everything
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_nothing_is_counted_twice_while_two_processes_learn(trial: Trial, kafka_proxy: KafkaProxy) -> None:
     """Kafka hears no heartbeat of the first, gives the topic to another, and goes on sending records to both.

@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaProducer
 
 from tests.certificates import Certificates
 from tests.conftest import Running, event, wait
-from tests.faults.conftest import everything, repeated
+from tests.faults.conftest import repeated
 from tests.faults.trial import Trial
 
 PROBES = ("/livez", "/readyz", "/metrics")
@@ -33,7 +33,7 @@ class Door(NamedTuple):
     ca: str | None = None
 
 
-@pytest.fixture(params=["plain", pytest.param("tls", marks=everything)])
+@pytest.fixture(params=["plain", pytest.param("tls", marks=pytest.mark.nightly)])
 def door(request: pytest.FixtureRequest, certificates: Certificates) -> Door:
     tls = Door(f'[http]\nssl_certfile = "{certificates.server}"\n', certificates.ca)
     return tls if request.param == "tls" else Door()

@@ -18,7 +18,6 @@ from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.coordinator import coordinator
 from service.streaming.kafka.group import Kafka
 from tests.conftest import Running, create_topic, perceptron, wait
-from tests.faults.conftest import everything
 from tests.faults.proxy import KafkaProxy
 
 SESSION_SECONDS = 6.0
@@ -111,7 +110,7 @@ def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str,
             service.http.close()
 
 
-@everything
+@pytest.mark.nightly
 def test_a_session_that_the_broker_does_not_allow(redis: Server, topic: str, tmp_path: Path) -> None:
     """The process ends and `check` fails, both with the setting's name."""
     (tmp_path / "kafka").mkdir()
@@ -187,7 +186,7 @@ async def test_a_member_without_a_topic_hears_of_an_outage(kafka: Server, kafka_
         kafka_proxy.heal()
 
 
-@everything
+@pytest.mark.nightly
 async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -> None:
     """Another member does not join again for long: that is said, and Kafka is not called missing."""
     await both_topics(kafka, topic)
@@ -241,7 +240,7 @@ async def test_connections_that_are_silent_are_replaced(kafka: Server, kafka_pro
         kafka_proxy.heal()
 
 
-@everything
+@pytest.mark.nightly
 async def test_a_broker_that_answers_no_fetch_is_waited_for(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
     """Fetch and ListOffsets unanswered on fresh connections too: a fresh process would not help."""
     await both_topics(kafka, topic)

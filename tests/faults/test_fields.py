@@ -19,7 +19,6 @@ from service import cli
 from service.embedded.servers import Server
 from service.snapshots.store import MODELS, RedisStore, key
 from tests.conftest import Run, Running, clean_environment, event, wait
-from tests.faults.conftest import everything
 from tests.faults.trial import ALL
 from tests.integration.kept import saved_thrice
 
@@ -99,7 +98,7 @@ KEPT: dict[str, Damage] = {
 }
 """What stops nothing."""
 FEW = ("digest-bytes", "digest-gone", "both-list", "string", "head-bytes", "head-gone", "blob-gone", "kept-bytes")
-"""Without `make faults`; each of the others is found where one of these is."""
+"""Without `make test-all`; each of the others is found where one of these is."""
 STRANGE = b"\xff\xfe"
 SETTINGS = "[snapshots]\nkeep_every = 0.1\nkeep = 50\n"
 
@@ -254,7 +253,7 @@ def test_each_command_says_in_one_line_what_is_damaged(
     client.close()
 
 
-@everything
+@pytest.mark.nightly
 def test_a_set_of_models_that_is_none_holds_up_new_models_alone(run: Run, redis: Server, topic: str) -> None:
     """It is said by the replica whom patterns tell what to follow, and by who would begin a model."""
     client: Any = Redis.from_url(f"redis://{redis.address}/0")

@@ -8,14 +8,14 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from tests.conftest import wait
-from tests.faults.conftest import everything, repeated
+from tests.faults.conftest import repeated
 from tests.faults.trial import Trial
 
 IN_ORDER_OF_ARRIVAL = "[snapshots]\nkeep = 0"
 """With several partitions a kept version forgets the order in which they were learned, and the judge needs it."""
 
 
-@everything
+@pytest.mark.nightly
 def test_broker_killed_and_started_again(trial: Trial) -> None:
     """SIGKILL: learning waits, predictions go on; when the broker is there again, so does learning."""
     trial.begin(rate=2000)
@@ -30,7 +30,8 @@ def test_broker_killed_and_started_again(trial: Trial) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [pytest.param("stopped", marks=everything), "hangs", pytest.param("refuses", marks=everything)]
+    "fault",
+    [pytest.param("stopped", marks=pytest.mark.nightly), "hangs", pytest.param("refuses", marks=pytest.mark.nightly)],
 )
 @pytest.mark.long
 def test_broker_away(trial: Trial, fault: str) -> None:
@@ -68,7 +69,7 @@ def test_connections_cut(trial: Trial) -> None:
     trial.finish()
 
 
-@everything
+@pytest.mark.nightly
 def test_partitions_added(trial: Trial) -> None:
     """They are learned from their first record, beside what was learned."""
     trial.begin(rate=2000, settings=IN_ORDER_OF_ARRIVAL)

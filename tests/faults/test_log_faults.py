@@ -11,7 +11,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from service.embedded.servers import Server
 from tests.conftest import Running, create_topic, delete_topic, event, trim, wait
-from tests.faults.conftest import everything, repeated
+from tests.faults.conftest import repeated
 from tests.faults.trial import Trial
 
 
@@ -39,7 +39,7 @@ def reset_decides(trial: Trial) -> None:
     trial.progress(1000)
 
 
-@everything
+@pytest.mark.nightly
 def test_records_deleted(trial: Trial) -> None:
     """Behind the offset nothing happens. Past it, while nobody learns, events are gone: it stops, and reset decides."""
     trial.begin(rate=2000, settings="[snapshots]\nkeep = 0")  # the judge takes it that a kept version began at 0
@@ -80,7 +80,7 @@ def recreate(trial: Trial, records: int) -> None:
     trial.hold()
 
 
-@everything
+@pytest.mark.nightly
 def test_topic_recreated(trial: Trial) -> None:
     """Deleted and created again while it is learned: it stops, says so, and reset decides."""
     trial.begin(rate=2000)
@@ -211,7 +211,7 @@ def test_flipped_byte(trial: Trial) -> None:
     mended(trial, service, (begins + ends) // 2)
 
 
-@everything
+@pytest.mark.nightly
 def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
     """A process that starts cannot compare the last record learned: it stops, and says which it is."""
     trial.begin(rate=2000)
@@ -228,7 +228,7 @@ def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
     mended(trial, service, (damaged[2] + damaged[3]) // 2)
 
 
-@everything
+@pytest.mark.nightly
 def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
     """The broker cuts its log there when it starts again, behind what was learned: it stops, says so, reset decides."""
     trial.begin(rate=2000)
@@ -251,7 +251,7 @@ def said(service: Running, words: str) -> None:
     wait(lambda: words in service.log.read_text(), words)
 
 
-@everything
+@pytest.mark.nightly
 def test_dead_letter_topic_missing(trial: Trial) -> None:
     """Saves wait at the first bad event, and it says so; a crash meanwhile loses nothing; then it goes on."""
     trial.stream(dead_letters=False)

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.conftest import Running, wait
-from tests.faults.conftest import everything, repeated
+from tests.faults.conftest import repeated
 from tests.faults.failing import BLOCK_SECONDS
 from tests.faults.trial import Trial
 
@@ -14,7 +14,8 @@ SESSION_SECONDS = 6.0
 
 
 @pytest.mark.parametrize(
-    ("kind", "often"), [("plain", 100), *(pytest.param(kind, 30, marks=everything) for kind in ("full", "classes"))]
+    ("kind", "often"),
+    [("plain", 100), *(pytest.param(kind, 30, marks=pytest.mark.nightly) for kind in ("full", "classes"))],
 )
 @pytest.mark.timeout(3600)
 @pytest.mark.long
@@ -51,7 +52,7 @@ QUICK = {
 @pytest.mark.parametrize(
     ("point", "number"),
     [
-        pytest.param(point, number, marks=() if point in quick else everything)
+        pytest.param(point, number, marks=() if point in quick else pytest.mark.nightly)
         for number, quick in QUICK.items()
         for point in POINTS
     ],
@@ -87,7 +88,7 @@ def test_sigterm_in_a_revocation(trial: Trial) -> None:
     trial.finish()
 
 
-@pytest.mark.parametrize("how", ["stopped", pytest.param("blocked", marks=everything)])
+@pytest.mark.parametrize("how", ["stopped", pytest.param("blocked", marks=pytest.mark.nightly)])
 @pytest.mark.timeout(600)
 def test_a_learner_that_hangs_is_replaced_and_refused(trial: Trial, how: str) -> None:
     """SIGSTOP past the session timeout, or an event loop that does not turn for 30 s; then it wakes, a zombie.

@@ -11,7 +11,7 @@ from redis.exceptions import OutOfMemoryError
 
 from service.snapshots.store import key
 from tests.conftest import HELD_SECONDS, trim, wait
-from tests.faults.conftest import everything, repeated
+from tests.faults.conftest import repeated
 from tests.faults.store import (
     DROPPED,
     EMPTIED,
@@ -34,9 +34,9 @@ from tests.faults.trial import Trial
 @pytest.mark.parametrize(
     ("trial", "policy"),
     [
-        pytest.param("redis-server", "always", marks=everything),
+        pytest.param("redis-server", "always", marks=pytest.mark.nightly),
         ("redis-server", "everysec"),
-        pytest.param("valkey", "always", marks=everything),
+        pytest.param("valkey", "always", marks=pytest.mark.nightly),
     ],
     indirect=["trial"],
 )
@@ -88,7 +88,7 @@ def test_its_file_is_cut_short(trial: Trial) -> None:
     trial.finish(3)
 
 
-@pytest.mark.parametrize("trial", ["redis-server", pytest.param("valkey", marks=everything)], indirect=True)
+@pytest.mark.parametrize("trial", ["redis-server", pytest.param("valkey", marks=pytest.mark.nightly)], indirect=True)
 def test_an_old_copy_is_restored(trial: Trial) -> None:
     """Under a running owner its files are put back to an old copy: it is refused, rewinds and learns again."""
     trial.begin(services=2, session_timeout=HELD_SECONDS)
@@ -124,7 +124,9 @@ def test_an_old_copy_is_restored_and_the_owner_killed(trial: Trial) -> None:
     print(f"the standby went on from version {version}")
 
 
-@pytest.mark.parametrize("seconds", [pytest.param(1, marks=everything), 3, pytest.param(20, marks=everything)])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(1, marks=pytest.mark.nightly), 3, pytest.param(20, marks=pytest.mark.nightly)]
+)
 def test_stopped(trial: Trial, seconds: int) -> None:
     """SIGSTOP, and SIGCONT later: what was sent meanwhile is carried out late, and twice; predictions go on."""
     trial.begin()
@@ -262,7 +264,7 @@ def test_the_script_is_forgotten(trial: Trial) -> None:
     trial.finish()
 
 
-@everything
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_one_after_another(trial: Trial, seed: int) -> None:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.conftest import DEADLINE, wait
-from tests.faults.conftest import everything, repeated
+from tests.faults.conftest import repeated
 from tests.faults.store import COMMIT, DROPPED, accepted_unheard, said, save_fails, saves
 from tests.faults.trial import Trial
 
@@ -37,7 +37,7 @@ def test_hung(trial: Trial) -> None:
     assert said(trial, DROPPED) == 0
 
 
-@pytest.mark.parametrize("trial", ["redis-server", pytest.param("valkey", marks=everything)], indirect=True)
+@pytest.mark.parametrize("trial", ["redis-server", pytest.param("valkey", marks=pytest.mark.nightly)], indirect=True)
 def test_the_reply_to_a_save_is_lost(trial: Trial) -> None:
     """Accepted, and no reply comes. The client asks again and hears OK; or gives up, and the next save looks it up.
 
@@ -73,7 +73,7 @@ def test_replies_are_dropped(trial: Trial) -> None:
     assert said(trial, DROPPED) == 0
 
 
-@everything
+@pytest.mark.nightly
 def test_slow_replies(trial: Trial) -> None:
     """Each reply takes 0.3 s longer: saves are slower and rarer, and none fails."""
     trial.begin()

@@ -11,7 +11,7 @@ import pytest
 
 from service.embedded.servers import Server
 from tests.conftest import HELD_SECONDS
-from tests.faults.conftest import everything, repeated
+from tests.faults.conftest import repeated
 from tests.faults.proxy import KafkaProxy, Proxy
 from tests.faults.sentinel import Redundant, SentinelTrial
 from tests.faults.store import DROPPED, said
@@ -59,7 +59,7 @@ def test_a_primary_is_killed_and_a_replica_takes_over(trial: SentinelTrial) -> N
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@everything
+@pytest.mark.nightly
 def test_a_primary_hangs_and_is_one_still_when_it_wakes(trial: SentinelTrial) -> None:
     """Two primaries for some seconds, and connections to both: whoever was sent to the new one asks no other."""
     trial.begin(services=2)

@@ -39,7 +39,7 @@ from tests.simulation.judge import Judge
 from tests.simulation.world import Record, Topic
 
 ALL = os.environ.get("FAULTS") == "all"
-"""`make faults`: every case, each as often as the promise says, under all of its load."""
+"""`make test-all`: every case, each as often as the promise says, under all of its load."""
 BAD = [raw for raw, _ in BAD_NAMED if raw is None or len(raw) < 200]
 HEADERS: list[tuple[str, bytes]] = [("", b"")] * 12_000
 """Of a bad one now and then: its dead letter must be cut, since that topic takes less than theirs."""

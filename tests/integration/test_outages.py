@@ -21,7 +21,7 @@ from tests.conftest import Run, Running, create_topic, event, read_all, wait
 from tests.oracle import Fold, same
 
 OUTAGE_SECONDS = 20.0 if os.environ.get("FAULTS") == "all" else 6.0
-"""`make faults` has the long ones."""
+"""`make test-all` has the long ones."""
 
 
 async def test_saves_wait_for_dead_letters_and_learning_goes_on(
