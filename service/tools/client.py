@@ -51,6 +51,8 @@ def predict(
 
     Where the model's settings say that features stand elsewhere, lines are whole records of its topic.
     """
+    from service.tools.formats import in_batches
+
     name = "standard input" if file == "-" else file
     at = f"{address(settings, url)}/v1/models/{topic}/predict"
     asked = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
@@ -63,7 +65,7 @@ def predict(
         request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
         return _ask(at, trust, request, settings.http.token)["predictions"]
 
-    for batch in _batches(_values(file), min(BATCH, settings.http.max_instances)):
+    for batch in in_batches(_values(file), min(BATCH, settings.http.max_instances)):
         for prediction in _answers(batch, ask, name):
             number += 1
             _show(prediction, explain, top is not None, as_json)
@@ -71,25 +73,10 @@ def predict(
         raise DataError(f"{name}: no line to predict")
 
 
-def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
-    """Lines for a request each; where one cannot be read, those before it first."""
-    batch: list[Line] = []
-    try:
-        for line in lines:
-            batch.append(line)
-            if len(batch) == size:
-                yield batch
-                batch = []
-    except DataError:
-        if batch:
-            yield batch
-        raise
-    if batch:
-        yield batch
-
-
 def _answers(batch: list[Line], ask: Callable[[list[Any]], Any], name: str) -> Iterator[Any]:
     """The predictions of these lines; where one is refused, those before it first. Raises DataError."""
+    if not batch:
+        return
     try:
         predictions = ask([value for _, value in batch])
     except _Refused as refused:
