@@ -127,7 +127,7 @@ async def _save_more(k: Any, learner: Learner, clock: FakeClock, seconds: float)
     return saved
 
 
-@pytest.mark.parametrize("keep", [0, 2])
+@pytest.mark.parametrize("keep", [0, pytest.param(2, marks=pytest.mark.nightly)])
 async def test_the_recorded_order_of_interleaved_partitions_has_a_bound(
     keep: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

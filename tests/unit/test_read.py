@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.errors import ConfigurationError, DataError
+from service.errors import DataError
 from service.learning.columns import columns_for
 from service.learning.events.batch import Decoder
 from service.learning.identity import Identity, Places
@@ -193,25 +193,6 @@ def test_a_key_is_found_where_it_is_named(
     lines, bad = read(path, identity, **how)
     assert ([line.key for line in lines], bad) == (keys, [])
     assert all("u" not in e.get("features", ()) for e in events(lines))
-
-
-@pytest.mark.parametrize(
-    ("file", "how", "form"),
-    [
-        ("x.csv", {"name": "jsonl"}, "JsonLines"),
-        ("x.jsonl", {"label": "y"}, "Csv"),
-        ("x.CSV", {}, "Csv"),
-        ("-", {}, "JsonLines"),
-        ("x", {"name": "jsonl", "label": "y"}, "--label names a column of CSV"),
-    ],
-)
-def test_an_option_wins_then_the_suffix(file: str, how: dict[str, Any], form: str) -> None:
-    given = {"name": None, "label": None, "key": None} | how
-    try:
-        found = type(format_of(file, NAMED, **given)).__name__
-    except ConfigurationError as error:
-        found = str(error)
-    assert found.startswith(form)
 
 
 @given(st.binary(max_size=200))

@@ -9,9 +9,11 @@ from service.learning.weights import read
 from service.settings.model import ModelSettings
 from tests.checks import MODES, RULES, STATEMENTS, Statement, models
 
+NIGHTLY = {"named": [], "positional": [pytest.mark.nightly], "hashed": [pytest.mark.nightly]}
+
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [pytest.param(mode, marks=NIGHTLY[mode]) for mode in MODES])
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda s: s.__name__)
 def test_statement(statement: Statement, rule: str, mode: str) -> None:
     tried = 0

@@ -202,10 +202,10 @@ def test_each_setting_has_the_origin_that_it_was_taken_from(monkeypatch: pytest.
     ("redis", "warned"),
     [
         ({"url": "redis://:p@h/0"}, True),
-        ({"url": "redis://h/0", "password": "p"}, True),
         ({"sentinels": ["localhost:1", "h:1"], "password": "p"}, True),
         ({"url": "rediss://:p@h/0"}, False),
         ({"url": "redis://h/0"}, False),
+        ({"url": "redis://h/0", "password": "p"}, True),
         ({"url": "redis://127.0.0.1/0", "password": "p"}, False),
         ({"url": "unix:///x", "password": "p"}, False),
     ],
