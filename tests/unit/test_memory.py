@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 COLUMNS = 500_000
 PROGRAM = f"""
 from service.learning.events.batch import use_compiled_reader
@@ -33,6 +35,7 @@ print((resident() - before) / {COLUMNS})
 """
 
 
+@pytest.mark.nightly
 def test_a_wide_event_leaves_its_weights_behind_and_little_else() -> None:
     """A weight is 8 bytes; the event's own features would be 35, and what its record was parsed into as many."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)

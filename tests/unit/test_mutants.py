@@ -6,11 +6,13 @@ from tests.mutants import FURTHER, MUTANTS, Mutant, tried
 from tests.stretches import THEOREM
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_a_fault_is_noticed(mutant: Mutant) -> None:
     assert mutant.caught_by in tried(mutant, mutant.caught_by)["failed"]
 
 
+@pytest.mark.nightly
 def test_no_fault_is_noticed_where_there_is_none_and_a_larger_gamma_buys_nothing() -> None:
     """With Ξ over all events a larger γ only counts events; over the updates alone it would give k itself."""
     sound, further = tried(None), tried(FURTHER)

@@ -62,12 +62,6 @@ def test_every_batch_is_admitted_once_whatever_is_missing_between_them(broker: B
     assert read(broker, 0, counts) == broker.batches
 
 
-@given(logs(), st.integers(0, 40))
-def test_a_read_begins_with_the_batch_that_has_the_offset(broker: Broker, start: int) -> None:
-    assume(start < broker.end)
-    assert read(broker, start, [3]) == [batch for batch in broker.batches if batch.end > start]
-
-
 @given(logs(gaps=False), st.data())
 def test_a_flipped_base_offset_is_damage_and_nothing_after_it_is_admitted(broker: Broker, data: st.DataObject) -> None:
     """Flipped to a higher and to a lower one: it is seen between the batches before and after it."""

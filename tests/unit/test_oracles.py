@@ -1,4 +1,4 @@
-"""Rules beside other people's programs, on real data, and beside the gradients that they follow."""
+"""Rules compared with scikit-learn and River, on real data."""
 
 import json
 from collections.abc import Iterator
@@ -14,10 +14,8 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.settings.model import ModelSettings
-from tests import data, formulas
+from tests import data
 from tests.checks import RULES, close
-
-pytestmark = pytest.mark.usefixtures("reading")
 
 
 def one_by_one(x: Any, y: Any, **identity: Any) -> Iterator[tuple[int, Learner]]:
@@ -45,17 +43,6 @@ def test_perceptron_is_scikit_learns(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", data.NAMES)
-def test_perceptron_is_rivers(name: str) -> None:
-    """`linear_model.Perceptron` after each event."""
-    x, y = data.table(name)
-    theirs = river.Perceptron()
-    for i, ours in one_by_one(x, y):
-        theirs.learn_one(dict(enumerate(x[i].tolist())), bool(y[i] > 0))
-        w = [theirs.intercept, *(theirs.weights.get(j, 0.0) for j in range(x.shape[1]))]
-        assert close(ours.weights, w, 1e-9), f"event {i}"
-
-
-@pytest.mark.parametrize("name", data.NAMES)
 def test_a_scaled_perceptron_is_rivers(name: str) -> None:
     """`StandardScaler | Perceptron` after each event, of values as they are: of any size, and shifted."""
     x, y = data.table(name)
@@ -80,26 +67,7 @@ def test_lms_is_scikit_learns(name: str) -> None:
         assert close(ours.weights, np.concatenate([theirs.intercept_, theirs.coef_]), 1e-9), f"event {i}"
 
 
-@pytest.mark.parametrize("rule", ["lms", "logistic-delta"])
-def test_a_gradient_rule_follows_its_gradient(rule: str) -> None:
-    """The step is -η times the slope of ½·(t - o)² in each weight, taken by central differences."""
-    rng = np.random.default_rng(3)
-    for _ in range(200):
-        w, x, y = rng.normal(size=5), np.array([1.0, *rng.normal(size=4)]), rng.choice([-1.0, 1.0])
-        a, eta = rng.uniform(0.2, 3.0), rng.uniform(0.01, 1.0)
-
-        def error(w: Any, x: Any = x, y: float = y, a: float = a) -> Any:
-            s = w @ x
-            return 0.5 * ((y - s) if rule == "lms" else (y > 0) - 1.0 / (1.0 + np.exp(-a * s))) ** 2
-
-        h = 1e-5
-        slopes = [(error(w + h * axis) - error(w - h * axis)) / (2.0 * h) for axis in np.eye(5)]
-        learned = w.tolist()
-        slope = None if rule == "lms" else a
-        formulas.learn(learned, list(enumerate(x.tolist()))[1:], y, 1.0, Identity(rule=rule, eta=eta, slope=slope))
-        assert np.allclose(learned - w, -eta * np.array(slopes), rtol=1e-6, atol=1e-8)
-
-
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", data.NAMES)
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "threshold-unit"])
 def test_the_default_rate_does_not_diverge(rule: str, name: str) -> None:

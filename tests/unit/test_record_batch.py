@@ -68,6 +68,13 @@ def theirs(raw: bytes, start: int, dropped: set[int]) -> list[KafkaRecord]:
     return records
 
 
+def open_builder(codec: int = 0, producer: int = -1, transactional: bool = False) -> DefaultRecordBatchBuilder:
+    return DefaultRecordBatchBuilder(
+        2, codec, is_transactional=transactional, producer_id=producer, producer_epoch=0, base_sequence=0,
+        batch_size=1 << 30,
+    )  # fmt: skip
+
+
 def content(rng: random.Random) -> bytes | None:
     return rng.choice((None, b"", b"1", b'{"features":[1],"label":1}', rng.randbytes(rng.randrange(300))))
 
@@ -84,10 +91,7 @@ def batch(
 ) -> tuple[bytes, int]:
     """A batch that begins at this offset, in any codec, and the offset after it."""
     codec = rng.choice([0, 0, *CODECS.values()]) if codec is None else codec
-    builder = DefaultRecordBatchBuilder(
-        2, codec, is_transactional=transactional, producer_id=producer, producer_epoch=0, base_sequence=0,
-        batch_size=1 << 30,
-    )  # fmt: skip
+    builder = open_builder(codec, producer, transactional)
     at, crowded = 0, rng.random() < 0.2
     for _ in range(rng.choice((1, 2, 8, 40, 300))):
         at += rng.choice((0, 0, 0, 1, 7))  # what compaction took
@@ -116,9 +120,7 @@ def signed(raw: bytes | bytearray) -> bytes:
 
 
 def marker(offset: int, producer: int, committed: bool) -> bytes:
-    builder = DefaultRecordBatchBuilder(
-        2, 0, is_transactional=1, producer_id=producer, producer_epoch=0, base_sequence=-1, batch_size=1 << 20
-    )
+    builder = open_builder(producer=producer, transactional=True)
     builder.append(0, 1, key=struct.pack(">hh", 0, committed), value=b"\0" * 6, headers=[])
     raw = bytearray(builder.build())
     raw[22] |= 0x20
@@ -126,7 +128,7 @@ def marker(offset: int, producer: int, committed: bool) -> bytes:
     return signed(raw)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_records_are_those_of_the_client(seed: int) -> None:
     """Over codecs, formats, null keys and values, headers, times, compaction and aborted transactions.
 
@@ -157,7 +159,7 @@ def test_records_are_those_of_the_client(seed: int) -> None:
 def test_what_is_damaged_is_refused_as_the_client_refuses_it() -> None:
     """Bytes of a batch are changed, and its checksum with them."""
     damaged = 0
-    for seed in range(600):
+    for seed in range(200):
         rng = random.Random(seed)
         changed = bytearray(batch(rng, 0)[0])
         for _ in range(rng.randrange(1, 4)):
@@ -176,7 +178,7 @@ def test_what_is_damaged_is_refused_as_the_client_refuses_it() -> None:
             assert expected is None
         else:
             assert expected is None or read == expected
-    assert 50 < damaged < 550
+    assert 15 < damaged < 185
 
 
 def test_a_changed_byte_is_told_by_the_checksum() -> None:
@@ -197,9 +199,7 @@ def test_a_batch_that_is_not_there_whole_says_where_it_begins() -> None:
 
 
 def test_a_header_name_that_is_not_utf_8_is_no_reason_to_stop() -> None:
-    builder = DefaultRecordBatchBuilder(
-        2, 0, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 20
-    )
+    builder = open_builder()
     builder.append(0, 0, key=None, value=b"1", headers=[("ü", b"x")])
     raw = signed(bytes(builder.build()).replace("ü".encode(), b"\xc3\x28"))
     [record] = ours(raw, 0, 10, [])
@@ -208,9 +208,7 @@ def test_a_header_name_that_is_not_utf_8_is_no_reason_to_stop() -> None:
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS.keys())
 def test_a_batch_is_unpacked_up_to_a_limit_and_no_further(codec: int) -> None:
-    builder = DefaultRecordBatchBuilder(
-        2, codec, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 30
-    )
+    builder = open_builder(codec)
     builder.append(0, 0, key=None, value=bytes(1 << 20), headers=[])
     [small] = parse_batches(bytes(builder.build())).batches
     assert len(small.unpack(2 << 20)) > 1 << 20
@@ -218,9 +216,8 @@ def test_a_batch_is_unpacked_up_to_a_limit_and_no_further(codec: int) -> None:
         small.unpack(1_000_000)
 
 
-@pytest.mark.parametrize("magic", [0, 1])
-def test_a_compressed_batch_of_an_old_format_is_refused_by_name(magic: int) -> None:
-    builder = LegacyRecordBatchBuilder(magic, 1, 1 << 20)
+def test_a_compressed_batch_of_an_old_format_is_refused_by_name() -> None:
+    builder = LegacyRecordBatchBuilder(1, 1, 1 << 20)
     builder.append(0, timestamp=1, key=None, value=b"1" * 100)
     builder.append(1, timestamp=1, key=None, value=b"1" * 100)
     assert "compressed batch of format 0 or 1" in parse_batches(bytes(builder.build())).damage

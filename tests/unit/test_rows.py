@@ -3,7 +3,6 @@
 import itertools
 import json
 import random
-import re
 import struct
 from collections.abc import Sequence
 from fractions import Fraction
@@ -22,7 +21,7 @@ from service.learning.events.compiled.float_parsing import nearest
 from service.learning.events.compiled.json_tokens import number
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import Identity, Places
-from service.learning.names import MOST_PROBES, SEED, Names, find, hash_of, number_each, spelled
+from service.learning.names import Names
 from tests.kinds import BAD_NAMED
 
 IDENTITIES = {
@@ -162,25 +161,6 @@ def test_a_number_is_the_nearest_double_or_none(text: str) -> None:
     assert np.isnan(value) or struct.pack("d", value) == struct.pack("d", float(text))
 
 
-def test_a_number_of_few_digits_is_what_python_says_or_none() -> None:
-    """Every text of up to four of these letters behind a digit, with what may follow."""
-    letters, more = "0719.-eE,", ("", "x", ".5", "e5", "E5", ",", "}", "9")
-    for size in range(5):
-        for some in itertools.product(letters, repeat=size):
-            for first, behind in itertools.product("01", more):
-                text = f"{first}{''.join(some)}{behind}"
-                raw = np.frombuffer(text.encode() + bytes(16), np.uint8)
-                value, end = _parsed(raw.ctypes.data)
-                expected = re.match(r"(0|1[0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", text)
-                assert expected is not None
-                got = expected.group()
-                if end >= 0:
-                    assert end == len(got), text
-                    assert value == float(got) or (np.isnan(value) and not 1e-22 < float(got) < 1e22), text
-                else:
-                    assert text[len(got)] in ".eE0179", text
-
-
 def test_halfway_between_two_doubles() -> None:
     rng, sure = random.Random(3), 0
     for _ in range(3000):
@@ -205,32 +185,6 @@ def test_names_of_any_letters_are_numbered_alike() -> None:
         assert names.numbers_of([*added, "none"]).tolist() == [*range(1, len(added) + 1), 0]
 
 
-def test_names_that_collide_are_told_apart_or_not_found() -> None:
-    names, some = Names(), [f"n{i:04}" for i in range(5000)]
-    names.add(some)
-    slots, h = names.table.slots, np.uint64(7 << 32)
-    text = np.frombuffer("".join(some).encode() + bytes(8), np.uint8)
-    found = np.uint64(hash_of(text.ctypes.data, 24995, 25000, SEED))
-    assert find(*names.table[:4], text.ctypes.data, 24995, 5, found) == 5000
-    # As if all hashes were alike: each name is behind those before it.
-    slots[:] = 0
-    for i in range(2 * MOST_PROBES):
-        slots[i] = (h >> np.uint64(32) << np.uint64(32)) | np.uint64(i + 1)
-    for i in (0, 5, MOST_PROBES - 1, MOST_PROBES, 2 * MOST_PROBES):
-        got = find(*names.table[:4], text.ctypes.data, 5 * i, 5, h)
-        assert got == (i + 1 if i < MOST_PROBES else -1)
-
-
-def test_names_that_are_added_later_are_none_of_an_earlier_table() -> None:
-    names = Names()
-    names.add(["a"])
-    early, text = names.table, np.frombuffer(b"b" + bytes(8), np.uint8)
-    names.add(["b"])
-    assert early.slots is names.table.slots
-    h = np.uint64(hash_of(text.ctypes.data, 0, 1, SEED))
-    assert [find(*table[:4], text.ctypes.data, 0, 1, h) for table in (early, names.table)] == [0, 2]
-
-
 def test_names_that_find_no_slot_are_known_beside_the_table() -> None:
     columns = columns_for(Identity())
     assert isinstance(columns, Named)
@@ -244,37 +198,3 @@ def test_names_that_find_no_slot_are_known_beside_the_table() -> None:
     columns.names.table.slots[:] = 0
     columns.extend([f"more{i}" for i in range(40)])  # a larger table, with slots for all
     assert (columns.names.table.slotless, columns.names.numbers_of(["a", "more39"]).tolist()) == ({}, [1, 42])
-
-
-def test_a_larger_table_has_the_slots_of_a_smaller_one_or_is_made_of_the_names() -> None:
-    """Of more hashes that begin alike than are looked at not all get one: then each name is hashed again."""
-    names, some = Names(), [f"n{i}" for i in range(3000)]
-    for first in range(0, 2000, 10):
-        names.add(some[first : first + 10])
-    assert (names.table.slotless, names.numbers_of(some[:2000]).tolist()) == ({}, [*range(1, 2001)])
-    names.table.slots[: MOST_PROBES + 1] = 1
-    names.add(some[2000:])
-    assert (names.table.slotless, names.numbers_of(some).tolist()) == ({}, [*range(1, 3001)])
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-def test_where_more_columns_are_given_than_may_come_a_new_name_gets_none(compiled: bool) -> None:
-    columns = columns_for(Identity(max_columns=2))
-    columns.extend(["a", "b", "c"])
-    decoder, values = Decoder(Identity(max_columns=2), columns), [b'{"features":{"d":1,"c":2,"e":3},"label":1}']
-    batch, _ = decoder.decode_rows(ValueBuffer.of(values)) if compiled else decoder.decode(values)
-    assert (batch.columns.tolist(), list(batch.names), batch.ignored) == ([3], [], [0, 0])
-
-
-def test_new_names_that_collide_are_numbered_all_the_same() -> None:
-    """As many as the slots that are looked at, and one more, with one hash."""
-    for many, expected in ((MOST_PROBES, MOST_PROBES), (MOST_PROBES + 1, -1)):
-        given = spelled([f"n{i:03}" for i in range(many)])
-        places = np.stack([given.ends[:-1], np.diff(given.ends)], axis=1)
-        found, firsts = np.zeros(many, np.uint64), np.zeros(many, np.int64)
-        hashes, slots = np.full(many, 7, np.uint64), np.zeros(4 * MOST_PROBES, np.uint64)
-        address = given.text.ctypes.data
-        got = number_each(address, 0, places, hashes, np.arange(many), slots, firsts, 5, found)
-        assert got == expected
-        if got > 0:
-            assert (found.tolist(), firsts.tolist()) == ([*range(5, 5 + many)], [*range(many)])

@@ -1,23 +1,19 @@
 """Every statement about rules, crossed with every rule, feature mode, tie, start, and with or without the average."""
 
-import json
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 from pydantic import ValidationError
 
 from service.errors import ConfigurationError
-from service.learning.learner import Learner
-from service.learning.records import Records
 from service.learning.start import initial
 from service.learning.weights import read
 from service.settings.model import ModelSettings
 from tests.checks import MODES, RULES, STATEMENTS, Statement, models
 
+NIGHTLY = {"named": [], "positional": [pytest.mark.nightly], "hashed": [pytest.mark.nightly]}
+
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [pytest.param(mode, marks=NIGHTLY[mode]) for mode in MODES])
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda s: s.__name__)
 def test_statement(statement: Statement, rule: str, mode: str) -> None:
     tried = 0
@@ -50,57 +46,6 @@ def test_a_given_weight_whose_square_is_no_number_is_refused(number: str) -> Non
         read(b'{"coef":[%s],"intercept":0,"names":["a"]}' % number.encode(), "w.json", "named", "none")
     with pytest.raises(ValidationError):
         ModelSettings(rule="threshold-unit", weights={"a": float(number)}, threshold=1.0)
-
-
-AND = [((0.0, 0.0), 0), ((0.0, 1.0), 0), ((1.0, 0.0), 0), ((1.0, 1.0), 1)]
-
-
-def learned(settings: ModelSettings, events: Sequence[tuple[tuple[float, ...], int]]) -> list[list[float]]:
-    """The weights after each event."""
-    learner = Learner(settings.identity(), start=settings.start_weights())
-    learner.begin({0: 0})
-    trace = []
-    for at, (features, label) in enumerate(events):
-        learner.apply(0, Records.of(at, [json.dumps({"features": features, "label": label}).encode()]))
-        trace.append(learner.weights.tolist())
-    return trace
-
-
-def test_row_6_the_worked_example() -> None:
-    """Ahmed and Pavlu's AND, η = 1 from zero: [-1 0 0] first, [0 1 1] after a pass, [-4 3 2] for good."""
-    trace = learned(ModelSettings(features="positional", dimension=2), AND * 20)
-    assert trace[0] == [-1.0, 0.0, 0.0]
-    assert trace[3] == [0.0, 1.0, 1.0]
-    assert trace[-1] == trace[-5] == [-4.0, 3.0, 2.0]
-
-
-@pytest.mark.parametrize(("outputs", "eta", "step"), [("bipolar", 0.25, 0.5), ("binary", 0.25, 0.25)])
-@pytest.mark.parametrize(("tie", "label"), [("negative", 1), ("positive", 0)])
-def test_rows_2_to_4_the_first_event(outputs: Any, eta: float, step: float, tie: Any, label: int) -> None:
-    """At s = 0 the error-correction and half-step forms update the class that the tie does not predict, by 2η or η."""
-    rules: list[tuple[dict[str, Any], float]] = [({"rule": "error-correction", "outputs": outputs}, step)]
-    rules.append(({"rule": "half-step"}, eta))
-    sign = 1.0 if label else -1.0
-    for rule, length in rules:
-        settings = ModelSettings(features="positional", dimension=1, eta=eta, tie=tie, **rule)
-        assert learned(settings, [((3.0,), label)]) == [[sign * length, 3.0 * sign * length]]
-        assert learned(settings, [((3.0,), 1 - label)]) == [[0.0, 0.0]]
-
-
-@pytest.mark.parametrize(
-    ("weights", "threshold", "truth"),
-    [([1, 1], 2, [0, 0, 0, 1]), ([1, 1], 1, [0, 1, 1, 1]), ([-1, 0], 0, [1, 1, 0, 0])],
-    ids=["AND", "OR", "NOT"],
-)
-def test_row_14_mcculloch_and_pitts(weights: list[float], threshold: float, truth: list[int]) -> None:
-    """It fires where w·x reaches the threshold, and learns from nothing."""
-    settings = ModelSettings(
-        features="positional", dimension=2, rule="threshold-unit", weights=weights, threshold=threshold
-    )
-    learner = Learner(settings.identity(), start=settings.start_weights())
-    assert [learner.label(learner.score(x)[0]) == 1 for x, _ in AND] == [bool(t) for t in truth]
-    wrong = [(x, 1 - t) for (x, _), t in zip(AND, truth, strict=True)]
-    assert learned(settings, wrong)[-1] == learner.weights.tolist()
 
 
 def test_row_4_a_random_start() -> None:
