@@ -7,9 +7,9 @@ import pytest
 from service.learning.events.batch import use_compiled_reader
 
 
-@pytest.fixture(scope="module", params=["typed", "compiled"])
+@pytest.fixture(scope="module", params=["compiled", pytest.param("careful", marks=pytest.mark.nightly)])
 def reading(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Events are read by the one reader and by the other: a module of exactness asks for it, and runs both ways."""
+    """The reader that reads a module's events; `make test-all` runs the module with each of them."""
     use_compiled_reader(request.param == "compiled")
     yield
     use_compiled_reader(False)

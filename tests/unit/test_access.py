@@ -1,4 +1,4 @@
-"""Bearer tokens: who may ask, files that change, and what is wrong with them."""
+"""Bearer tokens: which requests need one, token files that change, and errors in them."""
 
 import os
 from collections.abc import Callable
@@ -46,23 +46,14 @@ def write(tmp_path: Path) -> Callable[..., str]:
 async def test_who_asks_needs_a_token(write: Callable[..., str]) -> None:
     async with client(BearerTokens(write(OLD, "", NEW))) as http:
         for path in ("/v1/models", "/v1/models/none", "/metrics", "/docs", "/openapi.json", "/nowhere", "/livez/"):
-            for given in (
-                None,
-                "",
-                "Bearer",
-                "Bearer nonsense",
-                f"Basic {OLD}",
-                OLD,
-                f"Bearer {OLD}x",
-                f"Bearer {OLD} x",
-            ):
-                answer = await http.get(path, headers={"authorization": given} if given else None)
-                assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), (path, given)
-                assert answer.json()["detail"] == "send a token, with the header authorization: Bearer TOKEN"
-        for given in (f"Bearer {OLD}", f"bearer {NEW}", f"BEARER  {NEW}"):
-            assert (await http.get("/v1/models", headers={"authorization": given})).status_code == 200
-        two = [("authorization", f"Bearer {OLD}")] * 2
-        assert (await http.get("/v1/models", headers=two)).status_code == 401
+            for header in (None, "Bearer", f"Basic {OLD}", OLD, f"Bearer {OLD}x", f"Bearer {OLD} x"):
+                answer = await http.get(path, headers={"authorization": header} if header else None)
+                assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), (path, header)
+                assert "authorization: Bearer TOKEN" in answer.json()["detail"]
+        for header in (f"Bearer {OLD}", f"bearer {NEW}", f"BEARER  {NEW}"):
+            assert (await http.get("/v1/models", headers={"authorization": header})).status_code == 200
+        twice = [("authorization", f"Bearer {OLD}")] * 2
+        assert (await http.get("/v1/models", headers=twice)).status_code == 401
         for probe in ("/livez", "/readyz"):
             assert (await http.get(probe)).status_code == 200
 
@@ -95,43 +86,39 @@ def test_a_file_that_changes_is_read_again(write: Callable[..., str]) -> None:
     write(OLD)
     assert not tokens.accept(NEW)
     assert tokens.accept(OLD)
-    assert [line.removeprefix(file) for line in said] == [
-        ": No such file or directory; what it said before holds on",
-        ", line 1: expected a token of 16 to 512 letters, digits and -._~+/; what it said before holds on",
-    ]
+    assert len(said) == 2
+    assert all(line.startswith(file) for line in said)
+    assert all(line.endswith("what it said before holds on") for line in said)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("", "expected a token a line, found none"),
-        ("\n \n", "expected a token a line, found none"),
-        (f"{OLD}\nsecret\n", "line 2: expected a token of 16 to 512 letters, digits and -._~+/"),
-        (f"{OLD} {NEW}", "line 1: expected a token of 16 to 512 letters"),
-        ("é" * 20, "line 1: expected a token of 16"),
-    ],
+    ("content", "place"),
+    [("\n \n", ""), (f"{OLD}\nsecret\n", "line 2"), (f"{OLD} {NEW}", "line 1"), ("é" * 20, "line 1")],
 )
-def test_what_is_no_file_of_tokens_is_one_line(tmp_path: Path, content: str, said: str) -> None:
-    """Which says nothing of what is in it."""
+def test_what_is_no_file_of_tokens_is_one_line(tmp_path: Path, content: str, place: str) -> None:
+    """The error names file and line, and quotes nothing of the file."""
     (tmp_path / "tokens").write_text(content)
     with pytest.raises(ConfigurationError) as caught:
         BearerTokens(str(tmp_path / "tokens"))
-    assert said in str(caught.value)
-    assert "secret" not in str(caught.value)
+    error = str(caught.value)
+    assert error.startswith(str(tmp_path / "tokens"))
+    assert place in error
+    assert "secret" not in error
+    assert "\n" not in error
     with pytest.raises(ValueError, match="No such file"):
         HttpSettings(token_file=str(tmp_path / "none"))
 
 
 def test_an_open_door_is_said(write: Callable[..., str], certificates: Certificates) -> None:
-    """And tokens that come over the network as they are."""
+    """A port that others reach is warned of if nobody needs a token, or if tokens come in the clear."""
     tokens, own = write(OLD), certificates.server
-    for host in ("127.0.0.1", "::1", "localhost", "127.8.0.1"):
+    for host in ("127.8.0.1", "::1", "localhost"):
         assert not HttpSettings(host=host).warnings
         assert not HttpSettings(host=host, token_file=tokens).warnings
-    for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"):  # noqa: S104 - not bound
+    for host in ("0.0.0.0", "::", "example.org"):  # noqa: S104 - not bound
         for settings in (HttpSettings(host=host), HttpSettings(host=host, ssl_certfile=own)):
-            (said,) = settings.warnings
-            assert said.startswith(f"http.host = {host}: whoever reaches it")
-        (said,) = HttpSettings(host=host, token_file=tokens).warnings
-        assert said.startswith(f"http.host = {host}: tokens come over the network as they are; set http.ssl_certfile")
+            (warning,) = settings.warnings
+            assert "set http.token_file" in warning
+        (warning,) = HttpSettings(host=host, token_file=tokens).warnings
+        assert "set http.ssl_certfile" in warning
         assert not HttpSettings(host=host, token_file=tokens, ssl_certfile=own).warnings

@@ -1,6 +1,6 @@
-"""Each alert has its paragraph, its cases and metrics that exist: `promtool` says when it fires and when it does not.
+"""Each alert has its paragraph, its cases for `promtool`, and metrics that exist.
 
-That a fault fires it on real processes is tests/faults/test_alerts.py.
+tests/faults/test_alerts.py fires each of them by a fault of real processes.
 """
 
 import asyncio
@@ -29,18 +29,20 @@ RECORDED = {rule["record"]: rule for rule in LISTED if "record" in rule}
 CASES = Path(__file__).with_name("alerts.yml")
 PAGE = (ROOT / "docs" / "alerts.md").read_text()
 
+pytestmark = pytest.mark.nightly
+
 
 def test_alerts_fire_when_they_must_and_only_then(tmp_path: Path) -> None:
-    """In Prometheus' own evaluation of the cases in alerts.yml: each alert has one where it fires, one where not."""
+    """Prometheus evaluates the cases in alerts.yml; each alert has a case in which it fires and one in which not."""
     cases: Any = yaml.safe_load(CASES.read_text())
     (tmp_path / "cases.yml").write_text(yaml.safe_dump({"rule_files": [str(RULES)], **cases}))
     for command, file in (("check", RULES), ("test", tmp_path / "cases.yml")):
         done = subprocess.run(["promtool", command, "rules", file], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-    asked = [
+    tried = {
         (case["alertname"], bool(case["exp_alerts"])) for t in cases["tests"] for case in t.get("alert_rule_test", [])
-    ]
-    assert set(asked) == set(itertools.product(ALERTS, (True, False)))
+    }
+    assert tried == set(itertools.product(ALERTS, (True, False)))
 
 
 def test_each_alert_has_its_paragraphs_and_no_other_has() -> None:
@@ -66,22 +68,15 @@ def test_a_rule_asks_for_metrics_that_are_there(rule: str) -> None:
     names = re.findall(METRIC, expression)
     assert names or "recorded" in expression
     assert set(names) <= exported() | {"up"}
-    # Of this service alone, and of each namespace by itself: two deployments may have a model of the same name.
+    # Two deployments may have a model of the same name: a rule selects this job and keeps namespaces apart.
     assert len(re.findall(METRIC + r'\{\s*job="perceptron"', expression)) == len(names)
     assert set(re.findall(r"\bby \((\w+)", expression)) <= {"namespace"}
     if rule in ALERTS:
         assert ALERTS[rule]["labels"]["severity"] in {"critical", "warning"}
 
 
-def test_the_prometheus_of_compose_has_the_rules() -> None:
-    config: Any = yaml.safe_load(RULES.with_name("prometheus.yml").read_text())
-    assert config["rule_files"] == [RULES.name]
-    compose: Any = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    assert "./deploy/prometheus:/etc/prometheus:ro" in compose["services"]["prometheus"]["volumes"]
-
-
 def test_a_unit_that_nobody_learns_is_no_fault() -> None:
-    """A threshold unit is given, not learned, and its snapshot is as old as its process: neither is to be told."""
+    """A threshold unit does not learn: it has no series on which an alert about learning could fire."""
     learner = Learner(Identity())
     model = given("and", learner, 1.0)
     assert model.answering is not None

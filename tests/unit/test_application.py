@@ -1,9 +1,8 @@
-"""What every request goes through, tried over a socket: HEAD, methods, metrics, gzip, CORS, a prefix, defects."""
+"""The application over a socket: HEAD, methods, metrics, gzip, CORS, a prefix, internal errors."""
 
 import gzip
 import json
 import zlib
-from typing import Any
 
 import pytest
 
@@ -19,13 +18,9 @@ def get(path: str, more: str = "", method: str = "GET") -> bytes:
     return f"{method} {path} HTTP/1.1\r\nhost: x\r\n{more}\r\n".encode()
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/", "/livez", "/readyz", "/metrics", "/docs", "/openapi.json", "/page/now", "/v1/models", "/v1/models/m",
-     "/v1/models/m/weights?top=1", "/v1/models/none", "/nothing", "/static-offline-docs/swagger-ui.css"],
-)  # fmt: skip
+@pytest.mark.parametrize("path", ["/livez", "/metrics", "/v1/models/m", "/v1/models/none", "/page/page.js"])
 async def test_head_is_answered_wherever_get_is(path: str) -> None:
-    """With the same headers, also those of its length, and no body."""
+    """The answer has the same headers, content-length too, and no body."""
     async with Served().running() as served:
         whole = await served.ask(get(path))
         client = await served.client(get(path, method="HEAD"))
@@ -37,11 +32,7 @@ async def test_head_is_answered_wherever_get_is(path: str) -> None:
         assert b"content-length" in head.headers
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [("PUT", "/livez", b"GET, HEAD"), ("POST", "/page/now", b"GET, HEAD"), ("HEAD", PREDICT, b"POST"),
-     ("GET", PREDICT, b"POST")],
-)  # fmt: skip
+@pytest.mark.parametrize(("method", "path", "allowed"), [("PUT", "/livez", b"GET, HEAD"), ("HEAD", PREDICT, b"POST")])
 async def test_a_method_that_is_not_taken_hears_which_are(method: str, path: str, allowed: bytes) -> None:
     async with Served().running() as served:
         answer = await (await served.client(get(path, method=method))).answer(has_body=method != "HEAD")
@@ -71,10 +62,17 @@ async def test_requests_are_counted_by_route_method_and_status() -> None:
         assert predictions("perceptron_predictions_total", {"model": "m", "label": "y"}) == 2
 
 
-@pytest.mark.parametrize("query", ["", "explain=true", "explain=no&top=1", "candidate=&top=2&explain=%6eo"])
-@pytest.mark.parametrize("body", [BODY, b'{"instances":[{"features":{"a":1}},{"features":{}}]}', BODY + b" " * 100_000])
+@pytest.mark.parametrize(
+    ("query", "body"),
+    [
+        ("", BODY),
+        ("explain=true", b'{"instances":[{"features":{"a":1}},{"features":{}}]}'),
+        ("candidate=&top=2&explain=%6eo", BODY + b" " * 100_000),
+    ],
+    ids=["", "explained", "large"],
+)
 async def test_a_prediction_is_the_same_however_it_comes(query: str, body: bytes) -> None:
-    """Whole, cut, packed, packed in members that are cut."""
+    """The body comes whole, in two packets, as gzip, and as gzip of several members."""
     packed = gzip.compress(body)
     members = gzip.compress(body[:10]) + gzip.compress(b"") + gzip.compress(body[10:])
     whole, cut = post(body, query), len(post(b"", query)) + 5
@@ -91,29 +89,19 @@ async def test_a_prediction_is_the_same_however_it_comes(query: str, body: bytes
             assert (await served.ask(*packets)).body == expected.body
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", BODY, PACKED[:-1], PACKED + b"x", zlib.compress(BODY), PACKED[:-8] + b"12345678"],
-    ids=["empty", "plain", "cut", "more", "zlib", "checksum"],
-)  # fmt: skip
-async def test_a_body_that_is_not_gzip_is_refused(body: bytes) -> None:
+async def test_a_body_that_is_not_what_its_content_encoding_says_is_refused() -> None:
     async with Served().running() as served:
-        answer = await served.ask(post(body, more=GZIP))
-        assert (answer.status, answer.detail) == (400, "the body is not gzip, as its content-encoding says")
-
-
-@pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "deflate", "x"])
-async def test_another_encoding_is_refused(encoding: str) -> None:
-    """Also where its bytes would be JSON."""
-    async with Served().running() as served:
-        for more in (f"{JSON}content-encoding: {encoding}\r\n", f"content-encoding: {encoding}\r\n{JSON}"):
-            answer = await served.ask(post(more=more))
-            assert (answer.status, answer.detail[:33]) == (415, "the body's content-encoding is un")
+        for body in (b"", BODY, PACKED[:-1], PACKED + b"x", zlib.compress(BODY), PACKED[:-8] + b"12345678"):
+            answer = await served.ask(post(body, more=GZIP))
+            assert (answer.status, "content-encoding" in answer.detail) == (400, True), body
+        for encoding in ("br", "gzip, gzip", "deflate"):
+            answer = await served.ask(post(more=f"{JSON}content-encoding: {encoding}\r\n"))
+            assert (answer.status, "content-encoding" in answer.detail) == (415, True), encoding
         assert (await served.ask(post(more=f"{JSON}content-encoding: identity\r\n"))).status == 200
 
 
 async def test_a_bomb_holds_neither_the_loop_nor_memory() -> None:
-    """A thousand times its size, in one member and in many empty ones."""
+    """It unpacks to a thousand times its size, from one member or from many empty ones."""
     bombs = gzip.compress(b" " * (64 << 20)), gzip.compress(b"") * 10_000
     async with Served().running() as served:
         client = await served.client(post(bombs[0], more=GZIP))
@@ -124,7 +112,7 @@ async def test_a_bomb_holds_neither_the_loop_nor_memory() -> None:
 
 
 async def test_pages_of_other_sites_are_let_if_they_are_named() -> None:
-    """Before they send a token, and for predictions as for all else."""
+    """CORS: preflight requests need no token, and predictions follow the same rule as other requests."""
     origin, other = "origin: https://a.example\r\n", "origin: https://b.example\r\n"
     wants = "access-control-request-method: POST\r\naccess-control-request-headers: authorization,content-type\r\n"
     named, none, every = (Served(origins=origins) for origins in (["https://a.example"], [], ["*"]))
@@ -149,7 +137,7 @@ async def test_pages_of_other_sites_are_let_if_they_are_named() -> None:
 
 @pytest.mark.parametrize("prefix", ["", "/per/ceptron"], ids=["taken away", "left"])
 async def test_a_proxy_serves_it_under_a_prefix(prefix: str) -> None:
-    """Whether the proxy takes the prefix away or leaves it. Links of pages are relative."""
+    """It works whether the proxy removes the prefix or leaves it, since links in pages are relative."""
     async with Served(root_path="/per/ceptron").running() as served:
         for path in ("/", "/docs", "/livez", "/v1/models/m", "/static-offline-docs/swagger-ui.css", "/page/page.js"):
             assert (await served.ask(get(prefix + path))).status == 200, path
@@ -173,13 +161,12 @@ async def test_a_defect_is_a_problem_and_goes_on_to_the_log(
         assert (await served.ask(post())).status == 200
         monkeypatch.setattr(Learner, "score", lambda *_: 1 / 0)
         answer = await served.ask(post())
-        assert (answer.status, answer.detail) == (500, "the service failed on this request; its log says why")
+        assert answer.status == 500
         assert "ZeroDivisionError" in caplog.text
         assert served.counted("500") == 1
 
 
-async def test_where_all_places_are_taken_a_request_hears_so() -> None:
+async def test_a_request_beyond_max_in_flight_is_answered_with_503() -> None:
     async with Served(Limits(in_flight=0)).running() as served:
-        answer: Any = await served.ask(post())
+        answer = await served.ask(post())
         assert (answer.status, answer.headers[b"retry-after"]) == (503, b"1")
-        assert answer.detail == "too many requests at a time"

@@ -1,4 +1,4 @@
-"""Arrays as bases and deltas: whatever was saved in whatever steps is what is taken up."""
+"""Arrays, names and runs as blobs: a reader restores exactly what was saved, however saves were spaced."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ from service.snapshots.blobs import (
 
 
 def again(encoded: Encoded, store: dict[str, bytes], before: Encoded = NOTHING) -> Encoded:
-    """What a reader takes up who gets the blobs it asks for, and no others."""
+    """What a reader restores from the blobs that it asks for."""
     deltas = [name for name, _ in encoded.deltas]
     found = {name: store[name] for name in missing(encoded.base, deltas, before)}
     return decode(encoded.base, deltas, found, len(encoded.values), before)
@@ -50,9 +50,9 @@ steps = st.lists(
 @settings(max_examples=100)
 @given(steps, st.data())
 def test_any_history_of_saves_is_taken_up_bit_for_bit(history: Any, data: Any) -> None:
-    """Growing, changing, failing now and then: what the store has is the array of the last accepted save.
+    """The array grows and changes, and some saves fail: the store has the array of the last accepted save.
 
-    A reader who follows, some saves or all, has it too.
+    A reader that follows some saves, or all, has it too.
     """
     array, accepted, followed, store = np.zeros(1), NOTHING, NOTHING, dict[str, bytes]()
     for growth, changes in history:
@@ -76,55 +76,24 @@ def test_any_history_of_saves_is_taken_up_bit_for_bit(history: Any, data: Any) -
             assert sum(lengths) * DELTA.itemsize * 4 <= max(1, len(encoded.base)) * BLOCK_COLUMNS * 8
 
 
-@pytest.mark.long
 def test_bytes_follow_what_changed() -> None:
-    """A million columns, a hundred changed a save: kilobytes, not megabytes, and few deltas."""
+    """A save of a million columns, of which a hundred changed, writes kilobytes and keeps few deltas."""
     rng = np.random.default_rng(1)
     array = rng.normal(size=1_000_000)
     encoded, new = encode(array, NOTHING)
     assert sum(map(len, new.values())) == 8_000_000
     written = []
-    for _ in range(200):
+    for _ in range(50):
         array[rng.integers(0, len(array), 100)] += 1
         encoded, new = encode(array, encoded)
         written.append(sum(map(len, new.values())))
         assert len(encoded.deltas) <= 10
     assert sum(written) / len(written) < 100 * DELTA.itemsize * 10
-    array += 1
+    assert encode(array, encoded)[1] == {}
+    array[:] = -0.0
     encoded, new = encode(array, encoded)
     assert not encoded.deltas
-    assert sum(map(len, new.values())) == 8_000_000
-
-
-def test_minus_zero_is_another_state_than_zero() -> None:
-    encoded, _ = encode(np.array([0.0, 1.0]), NOTHING)
-    other, new = encode(np.array([-0.0, 1.0]), encoded)
-    assert new
-    assert other.blocks != encoded.blocks
-
-
-def test_nothing_changed_is_nothing_written() -> None:
-    array = np.ones(10)
-    encoded, _ = encode(array, NOTHING)
-    assert encode(array, encoded)[1] == {}
-
-
-def test_of_what_is_constant_no_second_array_is_kept() -> None:
-    """As of the bound's reference, which is the weights of a kept version: a million columns of it are 8 MB."""
-    weights, _ = encode(np.ones(3), NOTHING)
-    reference = np.ones(3)
-    for before in (NOTHING, weights):
-        assert encode(reference, before, constant=True)[0].values is reference
-
-
-def test_more_of_what_is_constant_is_written() -> None:
-    """Columns that came have their part of the reference in the same array."""
-    reference = np.arange(5.0)
-    encoded, store = encode(reference[:3], NOTHING, constant=True)
-    longer, more = encode(reference, encoded, constant=True)
-    store |= more
-    assert encode(reference, longer, constant=True) == (longer, {})
-    assert decode(longer.base, [d for d, _ in longer.deltas], store, 5).values.tolist() == reference.tolist()
+    assert encode(np.zeros(len(array)), encoded)[0].blocks != encoded.blocks, "-0.0 is another state than 0.0"
 
 
 def test_what_does_not_fit_is_damage() -> None:
@@ -157,16 +126,10 @@ def test_names_are_cut_once_and_fetched_once(steps: list[tuple[int, bool]]) -> N
             assert known == names
 
 
-def test_names_of_another_history_are_refused() -> None:
-    encoded, store = encode_names(["a", "b"], EncodedNames(0, []))
-    with pytest.raises(SnapshotDamaged, match="not those of the snapshot before"):
-        decode_names(encoded.blobs, store, EncodedNames(1, ["other"]), ["c"])
-
-
 @given(st.lists(st.tuples(st.integers(0, 2 * BLOCK_RUNS), st.booleans()), max_size=6))
 @settings(max_examples=30)
 def test_runs_are_cut_once_and_none_is_lost(steps: list[tuple[int, bool]]) -> None:
-    """The last run may grow until another follows; a reader who follows now and then has them all."""
+    """The last run may grow until another follows; a reader that follows now and then has them all."""
     runs: Runs = []
     encoded, followed, known, store = list[str](), list[str](), Runs(), dict[str, bytes]()
     for more, follow in steps:

@@ -1,4 +1,4 @@
-"""The live mistake bound: where its sums are at the edge of double precision."""
+"""The live mistake bound: it holds on random streams, on tight ones, and at the edge of double precision."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def begun(identity: Identity | None = None, options: Options = REFERENCE) -> Lea
 
 
 def test_short_steps_count_after_long_ones() -> None:
-    """A stretch has its own sum of squares: 1 is lost in a difference of two sums of 2e30, and the state looks corrupt."""  # noqa: E501
+    """A stretch has its own sum of squares: in the difference of two sums of 2e30 a step of 1 would be lost."""
     learner = begun(options=Options())
     learner.apply(0, Records.of(0, [event({"a": 1e15}, 1), event({"a": 1e15}, 0), event({"b": 1}, 1)]))
     learner.begin_stretch()
@@ -55,11 +55,10 @@ def test_the_weights_of_a_kept_version_are_the_reference_in_single_precision_and
     assert (theirs.reference.dtype.name, theirs.reference.tolist()) == ("float32", ours.reference.tolist())
 
 
-@pytest.mark.parametrize("weight", [5e-324, 1e-300, 1e-150, 1e-80, 1.0, 1e6])
-@pytest.mark.parametrize("then", [1e-300, 1.0, 1e6])
-@pytest.mark.parametrize("value", [1.0, 1e30])
+@pytest.mark.parametrize("weight", [5e-324, 1e-150, 1.0, 1e6])
+@pytest.mark.parametrize(("then", "value"), [(1e-300, 1.0), (1e6, 1e30)])
 def test_events_of_any_size_set_the_grid(weight: float, then: float, value: float) -> None:
-    """A square that is below the smallest number, or a sum near the largest, makes no bound below the updates."""
+    """The bound holds where a square is below the smallest number or a sum is near the largest."""
     learner = begun()
     learner.apply(0, Records.of(0, [event({"a": value}, 1, weight)]))
     for at in range(1, 9):
@@ -71,27 +70,17 @@ def test_events_of_any_size_set_the_grid(weight: float, then: float, value: floa
         assert learner.counts.updates <= bound
 
 
-def test_a_bound_that_is_not_wanted_is_not_kept() -> None:
-    """Also where the snapshot has one."""
-    learner = begun()
-    learner.apply(0, Records.of(0, [event({"a": 1}, 1)]))
-    assert restored(learner, Options()).watch.stretch is not None
-    assert restored(learner, Options(bound=False)).watch.stretch is None
-
-
-@pytest.mark.long
 def test_random_streams() -> None:
     """Bound, sums and integrity checks after each event; `make bounds` runs 10,000 streams."""
-    streams = int(os.environ.get("STREAMS", "400"))
+    streams = int(os.environ.get("STREAMS", "100"))
     events = sum(map(random_stream, range(streams)))
     print(f"{streams:,} streams, {events:,} events, each within its bound")
     assert events > 20 * streams
 
 
-@pytest.mark.long
 def test_random_streams_of_classes() -> None:
-    """Of three to six labels by Kesler's construction; where they are separable, from zero within 2R²/γ² too."""
-    streams = int(os.environ.get("STREAMS", "100"))
+    """Three to six labels, by Kesler's construction; separable ones from zero stay within 2R²/γ² too."""
+    streams = int(os.environ.get("STREAMS", "50"))
     events = sum(map(random_stream_of_classes, range(streams)))
     print(f"{streams:,} streams of classes, {events:,} events, each within its bound")
     assert events > 20 * streams
@@ -103,7 +92,7 @@ def test_streams_on_which_it_is_tight(check: Check) -> None:
 
 
 def test_what_is_too_small_to_square_is_no_direction_and_no_damage() -> None:
-    """1 / ‖w‖ from a square with three digits left is no unit vector; and one is not compared with one that is lost."""
+    """A square below the normal numbers has too few digits for a unit vector or a comparison."""
     assert direction(np.array([3e-161])) == 0.0
     assert direction(np.array([0.0, 4.0])) == 0.25
     learner = begun()
@@ -115,6 +104,7 @@ def test_what_is_too_small_to_square_is_no_direction_and_no_damage() -> None:
     assert learner.watch.stretch.broken(1e-100) is not None
 
 
+@pytest.mark.nightly
 def test_a_separable_stream_ends_within_ten_times_its_mistakes() -> None:
     """Against the vector that separates it: 131 mistakes, 1,091 possible."""
     intercept, *coef = separator(7)

@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn import datasets
 
-from service.learning import kernel
 from service.learning.columns import columns_for
-from service.learning.events.batch import Decoder
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.learning.options import DEFAULT
 from service.learning.records import Records
 from service.learning.start import rows
 from tests import formulas
@@ -115,7 +111,7 @@ def record(identity: Identity, features: Any, own: int, weight: float) -> bytes:
 
 
 def folded(identity: Identity, events: Sequence[Event], cuts: Sequence[tuple[int, bool]] = ()) -> Learner:
-    """A learner beside the oracle: slices of these sizes, each of which may be followed by a restore, then the rest."""
+    """A learner compared with the oracle after slices of these sizes, some followed by a restore, and the rest."""
     learner, oracle, at = Learner(identity), Oracle(identity), 0
     learner.begin({0: 0})
     for size, restore in (*cuts, (len(events), False)):
@@ -155,7 +151,7 @@ def streams(draw: Any) -> tuple[Identity, list[Event], list[tuple[int, bool]]]:
 @settings(max_examples=300)
 @given(streams())
 def test_the_fold_is_the_texts(stream: tuple[Identity, list[Event], list[tuple[int, bool]]]) -> None:
-    """Weights, averages and counts, over slices of any size, with restores between them, and where it diverges."""
+    """Weights, averages and counts are the oracle's, in slices of any size, over restores, and where it diverges."""
     identity, events, cuts = stream
     learner, whole = folded(identity, events, cuts), Learner(identity)
     whole.begin({0: 0})
@@ -173,93 +169,17 @@ def test_the_fold_is_the_texts(stream: tuple[Identity, list[Event], list[tuple[i
         assert learner.label(found) == LABELS[s.index(max(s))]
 
 
+def test_a_recent_average_over_many_half_lives() -> None:
+    """The age of the average is scaled back after 900 half-lives."""
+    rng = random.Random(5)
+    identity = Identity(features="positional", dimension=2, labels=LABELS[:3], average="recent", half_life=1)
+    folded(identity, [([rng.gauss(0, 1), rng.gauss(0, 1)], rng.randrange(3), 1.0) for _ in range(1000)], [(950, True)])
+
+
 def test_an_update_whose_square_is_0_is_an_update() -> None:
     identity = Identity(rule="logistic-delta", eta=0.1, features="positional", dimension=1, labels=LABELS[:3])
     learner = folded(identity, [([1000.0], 0, 1.0), ([24.0], 0, 1.0)])
     assert learner.counts.updates == 2
-
-
-def table(name: str) -> list[Event]:
-    """A table of scikit-learn's, in its own order, or where that is by class in another."""
-    data = getattr(datasets, f"load_{name}")()
-    order = np.arange(len(data.target)) if name == "digits" else np.random.default_rng(0).permutation(len(data.target))
-    return [
-        (dict(zip(map(str, data.feature_names), x, strict=True)), int(y), 1.0)
-        for x, y in zip(data.data[order].tolist(), data.target[order].tolist(), strict=True)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("name", "own"),
-    [
-        ("digits", {}),
-        ("digits", {"scale": "standard", "features": "hashed", "bits": 7}),
-        ("iris", {"average": True}),
-        ("wine", {"scale": "standard"}),
-        ("wine", {"scale": "standard", "rule": "lms", "eta": 0.01}),
-        ("iris", {"rule": "logistic-delta", "slope": 1.0, "eta": 0.1, "start": "random:3", "scale": "standard"}),
-    ],
-    ids=str,
-)
-def test_real_tables_are_the_texts_fold(name: str, own: dict[str, Any]) -> None:
-    """Restored in the middle."""
-    events = table(name)
-    identity = Identity(labels=tuple(range(10 if name == "digits" else 3)), **own)
-    learner = folded(identity, events, [(len(events) // 2, True)])
-    assert learner.counts.wrong_predictions < 0.5 * len(events)
-    assert learner.watch.broken(learner.squared_norm) is None
-
-
-@pytest.mark.parametrize("average", [True, "recent"])
-def test_right_and_wrong_are_counted_as_they_were_answered(average: Any) -> None:
-    """By the last weights and by their average, whose age is scaled back once in 900 half-lives."""
-    own: dict[str, Any] = {"average": average, "half_life": 1 if average == "recent" else None}
-    identity = Identity(labels=tuple(range(10)), **own)
-    events = table("digits")[:1000]
-    for serve, flag in (("last", "wrong"), ("average", "averaged")):
-        learner, missed = Learner(identity, options=DEFAULT._replace(serve=serve)), []
-        learner.begin({0: 0})
-        for at, (features, own_place, _) in enumerate(events):
-            missed.append(learner.label(learner.score(features)[0]) != own_place)
-            learner.apply(0, Records.of(at, [event(features, own_place)]))
-        assert learner.watch.recent.flag(flag).tolist() == missed
-        if average == "recent":  # after one event more the last weights count half
-            assert close(learner.average, _halves(identity, events), 1e-9)
-
-
-def _halves(identity: Identity, events: Sequence[Event]) -> Any:
-    learner, found = Learner(identity), np.zeros((65, identity.classes))
-    learner.begin({0: 0})
-    for at, (features, own, _) in enumerate(events):
-        learner.apply(0, Records.of(at, [event(features, own)]))
-        found = 0.5 * found + 0.5 * learner.weights
-    return found
-
-
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("average", [False, True])
-@pytest.mark.parametrize("mode", MODES)
-def test_of_two_classes_it_makes_the_mistakes_of_the_rule_of_two_labels(mode: Any, average: bool, whole: bool) -> None:
-    """And its weights are w and -w, so that w₁ - w₀ = 2w; where whole numbers are often equal."""
-    rng = random.Random(3)
-    identity = Identity(features=mode, average=average, **MODES[mode], eta=0.3)
-    records = []
-    for _ in range(300):
-        values = [float(rng.randint(-2, 2)) if whole else rng.gauss(0, 1) for _ in range(3)]
-        features: Any = values if mode == "positional" else dict(zip(rng.sample("abcdef", 3), values, strict=True))
-        records.append(event(features, rng.randrange(2), weight=rng.choice([1.0, 0.3])))
-    batch, _ = Decoder(identity, columns_for(identity)).decode(records)
-    count = int(batch.columns.max()) + 1
-    own, others = np.zeros((count, 1 + average)), np.zeros((count, 1 + average, 2))
-    ours = kernel.learn(identity, own, batch)
-    theirs = kernel.learn(identity, others, batch._replace(labels=(batch.labels + 1.0) / 2.0))
-    w, both = own[:, 0], others[:, 0]
-    assert (both[:, 1] - both[:, 0]).tolist() == (2.0 * w).tolist()
-    assert theirs.scores.tolist() == (2.0 * batch.labels * ours.scores).tolist()
-    assert theirs.steps.tolist() == abs(ours.steps).tolist()
-    assert theirs.predicted.tolist() == ours.predicted.tolist()
-    assert theirs.averaged.tolist() == ours.averaged.tolist()
-    assert 0 < np.count_nonzero(ours.steps) < 300
 
 
 def learned(*events: tuple[dict[str, float], int]) -> Learner:
@@ -269,27 +189,16 @@ def learned(*events: tuple[dict[str, float], int]) -> Learner:
     return learner
 
 
-def test_the_first_of_equals_predicts_and_is_the_one_that_an_update_takes_from() -> None:
-    """From zero all scores are equal: each class but the first takes from that, and the first from the second."""
+def test_of_equal_scores_the_first_class_is_predicted_and_is_the_rival() -> None:
+    """From zero all scores are equal: the rival of each class is the first one, and of the first the second."""
     assert learned(({"a": 2}, 2)).weights.T.tolist() == [[-1, -2], [0, 0], [1, 2], [0, 0]]
     assert learned(({"a": 2}, 0)).weights.T.tolist() == [[1, 2], [-1, -2], [0, 0], [0, 0]]
     assert learned(({"a": 2}, 0)).label(np.array([0.0, 0.0, 1.0, 1.0])) == 2
     tied = learned(({"a": 1}, 2), ({"a": 1}, 3))
-    # Of class 3 the scores were -2, 0, 2, 0: it takes from class 2, and then classes 1 and 2 are equal.
+    # At the second event the scores are -2, 0, 2, 0: class 2 is the rival of class 3.
     assert tied.weights.T.tolist() == [[-1, -1], [0, 0], [0, 0], [1, 1]]
     assert tied.counts.confusion == [[0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0]]
     assert tied.counts.mistakes == 2
-
-
-def test_a_model_of_classes_that_diverges_stops_before_the_event() -> None:
-    learner = learned(({"a": 1}, 1))
-    before = state_digest(learner)
-    outcome = learner.apply(0, Records.of(1, [event({"a": 1e16, "b": 1}, 0), event({"a": 1}, 2)]))
-    assert outcome.consumed == 0
-    assert outcome.diverged == learner.diverged
-    assert "takes the squared norm of the weights beyond 1e+30" in (learner.diverged or "")
-    assert state_digest(learner) == before
-    assert restored(learner).diverged == learner.diverged
 
 
 def test_labels_are_told_apart_as_values() -> None:
@@ -305,7 +214,7 @@ def test_labels_are_told_apart_as_values() -> None:
 
 
 def test_each_class_begins_at_random_by_itself() -> None:
-    """Whatever columns come with it, and in which batches."""
+    """The random weights do not depend on which columns come in one batch."""
     whole = rows("random:5", 0, 100, 3)
     assert whole.shape == (100, 3)
     assert len(np.unique(whole)) == 300

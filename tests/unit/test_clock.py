@@ -1,4 +1,4 @@
-"""Who has the event loop's next turn: a request that is under way, or a slice of learning."""
+"""The process's clock: requests that are under way are answered before the next slice of learning."""
 
 import asyncio
 
@@ -7,50 +7,22 @@ import pytest
 from service.process import clock
 from service.process.clock import LONG, SHORT, SystemClock
 
-STEPS = 3
-"""Of an answer."""
-
-
-async def answer(under_way: set[int], done: list[str]) -> None:
-    """A request that takes some turns of the loop."""
-    for _ in range(STEPS):
-        await asyncio.sleep(0)
-    done.append("answer")
-    under_way.clear()
-
 
 async def test_requests_under_way_are_answered_before_more_is_learned() -> None:
-    ours, under_way, done = SystemClock(), {1}, list[str]()
-    ours.under_way = under_way
-    asked = asyncio.create_task(answer(under_way, done))
+    ours, done = SystemClock(), list[str]()
+    ours.under_way = under_way = {1}
+
+    async def answer() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        done.append("answer")
+        under_way.clear()
+
+    answered = asyncio.create_task(answer())
     await ours.sleep(0)
     done.append("slice")
-    await asked
+    await answered
     assert done == ["answer", "slice"]
-
-
-async def test_who_is_slow_to_ask_is_not_waited_for() -> None:
-    ours = SystemClock()
-    ours.under_way = {1}
-    await asyncio.wait_for(ours.sleep(0), 30)
-
-
-async def test_topics_have_a_turn_each() -> None:
-    """However many are to go on, between two of them the loop has been round once."""
-    ours, order, turns = SystemClock(), list[int](), 0
-
-    async def count() -> None:
-        nonlocal turns
-        while len(order) < 5:
-            turns += 1
-            await asyncio.sleep(0)
-
-    async def topic() -> None:
-        await ours.sleep(0)
-        order.append(turns)
-
-    await asyncio.gather(count(), *(topic() for _ in range(5)))
-    assert len(set(order)) == 5
 
 
 async def test_slices_are_short_while_requests_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,15 +35,3 @@ async def test_slices_are_short_while_requests_come(monkeypatch: pytest.MonkeyPa
         await ours.sleep(0)
         found.append(ours.slice_seconds())
     assert found == [LONG, SHORT, SHORT, LONG]
-
-
-async def test_slices_are_short_while_one_takes_long() -> None:
-    ours, under_way, done = SystemClock(), {1}, list[str]()
-    ours.under_way = under_way
-    asked = asyncio.create_task(answer(under_way, done))
-    await ours.sleep(0)
-    assert ours.slice_seconds() == LONG, "it took a few turns"
-    await asked
-    under_way.add(1)
-    await ours.sleep(0)
-    assert ours.slice_seconds() == SHORT

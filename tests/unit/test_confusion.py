@@ -1,6 +1,5 @@
-"""Precision, recall, F1 and balanced accuracy, beside scikit-learn's, of the weights that answer."""
+"""Precision, recall, F1 and balanced accuracy of the served weights, compared with scikit-learn."""
 
-import math
 import random
 from typing import Any
 
@@ -11,60 +10,55 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
-from service.serving.models import given
-from service.serving.report import Description, Share
+from service.serving.report import Share
 from tests.checks import restored
 from tests.conftest import event
+from tests.unit.applications import described
 
-FIGURES = ("balanced_accuracy", "precision", "recall", "f1")
 WINDOW, EVENTS = 40, 150
 
 
-def about(learner: Learner) -> Description:
-    model = given("m", learner, 0.0)
-    assert model.answering is not None
-    return Description.of(model, model.answering)
-
-
-def figures(truth: list[bool], predicted: list[bool]) -> list[float]:
-    """As FIGURES has them; NaN where one is not defined."""
-    undefined: Any = {"zero_division": math.nan}
-    found = [of(truth, predicted, **undefined) for of in (metrics.precision_score, metrics.recall_score)]
-    return [metrics.balanced_accuracy_score(truth, predicted), *found, metrics.f1_score(truth, predicted)]
-
-
 @pytest.mark.parametrize("serve", ["last", "average"])
-def test_figures_of_what_answers_are_those_of_scikit_learn(serve: Any) -> None:
-    """Each event predicted before it is learned; over the window, and over all events, through a restore."""
+@pytest.mark.parametrize("labels", [("a", "b"), ("a", "b", "c", "never")], ids=len)
+def test_figures_of_the_served_weights_are_those_of_scikit_learn(labels: Any, serve: Any) -> None:
+    """Each event is predicted before it is learned. The figures are over the window and over all events."""
     rng, options = random.Random(1), Options(WINDOW, serve=serve)
-    learner = Learner(Identity(average=True, margin=(0.0, 2.0)), options=options)
+    learner = Learner(Identity(average=True, labels=labels), options=options)
     learner.begin({0: 0})
-    truth, predicted = list[bool](), list[bool]()
+    truth, predicted, used = list[Any](), list[Any](), labels[:3]
     for at in range(EVENTS):
-        positive = rng.random() < 0.2
-        features = {"a": rng.gauss(positive, 1), "b": rng.gauss(0, 1)}
-        truth.append(positive)
-        predicted.append(bool(learner.score(features)[0] > 0.0))
-        learner.apply(0, Records.of(at, [event(features, int(positive))]))
+        k = rng.choices(range(len(used)), (6, 3, 1)[: len(used)])[0]
+        features = {f"x{i}": rng.gauss(i == k, 1) for i in range(3)}
+        truth.append(labels[k])
+        predicted.append(learner.label(learner.score(features)[0]))
+        learner.apply(0, Records.of(at, [event(features, labels[k])]))
         if at == EVENTS // 2:
             learner = restored(learner, options)
-    said = about(learner)
-    assert 0 < sum(map(bool.__and__, truth, predicted)) < sum(truth)
-    for name, whole, lately in zip(
-        FIGURES, figures(truth, predicted), figures(truth[-WINDOW:], predicted[-WINDOW:]), strict=True
-    ):
-        share = getattr(said, name)
-        assert [share.all, share.recent] == pytest.approx([whole, lately]), name
+    said = described(learner)
+    assert [(row.label, row.events) for row in said.labels] == [(label, truth.count(label)) for label in labels]
+    for over, length in (("all", EVENTS), ("recent", WINDOW)):
+        pair = truth[-length:], predicted[-length:]
+        recalls = metrics.recall_score(*pair, labels=used, average=None)
+        assert [getattr(row.recall, over) for row in said.labels[:3]] == pytest.approx(list(recalls))
+        assert getattr(said.balanced_accuracy, over) == pytest.approx(sum(recalls) / len(used))
+        for name in ("precision", "recall", "f1"):
+            score = getattr(metrics, f"{name}_score")
+            expected = score(*pair, pos_label="b") if len(labels) == 2 else None
+            assert getattr(getattr(said, name), over) == (expected if expected is None else pytest.approx(expected)), (
+                name
+            )
+    assert said.baseline.all == max(map(truth.count, labels)) / EVENTS
 
 
 def test_what_is_not_defined_is_null() -> None:
-    """Without events; without positive ones, nor predictions of them; of an average that an older release kept."""
+    """A share has no value without events, without positive ones, and for an average of an older release."""
     learner = Learner(Identity(average=True), options=Options(serve="average"))
     learner.begin({0: 0})
-    assert [getattr(about(learner), name) for name in FIGURES] == [Share(None, None)] * 4
-    learner.apply(0, Records.of(0, [event({"a": 1}, 0)]))
-    assert [getattr(about(learner), name) for name in FIGURES] == [Share(None, None)] * 4
+    for events in (0, 1):
+        learner.apply(0, Records.of(0, [event({"a": 1}, 0)] * events))
+        said = described(learner)
+        assert [said.balanced_accuracy, said.precision, said.recall, said.f1] == [Share(None, None)] * 4
     learner.apply(0, Records.of(1, [event({"a": -1}, 1)]))
-    assert about(learner).recall == Share(0.0, 0.0)
+    assert described(learner).recall == Share(0.0, 0.0)
     learner.watch.recent.missed = None
-    assert about(learner).recall == Share(None, 0.0)
+    assert described(learner).recall == Share(None, 0.0)

@@ -1,4 +1,4 @@
-"""Settings of how to be let in: what is missing, of no use or no certificate is found before anything connects."""
+"""Kafka credentials: wrong settings and files are found before anything connects; tokens are fetched and kept."""
 
 import asyncio
 from pathlib import Path
@@ -14,53 +14,34 @@ from tests.certificates import Certificates
 
 SASL = 'security_protocol = "SASL_SSL"\n'
 SSL = 'security_protocol = "SSL"\n'
+AWS = f'{SASL}sasl_mechanism = "AWS_MSK_IAM"\n'
 WRONG = {
     "PROTOCOL": ('security_protocol = "TLS"', "security_protocol: expected 'PLAINTEXT', 'SSL'"),
-    "MECHANISM": (f'{SASL}sasl_mechanism = "SCRAM"', "sasl_mechanism: expected 'PLAIN', 'SCRAM-SHA-256'"),
     "no user": (SASL, "sasl_username: is needed for PLAIN"),
-    "no password": (f'{SASL}sasl_username = "u"', "sasl_password: is needed for PLAIN"),
     "two passwords": (f'{SASL}sasl_password = "CANARY"\nsasl_password_file = "FOLDER/one"', "sasl_password: set it or"),
     "no file": ('sasl_password_file = "FOLDER/none"', "sasl_password_file: FOLDER/none: No such file or directory"),
-    "a folder": ('sasl_password_file = "FOLDER"', "sasl_password_file: FOLDER: Is a directory"),
-    "an empty line": ('sasl_password_file = "FOLDER/empty"', "sasl_password_file: FOLDER/empty: expected one line"),
-    "no name": ('sasl_password_file = ""', "sasl_password_file: expected the name of a file"),
-    "no port": ('bootstrap_servers = "a:99999"', "bootstrap_servers: expected HOST:PORT"),
-    "two lines": ('sasl_password_file = "FOLDER/two"', "sasl_password_file: FOLDER/two: expected one line, the secret"),
+    "two lines": ('sasl_password_file = "FOLDER/two"', "sasl_password_file: FOLDER/two: expected one line"),
     "no text": ('sasl_password_file = "FOLDER/bytes"', "sasl_password_file: FOLDER/bytes: expected text in UTF-8"),
+    "no port": ('bootstrap_servers = "a:99999"', "bootstrap_servers: expected HOST:PORT"),
     "no use": ('sasl_password = "CANARY"', "sasl_password: is of no use with security_protocol = PLAINTEXT"),
-    "no use of a mechanism": ('sasl_mechanism = "PLAIN"', "sasl_mechanism: is of no use with security_protocol ="),
-    "no TLS": ('ssl_cafile = "CA"', "ssl_cafile: is of no use where security_protocol is without TLS"),
-    "no authority": (f'{SSL}ssl_cafile = "FOLDER/none"', "ssl_cafile: FOLDER/none: No such file"),
-    "no certificates": (
-        f'{SSL}ssl_cafile = "FOLDER/one"',
-        "ssl_cafile: FOLDER/one: expected cert",
-    ),
-    "no certificate": (
-        f'{SSL}ssl_certfile = "FOLDER/one"',
-        "ssl_certfile: FOLDER/one: expected a",
-    ),
-    "no key": (
-        f'{SSL}ssl_certfile = "CERT"\nssl_keyfile = "FOLDER/one"',
-        "in FOLDER/one (ssl_keyfile) its key, which ssl_key_password",
-    ),
+    "no TLS": ('ssl_cafile = "CA"', "ssl_cafile: is of no use"),
+    "no certificates": (f'{SSL}ssl_cafile = "FOLDER/one"', "ssl_cafile: FOLDER/one: expected cert"),
+    "no key": (f'{SSL}ssl_certfile = "CERT"\nssl_keyfile = "FOLDER/one"', "in FOLDER/one (ssl_keyfile) its key"),
     "key of another": (f'{SSL}ssl_certfile = "CERT"\nssl_keyfile = "OTHER"', "TLS: key values mismatch"),
     "key alone": (f'{SSL}ssl_keyfile = "OTHER"', "ssl_keyfile: is of no use without ssl_certfile"),
-    "closed key": (
-        f'{SSL}ssl_certfile = "CERT"\nssl_keyfile = "LOCKED"',
-        "in LOCKED (ssl_keyfile) its key, which ssl_key_password opens",
-    ),
     "wrong key word": (
         f'{SSL}ssl_certfile = "CERT"\nssl_keyfile = "LOCKED"\nssl_key_password = "CANARY"',
         "in LOCKED (ssl_keyfile) its key, which ssl_key_password opens",
     ),
     "no endpoint": (f'{SASL}sasl_mechanism = "OAUTHBEARER"', "oauth_token_url: is needed for OAUTHBEARER"),
     "open endpoint": ('oauth_token_url = "http://id.example/token"', "oauth_token_url: expected https://HOST"),
-    "no region": (f'{SASL}sasl_mechanism = "AWS_MSK_IAM"', "aws_region: is needed for AWS_MSK_IAM"),
+    "no region": (AWS, "aws_region: is needed for AWS_MSK_IAM"),
     "another's": (
-        f'{SASL}sasl_mechanism = "AWS_MSK_IAM"\naws_region = "eu-west-1"\nsasl_username = "u"',
+        f'{AWS}aws_region = "eu-west-1"\nsasl_username = "u"',
         "sasl_username: is of no use with AWS_MSK_IAM",
     ),
 }
+"""Settings that are wrong, and a part of the error. In both, names in capitals stand for files."""
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -68,8 +49,7 @@ def test_what_is_wrong_is_one_line_that_names_setting_and_file(
     name: str, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    files = {"one": b"CANARY", "two": b"CANARY\nCANARY", "bytes": b"\xff\xfe", "empty": b"\n"}
-    for file, content in files.items():
+    for file, content in (("one", b"CANARY"), ("two", b"CANARY\nCANARY"), ("bytes", b"\xff\xfe")):
         (tmp_path / file).write_bytes(content)
     chain, _ = certificates.parts(certificates.client)
     words = {
@@ -80,17 +60,16 @@ def test_what_is_wrong_is_one_line_that_names_setting_and_file(
     }
     text, expected = WRONG[name]
     for word, value in {**words, "FOLDER": str(tmp_path)}.items():
-        text, expected = (
-            part.replace(f'"{word}', f'"{value}').replace(f" {word}", f" {value}") for part in (text, expected)
-        )
+        text = text.replace(f'"{word}', f'"{value}')
+        expected = expected.replace(f" {word}", f" {value}")
     Path("perceptron.toml").write_text(f"[kafka]\n{text}\n")
     with pytest.raises(ConfigurationError) as caught:
         load(None, {})
-    said = str(caught.value)
-    assert said.startswith("kafka."), said
-    assert expected in said
-    assert "\n" not in said
-    assert "CANARY" not in said
+    error = str(caught.value)
+    assert error.startswith("kafka.")
+    assert expected in error
+    assert "\n" not in error
+    assert "CANARY" not in error
 
 
 def _locked(certificates: Certificates, folder: Path) -> str:
@@ -118,19 +97,20 @@ def test_a_key_is_opened_by_its_password_or_the_file_that_has_it(
 
 def test_secrets_in_the_clear_are_said() -> None:
     login = {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "u", "sasl_password": "CANARY"}
-    said = load(None, {"kafka": {**login, "bootstrap_servers": "a:1,localhost:2"}}).warnings
-    assert said == [
-        "kafka.security_protocol = SASL_PLAINTEXT: PLAIN sends its secret over the network for all to read; SASL_SSL "
-        "hides it"
-    ]
-    assert load(None, {"kafka": {**login, "bootstrap_servers": "localhost:1,127.0.0.1:2,[::1]:3"}}).warnings == []
-    assert (
-        load(None, {"kafka": {**login, "bootstrap_servers": "a:1", "sasl_mechanism": "SCRAM-SHA-256"}}).warnings == []
-    )
+
+    def warnings(servers: str, mechanism: str = "PLAIN") -> list[str]:
+        return load(None, {"kafka": {**login, "bootstrap_servers": servers, "sasl_mechanism": mechanism}}).warnings
+
+    (warning,) = warnings("a:1,localhost:2")
+    assert warning.startswith("kafka.security_protocol = SASL_PLAINTEXT: PLAIN sends its secret")
+    assert "CANARY" not in warning
+    assert warnings("localhost:1,127.0.0.1:2,[::1]:3") == []
+    assert warnings("a:1", "SCRAM-SHA-256") == []
 
 
 async def test_amazons_signer_makes_a_token_that_is_kept_for_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It signs here, with credentials that need no network; without any it says so."""
+    """The signer needs no network with credentials of the environment; without credentials the error says so."""
+    monkeypatch.setattr(oauth, "TOKEN_SECONDS", 200.0)  # the signer's first import may take long
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "CANARY")
     source = MskIam("eu-west-1")
@@ -152,7 +132,7 @@ async def test_a_token_endpoint_that_is_not_there_is_named() -> None:
 
 
 async def test_a_token_endpoint_that_never_ends_its_answer_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client waits for its time at most, and the thread that reads the answer ends soon after."""
+    """A client waits at most `TOKEN_SECONDS`, and then the connection is closed."""
     monkeypatch.setattr(oauth, "TOKEN_SECONDS", 0.2)
     over = asyncio.Event()
 

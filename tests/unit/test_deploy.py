@@ -1,10 +1,9 @@
-"""What deploys the service names settings that exist, and what it starts is what the tests run."""
+"""The Compose file and the image: settings that exist, few rights, locked packages."""
 
 import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,9 @@ from service.settings.load import load
 from tests.image import DOCKERFILE, instructions, sent
 
 ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.nightly
+
 STEPS = list(instructions(DOCKERFILE.read_text()))
 COMPOSE: Any = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 
@@ -37,20 +39,17 @@ def _paths(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return [found for name, inner in value.items() for found in _paths(inner, (*path, name))]
 
 
-def test_nothing_listens_beyond_this_machine() -> None:
+def test_services_have_few_rights_and_redis_keeps_its_data() -> None:
     for name, service in COMPOSE["services"].items():
-        for port in service.get("ports", []):
-            assert port.startswith("127.0.0.1:"), name
-
-
-def test_no_service_has_rights_that_it_does_not_need() -> None:
-    for name, service in COMPOSE["services"].items():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert service["mem_limit"], name
         assert service["pids_limit"], name
         assert service.get("read_only") is (None if name == "kafka" else True), name
-    assert COMPOSE["services"]["perceptron"]["init"] is True
+    redis = " ".join(COMPOSE["services"]["redis"]["command"])
+    assert "--appendonly yes" in redis
+    assert "--maxmemory-policy noeviction" in redis
 
 
 def test_the_producer_sends_events_that_are_good() -> None:
@@ -63,12 +62,6 @@ def test_the_producer_sends_events_that_are_good() -> None:
         env={**os.environ, "PERCEPTRON_TOPICS": "churn"}, cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout == "50 events good; nothing was sent\n", done.stderr
-
-
-def test_redis_keeps_what_it_is_given() -> None:
-    command = " ".join(COMPOSE["services"]["redis"]["command"])
-    assert "--appendonly yes" in command
-    assert "--maxmemory-policy noeviction" in command
 
 
 @pytest.mark.parametrize(
@@ -85,12 +78,6 @@ def test_the_linters_are_content(command: list[str]) -> None:
     program = Path(sys.executable).parent / command[0]
     done = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_image_runs_a_python_that_the_project_supports() -> None:
-    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
-    assert required == ">=3.11"
-    assert {step.rest.split()[0] for step in STEPS if step.name == "FROM"} == {"python:3.12-slim"}
 
 
 def test_the_image_has_what_is_locked_and_nothing_else() -> None:

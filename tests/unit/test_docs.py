@@ -1,4 +1,4 @@
-"""The docs say what is there: each row of a table has its test, each fault a row; pictures are up to date."""
+"""The docs are true: rows name tests that exist, links lead somewhere, generated pages are up to date."""
 
 import ast
 import re
@@ -7,10 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
-from PIL import Image
 
 from service.errors import ConfigurationError
 from service.settings.http import HttpSettings
@@ -21,24 +19,14 @@ from service.settings.redis import RedisSettings
 TESTS = Path(__file__).parent
 DOCS = TESTS.parents[1] / "docs"
 PAGES = [*(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md")), *sorted(DOCS.glob("*.md"))]
-SIXTEEN = list(range(1, 17))
 GENERATOR: Any = runpy.run_path(str(DOCS / "generate.py"))
 
 
-def _rows() -> list[tuple[int, str, str]]:
-    """Number, file and test of each row of the table."""
+def test_each_of_the_sixteen_rows_has_its_test() -> None:
     text = (DOCS / "model.md").read_text()
-    found = re.findall(r"^\| (\d+) \|.*\| `(test_\w+\.py)::(test_row_(\d+)_\w+)` \|", text, re.MULTILINE)
-    assert all(number == row for number, _, _, row in found)
-    return [(int(number), file, test) for number, file, test, _ in found]
-
-
-def test_all_sixteen_rows_are_there_and_no_other() -> None:
-    assert [number for number, _, _ in _rows()] == SIXTEEN
-
-
-def test_every_rows_test_exists() -> None:
-    for _, file, test in _rows():
+    rows = re.findall(r"^\| (\d+) \|.*\| `(test_\w+\.py)::(test_row_(\d+)_\w+)` \|", text, re.MULTILINE)
+    assert [(int(number), int(row)) for number, _, _, row in rows] == [(n, n) for n in range(1, 17)]
+    for _, file, test, _ in rows:
         assert test in _defined(TESTS / file), f"{file}::{test}"
 
 
@@ -63,19 +51,14 @@ def test_every_fault_has_a_row_and_every_row_a_test() -> None:
     assert not faults - named
 
 
-def _texts() -> list[str]:
-    """All that the service can say."""
-    return [
+def test_what_you_see_is_what_is_said() -> None:
+    """The service says every phrase that a row quotes, but for metrics and words of a server."""
+    texts = [
         node.value
         for file in (DOCS.parent / "service").rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
-
-
-def test_what_you_see_is_what_is_said() -> None:
-    """Every phrase that a row quotes, as far as it is no metric and not the words of a server."""
-    texts = _texts()
     seen = [line.split(" | ")[2] for line in _table_lines() if "`test_" in line]
     phrases = {
         part.strip(" ,")
@@ -86,17 +69,6 @@ def test_what_you_see_is_what_is_said() -> None:
     }
     assert len(phrases) > 20
     assert [p for p in sorted(phrases) if not any(p.strip('"') in text for text in texts)] == []
-
-
-def test_each_page_quotes_what_is_said() -> None:
-    """A line of the log or of an error that troubleshooting and operations quote: words with spaces between them."""
-    texts = _texts()
-    for page in ("troubleshooting.md", "operations.md"):
-        prose = re.sub(r"^```.*?^```", "", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
-        quoted = re.findall(r"`([a-z]+(?: [\w.-]+)+)`", prose)
-        said = [one for one in quoted if not re.match("perceptron |appendonly|maxmemory|content-type", one)]
-        assert said or page == "operations.md"
-        assert [one for one in said if not any(one in text for text in texts)] == []
 
 
 def _table_lines() -> list[str]:
@@ -122,19 +94,6 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert not anchor or anchor in _anchors(to), f"{page.name}: {link}"
 
 
-@pytest.mark.parametrize("drawing", ["event", "save"])
-def test_a_drawing_is_for_light_and_dark_and_stands_on_its_page(drawing: str) -> None:
-    root = ElementTree.parse(DOCS / f"{drawing}.svg").getroot()  # noqa: S314 - our own
-    space = "{http://www.w3.org/2000/svg}"
-    assert all(root.findtext(space + part) for part in ("title", "desc"))
-    assert "@media (prefers-color-scheme: dark)" in (root.findtext(f"{space}style") or "")
-    _, _, width, height = map(float, root.attrib["viewBox"].split())
-    for text in root.iter(f"{space}text"):
-        assert 0 < float(text.attrib["x"]) < width, text.text
-        assert 0 < float(text.attrib["y"]) < height, text.text
-    assert f"]({drawing}.svg)" in (DOCS / "how-it-works.md").read_text()
-
-
 def test_the_index_has_every_page() -> None:
     linked = set(re.findall(r"^\| \[([\w-]+\.md)\]", (DOCS / "README.md").read_text(), re.MULTILINE))
     assert linked == {page.name for page in DOCS.glob("*.md")} - {"README.md"}
@@ -157,7 +116,7 @@ def test_a_page_that_code_writes_is_what_it_writes_now(page: str) -> None:
 
 
 def test_the_settings_file_that_is_shown_is_valid(tmp_path: Path) -> None:
-    """And has the defaults, where it does not say otherwise."""
+    """It has the defaults, but for the labels of its model."""
     file = tmp_path / "perceptron.toml"
     file.write_text((DOCS / "configuration.md").read_text().partition("```toml\n")[2].partition("```")[0])
     settings = load(str(file), {})
@@ -169,45 +128,32 @@ def test_the_settings_file_that_is_shown_is_valid(tmp_path: Path) -> None:
 
 
 def test_each_variable_of_the_environment_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is no value of it may be said of it; that there is no such setting may not."""
+    """The loader may refuse the value of a documented variable, but knows the setting."""
     names = re.findall(r"`(PERCEPTRON_\w+__\w+|PERCEPTRON_[A-Z_]+)` \|", (DOCS / "configuration.md").read_text())
     assert len(names) > 70
-    for name in [*names, "PERCEPTRON_KAFKA__SSL_KEY_PASSWORD_FILE"]:
-        with monkeypatch.context() as one:
-            one.setenv(name, "none-of-it")
-            assert _said().count("no such setting") == 0, name
-    monkeypatch.setenv("PERCEPTRON_KAFKA__GROUP", "none-of-it")
-    assert "no such setting" in _said()
+    assert [name for name in names if _is_unknown(name, monkeypatch)] == []
+    assert _is_unknown("PERCEPTRON_KAFKA__GROUP", monkeypatch)
 
 
-def _said() -> str:
-    """What the settings' loader has to say."""
-    try:
-        return "; ".join(load(None, {"topics": ["churn"]}).ignored)
-    except ConfigurationError as error:
-        return str(error)
+def _is_unknown(variable: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the settings' loader says that there is no such setting."""
+    with monkeypatch.context() as one:
+        one.setenv(variable, "none-of-it")
+        try:
+            return "no such setting" in "; ".join(load(None, {"topics": ["churn"]}).ignored)
+        except ConfigurationError as error:
+            return "no such setting" in str(error)
 
 
-def test_the_moving_picture_moves_and_is_small() -> None:
-    """`make film` takes a minute, and what it shows is to be looked at: here only that both are whole."""
-    sizes = set()
-    for file in (DOCS / "page-light.webp", DOCS / "page-dark.webp"):
-        assert file.stat().st_size < 500_000
-        with Image.open(file) as film:
-            sizes.add(film.size)
-            assert 10 <= getattr(film, "n_frames", 1) <= 30
-    assert len(sizes) == 1
-
-
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_pictures_are_what_their_command_draws(tmp_path: Path) -> None:
-    """Drawn again, they show the same numbers: texts and coordinates may differ by what fonts and versions do."""
+    """Drawn again they show the same numbers; fonts and versions change texts and coordinates."""
     code = f"import sys; sys.path.insert(0, {str(DOCS)!r}); import pictures, pathlib; " + (
         f"pictures.FOLDER = pathlib.Path({str(tmp_path)!r}); pictures.draw()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=DOCS.parent)
     for theme in ("light", "dark"):
         drawn, committed = ((folder / f"model-{theme}.svg").read_text() for folder in (tmp_path, DOCS))
-        # A point of a line for each mistake, a marker for each event: their number is what the learner did.
+        # A line has a point for each mistake, and each event a marker.
         for mark in ('id="line2d_', "<use ", 'id="text_'):
             assert drawn.count(mark) == committed.count(mark) > 0

@@ -1,4 +1,4 @@
-"""The instances of a large request, read as rows, get the answers of each alone, bit for bit."""
+"""The instances of a large request, read as rows, get the answers that each gets alone, bit for bit."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,10 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.errors import Rejected
 from service.learning.events.batch import use_compiled_reader
-from service.learning.events.careful_reader import CarefulReader
-from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.options import Options
@@ -85,56 +82,9 @@ def test_instances_read_as_rows_get_the_answers_of_each_alone(
     learner, rng = learned(identity), Random(2)
     raw = body(identity, [instance(identity, rng) for _ in range(200)])
     instances, form = requests.read(raw, learner.flattener, 200)
-    alone = [predictor.answer(learner, learner, features, top=2) for features in instances]
-    for _ in ("compiled", "careful"):
-        found = predictor.answer_large(predictor.moment(learner), raw, 200, explain=False, top=2)
+    for compiled, explain in ((True, False), (False, False), (True, True)):
+        use_compiled_reader(compiled)
+        alone = [predictor.answer(learner, learner, features, explain, top=2) for features in instances]
+        found = predictor.answer_large(predictor.moment(learner), raw, 200, explain, top=2)
         assert bytes(found.predictions) == msgspec.json.encode(alone)
         assert found.form == form
-        use_compiled_reader(False)
-
-
-def test_usual_instances_are_not_left_to_the_careful_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or all of this would hold, and nothing be faster."""
-    monkeypatch.setattr(requests, "_element", None)
-    for name in ("named", "hashed", "positional", "scaled", "patterns"):
-        identity = IDENTITIES[name]
-        features: Any = [1, 2, 3.5, 4, 5, 6, -7e3] if name == "positional" else {"a": 1.5, "u": {"x": "y"}, "é": True}
-        raw = body(identity, [{"features": features, "more": [{}]}] * 3)
-        ((rows, _),) = requests.pieces(raw, CarefulReader(identity).flattener, 3, True)
-        assert isinstance(rows, FeatureRows)
-        assert len(rows.records) == 3, name
-
-
-def test_whatever_is_changed_in_a_body_it_is_read_as_a_small_one() -> None:
-    """By rows or carefully: the same answers, or the same body is refused."""
-    rng, taken = Random(4), 0
-    alphabet = b'0123456789eE+-.,:{}[]" \n\x00abx\\'
-    for name in ("named", "positional"):
-        identity = IDENTITIES[name]
-        learner = learned(identity)
-        whole = body(identity, [instance(identity, rng) for _ in range(4)])
-        for _ in range(3000):
-            raw = bytearray(whole)
-            for _ in range(rng.choice((1, 1, 2, 3))):
-                at = rng.randrange(len(raw))
-                raw[at : at + rng.randrange(3)] = bytes(rng.choices(alphabet, k=rng.randrange(3)))
-            outcomes = []
-            for answers in (small, large):
-                try:
-                    outcomes.append(answers(learner, bytes(raw)))
-                except Rejected:
-                    outcomes.append(b"")
-            assert outcomes[0] == outcomes[1], bytes(raw)
-            taken += bool(outcomes[0])
-    assert taken > 300
-
-
-def small(learner: Learner, raw: bytes) -> bytes:
-    instances, form = requests.read(raw, learner.flattener, 4)
-    answers = [predictor.answer(learner, learner, features) for features in instances]
-    predictor._check_finite(answers, form)
-    return msgspec.json.encode(answers)
-
-
-def large(learner: Learner, raw: bytes) -> bytes:
-    return msgspec.json.encode(predictor.answer_large(predictor.moment(learner), raw, 4, explain=False).predictions)

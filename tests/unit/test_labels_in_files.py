@@ -1,4 +1,4 @@
-"""Three labels and more in a file: numbers by value, texts as they are, and what is none of them."""
+"""Three labels and more in a file: numbers are compared by value, strings as they are."""
 
 import json
 from pathlib import Path
@@ -11,49 +11,26 @@ from service.learning.identity import Identity
 from service.settings.load import load
 from service.tools.formats import Events, format_of
 
-NUMBERS: tuple[Any, ...] = (3, -1, 0.5, 10)
-WORDS = ("setosa", "12", "New York")
-MIXED: tuple[Any, ...] = (0, 1, "none")
-
-FILES: list[tuple[str, tuple[Any, ...], str, str | None, list[Any]]] = [
-    ("n.csv", NUMBERS, "a,y\n1,+3\n1,3.0\n1, -1 \n1,0.50\n1,1e1\n", "y", [3, 3, -1, 0.5, 10]),
-    ("w.csv", WORDS, "a,y\n1,setosa\n1, 12\n1,New York\n", "y", ["setosa", "12", "New York"]),
-    ("m.csv", MIXED, "a,y\n1,0\n1,none\n1,1.0\n", "y", [0, "none", 1]),
-    ("n.jsonl", NUMBERS, '{"features":{},"label":3.0}\n{"features":{},"label":10}\n', None, [3, 10]),
-    ("w.jsonl", WORDS, '{"features":{},"label":"12"}\n', None, ["12"]),
+FILES: list[tuple[str, tuple[Any, ...], str, list[Any], list[int]]] = [
+    ("n.csv", (3, -1, 0.5, 10), "a,y\n1,+3\n1,3.0\n1, -1 \n1,0.50\n1,1e1\n1,4\n1,\n", [3, 3, -1, 0.5, 10], [7, 8]),
+    ("w.csv", ("setosa", "12"), "a,y\n1,setosa\n1, 12\n1,Setosa\n", ["setosa", "12"], [4]),
+    ("m.csv", (0, 1, "none"), "a,y\n1,0\n1,none\n1,1.0\n1,true\n", [0, "none", 1], [5]),
+    ("w.jsonl", ("3", 12), '{"features":{},"label":"3"}\n{"features":{},"label":3}\n', ["3"], [2]),
 ]
-BAD: list[tuple[str, tuple[Any, ...], str, str | None, str]] = [
-    ("n.csv", NUMBERS, "a,y\n1,3\n1,4\n", "y", "n.csv, line 3: unknown-label: "),
-    ("n.csv", NUMBERS, "a,y\n1,\n", "y", "n.csv, line 2: unknown-label: "),
-    ("w.csv", WORDS, "a,y\n1,Setosa\n", "y", "w.csv, line 2: unknown-label: "),
-    ("n.csv", (0, 1, 2), "a,y\n1,true\n", "y", "n.csv, line 2: unknown-label: "),
-    ("w.jsonl", WORDS, '{"features":{},"label":12}\n', None, "w.jsonl, line 1: unknown-label: "),
-]
+"""A file's name, the model's labels, the file's text, the labels that are read, and the lines of unknown ones."""
 
 
-def labels_in(folder: Path, file: str, labels: tuple[Any, ...], text: str, column: str | None) -> tuple[Any, list[str]]:
-    (folder / file).write_text(text)
+@pytest.mark.parametrize(("file", "labels", "text", "expected", "unknown"), FILES, ids=[file for file, *_ in FILES])
+def test_labels_are_read_and_unknown_ones_are_named_by_line(
+    tmp_path: Path, file: str, labels: tuple[Any, ...], text: str, expected: list[Any], unknown: list[int]
+) -> None:
+    (tmp_path / file).write_text(text)
     identity = Identity(labels=labels)
-    form = format_of(file, identity, name=None, label=column, key=None)
+    form = format_of(file, identity, name=None, label="y" if file.endswith(".csv") else None, key=None)
     bad: list[str] = []
-    events = Events(str(folder / file), form, identity, keyed=False, check=True).lines(bad.append)
-    return [json.loads(line.value)["label"] for line in events], bad
-
-
-@pytest.mark.parametrize(("file", "labels", "text", "column", "expected"), FILES, ids=[file for file, *_ in FILES])
-def test_labels_are_read(
-    tmp_path: Path, file: str, labels: tuple[Any, ...], text: str, column: str | None, expected: list[Any]
-) -> None:
-    assert labels_in(tmp_path, file, labels, text, column) == (expected, [])
-
-
-@pytest.mark.parametrize(("file", "labels", "text", "column", "said"), BAD, ids=[text for _, _, text, *_ in BAD])
-def test_what_is_no_label_is_one_line(
-    tmp_path: Path, file: str, labels: tuple[Any, ...], text: str, column: str | None, said: str
-) -> None:
-    _, (line,) = labels_in(tmp_path, file, labels, text, column)
-    assert line.startswith(str(tmp_path / said))
-    assert "\n" not in line
+    events = Events(str(tmp_path / file), form, identity, keyed=False, check=True).lines(bad.append)
+    assert [json.loads(line.value)["label"] for line in events] == expected
+    assert [line.partition(": unknown-label: ")[0] for line in bad] == [f"{tmp_path / file}, line {n}" for n in unknown]
 
 
 def test_more_labels_than_may_be_are_one_line() -> None:

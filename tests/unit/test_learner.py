@@ -1,8 +1,7 @@
-"""The fold: the kernel is the formula, cuts do not matter, a restore is no restore, a reject changes nothing."""
+"""The fold: the kernel is the formula, and neither slices, restores nor rejected records change the state."""
 
 import json
 import random
-from itertools import product
 from typing import Any
 
 import msgspec
@@ -17,7 +16,6 @@ from service.learning.events.batch import Batch
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
-from service.learning.recent import FLAGS
 from service.learning.records import Records
 from service.learning.start import initial
 from service.snapshots import head as heads
@@ -102,16 +100,6 @@ def test_the_state_is_the_oracles_fold(records: list[bytes | None], margins: tup
     assert fold.diverged == (consumed < len(records)) == bool(learner.diverged)
 
 
-def test_the_first_event_always_updates_and_only_mistakes_do() -> None:
-    """y·s <= 0 includes s = 0; a repeated event is then no mistake."""
-    learner = begun(Identity())
-    raw = b'{"features":{"a":2},"label":0,"weight":3}'
-    learner.apply(0, Records.of(0, [raw, raw]))
-    assert learner.weights.tolist() == [-3.0, -6.0]
-    assert (learner.counts.mistakes, learner.counts.updates, learner.counts.wrong_predictions) == (1, 1, 0)
-    assert (learner.watch.squared_norm_limit, learner.squared_norm) == (45.0, 45.0)
-
-
 def test_offsets_that_do_not_go_on_are_refused() -> None:
     learner = begun(Identity())
     for partition, first in ((0, 1), (1, 0)):
@@ -145,15 +133,12 @@ def test_a_model_that_diverges_stops_before_the_event() -> None:
 
 @pytest.mark.parametrize(
     ("rule", "start"),
-    [
-        ("logistic-delta", "zero"),
-        *product(["perceptron", "error-correction", "half-step", "lms"], ["zero", "random:7"]),
-    ],
+    [("logistic-delta", "zero"), ("perceptron", "random:7"), ("lms", "zero"), ("half-step", "zero")],
 )
 def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start: str) -> None:
-    """Whatever the rule, at the same event however records are cut and restored, and as the plain formula says.
+    """It stops at the same event as the plain formula, in slices of any size and over restores.
 
-    Values rise until one is too large; each event has a name of its own too, so that columns come with every slice.
+    Values rise until one is too large; each event has a new name, so that columns come with every slice.
     """
     own: dict[str, Any] = {
         "eta": 0.5 if rule == "half-step" else 1.0,
@@ -184,7 +169,7 @@ def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start:
 
 
 def test_a_snapshot_beyond_the_limit_is_one_that_diverged() -> None:
-    """An older release saved such: it is taken up, says so, and learns nothing more."""
+    """An older release could save such a state: it is restored, says so, and learns nothing more."""
     learner = begun(Identity(rule="lms"))
     learner.apply(0, Records.of(0, [b'{"features":{"a":1},"label":1}']))
     learner.weights[:] = 1.5e147
@@ -201,34 +186,8 @@ def test_runs_record_the_order_across_partitions() -> None:
     assert learner.covered == {0: [(0, 4)], 1: [(5, 7)]}
 
 
-def test_the_recent_window_keeps_its_length() -> None:
-    learner = begun(Identity())
-    right, wrong = b'{"features":{},"label":0}', b'{"features":{},"label":1}'
-    learner.apply(0, Records.of(0, [wrong] + [right] * 400))
-    recent = learner.watch.recent
-    assert [len(recent.flag(name)) for name in FLAGS] == [10, 10, 0]
-    assert (recent.accuracy, recent.average_accuracy, recent.baseline) == (1.0, None, 1.0)
-
-
-@given(st.lists(st.sampled_from([0.0, -1.0, 1.0, 2.0, -3.0]), min_size=1, max_size=30), st.integers(1, 40))
-def test_the_largest_weights(weights: list[float], count: int) -> None:
-    learner = Learner(Identity(features="positional", dimension=len(weights)))
-    learner._w[1:] = weights
-    by_size = sorted(range(1, len(weights) + 1), key=lambda c: (-abs(weights[c - 1]), c))
-    assert learner.largest(count) == by_size[:count]
-
-
-def test_growing_arrays_keep_what_was_learned() -> None:
-    learner = begun(Identity())
-    for i in range(100):
-        learner.apply(0, Records.of(i, [json.dumps({"features": {f"f{i}": 1.0}, "label": i % 2}).encode()]))
-    fold = Fold().fold(json.dumps({"features": {f"f{i}": 1.0}, "label": i % 2}) for i in range(100))
-    assert learner.weights.tolist() == fold.vector
-    assert np.isfinite(learner.weights).all()
-
-
 def test_the_recent_average_over_many_half_lives() -> None:
-    """Its age is scaled back after 900 of them, which nothing that answers shows, however slices are cut."""
+    """It is the formula's although its age is scaled back after 900 half-lives, in slices of any size."""
     rng = random.Random(4)
     rows = [([rng.gauss(0, 1), rng.gauss(0, 1)], rng.choice((-1, 1))) for _ in range(2000)]
     records = [event(*row) for row in rows]
@@ -254,7 +213,7 @@ def test_the_recent_average_over_many_half_lives() -> None:
 @pytest.mark.parametrize("average", [True, "recent"])
 @pytest.mark.parametrize(("size", "eta", "streams", "count"), [(1.0, 1.0, 100, 30), (1e30, 1e-20, 1, 1000)])
 def test_the_average_is_counted_as_it_answered(average: Any, size: float, eta: float, streams: int, count: int) -> None:
-    """Of few whole numbers it often answers 0; and of large ones sums pass what a number holds, by an age of 2^899."""
+    """Small whole numbers often give a score of 0; sums of large ones overflow unless the age is scaled back."""
     rng = random.Random(6)
     half_life = 1 if average == "recent" else None
     identity = Identity(features="positional", dimension=3, average=average, half_life=half_life, eta=eta)
@@ -273,21 +232,9 @@ def test_the_average_is_counted_as_it_answered(average: Any, size: float, eta: f
     assert ties > 30 * (size == 1.0)
 
 
-def test_an_event_that_diverges_changes_no_average() -> None:
-    """Not even where the age is scaled back next."""
-    learner = begun(Identity(features="positional", dimension=1, average="recent", half_life=1, rule="lms"))
-    for count in (899, 1):
-        learner.apply(0, Records.of(learner.next[0], [event([0.5], i % 2) for i in range(count)]))
-        before = [learner.average, learner.weights.copy()]
-        assert learner.apply(0, Records.of(learner.next[0], [event([1e20], 1)])).diverged
-        assert learner.average is not None
-        assert [learner.average.tolist(), learner.weights.tolist()] == [x.tolist() for x in before if x is not None]
-
-
-@pytest.mark.parametrize("referring", [False, True])
 @pytest.mark.parametrize("average", [False, True])
-def test_columns_far_from_each_other_learn_as_neighbours_do(average: bool, referring: bool) -> None:
-    """Bit for bit: columns of a large state are asked for ahead, by loops of their own."""
+def test_columns_far_from_each_other_learn_as_neighbours_do(average: bool) -> None:
+    """The bits are the same although other loops, which prefetch, learn the columns of a large state."""
     rng, events, nonzeros, apart = np.random.default_rng(3), 50, 60, 1000
     columns = np.concatenate([1 + rng.choice(300, nonzeros, replace=False) for _ in range(events)]).astype(np.uint32)
     starts, labels = np.uint64(nonzeros) * np.arange(events + 1, dtype=np.uint64), rng.choice([-1.0, 1.0], events)
@@ -296,9 +243,9 @@ def test_columns_far_from_each_other_learn_as_neighbours_do(average: bool, refer
     nearby, distant = rng.normal(size=301).astype(np.float32), np.zeros(len(far), np.float32)
     distant[::apart] = nearby
     identity = Identity(average=average)
-    ours = kernel.learn(identity, near, batch, reach=0.0, reference=nearby if referring else None)
+    ours = kernel.learn(identity, near, batch, reach=0.0, reference=nearby)
     batch = batch._replace(columns=columns * np.uint32(apart))
-    theirs = kernel.learn(identity, far, batch, reach=0.0, reference=distant if referring else None)
+    theirs = kernel.learn(identity, far, batch, reach=0.0, reference=distant)
     assert 0 < np.count_nonzero(ours.steps) < events
     for own, other in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(own, other)
