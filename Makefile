@@ -37,11 +37,11 @@ film: $(VENV)/.dev ## The moving picture of README.md: the demo and its page, a 
 	$(BIN)/python docs/film.py
 
 bench: $(VENV)/.dev $(VENV)/.bench ## The figures of docs/performance.md: under 20 minutes; ONLY=P1 those rows. BESIDE=COMMIT: an event's cost beside that tree's
-	ONLY="$(ONLY)" $(BIN)/python -m tests.benchmarks$(if $(BESIDE),.event $(BESIDE))
+	ONLY="$(ONLY)" $(BIN)/python -m bench$(if $(BESIDE),.event $(BESIDE))
 
 MINUTES ?= 60
 soak: $(VENV)/.dev ## Full speed with predictions, saves, new names and bad events: memory, latency and the fold at the end
-	$(BIN)/python -m tests.benchmarks.soak $(MINUTES)
+	$(BIN)/python -m bench.soak $(MINUTES)
 
 SECONDS ?= 120
 fuzz: $(VENV)/.dev $(VENV)/.fuzz ## Coverage-guided bytes through the decoder, against the same judge

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench import __main__ as bench
+from bench import kernel
+from bench.client import percentile
+from bench.figure import BROKER, PARTS, REDIS, WHOLE, Figure, chosen
 from service.learning.identity import Identity
 from service.learning.kernel import learn
-from tests.benchmarks import __main__ as bench
-from tests.benchmarks import kernel
-from tests.benchmarks.client import percentile
-from tests.benchmarks.figure import BROKER, PARTS, REDIS, WHOLE, Figure, chosen
 
 
 @pytest.mark.parametrize(
