@@ -31,7 +31,7 @@ bounds: $(VENV)/.dev ## The live mistake bound and the confidence sequences on 1
 	$(BIN)/python -m tests.mutants
 
 accuracy: $(VENV)/.dev ## Prequential accuracy on real streams beside River's: the table of docs/model.md
-	$(BIN)/python -m tests.accuracy $(ARGS)
+	$(BIN)/python -m bench.accuracy $(ARGS)
 
 film: $(VENV)/.dev ## The moving picture of README.md: the demo and its page, a minute
 	$(BIN)/python docs/film.py
