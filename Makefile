@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
 
-.PHONY: demo test test-all rules scale bounds accuracy bench film soak simulate mutants fuzz fuzz-events fuzz-requests check lock lowest \
+.PHONY: demo test test-all rules scale bounds accuracy bench film soak simulate mutants fuzz-events fuzz-requests check lock lowest \
 	image-steps sbom clean
 
 demo: $(VENV)/.embedded ## A real Kafka and Redis, events, and the service that learns them
@@ -31,21 +31,17 @@ bounds: $(VENV)/.dev ## The live mistake bound and the confidence sequences on 1
 	$(BIN)/python -m tests.mutants
 
 accuracy: $(VENV)/.dev ## Prequential accuracy on real streams beside River's: the table of docs/model.md
-	$(BIN)/python -m tests.accuracy $(ARGS)
+	$(BIN)/python -m bench.accuracy $(ARGS)
 
 film: $(VENV)/.dev ## The moving picture of README.md: the demo and its page, a minute
 	$(BIN)/python docs/film.py
 
 bench: $(VENV)/.dev $(VENV)/.bench ## The figures of docs/performance.md: under 20 minutes; ONLY=P1 those rows. BESIDE=COMMIT: an event's cost beside that tree's
-	ONLY="$(ONLY)" $(BIN)/python -m tests.benchmarks$(if $(BESIDE),.event $(BESIDE))
+	ONLY="$(ONLY)" $(BIN)/python -m bench$(if $(BESIDE),.event $(BESIDE))
 
 MINUTES ?= 60
 soak: $(VENV)/.dev ## Full speed with predictions, saves, new names and bad events: memory, latency and the fold at the end
-	$(BIN)/python -m tests.benchmarks.soak $(MINUTES)
-
-SECONDS ?= 120
-fuzz: $(VENV)/.dev $(VENV)/.fuzz ## Coverage-guided bytes through the decoder, against the same judge
-	$(BIN)/python -m tests.fuzz.guided $(SECONDS)
+	$(BIN)/python -m bench.soak $(MINUTES)
 
 EVENTS ?= 1000000
 fuzz-events: $(VENV)/.dev ## Mutated events through the decoder and the learner, against a judge of its own
@@ -74,7 +70,6 @@ lock: $(VENV)/.build ## The newest versions that pyproject.toml allows, with has
 	$(LOCK) pyproject.toml -c requirements/dev.txt -o requirements/run.txt
 	$(LOCK) pyproject.toml -c requirements/dev.txt --extra embedded -o requirements/embedded.txt
 	$(LOCK) $(UPGRADE) --group build -o requirements/build.txt
-	$(LOCK) $(UPGRADE) --group fuzz -o requirements/fuzz.txt
 	$(LOCK) $(UPGRADE) --group bench -c requirements/dev.txt -o requirements/bench.txt
 
 LOWEST := tests/unit tests/contract $(addprefix tests/integration/test_,main_job.py command.py http.py produce.py export.py fit.py)
@@ -92,12 +87,12 @@ sbom: $(VENV)/.dev ## sbom.json: what the image installs, as CycloneDX, with lic
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o sbom.json $(VENV)/run
 
 clean: ## Remove the environment and caches
-	rm -rf $(VENV) .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # From the locks, by uv, which is quick; by pip where uv does not reach what pip is set up to.
 LOCKED := --require-hashes --no-deps
 UV := $(BIN)/python -m uv
-$(VENV)/.embedded $(VENV)/.dev $(VENV)/.fuzz $(VENV)/.bench: $(VENV)/.%: requirements/%.txt $(VENV)/.build pyproject.toml
+$(VENV)/.embedded $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: requirements/%.txt $(VENV)/.build pyproject.toml
 	@echo "installing the service and its $* packages into $(VENV)"
 	@$(UV) pip install --python $(BIN)/python $(LOCKED) -r $< || $(PIP) install $(LOCKED) -r $<
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .

@@ -3,11 +3,8 @@
 import asyncio
 import json
 import re
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -107,17 +104,9 @@ async def test_it_shows_what_the_service_says_to_all_and_asks_it(
     replica = run(SETTINGS.format(tokens=tmp_path / "tokens", topic=topic), "--no-learn", create=False)
     await _until(page, RECORDS)
     await _shows_what_the_service_says(page, service)
-    await _says_why_the_bound_jumps(page, service)
-    await _draws_what_has_no_length(page)
-    await _draws_two_charts_over_one_time(page, service)
-    await _cuts_names_behind_separators(page)
-    await _is_as_old_as_the_answer_says(page, service)
-    await _asks_less_often_while_no_events_come(page, service)
     await _predicts_by_keyboard_alone(page, service)
     await _fills_in_the_newest_event(page)
     await _leaves_nothing_of_another_model(page, topic)
-    await _keeps_what_was_typed_before_an_event_came(page, service)
-    await _draws_a_plane_of_huge_numbers(page, service)
     await _is_read_by_all(page, topic)
     await _says_that_there_is_no_such_model(page, topic)
     await asyncio.to_thread(_is_followed, replica, service)
@@ -168,81 +157,6 @@ async def _shows_what_the_service_says(page: Page, service: Running) -> None:
     await expect(accuracy.locator("path.band")).to_have_count(0)
     await page.get_by_label("Of all events").check()
     await expect(accuracy.locator("path.band")).to_have_count(1)
-
-
-async def _says_why_the_bound_jumps(page: Page, service: Running) -> None:
-    """And is the updates right after a kept version; not where its reference is given. One update is no updates."""
-    note, why = page.locator("#mistakes-note"), "Each kept version begins the bound anew"
-    now: Any = service.http.get("/page/now", params={"model": service.topic}).raise_for_status().json()
-    answer = now | {"model": now["model"] | {"bound": 2, "updates": 1, "mistakes": 1}}
-    await page.route("**/page/now*", lambda route: route.fulfill(json=answer))
-    await expect(note).to_contain_text(why)
-    await expect(page.locator("#tiles dd").first).to_contain_text("1 mistake")
-    await expect(page.locator("#tiles dd").first).not_to_contain_text("mistakes")
-    answer["anew"] = False
-    await expect(note).to_have_text("The perceptron theorem allows 2 updates at most; there was 1.")
-    await page.unroute("**/page/now*")
-
-
-async def _draws_what_has_no_length(page: Page) -> None:
-    """Lines of one point, or of several at one place, as when all events came within a second, are dots."""
-    drawn = await page.evaluate("""async () => {
-        const { chart, s } = await import("/page/chart.js");
-        const dots = [[[5, 1]], [[5, 2], [5, 2]], [[4, null], [5, 3]], [[3, 1], [4, null], [5, 3]]];
-        return [dots, [...dots, [[4, 1], [5, 2]]]].map((lines) => {
-            const svg = s("svg"), named = lines.map((points) => ({ name: "x", kind: "main", points }));
-            chart(svg, { lines: named, yname: String, label: "" });
-            return ["circle.main", "path.main", ".name"].map((kind) => svg.querySelectorAll(kind).length);
-        });
-    }""")
-    assert drawn == [[4, 0, 4], [4, 1, 5]]
-
-
-async def _draws_two_charts_over_one_time(page: Page, service: Running) -> None:
-    """The first point has no rate yet, and the time begins with it all the same."""
-    now: Any = service.http.get("/page/now", params={"model": service.topic}).raise_for_status().json()
-    points = [[second, events, *now["points"][-1][2:]] for events, second in enumerate((100.0, 105.0, 110.0))]
-    await page.route("**/page/now*", lambda route: route.fulfill(json=now | {"points": points}))
-    for chart in ("lag", "rate"):
-        times = page.locator(f"#{chart} text[text-anchor=middle]")
-        await expect(times).to_have_text(["10\u00a0s", "5\u00a0s", "now"])
-    await page.unroute("**/page/now*")
-
-
-async def _cuts_names_behind_separators(page: Page) -> None:
-    """Where a line is too short for one; a number stays whole."""
-    cut = await page.evaluate("""async () => {
-        const { bars } = await import("/page/chart.js");
-        const rows = [{ name: "user.tag_1=http://x/y = -0.3", value: 1, text: "1" }];
-        return bars(rows, "", []).querySelector("tbody th").innerHTML;
-    }""")
-    assert cut == "<bdi>user.<wbr>tag_1=<wbr>http://<wbr>x/<wbr>y =<wbr> -0.3</bdi>"
-
-
-async def _is_as_old_as_the_answer_says(page: Page, service: Running) -> None:
-    """Also where its body was made long before, as it may be of a model that rests."""
-    answer: Any = service.http.get("/page/now", params={"model": service.topic}).raise_for_status().json()
-    saved = datetime.fromisoformat(answer["model"]["saved_at"])
-    date = {"date": format_datetime(saved + timedelta(days=3, hours=1), usegmt=True)}
-    await page.route("**/page/now*", lambda route: route.fulfill(json=answer, headers=date))
-    await expect(page.locator("#tiles dd").last).to_contain_text("3 d old")
-    await page.unroute("**/page/now*")
-
-
-async def _asks_less_often_while_no_events_come(page: Page, service: Running) -> None:
-    """And at once when its window gets the focus."""
-    answer: Any = service.http.get("/page/now", params={"model": service.topic}).raise_for_status().json()
-    await page.route("**/page/now*", lambda route: route.fulfill(json=answer))
-    for answer["rate"], seconds in ((3.0, 2.0), (0.0, 6.0)):
-        asked = [time.monotonic()]
-        for i in range(3):
-            async with page.expect_request("**/page/now*") as found:
-                while i == 0 and not found.is_done():  # before it has the last answer it asks for no other
-                    await page.evaluate("dispatchEvent(new Event('focus'))")
-            asked.append(time.monotonic())
-        assert asked[1] - asked[0] < 0.5
-        assert asked[3] - asked[2] == pytest.approx(seconds, abs=0.5)
-    await page.unroute("**/page/now*")
 
 
 async def _by_keyboard(page: Page, name: str, presses: int = 40) -> None:
@@ -344,40 +258,6 @@ async def _leaves_nothing_of_another_model(page: Page, topic: str) -> None:
     await expect(fields.locator("label").first).to_have_text("age")
 
 
-async def _keeps_what_was_typed_before_an_event_came(page: Page, service: Running) -> None:
-    """What nobody changed gives way to it."""
-    name, whole = f"{service.topic}-plane", page.get_by_label("Features as JSON")
-    now: Any = service.http.get("/page/now", params={"model": name}).raise_for_status().json()
-    for text in ("[3, 4]", None):
-        await page.route("**/page/now*", lambda route: route.fulfill(json=now | {"read": False}))
-        await page.get_by_label("Model").select_option(name)
-        await expect(whole).to_have_value("[\n 0,\n 0\n]")
-        if text:
-            await whole.fill(text)
-        await page.unroute("**/page/now*")
-        await expect(page.locator("#another")).to_be_enabled()
-        if text:
-            assert await whole.input_value() == text
-        else:
-            await expect(page.locator("#fields label")).to_have_text(["0", "1"])
-        await page.get_by_label("Model").select_option(service.topic)
-        await expect(page.locator("#fields label").first).to_have_text("age")
-
-
-async def _draws_a_plane_of_huge_numbers(page: Page, service: Running) -> None:
-    """Of which no float is one more; what else there is is drawn as well."""
-    name = f"{service.topic}-plane"
-    now: Any = service.http.get("/page/now", params={"model": name}).raise_for_status().json()
-    now["plane"]["events"] = [[1e30, 2.0**60, 1], [1e30, 2.0**60 + 256.0, 0]]
-    now["labels"] = ["no", "yes"]
-    await page.route("**/page/now*", lambda route: route.fulfill(json=now))
-    await page.get_by_label("Model").select_option(name)
-    await expect(page.locator("#plane .mark")).to_have_count(2)
-    await expect(page.locator("#confusion")).to_contain_text("yes")
-    await page.unroute("**/page/now*")
-    await page.get_by_label("Model").select_option(service.topic)
-
-
 async def _is_read_by_all(page: Page, topic: str) -> None:
     """In light and dark, on a phone and a screen axe finds nothing and nothing is wider or cut; also with the plane."""
     for model in (topic, f"{topic}-plane"):
@@ -409,6 +289,7 @@ async def _says_that_there_is_no_such_model(page: Page, topic: str) -> None:
     await expect(status).to_be_empty()
 
 
+@pytest.mark.nightly
 async def test_it_says_so_when_the_service_is_gone_and_goes_on_when_it_is_back(
     page: Page, service: Running, producer: AIOKafkaProducer, topic: str
 ) -> None:

@@ -4,11 +4,13 @@ import asyncio
 import re
 from pathlib import Path
 
+import pytest
 from playwright.async_api import Page, expect
 
 from service.embedded import servers
 from tests.conftest import Run
 
+pytestmark = pytest.mark.nightly
 TIME = r"\d\d:\d\d:\d\d"
 
 

@@ -23,11 +23,10 @@ from service.streaming.ports import Log
 from tests.conftest import DEADLINE, create_topic, read_all, trim
 from tests.faults.test_log_faults import batches
 from tests.simulation.log import SimulatedLog
-from tests.simulation.world import Partition, Record, Topic, World
+from tests.simulation.world import Partition, Record, SimulatedStore, Topic, World
 
 HERE = Path(__file__).parents[2]
 PARTITIONS = 2
-SECONDS = 30.0
 SESSION_SECONDS = 30.0
 """A rebalance waits half as long until the topic is let go."""
 RECREATE = """
@@ -110,13 +109,13 @@ class Side(Protocol):
 
 
 class Driven:
-    """A simulated log, each of whose calls goes through; one that cannot go on waits."""
+    """A simulated log or store, each of whose calls goes through; one that cannot go on waits."""
 
-    def __init__(self, log: SimulatedLog) -> None:
-        self._log = log
+    def __init__(self, simulated: SimulatedLog | SimulatedStore) -> None:
+        self._simulated = simulated
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._log, name)
+        found = getattr(self._simulated, name)
         if not asyncio.iscoroutinefunction(found):
             return found
 
@@ -204,7 +203,7 @@ class OfSimulation:
         self._simulated.stopping = True
 
 
-async def until(condition: Callable[[], Awaitable[Any]], what: str, seconds: float = SECONDS) -> Any:
+async def until(condition: Callable[[], Awaitable[Any]], what: str, seconds: float = DEADLINE) -> Any:
     """Wait until the condition holds, and return what it returned."""
     deadline = time.monotonic() + seconds
     while not (found := await condition()):

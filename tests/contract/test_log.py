@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from service.errors import DependencyError, LogGap
 from service.streaming.dead_letters import DeadLetter
-from service.streaming.kafka import topic as topics
 from service.streaming.ports import Log
 from tests.contract.sides import SESSION_SECONDS, Content, OfSimulation, Seen, Side, of_kafka, plain, until
 
@@ -397,25 +395,6 @@ async def test_of_the_broker(request: pytest.FixtureRequest, statement: Statemen
     async with of_kafka(request.getfixturevalue("own_kafka" if stops else "kafka"), topic) as side:
         await statement(side)
     gc.collect()  # or it is another test that hears of it
-
-
-async def test_polls_take_less_while_predictions_wait_for_them(
-    kafka: Server, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(topics, "SHORT_POLL_RECORDS", 50)
-    monkeypatch.setattr(topics, "POLL_RECORDS", 100)
-    async with of_kafka(kafka, topic) as side:
-        await side.produce(0, plain(300))
-        assert await side.log.acquire()
-        side.log.seek({0: 0, 1: 0})
-        most = list[int]()
-        for asked in (False, True):
-            side._kafka.clients.predictions_wait = partial(bool, asked)
-            polls = list[int]()
-            while sum(polls) < 100:
-                polls += [len(records) for records in (await side.log.poll()).values()]
-            most.append(max(polls))
-    assert most == [100, 50]
 
 
 async def test_an_open_transaction_is_not_there_yet(kafka: Server, topic: str) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 import pytest
@@ -18,6 +18,7 @@ from service.snapshots.ports import Commit, Store
 from service.snapshots.store import RedisStore, key
 from tests import saving
 from tests.conftest import both_stores
+from tests.contract import sides
 from tests.simulation.world import SimulatedStore, World
 
 
@@ -63,24 +64,11 @@ class OfSimulation:
         self._redis.hash = False
 
 
-class Driven:
-    """A simulated store, each of whose calls goes through without a pause."""
+class Driven(sides.Driven):
+    """A simulated store, each of whose calls goes through."""
 
     def __init__(self, world: World) -> None:
-        self._store = SimulatedStore(world, "one")
-
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        method = getattr(self._store, name)
-
-        async def through(*arguments: Any) -> Any:
-            coroutine: Coroutine[Any, Any, Any] = method(*arguments)
-            while True:
-                try:
-                    coroutine.send(None)
-                except StopIteration as end:
-                    return end.value
-
-        return through
+        super().__init__(SimulatedStore(world, "one"))
 
 
 def blob(text: str) -> tuple[str, bytes]:
@@ -349,7 +337,7 @@ Statement = Callable[[Store, Raw, str], Awaitable[None]]
 async def test_of_the_simulator(statement: Statement, topic: str) -> None:
     world = World(0)
     world.faulty = False
-    await statement(Driven(world), OfSimulation(world), topic)  # type: ignore[arg-type]
+    await statement(Driven(world), OfSimulation(world), topic)
 
 
 @both_stores

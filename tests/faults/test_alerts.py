@@ -19,14 +19,14 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from service.embedded.servers import Server
 from tests.conftest import Running, create_topic, delete_topic, event, wait
-from tests.faults.proxy import KafkaProxy, Proxy
+from tests.faults.proxy import Proxy
 from tests.faults.trial import BAD, Trial
 from tests.prometheus import Prometheus, scraping
-from tests.unit.test_dashboard import PANELS
+
+pytestmark = pytest.mark.nightly
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"
 QUIET, HOUR = 15, 60
@@ -41,10 +41,10 @@ def quickened(rules: str) -> str:
 
 
 @contextmanager
-def watched(trial: Trial, every: str = "500ms") -> Iterator[Prometheus]:
+def watched(trial: Trial) -> Iterator[Prometheus]:
     """The processes of a trial, by a Prometheus that looks twice a second."""
     rules = quickened(RULES.read_text())
-    with scraping(trial.folder, trial.services, rules, every, lookback="5s") as asked:
+    with scraping(trial.folder, trial.services, rules, "500ms", lookback="5s") as asked:
         # It finds its targets within five seconds, which are five minutes here: until then all are down.
         wait(lambda: not firing(asked), "the processes are found")
         asked.since = time.time()
@@ -70,7 +70,7 @@ def quiet(asked: Prometheus, seconds: float) -> None:
     """Wait until Prometheus has looked for so long, and has told nobody."""
     look = "model:perceptron_lag_records:sum"
     long_enough = asked.since + seconds
-    wait(lambda: asked.value(look) is not None and time.time() > long_enough, f"{seconds} s are watched", 3 * seconds)
+    wait(lambda: asked.value(look) is not None and time.time() > long_enough, f"{seconds} s are watched", 10 * seconds)
     assert fired(asked) == set()
 
 
@@ -127,42 +127,6 @@ def letters_cannot_be_written(trial: Trial) -> Broken:
     yield
     asyncio.run(create_topic(trial.kafka, letters))
     yield
-
-
-def throttled(trial: Trial) -> Broken:
-    """A processor that runs the process for a tenth of the time, as a container's limit does, and learns too slowly."""
-    rng, candidates = random.Random(7), "".join(f"[model.candidates.c{i}]\nmargin = {i}\n" for i in range(1, 11))
-    wide = [{f"n{i}": round(rng.gauss(0, 1), 3) for i in range(100)} for _ in range(500)]
-    # A list is read by the careful reader, which takes its time.
-    events = [event(x | {"list": [1]}, int(sum(x.values()) > 0)) for x in wide]
-    trial.kind, trial.make = "plain", lambda rng: (rng.choice(events), None)
-    trial.begin(rate=300, settings=candidates)
-    yield
-    trial.rate = 4000
-    with tenth(trial.services[0]):
-        yield
-    trial.rate = 100
-    yield
-
-
-@contextmanager
-def tenth(service: Running) -> Iterator[None]:
-    """Stop a process for 90 of each 100 ms."""
-    ended = threading.Event()
-
-    def throttle() -> None:
-        while not ended.wait(0.01):
-            service.process.send_signal(signal.SIGSTOP)
-            ended.wait(0.09)
-            service.process.send_signal(signal.SIGCONT)
-
-    thread = threading.Thread(target=throttle)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def hung(server: Server) -> Broken:
@@ -277,8 +241,6 @@ FAULTS: dict[Fault, tuple[set[str], set[str]]] = {
         {"PerceptronLearningStalled", "PerceptronSnapshotStale", "PerceptronLagGrows"},
         set(),
     ),
-    # All else that it does is slow, too.
-    throttled: ({"PerceptronLagGrows"}, {"PerceptronSnapshotStale", "PerceptronPredictionsSlow"}),
     # Whoever has no broker has no records, is not in its group any more when that wakes, and cannot ask before a save
     # whether the topic is the one it was.
     kafka_hangs: (
@@ -295,7 +257,7 @@ FAULTS: dict[Fault, tuple[set[str], set[str]]] = {
 """What each fault must fire, and what it may."""
 
 
-@pytest.mark.parametrize("fault", [pytest.param(one, marks=pytest.mark.nightly, id=one.__name__) for one in FAULTS])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 @pytest.mark.timeout(600)
 def test_a_fault_fires_its_alerts_and_no_other(trial: Trial, fault: Fault) -> None:
     """Silent before it, then these, and where it can be mended silent again."""
@@ -303,15 +265,14 @@ def test_a_fault_fires_its_alerts_and_no_other(trial: Trial, fault: Fault) -> No
     steps = fault(trial)
     with closing(steps), ExitStack() as stack:
         next(steps)
-        # One that is throttled answers a look within a second.
-        asked = stack.enter_context(watched(trial, "1s" if fault is throttled else "500ms"))
+        asked = stack.enter_context(watched(trial))
         quiet(asked, QUIET if must else HOUR)
         next(steps, None)
-        wait(lambda: must <= fired(asked), f"{must} fire", 120)
+        wait(lambda: must <= fired(asked), f"{must} fire")
         assert fired(asked) <= must | may
         print(f"{fault.__name__}: {', '.join(sorted(fired(asked))) or 'none'}")
         if next(steps, "over") != "over":
-            wait(lambda: not firing(asked) & must, f"{must} end", 120)
+            wait(lambda: not firing(asked) & must, f"{must} end")
             print("and silent again")
 
 
@@ -352,45 +313,3 @@ def newest(counter: str) -> str:
 def _values(asked: Prometheus, query: str) -> list[float]:
     (series,) = asked.ask("/query_range", query=query, start=asked.since, end=time.time() + 0.5, step=0.5)["result"]
     return [float(value) for _, value in series["values"]]
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(600)
-def test_nothing_is_counted_twice_while_two_processes_learn(trial: Trial, kafka_proxy: KafkaProxy) -> None:
-    """Kafka hears no heartbeat of the first, gives the topic to another, and goes on sending records to both.
-
-    Each query of rules and dashboard for what learners alone have gives what one of them has.
-    """
-    begin(trial, session_timeout=1.5)
-    kafka_proxy.keep({HEARTBEAT: b""}, old=True)
-    trial.up(trial.service(session_timeout=1.5))
-    queries = [target["expr"] for panel in PANELS for target in panel["targets"]]
-    queries += [rule["expr"] for rule in yaml.safe_load(quickened(RULES.read_text()))["groups"][0]["rules"]]
-    with watched(trial) as asked:
-        both = f"count_over_time((sum(perceptron_learning) == 2)[{QUIET}s:500ms])"
-        wait(lambda: asked.value(both) == 2 * QUIET, f"both say for {QUIET} s that they learn")
-        now, of_both = time.time(), 0
-        for query in (query for query in queries if re.search(LEARNERS, query)):
-            whole, *alone = (_largest(asked, query, only, now) for only in (".+", *_instances(trial)))
-            assert whole <= 1.2 * max(alone), query
-            of_both += min(alone) > 0
-        assert of_both > 5
-
-
-HEARTBEAT = 12
-"""The key of that request in Kafka's protocol."""
-LEARNERS = r"perceptron_(lag_records|(events|mistakes|updates|(rejected|skipped)_events|ignored_features)_total)"
-"""What the learner alone exports, that a sum could have twice."""
-
-
-def _instances(trial: Trial) -> list[str]:
-    return [f"127.0.0.1:{service.port}" for service in trial.services]
-
-
-def _largest(asked: Prometheus, query: str, instances: str, now: float) -> float:
-    """Of the figures that these processes have; 0 where they have none."""
-    for name, value in {"$job": ".+", "$model": ".+", "$instance": ".+", "$__rate_interval": "30s"}.items():
-        query = query.replace(name, value)
-    query = re.sub(r"\{(\s*job)", rf'{{instance=~"{instances}", \1', query)
-    found = asked.ask("/query", query=query, time=now)["result"]
-    return max((float(series["value"][1]) for series in found), default=0.0)

@@ -18,8 +18,9 @@ from aiokafka import AIOKafkaProducer
 
 from tests.certificates import Certificates
 from tests.conftest import Running, event, wait
-from tests.faults.conftest import repeated
 from tests.faults.trial import Trial
+
+pytestmark = pytest.mark.nightly
 
 PROBES = ("/livez", "/readyz", "/metrics")
 POST = "POST /v1/models/{}/predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -33,7 +34,7 @@ class Door(NamedTuple):
     ca: str | None = None
 
 
-@pytest.fixture(params=["plain", pytest.param("tls", marks=pytest.mark.nightly)])
+@pytest.fixture(params=["plain", "tls"])
 def door(request: pytest.FixtureRequest, certificates: Certificates) -> Door:
     tls = Door(f'[http]\nssl_certfile = "{certificates.server}"\n', certificates.ca)
     return tls if request.param == "tls" else Door()
@@ -91,8 +92,8 @@ def ended(service: Running, cause: str) -> float:
 
 
 def quietly_stopped(service: Running) -> None:
-    """SIGTERM ends it in its time, and without a trace of anything."""
-    assert service.stop(seconds=10) == 0
+    """SIGTERM ends it without a trace of anything."""
+    assert service.stop() == 0
     log = service.log.read_text()
     assert "Traceback" not in log
     assert log[log.index("stopping") :].count("\n") < 6, log
@@ -120,11 +121,10 @@ def unharmed(trial: Trial, service: Running, mib: int) -> Iterator[None]:
     assert taken < mib
 
 
-@pytest.mark.long
 def test_readers_that_never_read(trial: Trial, door: Door) -> None:
     """More of them than places, and than may be kept for them: their time ends. Under as many more it stops quietly."""
-    readers = repeated(150, 40)
-    limits = f"max_in_flight = {repeated(100, 20)}\nanswer_timeout = 20.0\n"
+    readers = 150
+    limits = f"max_in_flight = {100}\nanswer_timeout = 20.0\n"
     trial.begin(settings=door.settings + limits, ca=door.ca)
     service = trial.live[0]
     asyncio.run(send(trial, *(event({f"{i}-{'wide' * 60}-{j}": 1.0 for j in range(4000)}, 1) for i in range(3))))
@@ -198,7 +198,7 @@ def test_requests_without_end(trial: Trial, door: Door) -> None:
     What does not end because it is slow is answered when its time is over.
     """
     trial.begin(settings=f"{door.settings}header_timeout = 2.0\n", ca=door.ca)
-    service, size = trial.live[0], repeated(145, 24) * MIB
+    service, size = trial.live[0], 145 * MIB
     with Clients(service, door.ca) as clients, unharmed(trial, service, 64):
         slow, silent = clients.connect(b"GET /livez HTTP/1.1\r\nhost"), clients.connect(silent=True)
         for name, (begin, more, status, detail) in ENDLESS.items():

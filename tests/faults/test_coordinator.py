@@ -17,12 +17,12 @@ from service.streaming.kafka.assignor import whole_topics
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.coordinator import coordinator
 from service.streaming.kafka.group import Kafka
-from tests.conftest import Running, create_topic, perceptron, wait
+from tests.conftest import DEADLINE, Running, create_topic, perceptron, wait
 from tests.faults.proxy import KafkaProxy
 
+pytestmark = pytest.mark.nightly
+
 SESSION_SECONDS = 6.0
-SAID_SECONDS = 60.0
-"""A deadline. On an idle machine it is said within ten seconds, and the tests print after how many."""
 FETCH, LIST_OFFSETS, FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP = 1, 2, 10, 11, 14
 
 
@@ -64,7 +64,7 @@ class Member:
             await self.kafka.close()
 
 
-async def until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> float:
+async def until(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> float:
     """Wait until the condition holds; how long that took."""
     started = time.monotonic()
     while not condition():
@@ -78,7 +78,6 @@ async def both_topics(kafka: Server, topic: str) -> None:
         await create_topic(kafka, name)
 
 
-@pytest.mark.long
 def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str, tmp_path: Path) -> None:
     """Kafka's own default on one broker: no group has a coordinator. Log, metric and `check` name the setting."""
     (tmp_path / "kafka").mkdir()
@@ -93,12 +92,12 @@ def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str,
                 "than the number of brokers"
             )
             started = time.monotonic()
-            wait(lambda: why in service.log.read_text(), "it says why", SAID_SECONDS)
+            wait(lambda: why in service.log.read_text(), "it says why")
             print(f"\nsaid after {time.monotonic() - started:.1f} s")
             missing = 'perceptron_missing_since_timestamp_seconds{dependency="kafka"}'
             wait(lambda: service.metrics()[missing], "the metric says so")
             flags = ("-t", topic, "-b", kafka.address, "-g", f"g-{topic}", "--redis", service.redis_url)
-            checked = perceptron("check", *flags, seconds=SAID_SECONDS)
+            checked = perceptron("check", *flags)
             assert (checked.returncode, f"fail  {why}\n" in checked.stdout) == (3, True), checked
             assert service.log.read_text().count("cannot be joined") == 1
             started = time.monotonic()
@@ -110,7 +109,6 @@ def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str,
             service.http.close()
 
 
-@pytest.mark.nightly
 def test_a_session_that_the_broker_does_not_allow(redis: Server, topic: str, tmp_path: Path) -> None:
     """The process ends and `check` fails, both with the setting's name."""
     (tmp_path / "kafka").mkdir()
@@ -118,7 +116,7 @@ def test_a_session_that_the_broker_does_not_allow(redis: Server, topic: str, tmp
     with servers.kafka(tmp_path / "kafka", properties=properties) as kafka:
         service = Running(topic, kafka.address, redis.address, tmp_path, "", "--create-topics", session_timeout=1.5)
         try:
-            assert service.process.wait(60) == 3
+            assert service.process.wait(DEADLINE) == 3
             why = "its group.min.session.timeout.ms, 6 s where nobody set it, allows no such kafka.session_timeout"
             said = service.log.read_text()
             assert said.splitlines()[-1] == f"perceptron: Kafka at {kafka.address}, group g-{topic}: {why}"
@@ -141,7 +139,7 @@ async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: Ka
             for member in members.values():
                 await stack.enter_async_context(member.running())
             for name, member in members.items():
-                took = await until(partial(member.about, "gets no answer"), f"{name} is named", SAID_SECONDS)
+                took = await until(partial(member.about, "gets no answer"), f"{name} is named")
                 (text,) = member.about("gets no answer")
                 print(f"\n{took:.1f} s: {text}")
                 assert f"group {name}-{topic} cannot be joined: {name}" in text
@@ -169,7 +167,7 @@ async def test_a_member_without_a_topic_hears_of_an_outage(kafka: Server, kafka_
         async with contextlib.AsyncExitStack() as stack:
             for member in members:
                 await stack.enter_async_context(member.running())
-            async with asyncio.timeout(30.0):  # two may hold a topic each before the third has joined
+            async with asyncio.timeout(DEADLINE):  # two may hold a topic each before the third has joined
                 state = ""
                 while state != "Stable":
                     state = (await coordinator(Cluster(kafka.address), f"g-{topic}", SESSION_SECONDS)).state
@@ -177,7 +175,7 @@ async def test_a_member_without_a_topic_hears_of_an_outage(kafka: Server, kafka_
             await asyncio.sleep(SESSION_SECONDS)  # longer than a process may be outside its group
             assert [m.said for m in members] == [[], [], []]
             kafka_proxy.refuse()
-            await until(lambda: all(m.kafka.missing_since for m in members), "each notices", SAID_SECONDS)
+            await until(lambda: all(m.kafka.missing_since for m in members), "each notices")
             assert [len(m.about(f"Kafka at {kafka_proxy.address}: ")) for m in members] == [1, 1, 1]
             kafka_proxy.heal()
             await until(lambda: not any(m.kafka.missing_since for m in members), "each notices that it is back")
@@ -186,7 +184,6 @@ async def test_a_member_without_a_topic_hears_of_an_outage(kafka: Server, kafka_
         kafka_proxy.heal()
 
 
-@pytest.mark.nightly
 async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -> None:
     """Another member does not join again for long: that is said, and Kafka is not called missing."""
     await both_topics(kafka, topic)
@@ -240,7 +237,6 @@ async def test_connections_that_are_silent_are_replaced(kafka: Server, kafka_pro
         kafka_proxy.heal()
 
 
-@pytest.mark.nightly
 async def test_a_broker_that_answers_no_fetch_is_waited_for(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
     """Fetch and ListOffsets unanswered on fresh connections too: a fresh process would not help."""
     await both_topics(kafka, topic)

@@ -15,7 +15,6 @@ IN_ORDER_OF_ARRIVAL = "[snapshots]\nkeep = 0"
 """With several partitions a kept version forgets the order in which they were learned, and the judge needs it."""
 
 
-@pytest.mark.nightly
 def test_broker_killed_and_started_again(trial: Trial) -> None:
     """SIGKILL: learning waits, predictions go on; when the broker is there again, so does learning."""
     trial.begin(rate=2000)
@@ -29,11 +28,8 @@ def test_broker_killed_and_started_again(trial: Trial) -> None:
     trial.finish()
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [pytest.param("stopped", marks=pytest.mark.nightly), "hangs", pytest.param("refuses", marks=pytest.mark.nightly)],
-)
-@pytest.mark.long
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", ["stopped", "hangs", "refuses"])
 def test_broker_away(trial: Trial, fault: str) -> None:
     """For longer than the session timeout it is stopped, or answers nothing, or takes no connection.
 
@@ -50,7 +46,7 @@ def test_broker_away(trial: Trial, fault: str) -> None:
             trial.kafka_proxy.hang()
         else:
             trial.kafka_proxy.refuse()
-        trial.outage(repeated(60, 8))  # the session ends after 6 s
+        trial.outage(60)  # the session ends after 6 s
         wait(lambda: all(service.metrics()[missing] for service in trial.live), "each notices")
     finally:
         broker.send_signal(signal.SIGCONT)
@@ -60,10 +56,11 @@ def test_broker_away(trial: Trial, fault: str) -> None:
     trial.finish()
 
 
+@pytest.mark.nightly
 def test_connections_cut(trial: Trial) -> None:
     """Every connection to the broker is gone in the middle of whatever is under way."""
     trial.begin(rate=2000)
-    for _ in range(repeated(50, 5)):
+    for _ in range(50):
         trial.kafka_proxy.cut()
         trial.progress(500)
     trial.finish()
@@ -88,10 +85,11 @@ def test_partitions_added(trial: Trial) -> None:
     assert all(part.end > 100 for part in trial.logs[-1].partitions)
 
 
+@pytest.mark.nightly
 def test_three_partitions_and_sigkill(trial: Trial) -> None:
     """The order of arrival is part of each head, so that even after a crash each can be held against the log."""
     trial.begin(partitions=3, rate=2000, settings=IN_ORDER_OF_ARRIVAL)
-    for _ in range(repeated(20, 1)):
+    for _ in range(20):
         learner = trial.learning()
         trial.kill(learner)
         trial.again(learner)
@@ -99,13 +97,13 @@ def test_three_partitions_and_sigkill(trial: Trial) -> None:
     trial.finish()
 
 
-@pytest.mark.timeout(repeated(3000, 300))
-@pytest.mark.long
+@pytest.mark.nightly
+@pytest.mark.timeout(3000)
 def test_rebalance_storm(trial: Trial) -> None:
     """One process, four, and one again; those that go do so by SIGTERM or SIGKILL, also the one that learns."""
     rng = random.Random(3)
-    trial.begin(rate=repeated(500, 1000))
-    for _ in range(repeated(50, 1)):
+    trial.begin(rate=500)
+    for _ in range(50):
         if len(trial.services) == 1:
             trial.up(*[trial.service() for _ in range(3)])
         else:

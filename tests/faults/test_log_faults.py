@@ -11,8 +11,9 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from service.embedded.servers import Server
 from tests.conftest import Running, create_topic, delete_topic, event, trim, wait
-from tests.faults.conftest import repeated
 from tests.faults.trial import Trial
+
+pytestmark = pytest.mark.nightly
 
 
 def stopped(service: Running, *words: str) -> None:
@@ -39,7 +40,6 @@ def reset_decides(trial: Trial) -> None:
     trial.progress(1000)
 
 
-@pytest.mark.nightly
 def test_records_deleted(trial: Trial) -> None:
     """Behind the offset nothing happens. Past it, while nobody learns, events are gone: it stops, and reset decides."""
     trial.begin(rate=2000, settings="[snapshots]\nkeep = 0")  # the judge takes it that a kept version began at 0
@@ -80,21 +80,6 @@ def recreate(trial: Trial, records: int) -> None:
     trial.hold()
 
 
-@pytest.mark.nightly
-def test_topic_recreated(trial: Trial) -> None:
-    """Deleted and created again while it is learned: it stops, says so, and reset decides."""
-    trial.begin(rate=2000)
-    trial.hold()
-    trial.read_log()
-    recreate(trial, 100)
-    stopped(trial.live[0], "recreated", f"perceptron reset -t {trial.topic} --yes")
-    trial.outage(1)
-    trial.judged()
-    reset_decides(trial)
-    trial.finish()
-
-
-@pytest.mark.long
 def test_topic_recreated_behind_its_back(trial: Trial) -> None:
     """While the broker could not be reached; the new log is longer than what was learned of the old one."""
     trial.begin(rate=2000)
@@ -128,7 +113,7 @@ def test_transactions(trial: Trial) -> None:
                 await client.flush()
                 await asyncio.to_thread(more_sent, trial, 2000)
                 # Longer than the watchdog waits, with all faults: what cannot be read yet is no standstill.
-                await asyncio.to_thread(trial.outage, repeated(70, 3))
+                await asyncio.to_thread(trial.outage, 70)
                 assert trial.covered() == trial.live[0].model()["next"]["0"] == first.offset
                 await ends()
                 await asyncio.to_thread(trial.progress, 1000)
@@ -211,7 +196,6 @@ def test_flipped_byte(trial: Trial) -> None:
     mended(trial, service, (begins + ends) // 2)
 
 
-@pytest.mark.nightly
 def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
     """A process that starts cannot compare the last record learned: it stops, and says which it is."""
     trial.begin(rate=2000)
@@ -228,7 +212,6 @@ def test_flipped_byte_in_what_was_learned_last(trial: Trial) -> None:
     mended(trial, service, (damaged[2] + damaged[3]) // 2)
 
 
-@pytest.mark.nightly
 def test_flipped_byte_and_the_broker_dies(trial: Trial) -> None:
     """The broker cuts its log there when it starts again, behind what was learned: it stops, says so, reset decides."""
     trial.begin(rate=2000)
@@ -251,7 +234,6 @@ def said(service: Running, words: str) -> None:
     wait(lambda: words in service.log.read_text(), words)
 
 
-@pytest.mark.nightly
 def test_dead_letter_topic_missing(trial: Trial) -> None:
     """Saves wait at the first bad event, and it says so; a crash meanwhile loses nothing; then it goes on."""
     trial.stream(dead_letters=False)
@@ -259,7 +241,7 @@ def test_dead_letter_topic_missing(trial: Trial) -> None:
     trial.up(service)
     trial.ask()
     said(service, "no dead-letter topic: saves will wait at the first rejected event")
-    for _ in range(repeated(5, 1)):
+    for _ in range(5):
         said(service, "dead letters cannot be written")
         wait(lambda: service.model()["ahead"] > 2000, "learning goes on")
         trial.outage(2)
@@ -292,7 +274,7 @@ def test_dead_letter_topic_refuses(trial: Trial) -> None:
     said(service, "dead letters cannot be written")
     saved = trial.saved()
     wait(lambda: service.model()["ahead"] > 2000, "learning goes on")
-    trial.outage(repeated(60, 3))
+    trial.outage(60)
     assert trial.saved() == saved
     asyncio.run(configure(trial.kafka, f"{trial.topic}.dead-letters"))
     trial.progress(1000)

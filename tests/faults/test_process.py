@@ -5,12 +5,10 @@ import signal
 
 import pytest
 
-from tests.conftest import Running, wait
+from tests.conftest import DEADLINE, Running, wait
 from tests.faults.conftest import repeated
-from tests.faults.failing import BLOCK_SECONDS
+from tests.faults.failing import POINTS
 from tests.faults.trial import Trial
-
-SESSION_SECONDS = 6.0
 
 
 @pytest.mark.parametrize(
@@ -42,28 +40,20 @@ def test_killed_at_random(trial: Trial, kind: str, often: int) -> None:
     print(verified.stdout)
 
 
-POINTS = ("before-blobs", "before-commit", "no-reply", "after-commit", "before-flush", "after-flush", "slice")
-QUICK = {
-    signal.SIGKILL: ("before-commit", "no-reply", "before-flush"),
-    signal.SIGTERM: ("before-commit", "slice"),
-}
-
-
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("point", "number"),
     [
-        pytest.param(point, number, marks=() if point in quick else pytest.mark.nightly)
-        for number, quick in QUICK.items()
-        for point in POINTS
+        *((point, signal.SIGKILL) for point in POINTS if point != "revocation"),
+        *((point, signal.SIGTERM) for point in ("before-commit", "before-flush", "slice")),
     ],
     ids=str,
 )
-@pytest.mark.long
 def test_ended_at_a_point_of_a_save(trial: Trial, point: str, number: signal.Signals) -> None:
     """Blobs without a head, a head nobody heard of, letters without a save: a restart goes on from what is there."""
     trial.stream(rate=1000)
     service = trial.failing(point, number, nth=4 if point != "slice" else 30)
-    ended = service.process.wait(120)  # saves may be 10 s apart
+    ended = service.process.wait(DEADLINE)  # saves may be 10 s apart
     assert f"{number.name} at {point}" in service.log.read_text()
     assert ended == (-signal.SIGKILL if number == signal.SIGKILL else 0)
     trial.again(service)
@@ -72,6 +62,7 @@ def test_ended_at_a_point_of_a_save(trial: Trial, point: str, number: signal.Sig
     trial.finish()
 
 
+@pytest.mark.nightly
 def test_sigterm_in_a_revocation(trial: Trial) -> None:
     """A second member joins, and the first is ended while it lets the topic go."""
     trial.stream(rate=1000)
@@ -80,7 +71,7 @@ def test_sigterm_in_a_revocation(trial: Trial) -> None:
     trial.progress(500)
     trial.hide(first)
     second = trial.service()
-    assert first.process.wait(60) == 0
+    assert first.process.wait(DEADLINE) == 0
     assert "SIGTERM at revocation" in first.log.read_text()
     trial.up(second)
     trial.ask()
@@ -110,13 +101,13 @@ def test_a_learner_that_hangs_is_replaced_and_refused(trial: Trial, how: str) ->
         trial.hide(hung)
         before = ended(hung)
         hung.process.send_signal(signal.SIGSTOP if how == "stopped" else signal.SIGUSR1)
-        other = trial.learning(SESSION_SECONDS + 4)
+        other = trial.learning()
         assert other is not hung
         trial.progress(1000)
         if how == "stopped":
             hung.process.send_signal(signal.SIGCONT)
         trial.up(hung)
-        wait(lambda: ended(hung) > before, "it finds out", BLOCK_SECONDS + 30)  # noqa: B023 - it is called at once
+        wait(lambda: ended(hung) > before, "it finds out", DEADLINE)  # noqa: B023 - it is called at once
     trial.finish(repeated(2, 1))
     assert refused(trial), "no save was refused: those that hung found out without having learned anything"
 
@@ -131,6 +122,7 @@ def refused(trial: Trial) -> int:
     return sum(service.log.read_text().count("cause=refused") for service in trial.services)
 
 
+@pytest.mark.nightly
 def test_the_wall_clock_jumps(trial: Trial) -> None:
     """An hour on, then two back, under a running learner that keeps versions: saves and their order go by other things."""  # noqa: E501
     trial.stream(rate=1000)

@@ -11,10 +11,11 @@ import pytest
 
 from service.embedded.servers import Server
 from tests.conftest import HELD_SECONDS
-from tests.faults.conftest import repeated
 from tests.faults.proxy import KafkaProxy, Proxy
 from tests.faults.sentinel import Redundant, SentinelTrial
 from tests.faults.store import DROPPED, said
+
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture
@@ -31,12 +32,11 @@ def trial(kafka: Server, kafka_proxy: KafkaProxy, topic: str, tmp_path: Path) ->
         yield trial
 
 
-@pytest.mark.long
 def test_a_primary_is_killed_and_a_replica_takes_over(trial: SentinelTrial) -> None:
     """Every other time it had accepted heads that nobody else has; for a while it comes back with them as a primary."""
     trial.begin(services=2, session_timeout=HELD_SECONDS)  # who learned what is lost has it to drop
     took, lost = list[float](), 0
-    for turn in range(repeated(20, 2)):
+    for turn in range(20):
         old = trial.redis
         if turn % 2:
             with trial.unreplicated():
@@ -59,7 +59,6 @@ def test_a_primary_is_killed_and_a_replica_takes_over(trial: SentinelTrial) -> N
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.nightly
 def test_a_primary_hangs_and_is_one_still_when_it_wakes(trial: SentinelTrial) -> None:
     """Two primaries for some seconds, and connections to both: whoever was sent to the new one asks no other."""
     trial.begin(services=2)

@@ -35,7 +35,6 @@ def reading() -> Iterator[None]:
     use_compiled_reader(False)
 
 
-@pytest.mark.long
 def test_mutated_events_are_read_as_the_judge_reads_them() -> None:
     counted = fuzz(int(os.environ.get("EVENTS", "12000")))
     # Worth something only where both happen, in every way.
@@ -43,7 +42,6 @@ def test_mutated_events_are_read_as_the_judge_reads_them() -> None:
     assert set(counted) >= {*REASONS, "skipped"} - {"not-msgpack"}  # what is mutated is JSON
 
 
-@pytest.mark.long
 def test_the_careful_reader_reads_as_the_compiled_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same streams by one of them alone: the same events, for the same reasons."""
     found = []
@@ -103,6 +101,7 @@ def _rows(identity: Identity, values: list[bytes], tails: list[bytes]) -> list[i
     return [i for i in range(len(values)) if i not in declined]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("owner", "name", "instead"),
     [

@@ -31,6 +31,7 @@ async def test_pieces_are_read_as_the_whole(compiled: bool, monkeypatch: pytest.
     assert counted[200] > 300
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("owner", "name"), [(requests, "_within_limits"), (flatten, "name_fits")])
 async def test_a_fault_is_found(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these tests of a body that lets everything through is noticed."""

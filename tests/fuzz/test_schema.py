@@ -11,7 +11,7 @@ from tests.conftest import clean_environment
 from tests.fuzz.requests import Asked, application, ask
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_answers_are_as_documented() -> None:
     """A test for each operation: `documented` has them."""
     command = ["pytest", *template.PYTEST, "-p", "schemathesis.pytest.plugin", "tests/fuzz/documented.py"]

@@ -1,4 +1,4 @@
-"""350 seeds of faults, each with every accepted head held against the plain fold: `make simulate` runs more."""
+"""Seeds of faults, each with every accepted head compared with the plain fold: `make simulate` runs more."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from service.streaming.states import TRANSITIONS
 from tests.simulation.mutants import HERE, MUTANTS, Mutant, tried
 from tests.simulation.run import Simulation
 
-SEEDS = 350
+SEEDS, NIGHTLY_SEEDS = 100, 350
 FOUND = (371, 2334, 2821, 3578, 3887, 4090, 7642)
 """Seeds beyond, each of which found something."""
 
@@ -21,7 +21,6 @@ import sys
 import hashlib, aiokafka.record.util, mmh3, msgspec, numba, numba.core.caching, numpy, random, traceback, unittest.mock
 for name in ("asyncio", "time", "socket", "select", "threading", "_thread", "concurrent.futures"):
     sys.modules[name] = None  # an import of it raises from here on
-from tests.simulation.mutants import HERE, MUTANTS, Mutant, tried
 from tests.simulation.run import Simulation
 for seed in (3, 11):
     print("\\n".join(Simulation(seed).run().history))
@@ -29,11 +28,13 @@ assert "service.snapshots.keeper" in sys.modules and "service.streaming.learn" i
 """
 
 
+@pytest.mark.parametrize("seeds", [SEEDS, pytest.param(NIGHTLY_SEEDS, marks=pytest.mark.nightly)])
 @pytest.mark.long
-def test_nothing_is_lost_and_nothing_learned_twice() -> None:
+@pytest.mark.timeout(1200)
+def test_nothing_is_lost_and_nothing_learned_twice(seeds: int) -> None:
     """A violation is raised with the history of its seed; `make simulate SEED=n` prints it again."""
     counts = Counter[str]()
-    for seed in (*range(SEEDS), *FOUND):
+    for seed in (*range(seeds), *FOUND):
         counts.update(Simulation(seed).run().counts)
     # What did not happen was not tried. Zombies that had learned were refused, and found out while idle.
     for what, least in (
@@ -44,10 +45,10 @@ def test_nothing_is_lost_and_nothing_learned_twice() -> None:
         ("stopped: Diverged", 10), ("base offset flipped", 40), ("stopped: LogGap", 40),
         ("candidates reconciled", 100),
     ):  # fmt: skip
-        assert counts[what] >= least, f"{what}: {counts[what]}"
+        assert counts[what] >= (least if seeds == NIGHTLY_SEEDS else 1), f"{what}: {counts[what]}"
     moved = {f"{state.name} to {following.name}" for state in TRANSITIONS for following in TRANSITIONS[state]}
     assert {what for what in counts if " to " in what} == moved, "the table has each way that is taken, and no other"
-    assert counts["excused"] < SEEDS / 2, "most runs must end with everything learned"
+    assert counts["excused"] < seeds / 2, "most runs must end with everything learned"
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "7"])
@@ -73,12 +74,14 @@ def test_the_refusal_refuses() -> None:
     assert done.stdout.endswith("simulated\n")
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+@pytest.mark.nightly
 def test_a_missing_protection_is_noticed(mutant: Mutant) -> None:
     """`make mutants` prints by which seed or test."""
     assert tried(mutant)
 
 
+@pytest.mark.nightly
 def test_nothing_is_noticed_where_nothing_is_missing() -> None:
     """The test above can fail: the code as it is passes the same seeds, in Python as the mutants run."""
     assert not tried(MUTANTS[0]._replace(new=MUTANTS[0].old))

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks import world
-from tests.benchmarks.client import asking, percentile
+from bench import world
+from bench.client import asking, percentile
 from tests.conftest import clean_environment, event, wait
 
 NAMES = 20

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks`: measures, prints the table beside its goals and keeps it as JSON in bench.json.
+"""`python -m bench`: measures, prints the table beside its goals and keeps it as JSON in bench.json.
 
 ONLY=P1 chooses rows, which then take the place of those of an earlier run. With `--write` nothing is measured: the
 table and the cost of an event by parts in docs/performance.md become those of bench.json.
@@ -22,10 +22,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.figure import BROKER, PARTS, REDIS, WHOLE, Figure, chosen
 from service.embedded.servers import KAFKA
-from tests.benchmarks.figure import BROKER, PARTS, REDIS, WHOLE, Figure, chosen
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 FILE, PAGE = ROOT / "bench.json", ROOT / "docs" / "performance.md"
 MODULES = {
     "learning": ("P1", "P1b", "P1c", "P1d", "P2"),
@@ -75,7 +75,7 @@ def measured(keep: Callable[[list[Figure]], object]) -> tuple[list[Figure], bool
     for module, names in MODULES.items():
         if not any(map(chosen, names)):
             continue
-        where, began = f"tests.benchmarks.{module}", time.monotonic()
+        where, began = f"bench.{module}", time.monotonic()
         if find_spec(where) is None:
             print(f"{', '.join(names)}: there is no {where}", file=sys.stderr)
             whole = False
@@ -110,7 +110,7 @@ def _lines(file: str) -> list[str]:
 
 
 def _redis() -> str:
-    from tests.benchmarks import world
+    from bench import world
 
     info = world.store().info("server")
     return f"{info.get('server_name', 'redis').capitalize()} {info.get('valkey_version') or info['redis_version']}"

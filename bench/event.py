@@ -1,4 +1,4 @@
-"""What an event costs, decoded and learned, by kinds of values: `python -m tests.benchmarks.event [COMMIT]`.
+"""What an event costs, decoded and learned, by kinds of values: `python -m bench.event [COMMIT]`.
 
 With a commit, its tree is measured beside this one in turns, and the ratio of plain events is printed: they are what
 both know. Seconds of the processor, the least of some runs: other programs cost time, and never save any.
@@ -109,7 +109,7 @@ def beside(commit: str) -> None:
         tree = Path(folder) / "tree"
         subprocess.run(["git", "worktree", "add", "--detach", str(tree), commit], check=True, capture_output=True)
         try:
-            found: dict[str, list[dict[str, float]]] = {str(Path(__file__).parents[2]): [], str(tree): []}
+            found: dict[str, list[dict[str, float]]] = {str(Path(__file__).parents[1]): [], str(tree): []}
             for _ in range(ROUNDS):
                 for where, rows in found.items():
                     command, paths = [sys.executable, __file__, "-"], os.environ | {"PYTHONPATH": where}

@@ -12,10 +12,10 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from bench import world
+from bench.figure import Figure
+from bench.start import COLUMNS, wide
 from service.snapshots.store import key
-from tests.benchmarks import world
-from tests.benchmarks.figure import Figure
-from tests.benchmarks.start import COLUMNS, wide
 from tests.conftest import event
 
 SILENCES = 5
@@ -38,7 +38,7 @@ def figures() -> list[Figure]:
     """A save beside learning without one, by seconds of the processor, saving threads included."""
     found = []
     prefix, file = wide(), world.folder() / "marks.json"
-    program = "tests.benchmarks.altered", f"marked:{file}"
+    program = "bench.altered", f"marked:{file}"
     for what, columns, goal, rounds in (
         (f"{HOT:,} of them, 35 kB, change over and over", HOT, 2.0, 6),
         ("all of them change", COLUMNS, 10.0, 3),

@@ -23,9 +23,9 @@ import psutil
 from aiokafka import AIOKafkaProducer
 from redis import Redis
 
+from bench.events import Stream
 from service.embedded import servers
 from service.embedded.servers import Server
-from tests.benchmarks.events import Stream
 from tests.conftest import DEADLINE, Running, clean_environment, create_topic, wait
 
 PROPERTIES = servers.PROPERTIES + "log.retention.check.interval.ms=10000\n"
@@ -249,6 +249,6 @@ def learn(topic: str, stream: Stream, *, program: Sequence[str] = ("service",)) 
 
 def other(kind: str, topic: str, events: int) -> float:
     """Microseconds of the processor an event takes a program of `others`."""
-    command = [sys.executable, "-m", "tests.benchmarks.others", kind, kafka().address, topic, str(events)]
+    command = [sys.executable, "-m", "bench.others", kind, kafka().address, topic, str(events)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(json.loads(done.stdout))

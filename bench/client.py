@@ -1,6 +1,6 @@
 """Who asks for predictions all the time: a process of its own, so that nobody else's work is in what it measures.
 
-`python -m tests.benchmarks.client PORT MODEL BODY PAUSE` asks, waits PAUSE seconds after each answer, until its input
+`python -m bench.client PORT MODEL BODY PAUSE` asks, waits PAUSE seconds after each answer, until its input
 ends; then it prints the milliseconds of each answer, in order.
 """
 
@@ -70,7 +70,7 @@ def asking(port: int, model: str, features: object, pause: float = 0.002) -> Ite
     command = [
         sys.executable,
         "-m",
-        "tests.benchmarks.client",
+        "bench.client",
         str(port),
         model,
         body,

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable
 from statistics import median
 
-from tests.benchmarks import world
-from tests.benchmarks.events import COMPACT, DENSE, HASHED, NAMED, NESTED, WORDS, Stream
-from tests.benchmarks.figure import Figure, chosen
+from bench import world
+from bench.events import COMPACT, DENSE, HASHED, NAMED, NESTED, WORDS, Stream
+from bench.figure import Figure, chosen
 
 ROUNDS = 5
 PROBE = 200

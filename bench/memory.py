@@ -2,10 +2,10 @@
 
 import time
 
+from bench import world
+from bench.figure import Figure
+from bench.start import COLUMNS, wide
 from service.process.service import SETTLED_SECONDS
-from tests.benchmarks import world
-from tests.benchmarks.figure import Figure
-from tests.benchmarks.start import COLUMNS, wide
 from tests.conftest import event, wait
 
 ROUNDS = 2

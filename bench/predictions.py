@@ -1,5 +1,5 @@
 """P4: what a prediction over HTTP costs, beside a FastAPI route with the same path that reads its body and returns a
-constant: `python -m tests.benchmarks.predictions`.
+constant: `python -m bench.predictions`.
 
 Each server is a process with one worker: `perceptron run` with a given model of 20 named features, and FastAPI under
 uvicorn with uvloop, httptools and no access log. wrk asks them in turns, 16 connections, and the figure of a round is
@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench.figure import Figure
 from service.embedded.servers import free_port
-from tests.benchmarks.figure import Figure
 
 ROUNDS, SECONDS = 5, 2
 FEATURES, CONNECTIONS, INSTANCES = 20, 16, 1000

@@ -1,4 +1,4 @@
-"""What a user would write instead: `python -m tests.benchmarks.others KIND ADDRESS TOPIC EVENTS`.
+"""What a user would write instead: `python -m bench.others KIND ADDRESS TOPIC EVENTS`.
 
 Each reads so many records of partition 0 and prints how many microseconds of the processor one took, all threads
 together, after the first tenth.

@@ -4,9 +4,9 @@ import subprocess
 import sys
 import time
 
-from tests.benchmarks import world
-from tests.benchmarks.events import NAMED
-from tests.benchmarks.figure import Figure
+from bench import world
+from bench.events import NAMED
+from bench.figure import Figure
 from tests.conftest import event
 
 ROUNDS = 5

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-from tests.benchmarks import world
-from tests.benchmarks.client import asking, percentile
-from tests.benchmarks.events import DENSE, POSITIONAL
-from tests.benchmarks.figure import Figure
+from bench import world
+from bench.client import asking, percentile
+from bench.events import DENSE, POSITIONAL
+from bench.figure import Figure
 from tests.conftest import wait
 
 ROUNDS = 5

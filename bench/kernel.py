@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.events import FLIPPED, zipf
+from bench.figure import Figure
 from service.learning import kernel
 from service.learning.events.batch import Batch
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
-from tests.benchmarks.events import FLIPPED, zipf
-from tests.benchmarks.figure import Figure
 
 ROUNDS, RUNS = 5, 5
 EVENTS = 10_000

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.altered HOW …`: the command, altered so that a part of it can be measured.
+"""`python -m bench.altered HOW …`: the command, altered so that a part of it can be measured.
 
 `marked:FILE` writes, of each time that a save may come: events, seconds of the processor and of the clock so far, and
 whether one does.

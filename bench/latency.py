@@ -6,10 +6,10 @@ import json
 import time
 from collections.abc import Iterator
 
-from tests.benchmarks import world
-from tests.benchmarks.client import Connection, asking, percentile
-from tests.benchmarks.events import DENSE
-from tests.benchmarks.figure import Figure, chosen
+from bench import world
+from bench.client import Connection, asking, percentile
+from bench.events import DENSE
+from bench.figure import Figure, chosen
 from tests.conftest import event
 
 ROUNDS = 5

@@ -7,9 +7,9 @@ and the event loop.
 import json
 from statistics import median
 
-from tests.benchmarks import world
-from tests.benchmarks.events import DENSE, NAMED, WORDS
-from tests.benchmarks.figure import BROKER, PARTS, REDIS, WHOLE, Figure
+from bench import world
+from bench.events import DENSE, NAMED, WORDS
+from bench.figure import BROKER, PARTS, REDIS, WHOLE, Figure
 
 ROUNDS = 2
 STEPS = {
@@ -32,7 +32,7 @@ def figures() -> list[Figure]:
         for _ in range(ROUNDS):
             wholes.append(world.learn(topic, stream))
             file.unlink(missing_ok=True)
-            world.learn(topic, stream, program=("tests.benchmarks.altered", f"timed:{stream.events}:{file}"))
+            world.learn(topic, stream, program=("bench.altered", f"timed:{stream.events}:{file}"))
             parts.append(json.loads(file.read_text()))
 
         def part(what: str, values: list[float], of: str = stream.what, unit: str = "µs") -> Figure:
