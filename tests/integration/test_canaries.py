@@ -21,8 +21,9 @@ from redis import Redis
 from service.embedded import servers
 from service.embedded.servers import Server, free_port
 from tests.certificates import Certificates
-from tests.conftest import clean_environment, create_topic, perceptron, read_all, wait
-from tests.template import Copy
+from tests.conftest import DEADLINE, clean_environment, create_topic, perceptron, read_all, wait
+
+pytestmark = pytest.mark.nightly
 
 NOWHERE = "127.0.0.1:1"
 MARK = "c4n4ry"
@@ -81,61 +82,39 @@ def toml(settings: dict[str, Any]) -> str:
     return text
 
 
-def environment(settings: dict[str, Any]) -> dict[str, str]:
-    """These settings as variables."""
-    tables = {name: value for name, value in settings.items() if isinstance(value, dict)}
-    each = {f"{table}__{name}": value for table, values in tables.items() for name, value in values.items()}
-    return {f"PERCEPTRON_{name}".upper(): value for name, value in each.items()} | {"PERCEPTRON_TOPICS": "x"}
-
-
 @pytest.mark.parametrize("files", [False, True], ids=["values", "files"])
 def test_commands_say_no_secret(files: bool, folder: Path, certificates: Certificates, tmp_path: Path) -> None:
-    """Wherever it is set: `config` has the name and what hides the value, and nobody who is refused says more."""
+    """`config` has the name and what hides the value, and a command that is refused says no more."""
     (tmp_path / "line").write_text('{"a": 1}\n')
     always: list[list[str]] = [["config"], ["config", "--json"]]
     once = [["check"], ["predict", "line", "--url", NOWHERE], ["healthcheck"], ["inspect"]]
     for settings in settings_of(folder, certificates, files):
-        for env, text in ({}, toml(settings)), (environment(settings), ""):
-            (tmp_path / "perceptron.toml").write_text(text)
-            for command in always + (once if text else []):
-                done = perceptron(*command, cwd=tmp_path, env=env)
-                clean(done.stdout, done.stderr)
-                assert "Traceback" not in done.stderr
-                if command == ["config"]:
-                    assert done.returncode == 0, done.stderr
-                    assert ("**********" in done.stdout) != files
-                    assert f"redis://user:***@{NOWHERE}/0?***" in done.stdout
+        (tmp_path / "perceptron.toml").write_text(toml(settings))
+        for command in always + once:
+            done = perceptron(*command, cwd=tmp_path)
+            clean(done.stdout, done.stderr)
+            assert "Traceback" not in done.stderr
+            if command == ["config"]:
+                assert done.returncode == 0, done.stderr
+                assert ("**********" in done.stdout) != files
+                assert f"redis://user:***@{NOWHERE}/0?***" in done.stdout
         once = [["check"]] if files else []  # where nobody answers, each takes seconds
 
 
 WRONG = [
+    f'redis = "redis://:{MARK}@h/0"',
     f'[redis]\nurl = ["redis://:{MARK}@h/0"]',
     f'[redis]\nurl = "redis://:{MARK}@[::1/0"',
-    f'[redis]\nurl = "redis://:{MARK}@h:port/0"',
-    f'[redis]\nurl = "redis://:a/{MARK}@h:1/0"',
     f'[redis]\nurl = "http://:{MARK}@h:1/0"',
-    f'[redis]\nurl = "{MARK}"',
-    f'redis = "redis://:{MARK}@h/0"',
     f'[kafka]\nbootstrap_servers = "u:{MARK}@h:1"',
-    f'[kafka]\nsecurity_protocol = "{MARK}"',
     f'[kafka]\nsecurity_protocol = "SASL_SSL"\nsasl_mechanism = "OAUTHBEARER"\noauth_token_url = "https://u:{MARK}@h/t"',
     f'[http]\ntoken_file = ["{MARK}"]',
-    f'[http]\ntoken = "{MARK}"',
-    *(
-        text.format(name)
-        for name in ("sasl_password", "oauth_client_secret", "ssl_key_password")
-        for text in (
-            f'[kafka]\n{{}} = "{MARK}"',  # of no use there
-            f'[kafka]\n{{}} = ["{MARK}"]',
-            f'[kafka]\n{{}} = {{{{of = "{MARK}"}}}}',
-            f'[kafka]\n{{}} = "{MARK}',
-            f"[kafka]\n{{}} = {MARK}",
-            f'[kafka]\n{{0}} = "{MARK}"\n{{0}} = "{MARK}"',
-            f'[kafka]\n{{}} = "\\q{MARK}"',
-            f'[kafka]\n{{0}} = "{MARK}"\n{{0}}_file = "perceptron.toml"',
-            '[kafka]\n{}_file = "perceptron.toml"\n#' + MARK,  # two lines, no secret
-        )
-    ),
+    f'[kafka]\nsasl_password = "{MARK}"',  # of no use there
+    f'[kafka]\noauth_client_secret = ["{MARK}"]',
+    f'[kafka]\nsasl_password = "{MARK}',  # not TOML
+    f'[kafka]\nssl_key_password = "{MARK}"\nssl_key_password = "{MARK}"',
+    f'[kafka]\nsasl_password = "{MARK}"\nsasl_password_file = "perceptron.toml"',
+    f'[kafka]\nsasl_password_file = "perceptron.toml"\n#{MARK}',  # two lines, no secret
 ]
 
 
@@ -151,15 +130,11 @@ def test_what_is_wrong_with_a_setting_is_said_without_it(text: str, tmp_path: Pa
     ("name", "value"),
     [
         ("KAFKA", f'{{"sasl_password": "{MARK}"'),
-        ("KAFKA", f'["{MARK}"]'),
         ("KAFKA", f'{{"sasl_password": ["{MARK}"]}}'),
         ("REDIS", f"redis://:{MARK}@h/0"),
         ("REDIS__URL", f"redis://:{MARK}@[::1/0"),
         ("KAFKA__SASL_PASWORD", MARK),
-        ("KAFKA__SASL_PASSWORD", MARK),
         ("KAFKA__SASL_PASSWORD__OF", MARK),
-        ("HTTP", MARK),
-        ("MODELS", MARK),
     ],
 )
 def test_what_is_wrong_with_a_variable_is_said_without_it(name: str, value: str, tmp_path: Path) -> None:
@@ -174,7 +149,6 @@ def test_what_is_wrong_with_a_variable_is_said_without_it(name: str, value: str,
         ["run", "-t", "x", "--redis", f"redis://:{MARK}@[::1"],
         ["run", "-t", "x", f"--redis-password={MARK}"],
         ["predict", "-t", "x", "--url", f"http://u:{MARK}@{NOWHERE}", "line"],
-        ["predict", "-t", "x", "--url", f"ftp://u:{MARK}@{NOWHERE}", "line"],
         ["healthcheck", "--url", f"u:{MARK}@{NOWHERE}"],
     ],
 )
@@ -182,26 +156,6 @@ def test_what_is_wrong_with_a_flag_is_said_without_it(arguments: list[str], tmp_
     done = perceptron(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
     clean(done.stdout, done.stderr)
-
-
-@pytest.mark.parametrize("form", ["text", "json"])
-def test_a_service_that_is_refused_logs_no_secret(
-    form: str, folder: Path, certificates: Certificates, tmp_path: Path
-) -> None:
-    settings = [*settings_of(folder, certificates, form == "json")][form == "json"]
-    config, log, port = tmp_path / "perceptron.toml", tmp_path / "log", free_port()
-    config.write_text(toml(settings | {"log": form}))
-    log.touch()
-    service = Copy(["service", "-c", str(config), "run", "-p", str(port)], clean_environment(), log)
-    try:
-        wait(lambda: "trying again" in log.read_text(), "Redis is not there")
-        assert httpx.get(f"http://127.0.0.1:{port}/v1/models").status_code == 401
-        service.send_signal(signal.SIGTERM)
-        assert service.wait(20) == 0
-    finally:
-        service.kill()
-    assert f"Redis at {NOWHERE}/0" in log.read_text()
-    clean(log.read_bytes())
 
 
 async def test_a_service_at_work_writes_no_secret(
@@ -274,7 +228,7 @@ async def test_a_service_at_work_writes_no_secret(
         for key in keys:
             clean(key, admin.dump(key), admin.hgetall(key) if admin.type(key) == b"hash" else "")
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(process.wait, 20) == 0
+        assert await asyncio.to_thread(process.wait, DEADLINE) == 0
         # Another password than Redis has: refused by name, and no more.
         settings["redis"]["url"] = f"redis://:{secret('wrong')}@{redis.address}/0"
         (tmp_path / "perceptron.toml").write_text(toml(settings))

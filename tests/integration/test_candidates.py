@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
@@ -55,6 +56,7 @@ def some_saved(service: Running, more_than: int) -> None:
     wait(lambda: (m := service.model())["events"] - m["ahead"] > more_than, "some are learned, and saved")
 
 
+@pytest.mark.nightly
 async def test_three_candidates_killed_restored_verified_changed_and_asked(
     run: Run, tool: Tool, kafka: Server, producer: AIOKafkaProducer, topic: str
 ) -> None:
@@ -112,34 +114,5 @@ async def test_three_candidates_killed_restored_verified_changed_and_asked(
     assert metrics[f"perceptron_candidate_events{key}"] == len(raws)
     assert metrics[f"perceptron_candidate_accuracy{key}"] == rows["logistic"]["accuracy"]["recent"]
     assert metrics[f"perceptron_candidate_answers{key}"] == 1.0
-    assert (
-        metrics[f'perceptron_prequential_accuracy_overall{{model="{topic}",weights="served"}}']
-        == rows["logistic"]["accuracy"]["all"]
-    )
-
-    said = await tool("inspect", settings=service.config)
-    lines = [line.split() for line in said.stdout.splitlines()]
-    assert any(line[:2] == ["logistic", "1,250"] and line[7:9] == ["better,", "answers"] for line in lines), said.stdout
     about = json.loads((await tool("inspect", "--json", settings=service.config)).stdout)
     assert about["candidates"] == answer["candidates"]
-
-
-async def test_one_that_diverges_is_said_once_and_the_others_go_on(
-    run: Run, producer: AIOKafkaProducer, topic: str
-) -> None:
-    wild = '[model]\nserve = "wild"\n[model.candidates.wild]\nrule = "lms"\neta = 10\n'
-    service = await asyncio.to_thread(run(wild).up)
-    raws = [event({"a": 1000.0 * (-1) ** i}, i % 2) for i in range(40)]
-    await send(producer, topic, raws)
-    assert (await asyncio.to_thread(service.wait_for, 40))["stopped"] is None
-    row = service.http.get(f"/v1/models/{topic}/candidates").json()["candidates"][0]
-    assert row["events"] < 40
-    assert f"the update at offset {row['events']} of partition 0" in row["diverged"]
-    said = service.log.read_text()
-    assert said.count("candidate learns no more, the others go on") == 1
-    assert row["diverged"] in said
-    # The model answers in its place.
-    assert service.predict({"features": {"a": 1}}).json()["score"] == alone(raws).score({"a": 1.0})[0]
-    await send(producer, topic, raws)
-    await asyncio.to_thread(service.wait_for, 80)
-    assert service.log.read_text().count("candidate learns no more") == 1

@@ -4,6 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from sklearn import datasets
 
 from service.embedded.servers import Server
@@ -35,6 +36,7 @@ async def saved(store: RedisStore, topic: str, offset: int) -> Head:
     return readable(topic, *found)
 
 
+@pytest.mark.nightly
 async def test_digits_through_two_kills(
     run: Run, tool: Tool, kafka: Server, store: RedisStore, topic: str, tmp_path: Path
 ) -> None:

@@ -5,12 +5,15 @@ import random
 import time
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
 from service.streaming.dead_letters import own_headers
 from tests.conftest import DEADLINE, Run, create_topic, event, perceptron, read_all
 from tests.faults.test_log_faults import configure
+
+pytestmark = pytest.mark.nightly
 
 MOST_HEADERS = 524_240
 """Empty ones, in a record without key: as many as fit a topic with Kafka's own limit."""

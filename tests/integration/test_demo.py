@@ -1,6 +1,5 @@
 """The demo, as `make demo ARGS=--exit` runs it."""
 
-import os
 import re
 import signal
 import subprocess
@@ -10,11 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import clean_environment, perceptron, wait
+from tests.conftest import DEADLINE, clean_environment, perceptron, wait
 
 pytestmark = pytest.mark.long
 
 
+@pytest.mark.nightly
 def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> None:
     done = perceptron("demo", "--exit", "--events", "8000", "--rate", "8000", cwd=tmp_path, seconds=240)
     assert done.returncode == 0, done.stderr
@@ -40,37 +40,8 @@ def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> 
     assert len(lines) == len(set(lines)), f"no line is printed twice, at another time neither: {done.stderr}"
 
 
-@pytest.mark.long
-def test_ctrl_c_ends_the_demo_and_leaves_nothing_running(tmp_path: Path) -> None:
-    """Its two commands work while it serves; then everything it started ends with it."""
-    out, err = tmp_path / "out", tmp_path / "err"
-    with out.open("wb") as o, err.open("wb") as e:
-        demo = subprocess.Popen(
-            [sys.executable, "-m", "service", "demo", "--events", "2000", "--rate", "2000"],
-            stdout=o, stderr=e, cwd=tmp_path, env=clean_environment(COLUMNS="200"),
-        )  # fmt: skip
-    try:
-        wait(lambda: "predict" in out.read_text() or demo.poll() is not None, "the demo serves")
-        commands = [line for line in out.read_text().splitlines() if line]
-        assert len(commands) == 2
-        for command in commands:
-            done = subprocess.run(
-                ["bash", "-c", command], capture_output=True, text=True, check=True, cwd=Path.cwd(), env=os.environ
-            )
-        assert '"model":"demo"' in done.stdout
-        assert len(re.findall(r"http://[\d.:]+/(?:\s|$)", err.read_text())) == 4
-        assert not re.search(r"http://[\d.:]+/\S", err.read_text()), "each address can be copied with a click"
-        children = psutil.Process(demo.pid).children(recursive=True)
-        assert len(children) >= 3
-        demo.send_signal(signal.SIGINT)
-        assert demo.wait(30) == 0, err.read_text()
-        assert not [c for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE]
-    finally:
-        demo.kill()
-        demo.wait()
-
-
 def test_its_servers_alone_are_there_where_it_says_until_ctrl_c(tmp_path: Path) -> None:
+    """Then everything that it started ends with it."""
     out = tmp_path / "out"
     with out.open("wb") as o:
         demo = subprocess.Popen(
@@ -82,8 +53,11 @@ def test_its_servers_alone_are_there_where_it_says_until_ctrl_c(tmp_path: Path) 
         said = dict(re.findall(r"^export (\w+)=(\S+)$", out.read_text(), re.MULTILINE))
         checked = perceptron("check", "-t", "x", cwd=tmp_path, env=said)
         assert [line[:8] for line in checked.stdout.splitlines()[1:4]] == ["ok    Re", "ok    Ka", "ok    gr"]
+        children = psutil.Process(demo.pid).children(recursive=True)
+        assert len(children) >= 2
         demo.send_signal(signal.SIGINT)
-        assert demo.wait(30) == 0
+        assert demo.wait(DEADLINE) == 0
+        assert not [c for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE]
     finally:
         demo.kill()
         demo.wait()

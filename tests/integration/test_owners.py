@@ -7,12 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaProducer
 from redis import Redis
 
 from service.embedded.servers import Server
 from service.snapshots.store import key
 from tests.conftest import Run, Running, event, one_line, perceptron, wait
+
+pytestmark = pytest.mark.nightly
 
 
 def says(service: Running, what: str) -> int:

@@ -11,6 +11,8 @@ import pytest
 from service import __version__
 from tests.conftest import clean_environment
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[2]
 TEXTS = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("service/**/*.py")]
 PRINTED = re.compile(r"pip install 'perceptron-service\[([a-z,]+)\]'")

@@ -170,6 +170,7 @@ class Session:
             self._stop(port)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("redis", ["redis-server"], indirect=True)
 @pytest.mark.parametrize(
     "page", [p for p, found in PAGES.items() if {b.language for b in found} & RUN and p not in OWN_TESTS]

@@ -3,18 +3,14 @@
 import asyncio
 import gzip
 import json
-import os
-import pty
 import re
 import signal
-import statistics
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,7 @@ import pytest
 
 from service.embedded.servers import Server
 from service.streaming.kafka.cluster import Cluster
-from tests.conftest import Run, clean_environment, create_topic, event, one_line, perceptron, read_all, wait
+from tests.conftest import DEADLINE, Run, clean_environment, create_topic, event, one_line, perceptron, read_all, wait
 
 NOWHERE = "127.0.0.1:1"
 
@@ -66,19 +62,14 @@ CSV_SETTINGS = '[model]\nfeatures = "positional"\ndimension = 2\n'
         ('{"features":{"a":1},"label":1}\n\n{"features":{"a":x},"label":1}\n', "", None, "line 3: not-json"),
         ('{"features":{"a":1}}\n', "", None, "line 1: missing-field: 'label' is missing (0 events before it sent)"),
         (
-            "a,b,y\n1,2,1\n1,two,0\n",
-            '[model]\ntext = "reject"\n',
+            "a,b,y\n1,2,1\n1,inf,0\n",
+            "",
             "y",
-            "line 3: column 'b': expected a number, got 'two' (1 event before it sent; --skip 1 goes on)",
+            "line 3: column 'b': expected a finite number, got 'inf' (1 event before it sent; --skip 1 goes on)",
         ),
-        ("a,b,y\n1,inf,1\n", "", "y", "line 2: column 'b': expected a finite number"),
         ("a,b,y\n1,2\n", "", "y", "line 2: 2 cells, the header has 3"),
-        ("a,b,y\n1,2,maybe\n", "", "y", "line 2: unknown-label"),
         ("a,b,y\n1,2,1\n", "", "z", "line 1: there is no column 'z'; the columns are a, b, y"),
-        ("a,a,y\n1,2,1\n", "", "y", "line 1: two columns have the same name"),
         ("a,b,y\n1,two,1\n", CSV_SETTINGS, "y", "line 2: column 'b': expected a number, got 'two'"),
-        ("a,b,c,y\n1,2,3,1\n", CSV_SETTINGS, "y", "3 feature columns, the model's dimension is 2"),
-        ("a,b,y\n1,,1\n", CSV_SETTINGS, "y", "line 2: column 'b': expected a number, got ''"),
     ],
 )
 def test_produce_names_the_bad_line(
@@ -94,34 +85,7 @@ def test_produce_names_the_bad_line(
     assert part in one_line(done.stderr)
 
 
-def test_what_cannot_be_read_is_one_line(kafka: Server, topic: str, tmp_path: Path) -> None:
-    asyncio.run(create_topic(kafka, topic))
-    packed = bytearray(gzip.compress(b"\n".join(event({"a": i}, 1) for i in range(100))))
-    packed[10] ^= 0xFF
-    for name, data, after, why in (
-        ("bad.gz", bytes(packed), ", after line 0", "Error -3"),
-        ("short.gz", gzip.compress(b"x" * 100)[:-10], ", after line 0", "Compressed file ended"),
-        ("latin.csv", "a,label\né,1\n".encode("latin-1"), "", "not UTF-8"),
-    ):
-        (tmp_path / name).write_bytes(data)
-        done = perceptron("produce", name, "-t", topic, "-b", kafka.address, cwd=tmp_path)
-        assert done.returncode == 1
-        assert f"{name}{after}: {why}" in one_line(done.stderr)
-
-
-def test_ctrl_c_ends_produce_although_its_input_stays_open(kafka: Server, topic: str, tmp_path: Path) -> None:
-    asyncio.run(create_topic(kafka, topic))
-    with producing("-t", topic, "-b", kafka.address, cwd=tmp_path) as process:
-        assert process.stdin
-        assert process.stderr
-        process.stdin.write(event({"a": 1}, 1) + b"\n")
-        process.stdin.flush()
-        wait(lambda: asyncio.run(read_all(kafka, topic)), "the event is there although the input goes on")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
-        assert b"Traceback" not in process.stderr.read()
-
-
+@pytest.mark.nightly
 def test_produce_says_when_the_topic_or_kafka_is_not_there(kafka: Server, topic: str, tmp_path: Path) -> None:
     """One of nearly that name is perhaps what was meant, and perhaps not."""
     asyncio.run(create_topic(kafka, topic))
@@ -134,27 +98,6 @@ def test_produce_says_when_the_topic_or_kafka_is_not_there(kafka: Server, topic:
     done = perceptron("produce", "-", "-t", topic, "-b", NOWHERE, stdin=raw, cwd=tmp_path)
     assert done.returncode == 3
     assert f"Kafka at {NOWHERE}: Connection refused" in one_line(done.stderr)
-
-
-def test_produce_shows_progress_on_a_terminal(kafka: Server, topic: str, tmp_path: Path) -> None:
-    asyncio.run(create_topic(kafka, topic))
-    file = tmp_path / "e.jsonl"
-    file.write_bytes(b"\n".join(event({"a": i}, 1) for i in range(3000)))
-    parent, child = pty.openpty()
-    command = [sys.executable, "-m", "service", "produce", str(file), "-t", topic, "-b", kafka.address]
-    process = subprocess.Popen(command, stderr=child, env=clean_environment(TERM="xterm"))
-    os.close(child)
-    shown = b""
-    try:
-        while part := os.read(parent, 4096):
-            shown += part
-    except OSError:  # the terminal's end: the process has closed it
-        pass
-    os.close(parent)
-    assert process.wait() == 0
-    assert b"3,000 events" in shown
-    assert re.search(rb"[1-9][\d,]*/s", shown)
-    assert b"100%" in shown
 
 
 def test_a_key_chooses_the_partition(kafka: Server, topic: str, tmp_path: Path) -> None:
@@ -175,47 +118,17 @@ def test_a_key_chooses_the_partition(kafka: Server, topic: str, tmp_path: Path) 
     assert order == {b"user-%d" % i: list(range(i, 400, 20)) for i in range(20)}
 
 
-def sent_at(kafka: Server, topic: str) -> list[float]:
-    return [record.timestamp / 1000 for record in asyncio.run(read_all(kafka, topic))]
-
-
-def test_a_rate_is_kept_evenly(kafka: Server, topic: str, tmp_path: Path) -> None:
+def test_a_rate_is_kept(kafka: Server, topic: str, tmp_path: Path) -> None:
+    """150 events at 100 a second take no less than 1.49 s."""
     asyncio.run(create_topic(kafka, topic))
     file = tmp_path / "e.jsonl"
     file.write_bytes(b"\n".join(event({"a": i}, 1) for i in range(1000)))
     command = ["produce", str(file), "-t", topic, "-b", kafka.address, "--rate", "100", "--count", "150"]
+    started = time.monotonic()
     done = perceptron(*command, cwd=tmp_path)
+    assert time.monotonic() - started > 1.4
     assert (done.returncode, done.stderr) == (0, f"150 events sent to {topic}\n")
-    stamps = sent_at(kafka, topic)
-    assert len(stamps) == 150
-    assert stamps[-1] - stamps[0] > 1.2  # 1.49 but for a first one that was late
-    # The median, since a busy machine holds some up.
-    assert 0.005 < statistics.median(b - a for a, b in pairwise(stamps)) < 0.02
-
-
-def test_a_pause_of_the_input_does_not_end_in_a_burst(kafka: Server, topic: str, tmp_path: Path) -> None:
-    asyncio.run(create_topic(kafka, topic))
-    with producing("-t", topic, "-b", kafka.address, "--rate", "20", cwd=tmp_path) as process:
-        assert process.stdin
-        process.stdin.write(event({"a": 0}, 1) + b"\n")
-        process.stdin.flush()
-        (first,) = wait(lambda: sent_at(kafka, topic), "the first event is there")
-        wait(lambda: time.time() - first > 1.0, "a second passes")
-        process.stdin.write(b"\n".join(event({"a": i}, 1) for i in range(1, 22)))
-        process.stdin.close()
-        assert process.wait(30) == 0
-    stamps = sent_at(kafka, topic)
-    assert stamps[21] - stamps[1] > 0.7  # 1.0 but for one that was late; 0 if the second were made up for
-
-
-def test_count_ends_although_the_input_goes_on(kafka: Server, topic: str, tmp_path: Path) -> None:
-    asyncio.run(create_topic(kafka, topic))
-    with producing("-t", topic, "-b", kafka.address, "--count", "2", cwd=tmp_path) as process:
-        assert process.stdin
-        process.stdin.write(b"\n".join(event({"a": i}, 1) for i in range(3)) + b"\n")
-        process.stdin.flush()
-        assert process.wait(30) == 0
-    assert len(asyncio.run(read_all(kafka, topic))) == 2
+    assert len(asyncio.run(read_all(kafka, topic))) == 150
 
 
 def test_skip_goes_on_where_it_ended(kafka: Server, topic: str, tmp_path: Path) -> None:
@@ -238,13 +151,13 @@ def test_ctrl_c_ends_a_slow_pace_at_once_and_says_what_was_sent(kafka: Server, t
         process.stdin.flush()
         wait(lambda: asyncio.run(read_all(kafka, topic)), "the first event is there")
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
         assert process.stderr.read().decode() == f"interrupted: 1 event sent to {topic}; --skip 1 goes on\n"
 
 
-@pytest.mark.parametrize("ending", ["interrupted", "given up"])
-def test_a_kafka_that_hangs_is_given_up(own_kafka: Server, topic: str, tmp_path: Path, ending: str) -> None:
-    """Ctrl-C ends it within seconds; without, it says after a while (here less) that it does not answer."""
+@pytest.mark.nightly
+def test_a_kafka_that_hangs_is_given_up(own_kafka: Server, topic: str, tmp_path: Path) -> None:
+    """It says after a while (here less) that the broker does not answer, and where to go on."""
     kafka = own_kafka
     asyncio.run(create_topic(kafka, topic))
     where = ["-t", topic, "-b", kafka.address]
@@ -262,32 +175,11 @@ def test_a_kafka_that_hangs_is_given_up(own_kafka: Server, topic: str, tmp_path:
         try:
             process.stdin.write(event({"a": 1}, 1) + b"\n")
             process.stdin.close()
-            started = time.monotonic()
-            if ending == "interrupted":
-                wait(lambda: time.monotonic() - started > 1.0, "the second event is handed over")
-                process.send_signal(signal.SIGINT)
-            code = process.wait(20 if ending == "interrupted" else 90)
+            assert process.wait(DEADLINE) == 3
         finally:
             kafka.process.send_signal(signal.SIGCONT)
         said = process.stderr.read().decode()
-    if ending == "interrupted":
-        assert (code, said) == (130, f"interrupted: 1 event sent to {topic}; --skip 1 goes on\n")
-    else:
-        assert (code, said) == (
-            3,
-            f"perceptron: Kafka at {kafka.address}: no answer in time (1 event sent; --skip 1 goes on)\n",
-        )
-
-
-def test_a_file_without_an_event_is_said_to_have_none(kafka: Server, topic: str, tmp_path: Path) -> None:
-    asyncio.run(create_topic(kafka, topic))
-    for name, text in (("e.jsonl", "\n\n"), ("e.csv", "")):
-        (tmp_path / name).write_text(text)
-        command = ["produce", name, "-t", topic, "-b", kafka.address]
-        done = perceptron(*command, cwd=tmp_path)
-        assert (done.returncode, done.stderr) == (0, f"{name} has no events: nothing was sent\n")
-        done = perceptron(*command, "--dry-run", cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (0, f"{name} has no events: nothing was sent\n")
+    assert said == f"perceptron: Kafka at {kafka.address}: no answer in time (1 event sent; --skip 1 goes on)\n"
 
 
 def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
@@ -311,37 +203,7 @@ def test_a_dry_run_reads_everything_and_needs_no_kafka(tmp_path: Path) -> None:
     assert said[10:] == [f"perceptron: {file}: 1,200 lines bad, 0 events good"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (
-            ["x.csv"],
-            1,
-            "x.csv, line 1: there is no column 'label'; the columns are a, y; --label COLUMN says which is the label "
-            "(0 events before it sent)",
-        ),
-        (["x.csv", "--format", "jsonl", "--label", "y"], 2, "--label names a column of CSV; the format is jsonl"),
-        (["z.csv", "--dry-run", "--no-check"], 2, "--dry-run checks the events: it does not go with --no-check"),
-        (
-            ["z.csv"],
-            1,
-            "z.csv, line 3: column 'a': expected a finite number, got 'inf' (1 event before it sent; --skip 1 goes on)",
-        ),
-        (["z.csv", "--count", "1"], 0, "1 event sent to TOPIC"),
-        (["none.csv"], 2, "none.csv: No such file or directory"),
-        (["."], 2, ".: Is a directory"),
-    ],
-)
-def test_wrong_input_is_one_line(
-    kafka: Server, topic: str, tmp_path: Path, arguments: list[str], code: int, said: str
-) -> None:
-    asyncio.run(create_topic(kafka, topic))
-    (tmp_path / "z.csv").write_text("a,label\n2,1\ninf,0\n")
-    (tmp_path / "x.csv").write_text("a,y\n1,1\n")
-    done = perceptron("produce", *arguments, "-t", topic, "-b", kafka.address, cwd=tmp_path)
-    assert (done.returncode, done.stderr.removeprefix("perceptron: ")) == (code, said.replace("TOPIC", topic) + "\n")
-
-
+@pytest.mark.nightly
 def test_other_forms_are_sent_and_learned_as_the_same_json(run: Run, kafka: Server, topic: str, tmp_path: Path) -> None:
     """Of a model of names and one of positions, whose records come in every form; verified on the slow path."""
     config = tmp_path / "perceptron.toml"
@@ -375,32 +237,7 @@ def test_other_forms_are_sent_and_learned_as_the_same_json(run: Run, kafka: Serv
         assert done.returncode == 0, done
 
 
-@pytest.mark.parametrize(
-    ("settings", "line", "form", "said"),
-    [
-        ("", event({"a": 1}, 1), "f8", "--as f8: a vector has no names, and the model's features are named"),
-        (CSV_SETTINGS, event([1, 2], True), "f8", "line 1: --as f8: the label must be a number, got a boolean"),
-        (CSV_SETTINGS, event([1, 2], 1, weight=2), "f8", "line 1: --as f8: a vector has no weight"),
-        (CSV_SETTINGS, event([1], 1), "f8", "line 1: wrong-length"),
-        (
-            CSV_SETTINGS,
-            event([1, 2], 1),
-            "f4",
-            "--as: 'f4' is not one of 'json', 'msgpack', 'f8'; see perceptron produce",
-        ),
-    ],
-)
-def test_a_form_that_an_event_cannot_have_is_said(
-    tmp_path: Path, settings: str, line: bytes, form: str, said: str
-) -> None:
-    (tmp_path / "perceptron.toml").write_text(settings)
-    (tmp_path / "e.jsonl").write_bytes(line)
-    done = perceptron("produce", "e.jsonl", "-t", "t", "--dry-run", "--as", form, cwd=tmp_path)
-    assert done.returncode == (1 if said.startswith("line 1") else 2)
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-
-
+@pytest.mark.nightly
 def test_the_producers_of_the_page_do_what_it_says(run: Run, kafka: Server, topic: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
     points = f"{topic}-points"
@@ -414,6 +251,7 @@ def test_the_producers_of_the_page_do_what_it_says(run: Run, kafka: Server, topi
     wait(lambda: service.http.get(f"/v1/models/{points}").json()["events"] == 1, "the vector is learned")
 
 
+@pytest.mark.nightly
 def test_a_topic_that_is_about_to_exist_is_waited_for(kafka: Server, topic: str, tmp_path: Path) -> None:
     """As one that a process creates, which was started just before."""
     topic = f"about-to-exist-{topic}"  # like no other test's, one of which would be said
@@ -425,6 +263,6 @@ def test_a_topic_that_is_about_to_exist_is_waited_for(kafka: Server, topic: str,
         said = process.stderr.readline().decode()
         assert said == f"topic {topic} does not exist at {kafka.address}: waiting 10 seconds for it\n"
         asyncio.run(create_topic(kafka, topic))
-        assert process.wait(20) == 0
+        assert process.wait(DEADLINE) == 0
         assert process.stderr.read().decode() == f"1 event sent to {topic}\n"
     assert len(asyncio.run(read_all(kafka, topic))) == 1

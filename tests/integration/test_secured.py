@@ -1,7 +1,6 @@
 """Kafka where it asks who is there: listeners by mechanisms, what each refusal says, rights, secrets that change."""
 
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ WANTS_SASL = "SASL: the listener ended the connection at the first request: if i
 TLS_SETTINGS = "look at kafka.ssl_cafile, kafka.ssl_certfile and kafka.ssl_check_hostname"
 UNTRUSTED = f"TLS: certificate verify failed: unable to get local issuer certificate: {TLS_SETTINGS}"
 NONE_THERE = "SASL: the token endpoint URL answers with no token: expected JSON with access_token and expires_in"
+FAILED = "SASL: Authentication failed"
 SEE = "see kafka.sasl_mechanism, kafka.sasl_username and its password"
 
 
@@ -62,8 +62,9 @@ async def said(cluster: Cluster) -> str:
     return ""
 
 
+@pytest.mark.nightly
 async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> None:
-    """Listener by mechanism by what is wrong; and whoever is right is let in."""
+    """Each kind of wrong protocol, certificate and secret; and the right ones are let in."""
     own = broker.certificates
 
     def security(
@@ -81,40 +82,36 @@ async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> 
     async def refused(listener: str, security: Security) -> str:
         return await said(Cluster(broker.address(listener), security=security))
 
-    for listener, its in {"PLAINTEXT": "PLAINTEXT", **LISTENERS}.items():
-        tls, sasl = "SSL" in its, "SASL" in its
-        ours = own.client if listener == "MTLS" else None
-        for protocol in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-            for mechanism in MECHANISMS if "SASL" in protocol else ["-"]:
-                if tls and "SSL" not in protocol:
-                    expected = IS_TLS + ("SASL_SSL" if "SASL" in protocol else "SSL")
-                elif "SSL" in protocol and not tls:
-                    expected = NOT_TLS + ("SASL_PLAINTEXT" if "SASL" in protocol else "PLAINTEXT")
-                elif "SASL" in protocol and not sasl:
-                    expected = NO_SASL + its
-                elif sasl and "SASL" not in protocol:
-                    expected = f"{WANTS_SASL}kafka.security_protocol = {its}"
-                else:
-                    expected = ""
-                found = await refused(listener, security(protocol, mechanism, certfile=ours))
-                assert found == expected, (listener, protocol, mechanism)
-        if tls:
-            assert await refused(listener, security(its, cafile=own.foreign_ca)) == UNTRUSTED
-            bare = Security(its, Tls(), "PLAIN", "learner", password("learner"))  # trusts the system's
-            assert await refused(listener, bare) == UNTRUSTED
-        if sasl:
-            wrong = {
-                "PLAIN": f"SASL: Authentication failed: Invalid username or password: {SEE}",
-                **{
-                    scram: "SASL: Authentication failed during authentication due to invalid credentials with SASL "
-                    f"mechanism {scram}: {SEE}"
-                    for scram in MECHANISMS[1:3]
-                },
-                "OAUTHBEARER": f"SASL: the token endpoint {broker.issuer.url} answers 401: "
-                "see kafka.oauth_client_id, oauth_client_secret and oauth_scope",
-            }
-            for mechanism, expected in wrong.items():
-                assert await refused(listener, security(its, mechanism, "wrong")) == expected
+    plain, tls, sasl = "PLAINTEXT", "TLS", "SASL"
+    cases = [
+        (plain, security("SSL"), f"{NOT_TLS}PLAINTEXT"),
+        (plain, security("SASL_PLAINTEXT"), f"{NO_SASL}PLAINTEXT"),
+        (tls, security("PLAINTEXT"), f"{IS_TLS}SSL"),
+        (tls, security("SASL_PLAINTEXT"), f"{IS_TLS}SASL_SSL"),
+        (tls, security("SASL_SSL"), f"{NO_SASL}SSL"),
+        (tls, security("SSL"), ""),
+        (tls, security("SSL", cafile=own.foreign_ca), UNTRUSTED),
+        (tls, Security("SSL", Tls()), UNTRUSTED),  # trusts the system's
+        (sasl, security("PLAINTEXT"), f"{WANTS_SASL}kafka.security_protocol = SASL_PLAINTEXT"),
+        (sasl, security("SASL_SSL"), f"{NOT_TLS}SASL_PLAINTEXT"),
+        ("SASLTLS", security("SSL"), f"{WANTS_SASL}kafka.security_protocol = SASL_SSL"),
+        *(("SASLTLS", security("SASL_SSL", mechanism), "") for mechanism in MECHANISMS),
+        (sasl, security("SASL_PLAINTEXT", secret="wrong"), f"{FAILED}: Invalid username or password: {SEE}"),
+        (
+            sasl,
+            security("SASL_PLAINTEXT", "SCRAM-SHA-256", "wrong"),
+            f"{FAILED} during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-256: {SEE}",
+        ),
+        (
+            sasl,
+            security("SASL_PLAINTEXT", "OAUTHBEARER", "wrong"),
+            f"SASL: the token endpoint {broker.issuer.url} answers 401: "
+            "see kafka.oauth_client_id, oauth_client_secret and oauth_scope",
+        ),
+        ("MTLS", security("SSL", certfile=own.client), ""),
+    ]
+    for listener, how, expected in cases:
+        assert await refused(listener, how) == expected, (listener, how)
     assert await refused("MTLS", security("SSL")) == f"TLS: tlsv13 alert certificate required: {TLS_SETTINGS}"
     foreign = await refused("MTLS", security("SSL", certfile=own.foreign_client))
     assert foreign == f"TLS: sslv3 alert certificate unknown: {TLS_SETTINGS}"
@@ -130,6 +127,7 @@ async def test_every_listener_says_at_which_step_it_refuses(broker: Secured) -> 
     assert await refused("SCRAM", security("SASL_PLAINTEXT")) == expected
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("wrong", "expected"),
     [
@@ -158,27 +156,6 @@ def test_commands_say_so_in_one_line(
         assert said in (one_line(done.stderr) if command[0] != "run" else done.stderr.splitlines()[-1])
 
 
-async def test_the_page_leads_to_a_secured_kafka(
-    broker: Secured, redis: Server, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its settings with another address and topic, first with a wrong password, then without a right."""
-    text = DOCUMENT.read_text().partition("### A listener that asks who you are")[2].partition("\n## ")[0]
-    block, said = (part.replace("broker.example:9093", broker.address("SASLTLS")).replace("churn", topic)
-                   for part in re.findall(r"```(?:toml|text)\n(.*?)```", text, re.DOTALL))  # fmt: skip
-    for name in (topic, f"{topic}.dead-letters"):
-        await create_topic(broker.server, name)
-    await broker.allow(f"learner Read Topic {topic}", "learner Read Group perceptron")
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(broker.certificates.ca, "ca.pem")
-    config = tmp_path / "perceptron.toml"
-    config.write_text(f'topics = ["{topic}"]\nredis.url = "redis://{redis.address}/0"\n{block}')
-    for secret, line in zip(("wrong", password("learner")), said.splitlines(), strict=True):
-        (tmp_path / "password").write_text(f"{secret}\n")
-        done = perceptron("check", cwd=tmp_path)
-        assert done.returncode == 3
-        assert line in done.stdout.splitlines(), done.stdout
-
-
 RIGHT = r"(?P<operations>[\w, ]+) on (?P<resource>TOPIC(\.dead-letters)?|the group)"
 
 
@@ -198,6 +175,7 @@ def documented() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.nightly
 async def test_the_rights_that_are_documented_are_enough_and_none_is_too_many(
     broker: Secured, redis: Server, topic: str, tmp_path: Path, run: Run
 ) -> None:
@@ -302,6 +280,7 @@ async def test_a_right_that_is_taken_away_is_waited_for(broker: Secured, topic: 
     assert "equal, bit for bit" in done.stdout, done
 
 
+@pytest.mark.nightly
 async def test_tokens_that_end_are_renewed_and_nothing_is_lost(broker: Secured, topic: str, run: Run) -> None:
     """The broker ends connections with their tokens, every two seconds; the group keeps its member all that time."""
     for name in (topic, f"{topic}.dead-letters"):
@@ -327,6 +306,7 @@ async def test_tokens_that_end_are_renewed_and_nothing_is_lost(broker: Secured, 
     assert service.stop() == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
@@ -335,7 +315,6 @@ async def test_tokens_that_end_are_renewed_and_nothing_is_lost(broker: Secured, 
             "SASL: the token endpoint URL answers 302: see kafka.oauth_client_id, oauth_client_secret and oauth_scope",
         ),
         ("cut", NONE_THERE),
-        ("page", NONE_THERE),
         (
             "foreign",
             "SASL: the listener refuses the token: see kafka.oauth_token_url, kafka.oauth_client_id and "
@@ -358,6 +337,7 @@ async def test_a_token_endpoint_that_answers_otherwise_is_named_and_asked_again(
     assert await said(cluster) == ""
 
 
+@pytest.mark.nightly
 async def test_what_is_replaced_is_used_by_a_process_that_starts(broker: Secured, tmp_path: Path) -> None:
     """A password, a certificate to trust and one to show: a process that runs keeps what it read at its start."""
     own, files = broker.certificates, {name: tmp_path / name for name in ("password", "ca", "client")}

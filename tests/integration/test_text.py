@@ -6,8 +6,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from service.embedded.servers import Server
 from tests.conftest import Run, create_topic, perceptron, read_all
 
@@ -79,23 +77,3 @@ def test_a_csv_with_text_is_learned_fitted_and_predicted_alike(
     assert (label, float(score) > 0, float(probability) > 0.5, note) == ("1", True, True, "(1 unknown feature)")
     assert f"\t{weights['country=NL']:+g}\tcountry=NL\t1 x {weights['country=NL']:g}" in terms
     assert [term.split("\t")[2] for term in terms if "user" in term] == ["user.age"]
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (b'{"features": {"vip": true}}', "'after' is missing"),
-        (
-            b'{"after": {"tags": ["a", 1]}}',
-            'feature "tags" must be a list of numbers, booleans or strings, all of a kind',
-        ),
-        (b"[1]", "expected an object, got a list"),
-    ],
-)
-def test_a_bad_record_is_named_by_its_line(run: Run, topic: str, tmp_path: Path, line: bytes, said: str) -> None:
-    service = run(SETTINGS).up()
-    (tmp_path / "perceptron.toml").write_text(SETTINGS)
-    lines = b'\n{"after": {}}\n' * 600 + line + b"\n"
-    predict = ["predict", "-t", topic, "--url", f"http://127.0.0.1:{service.port}"]
-    done = perceptron(*predict, "-", stdin=lines, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (1, f"perceptron: standard input, line 1201: {said}\n")

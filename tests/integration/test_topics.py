@@ -12,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from tests.conftest import Run, Running, create_topic, event, perceptron, trim, wait
+from tests.conftest import Run, Running, create_topic, event, trim, wait
 from tests.oracle import Fold
 
 
@@ -67,35 +67,7 @@ async def test_topics_that_a_pattern_names_are_learned_as_they_come_to_exist(
     assert not _said(service, "waiting for a topic that a pattern")
 
 
-async def test_a_pattern_that_finds_no_topic_is_said_once(run: Run, kafka: Server, topic: str) -> None:
-    said = "waiting for a topic that a pattern in topics finds: there is none yet"
-    service = run("", topic=f"^{topic}-")
-    await asyncio.to_thread(wait, lambda: _said(service, said), "it says so")
-    await create_topic(kafka, f"{topic}-1")  # found at the next look at all topics
-    await asyncio.to_thread(wait, lambda: _said(service, "topic found"), "it is found")
-    assert service.log.read_text().count(said) == 1
-
-
-async def test_a_topic_that_does_not_exist_is_said_where_somebody_asks(run: Run, kafka: Server, topic: str) -> None:
-    """In the log's words, also on the page, until it is there."""
-    said = "waiting for the topic to exist; create it, or run with --create-topics"
-    service = run("", create=False)
-    await asyncio.to_thread(wait, lambda: _said(service, said), "the log says so")
-    asked = partial(service.http.get, f"/v1/models/{topic}")
-    assert (asked().status_code, asked().json()["detail"]) == (503, f"the model has no snapshot yet: {said}")
-    assert service.http.get("/page/now").json()["why_not"] == asked().json()["detail"]
-    await create_topic(kafka, topic)
-    await asyncio.to_thread(wait, lambda: said not in asked().json().get("detail", ""), "it is found")
-
-
-def test_a_pattern_that_is_none_is_refused(topic: str) -> None:
-    done = perceptron("run", "-t", "^((")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("perceptron: topics: '^((' is no regular expression: ")
-    assert "begins with '^'" in perceptron("run", "-t", f"{topic}*").stderr
-    assert "name one topic with -t TOPIC" in perceptron("inspect", "-t", f"^{topic}").stderr
-
-
+@pytest.mark.nightly
 @pytest.mark.long
 async def test_no_topic_holds_up_another(run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str) -> None:
     """One poisoned, one trimmed, one whose letters cannot be written, one absent, one slow: the good one is learned."""
