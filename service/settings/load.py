@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -35,7 +35,6 @@ from service.settings.model import CandidateSettings, ModelSettings
 from service.settings.origin import Origins
 from service.settings.redis import RedisSettings
 from service.settings.section import Section
-from service.settings.typed import mistyped, tables
 from service.settings.words import either, perhaps, worded
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
@@ -234,8 +233,11 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
     except SettingsError as error:  # it says which setting, and its cause why the text is not JSON
         name = "".join(re.findall(r'field "(\w+)"', str(error))).upper()
         raise ConfigurationError(f"environment PERCEPTRON_{name}: expected JSON: {error.__cause__}") from None
-    if errors := list(mistyped(Settings, without_removed(said.file))):
-        raise _refused(errors, Origins({}, {}, said.file, path))
+    try:
+        if not settings.models:  # their defaults are looked at all the same
+            ModelSettings(**settings.model)
+    except ValidationError as error:
+        raise _refused(({**one, "loc": ("model", *one["loc"])} for one in error.errors()), said) from None
     return settings
 
 
@@ -328,13 +330,22 @@ def _meant(error: Any, place: Sequence[str]) -> str:
     """What a setting that is none was perhaps to be: a table is none but a table."""
     section: type[BaseModel] = Settings
     for part in error["loc"][:-1]:
-        section = tables(section, str(part))[0] or section  # else it is a model's, or a candidate's, name
+        section = _table_of(section, str(part)) or section  # else it is a model's, or a candidate's, name
     if section is CandidateSettings and place[-1] in ModelSettings.model_fields:
         return ": it is the model's, and the same for all its candidates"
     if not isinstance(error["input"], dict):
         return perhaps(place[-1], section.model_fields)
-    near = perhaps(place[-1], [name for name in section.model_fields if tables(section, name)[0]])
+    near = perhaps(place[-1], [name for name in section.model_fields if _table_of(section, name)])
     return near or (f": perhaps [models.{place[1]}]" if len(place) == 2 and place[0] == "model" else "")
+
+
+def _table_of(section: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """What the table of this name holds, or each table in it; None if it is a value."""
+    if name == "model":
+        return ModelSettings
+    kind = section.model_fields[name].annotation if name in section.model_fields else None
+    inner = get_args(kind)[1] if get_origin(kind) is dict else kind
+    return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
 
 
 def parse_start_at(text: str | None) -> str | dict[int, int] | None:
