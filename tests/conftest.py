@@ -253,7 +253,7 @@ class Running:
         self.log = folder / f"service-{self.port}.log"
         # With a certificate in its settings, who signed it.
         trust = ssl.create_default_context(cafile=ca) if ca else True
-        self.http = httpx.Client(base_url=f"http{'s' if ca else ''}://127.0.0.1:{self.port}", timeout=10, verify=trust)
+        self.http = httpx.Client(base_url=f"http{'s' if ca else ''}://127.0.0.1:{self.port}", timeout=60, verify=trust)
         self.start(self.command)
 
     def start(self, command: list[str]) -> "Running":
