@@ -14,7 +14,7 @@ import typer
 from service.credentials.asking import opener, why_not
 from service.credentials.certificate import trusting
 from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError
-from service.learning.identity import Identity, Places
+from service.learning.identity import Identity, Places, as_text
 from service.settings.load import Settings
 from service.settings.words import on_a_line
 
@@ -96,11 +96,11 @@ def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool
     unknown = prediction["unknown_features"]
     note = f"\t({unknown} unknown feature{'s' * (unknown != 1)})" if unknown else ""
     probability = f"\t{prediction['probability']:g}" if "probability" in prediction else ""
-    typer.echo(f"{prediction['label']}\t{prediction['score']:zg}{probability}{note}")
+    typer.echo(f"{as_text(prediction['label'])}\t{prediction['score']:zg}{probability}{note}")
     for one in prediction.get("scores", ()) if ranked else ():
-        typer.echo(f"\t{one['label']}\t{one['score']:zg}")
+        typer.echo(f"\t{as_text(one['label'])}\t{one['score']:zg}")
     if "runner_up" in prediction:
-        typer.echo(f"\tahead of {prediction['runner_up']}:")
+        typer.echo(f"\tahead of {as_text(prediction['runner_up'])}:")
     for c in prediction["contributions"] if explain else ():
         met = f" (scaled {c['scaled']:zg})" if c.get("scaled", c["value"]) != c["value"] else ""
         typer.echo(f"\t{c['product']:+zg}\t{on_a_line(c['name'])}\t{c['value']:zg}{met} x {c['weight']:zg}")
