@@ -33,9 +33,10 @@ from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.logs import set_up
 from service.monitoring.metrics import Metrics
-from service.process import http, memory
+from service.process import http
 from service.process.clock import SystemClock
 from service.process.figures import figures, lag
+from service.process.memory import give_back
 from service.process.observer import ModelObserver
 from service.serving import predictor
 from service.serving.models import Model, Models, given
@@ -339,7 +340,7 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
 def _settle() -> None:
     gc.collect()  # what is frozen stays for ever
     gc.freeze()
-    asyncio.get_running_loop().run_in_executor(None, memory.give_back)
+    asyncio.get_running_loop().run_in_executor(None, give_back)
 
 
 def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
@@ -354,6 +355,5 @@ def run(settings: Settings) -> int:
     """Run one process to its end; returns the exit code."""
     settings.check_work()
     sys.setswitchinterval(SWITCH_SECONDS)
-    memory.reuse()
     number = uvloop.run(Service(settings).run())
     return 130 if number == signal.SIGINT else 0

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, get_args
+from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
@@ -44,6 +45,8 @@ _NAMES = ", ".join(f"'{name}'" for name in _FORMS)
 _PATHS: tuple[Path, ...] = tuple((name,) for name in _FORMS)
 _LIST = re.compile(rb"[ \t\n\r]*\[(.*)\][ \t\n\r]*", re.DOTALL)
 _UNSET = msgspec.UNSET
+_IDLE_READERS: WeakKeyDictionary[Flattener, dict[str, RowReader]] = WeakKeyDictionary()
+"""Compiled readers that no request uses, by the name of their list: their buffers need no new memory."""
 _F = TypeVar("_F")
 
 
@@ -187,7 +190,8 @@ def pieces(
     def careful(i: int) -> Features:
         return _element(body[begins[i] : ends[i]], name, i, flattener)
 
-    reader = _row_reader(name, flattener) if by_rows else None
+    idle = _IDLE_READERS.setdefault(flattener, {})
+    reader = (idle.pop(name, None) or _row_reader(name, flattener)) if by_rows else None
     data = np.frombuffer(body, np.uint8)
     first = 0
     while first < many.items:
@@ -198,13 +202,12 @@ def pieces(
             values = ValueBuffer(data, begins[first:last], ends[first:last])
             yield reader.read(values, lambda i, first=first: (careful(first + i), 0.0, 1.0)), name  # type: ignore[misc]
         first = last
+    if reader is not None and flattener.patterns is None:  # with patterns it remembers names
+        idle[name] = reader
 
 
 def _row_reader(name: str, flattener: Flattener) -> RowReader | None:
-    """The compiled reader of a list's elements; None if it is not ready, or cannot read them.
-
-    Each request has its own: it keeps the buffers of what it reads.
-    """
+    """A compiled reader of a list's elements; None if it is not ready, or cannot read them."""
     if compiled_reader_ready():
         with suppress(UnsupportedError):
             return RowReader.of_instances(flattener, _path_in(name, flattener), _max_bytes(flattener.identity))
