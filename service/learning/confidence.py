@@ -72,15 +72,6 @@ class Paired(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first_only: int = 0
     second_only: int = 0
 
-    def then(self, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> "Paired":
-        """With these events too, of shape (events,) each: was the first right, was the second?"""
-        return msgspec.structs.replace(
-            self,
-            events=self.events + len(first),
-            first_only=self.first_only + int(np.count_nonzero(first & ~second)),
-            second_only=self.second_only + int(np.count_nonzero(second & ~first)),
-        )
-
     @property
     def difference(self) -> float | None:
         """How much larger the first one's accuracy is, in [-1, 1]; None before the first event."""

@@ -80,14 +80,13 @@ def compared(better: float) -> tuple[float, dict[str, float]]:
         differ = rng.random(EVENTS) < 0.05 + 0.3 * i / EVENTS
         chance = np.clip(0.5 + better + 0.2 * np.sin(i / 20) * (better > 0), 0, 1)
         first = differ & (rng.random(EVENTS) < chance)
-        both = ~differ & (rng.random(EVENTS) < 0.8)
         mean = np.cumsum(np.where(differ, 2 * chance - 1, 0)) / (i + 1)
-        pair, out, ever = Paired("a", "b"), False, set[str | None]()
-        for at in range(0, EVENTS, 20):
-            part = slice(at, at + 20)
-            pair = pair.then((first | both)[part], (differ & ~first | both)[part])
+        first_only, second_only = np.cumsum(first), np.cumsum(differ & ~first)
+        out, ever = False, set[str | None]()
+        for at in range(19, EVENTS, 20):
+            pair = Paired("a", "b", at + 1, int(first_only[at]), int(second_only[at]))
             low, high = pair.interval()
-            out |= not low <= mean[at + 19] <= high
+            out |= not low <= mean[at] <= high
             ever.add(pair.better())
         missed += out
         said = {name: count + (name in ever) for name, count in said.items()}
