@@ -114,6 +114,8 @@ MUTANTS = (
     Mutant("a gap that is not looked back at", f"{SEQUENCE}.admit", "gap and unseen", "False"),
     Mutant("a batch that the next one contradicts", f"{SEQUENCE}.admit",
            "(gap or self._sought or first) and not agreed", "False"),
+    Mutant("the next one contradicts a batch in its place", f"{SEQUENCE}.admit",
+           "gap or self._sought or first", "gap or self._sought", seed=4090),
 )  # fmt: skip
 
 
