@@ -177,7 +177,9 @@ class ModelSettings(Section):
     serve: str = Field("last", description='which weights answer: "last", "average", or a candidate\'s name')
     bound: bool = Field(default=True, description="whether the live mistake bound is kept")
     reference: str | None = Field(None, description="a file of weights, as for `start`")
-    candidates: dict[str, CandidateSettings] = Field({}, description="learned side by side with the model, by name")
+    candidates: dict[str, CandidateSettings] = Field(
+        {}, max_length=16, description="learned side by side with the model, by name; at most 16"
+    )
 
     @field_validator("labels", mode="before")
     @classmethod

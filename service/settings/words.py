@@ -23,6 +23,8 @@ def worded(error: Any, secretive: bool = False) -> str:
     message, kind = error["msg"].removeprefix("Value error, "), error["type"].partition("_")[0]
     if error["type"] == "string_too_short":  # the least that is asked for is one character
         return 'expected a text, got ""'
+    if error["type"] == "too_long":
+        return f"expected at most {error['ctx']['max_length']}, got {len(error['input'])}"
     if not message.startswith(_SHOULD_BE):
         return str(message)
     # As TOML and JSON write them.

@@ -96,6 +96,10 @@ def refused(text: str) -> str:
         ('[models.a.event]\nid = ""', "models.a.event.id: expected a JSON Pointer"),
         ('[model.candidates.c.event]\nlabel = "/y"', "model.candidates.c.event: there is no such setting: it is the"),
         ("[models.a]\ncandidates = {c = 1}", "models.a.candidates.c: expected a table"),
+        (
+            "".join(f"[models.a.candidates.c{i}]\neta = {i + 2}\n" for i in range(17)),
+            "candidates: expected at most 16, got 17",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line_that_names_the_setting(text: str, part: str) -> None:
