@@ -89,6 +89,8 @@ _KEPT = _folder() if ENABLED else None
 if _KEPT is not None:
     os.environ["NUMBA_CACHE_DIR"] = str(_KEPT)
     config.reload_config()  # type: ignore[no-untyped-call] # whoever imported numba first
+NOTHING_KEPT: bool = ENABLED and (_KEPT is None or not any(_KEPT.iterdir()))
+"""Whether all is still to be compiled, which takes 10 to 20 seconds."""
 # A division by zero gives what IEEE 754 says: a test before each would let no loop divide several numbers at once.
 _compile: Any = njit(nogil=True, error_model="numpy", cache=_KEPT is not None)
 

@@ -27,6 +27,7 @@ from service.errors import (
     SnapshotForeign,
 )
 from service.learning.columns import columns_for
+from service.learning.compiled import NOTHING_KEPT
 from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.learner import Learner
@@ -169,6 +170,8 @@ class Service:
         """Connect, then follow and learn; followers and learners become tasks of the process."""
         settings = self._settings
         kinds = {(min(len(model.labels or (-1, 1)), 3), model.scale) for model in settings.models.values()}
+        if NOTHING_KEPT:
+            self._log.info("compiling, once: 10 to 20 seconds")
         await asyncio.to_thread(warm_up, kinds)
         # One collection of everything imported so far would take longer than any slice of learning.
         gc.collect()

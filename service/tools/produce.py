@@ -29,7 +29,7 @@ CATCH_UP = 0.05
 """Seconds that the pace may be behind and still make up for: no timer is exact, and a pause must not end in a burst."""
 ANSWER_SECONDS = 30.0
 """Without an acknowledgement for so long, Kafka is given up."""
-TOPIC_SECONDS = 10.0
+TOPIC_SECONDS = 30.0
 """For a topic to exist: as a process creates its own, when it has compiled and is connected."""
 STOP_SECONDS = 3.0
 SHOWN = 10

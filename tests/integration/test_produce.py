@@ -93,7 +93,7 @@ def test_produce_says_when_the_topic_or_kafka_is_not_there(kafka: Server, topic:
     done = perceptron("produce", "-", "-t", f"{topic}s", "-b", kafka.address, stdin=raw, cwd=tmp_path)
     assert done.returncode == 2
     waiting, said = done.stderr.splitlines()
-    assert waiting == f"topic {topic}s does not exist at {kafka.address}: perhaps {topic}; waiting 10 seconds for it"
+    assert waiting == f"topic {topic}s does not exist at {kafka.address}: perhaps {topic}; waiting 30 seconds for it"
     assert f"topic {topic}s does not exist at {kafka.address}: perhaps {topic}; else create it, or start" in said
     done = perceptron("produce", "-", "-t", topic, "-b", NOWHERE, stdin=raw, cwd=tmp_path)
     assert done.returncode == 3
@@ -261,7 +261,7 @@ def test_a_topic_that_is_about_to_exist_is_waited_for(kafka: Server, topic: str,
         process.stdin.write(event({"a": 1}, 1) + b"\n")
         process.stdin.close()
         said = process.stderr.readline().decode()
-        assert said == f"topic {topic} does not exist at {kafka.address}: waiting 10 seconds for it\n"
+        assert said == f"topic {topic} does not exist at {kafka.address}: waiting 30 seconds for it\n"
         asyncio.run(create_topic(kafka, topic))
         assert process.wait(DEADLINE) == 0
         assert process.stderr.read().decode() == f"1 event sent to {topic}\n"
