@@ -22,6 +22,7 @@ from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
     NodeNotReadyError,
+    RequestTimedOutError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
     for_code,
@@ -209,7 +210,7 @@ def refused(right: str, what: str) -> str:
 
 def cause_of(error: Exception, right: str = "Read") -> str:
     """What to say of an error of Kafka's, to a user who needs this right."""
-    if isinstance(error, TimeoutError):
+    if isinstance(error, TimeoutError | RequestTimedOutError):
         return "no answer in time"
     if isinstance(error, TopicAuthorizationFailedError):
         about = error.args[0] if error.args else ()
