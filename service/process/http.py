@@ -81,5 +81,6 @@ def server(
         limits,
         lambda cause: metrics.ended.labels(cause).inc(),
         lambda: DESCRIPTORS + http.max_in_flight + MODEL_DESCRIPTORS * len(list(models)),
+        stopping,
     )
     return Server(app, connections, answer_seconds, http.tls.context(warn) if http.tls else None)

@@ -148,12 +148,8 @@ class Predictor:
             raise Unanswerable(str(Diverged(name, a.learner.diverged)))
         return a
 
-    async def predict(
-        self, name: str, body: bytes, explain: bool, top: int = TOP, candidate: str | None = None
-    ) -> One | Many:
-        """The answer to a request, of classes with the `top` scores; raises Rejected, and as `answering` and `by`."""
-        if len(body) <= LARGE and (small := self.at_once(name, body, explain, top, candidate)):
-            return small
+    async def beside(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> One | Many:
+        """What `at_once` answers, for any body: it is read and answered next to the event loop."""
         async with self._beside:
             a = self.answering(name)
             (who, by), ahead = a.by(candidate), a.ahead
@@ -161,7 +157,12 @@ class Predictor:
             return self._said(name, a, who, ahead, await asyncio.to_thread(answer_large, *reading))
 
     def at_once(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> One | Many | None:
-        """As `predict`, for a body of LARGE bytes at most; None where the answer would take too long for a turn."""
+        """The answer to a request, of classes with the `top` scores; None if it would take too long for a turn.
+
+        Raises Rejected, and what `answering` and `by` raise.
+        """
+        if len(body) > LARGE:
+            return None
         a = self.answering(name)
         who, by = a.by(candidate)
         instances, form = requests.read(body, a.learner.flattener, self._max_instances)

@@ -8,11 +8,13 @@ compiled scan finds the elements of its list, the compiled reader reads them, an
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar, get_args
+from functools import lru_cache
+from typing import Annotated, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from service.errors import Rejected
@@ -59,41 +61,40 @@ class _Request(msgspec.Struct, Generic[_F]):
     instances: list[_Instance[_F]] | msgspec.UnsetType = _UNSET
 
 
-def _decoder(mode: Mode) -> Callable[[bytes], Any]:
+@lru_cache
+def _decoder(mode: Mode, dimension: int, max_features: int, max_name_bytes: int) -> Callable[[bytes], Any]:
+    """The decoder of a small body for models with these limits."""
     request: Any = _Request
-    numbers: Any = list[float] if mode == "positional" else dict[str, float]
-    return msgspec.json.Decoder(request[numbers]).decode
-
-
-_DECODERS = {mode: _decoder(mode) for mode in get_args(Mode)}
+    number = Annotated[float, Meta(ge=-MAX_VALUE, le=MAX_VALUE)]
+    if mode == "positional":
+        features: Any = Annotated[list[number], Meta(min_length=dimension, max_length=dimension)]
+    else:
+        name = Annotated[str, Meta(max_length=max_name_bytes)]
+        features = Annotated[dict[name, number], Meta(max_length=max_features)]
+    return msgspec.json.Decoder(request[features]).decode
 
 
 def read(body: bytes, flattener: Flattener, max_instances: int) -> tuple[Sequence[Features], str]:
     """The instances of a request body, and its form, of ONE or MANY; raises Rejected."""
     if len(body) <= LARGE and not flattener.excluded and flattener.patterns is None:
+        identity = flattener.identity
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            request = _DECODERS[flattener.identity.features](body)
+            decode = _decoder(identity.features, identity.dimension, identity.max_features, identity.max_name_bytes)
+            request = decode(body)
             many = request.instances is not _UNSET
             one = [request.features] if request.features is not _UNSET else []
             instances = [instance.features for instance in request.instances] if many else one
             # The body has as many colons as members: so no name is repeated, unknown, or has a colon.
             colons = 1 + (len(instances) if many else 0)
             certain = many == (not one) and len(instances) <= max_instances
-            for features in instances if certain else ():
-                colons += len(features) if features.__class__ is dict else 0
-                certain = certain and _within_limits(features, flattener.identity)
+            if identity.features != "positional":
+                colons += sum(map(len, instances))
+                # Otherwise a name's characters are its bytes, whose number the decoder checks.
+                if not body.isascii() or b"\\" in body:
+                    certain = certain and all(name_fits(name, identity) for row in instances for name in row)
             if certain and body.count(b":") == colons:
                 return instances, "instances" if many else "features"
     return _read_carefully(body, flattener, max_instances)
-
-
-def _within_limits(features: Any, identity: Identity) -> bool:
-    """Whether numbers are certainly features within the limits."""
-    if identity.features == "positional":
-        return len(features) == identity.dimension and max(map(abs, features), default=0.0) <= MAX_VALUE
-    longest, largest = max(map(len, features), default=0), max(map(abs, features.values()), default=0.0)
-    short = longest * 4 <= identity.max_name_bytes or all(name_fits(name, identity) for name in features)
-    return bool(short and largest <= MAX_VALUE and len(features) <= identity.max_features)
 
 
 def _read_carefully(body: bytes, flattener: Flattener, max_instances: int) -> tuple[list[Features], str]:

@@ -75,8 +75,6 @@ def predict(
 
 def _answers(batch: list[Line], ask: Callable[[list[Any]], Any], name: str) -> Iterator[Any]:
     """The predictions of these lines; where one is refused, those before it first. Raises DataError."""
-    if not batch:
-        return
     try:
         predictions = ask([value for _, value in batch])
     except _Refused as refused:

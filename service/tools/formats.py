@@ -137,7 +137,7 @@ class Events:
 
 
 def in_batches(items: Iterator[_Item], size: int) -> Iterator[list[_Item]]:
-    """The items, so many at a time; an error comes after the items before it."""
+    """Lists of `size` items, the last one perhaps shorter. An error comes after the items before it."""
     batch: list[_Item] = []
     try:
         for item in items:
@@ -146,7 +146,8 @@ def in_batches(items: Iterator[_Item], size: int) -> Iterator[list[_Item]]:
                 yield batch
                 batch = []
     except Exception:
-        yield batch
+        if batch:
+            yield batch
         raise
     if batch:
         yield batch
@@ -156,7 +157,8 @@ def _decoder_of(identity: Identity, size: int) -> "Decoder":
     from service.learning.columns import columns_for  # these take long to load
     from service.learning.events.batch import Decoder, use_compiled_reader
 
-    use_compiled_reader(size > LARGE_FILE)  # to load it takes a second, and to compile it, once, some more
+    if size > LARGE_FILE:  # to load it takes a second, and to compile it, once, some more
+        use_compiled_reader(True)
     return Decoder(identity, columns_for(identity))
 
 

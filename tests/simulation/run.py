@@ -20,6 +20,7 @@ from service.errors import (
     SnapshotDamaged,
     SnapshotForeign,
 )
+from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Beside, Options
@@ -172,6 +173,7 @@ class Simulation:
     """One seed."""
 
     def __init__(self, seed: int) -> None:
+        use_compiled_reader(False)  # it cuts slices at other records, so a seed would have two histories
         self.seed, self.world = seed, World(seed)
         self.judge, rng = Judge(self.world), self.world.rng
         self.world.accepted = self.accepted

@@ -19,7 +19,7 @@ from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving.http.app import create_app
 from service.serving.http.auth import BearerTokens
-from service.serving.http.limits import MAX_UNREAD_BYTES, Connections, Limits, send_pieces
+from service.serving.http.limits import MAX_UNREAD_BYTES, Connections, Limits
 from service.serving.http.server import Server
 from service.serving.models import Models, given
 from service.snapshots.store import RedisStore
@@ -98,7 +98,7 @@ class Served:
         learner.begin({0: 0})
         learner.apply(0, Records.of(0, [b'{"features":{"a":1},"label":"y"}', b'{"features":{"a":-1},"label":"x"}']))
         self.learner, self.stopping = learner, False
-        self.connections = Connections(limits, self.causes.append, lambda: 0)
+        self.connections = Connections(limits, self.causes.append, lambda: 0, lambda: self.stopping)
         models = Models([given("m", learner, 0.0)])
         about = models, self.metrics, lambda: True, lambda: self.stopping, cast(RedisStore, None), limits
         self.app = app or create_app(*about, version="0", tokens=tokens, root_path=root_path, allowed_origins=origins)
@@ -400,7 +400,7 @@ class Gate:
     def __init__(self, answer: bytes = b"ok") -> None:
         self.begun, self.open, self.answer = asyncio.Semaphore(0), asyncio.Event(), answer
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, _: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
             pass
         self.begun.release()
@@ -408,7 +408,7 @@ class Gate:
         await send(
             {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(self.answer))]}
         )
-        await send_pieces(scope, {"type": "http.response.body", "body": self.answer}, send)
+        await send({"type": "http.response.body", "body": self.answer})
 
 
 async def test_one_more_connection_ends_the_longest_idle_one_and_is_refused_where_none_is_idle() -> None:

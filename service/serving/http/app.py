@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from fastapi import FastAPI
@@ -18,7 +18,7 @@ from service.monitoring.metrics import Metrics
 from service.serving import page
 from service.serving.http import openapi, problems, swagger_ui, v1
 from service.serving.http.auth import METRICS, Auth, BearerTokens
-from service.serving.http.limits import PIECE_BYTES, InFlight, Limits, send_pieces
+from service.serving.http.limits import InFlight, Limits
 from service.serving.http.openapi import responses
 from service.serving.http.predict import PATH, Predict
 from service.serving.http.problems import Refusal
@@ -67,9 +67,9 @@ class Application:
             headers = ("authorization", "content-type", "content-encoding")
             self._entry = CORSMiddleware(self._answer, allowed_origins, ("GET", "HEAD", "POST"), headers)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer a request."""
-        await self._entry(scope, receive, send)
+        return self._entry(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,16 +80,11 @@ class Application:
             path = path.removeprefix(self._root_path) if path.startswith(f"{self._root_path}/") else path
             scope = {**scope, "path": self._root_path + path, "root_path": self._root_path}
 
-        async def send_answer(message: Message) -> None:
+        def send_answer(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = str(message["status"])
-                if self._stopping():
-                    # A client that keeps its connection would send its next request into a closed one.
-                    message["headers"] = [*message["headers"], (b"connection", b"close")]
-            elif len(message.get("body", b"")) > PIECE_BYTES:
-                return await send_pieces(scope, message, send)
-            await send(message)
+            return send(message)
 
         try:
             if not self._auth.allows(path, scope["headers"]):

@@ -71,15 +71,14 @@ class Predict:
 
     async def _answer(self, scope: Scope, receive: Receive) -> bytes:
         name, parameters = scope["path_params"]["name"], _parameters(scope["query_string"])
-        candidate = parameters.candidate
-        self._predictor.answering(name).by(candidate)  # before a body is waited for
+        self._predictor.answering(name).by(parameters.candidate)  # before a body is waited for
         if _is_gzip(scope["headers"]):
             scope, receive = {**scope, "state": {}}, _unpacked(receive)  # it comes in pieces, though it may be whole
         body = await self._in_flight.read(scope, receive)
         self._in_flight.take(len(body))
         try:
-            answer = await self._predictor.predict(name, body, parameters.explain, parameters.top, candidate)
-            return msgspec.json.encode(answer)
+            request = name, body, parameters.explain, parameters.top, parameters.candidate
+            return msgspec.json.encode(self._predictor.at_once(*request) or await self._predictor.beside(*request))
         except Rejected as rejected:
             raise of_body(rejected, body) from None
         finally:

@@ -32,10 +32,10 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 cast(Any, app),
+                interface="asgi3",
                 http=cast(Any, functools.partial(Connection, connections)),
                 headers=HEADERS + (TLS_HEADERS if tls else []),
                 ssl_context_factory=(lambda *_: tls) if tls else None,
-                timeout_keep_alive=cast(int, connections.limits.idle_seconds),
                 timeout_graceful_shutdown=stop_seconds,
                 ws="none",
                 log_config=None,
