@@ -24,7 +24,7 @@ MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 100
 MAX_PIPELINED = 32
 """Requests of one connection that wait for the answer before theirs."""
-MAX_UNREAD_BYTES = 64 << 20
+MAX_UNREAD_BYTES = 32 << 20
 """Bytes of all answers that clients have not read."""
 PIECE_BYTES = 64 << 10
 """Bytes of an answer that a transport gets at a time, so that TLS does not take in what nobody reads."""
