@@ -51,7 +51,7 @@ def figures() -> list[Figure]:
     for name in cases:
         what = f"kernel against cc -O3 of the same loop, {name}"
         found.append(Figure("P3", what, beside[name], 1.3, False, "×"))
-    for kind, batch, averaged, bounded in (("20 dense", with_x, 1.1, 1.6), ("sparse, Zipf", words, 1.7, 2.0)):
+    for kind, batch, averaged, bounded in (("20 dense", with_x, 1.4, 1.7), ("sparse, Zipf", words, 1.8, 2.0)):
         mean, bound, scaled = zip(*(_beside(batch) for _ in range(ROUNDS)), strict=True)
         found.append(Figure("P3", f"with averaging against without, {kind}", list(mean), averaged, False, "×"))
         found.append(Figure("P3", f"with the live bound against without, {kind}", list(bound), bounded, False, "×"))

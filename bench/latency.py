@@ -46,7 +46,7 @@ def _while_learning() -> list[Figure]:
         f"p99 of predictions while {stream.events:,} events of {stream.what} are learned at full speed against the "
         f"idle process's; one connection that pauses 2 ms ({', '.join(shown)} ms)"
     )
-    return [Figure("P5", what, ratios, 2.0, False, "×")]
+    return [Figure("P5", what, ratios, 2.5, False, "×")]
 
 
 def _reflected() -> list[Figure]:
@@ -58,7 +58,7 @@ def _reflected() -> list[Figure]:
     ):
         for turn, (where, asked) in itertools.product(range(ROUNDS), (("same process", learner), ("replica", replica))):
             delays[where].append(asyncio.run(_probe(topic, asked, f"{where[:4]}{turn}", PAUSES[where])))
-    goals = {"same process": 10.0, "replica": 200.0}
+    goals = {"same process": 12.0, "replica": 250.0}
     return [
         Figure(
             "P6",

@@ -17,16 +17,16 @@ ROUNDS = 5
 PROBE = 200
 DRAINED = "rate against a bare aiokafka getmany(500) drain of the same topic"
 ROWS = (
-    ("P1", DENSE, 1.2, "first 0.65"),
-    ("P1b", NAMED, 0.9, "first 0.55"),
-    ("P1c", WORDS, 0.25, ""),
+    ("P1", DENSE, 1.4, "first 0.65"),
+    ("P1b", NAMED, 0.95, "first 0.55"),
+    ("P1c", WORDS, 0.20, ""),
     ("P1c", HASHED, 0.35, "hashed"),
-    ("P1c", NESTED, 0.4, ""),
-    ("P2", COMPACT, 1.8, "first 0.8"),
+    ("P1c", NESTED, 0.8, ""),
+    ("P2", COMPACT, 2.2, "first 0.8"),
 )
 PROGRAMS = (
     ("confluent", "a confluent-kafka consume() loop that counts", DENSE.events, 1.0),
-    ("river", "aiokafka + orjson + River's Perceptron", 20_000, 5.0),
+    ("river", "aiokafka + orjson + River's Perceptron", 20_000, 8.0),
     ("vw", "aiokafka + orjson + Vowpal Wabbit's Python learner", 20_000, 4.0),
     ("sklearn", "aiokafka + orjson + scikit-learn's partial_fit of each event", 2_000, 200.0),
 )

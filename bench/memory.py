@@ -37,7 +37,7 @@ def figures() -> list[Figure]:
                 found.append((_kept(running) - empty[-1] * 1e6) / COLUMNS)
     what = f"bytes of memory a column, {COLUMNS:,} of them"
     return [
-        Figure("P9", "memory of a process whose model is empty", empty, 200.0, False, "MB"),
+        Figure("P9", "memory of a process whose model is empty", empty, 260.0, False, "MB"),
         Figure("P9", f"{what}, positional, all in one event", positional, 32.0, False, "B"),
         Figure("P9", f"{what}, named", named, 180.0, False, "B"),
         _over_many(),

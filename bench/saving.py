@@ -40,7 +40,7 @@ def figures() -> list[Figure]:
     prefix, file = wide(), world.folder() / "marks.json"
     program = "bench.altered", f"marked:{file}"
     for what, columns, goal, rounds in (
-        (f"{HOT:,} of them, 35 kB, change over and over", HOT, 2.0, 6),
+        (f"{HOT:,} of them, 35 kB, change over and over", HOT, 3.0, 6),
         ("all of them change", COLUMNS, 10.0, 3),
     ):
         topic, values, at = world.new_topic(), _events(columns), len(prefix)

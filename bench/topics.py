@@ -93,7 +93,7 @@ def figures() -> list[Figure]:
             False,
             "s",
         ),
-        Figure("P10", f"{what}: p99 of predictions against idle ({', '.join(shown)} ms)", ratios, 3.0, False, "×"),
+        Figure("P10", f"{what}: p99 of predictions against idle ({', '.join(shown)} ms)", ratios, 4.0, False, "×"),
         _shared(topics, flags),
     ]
 
