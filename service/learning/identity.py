@@ -143,6 +143,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
         """Up to which y·s events of the negative label, and of the positive one, are updates: 0 and 0 by default."""
         return (0.0, 0.0) if self.margin is msgspec.UNSET else self.margin
 
+    def text_of(self, label: Label) -> str:
+        """A label as text; as JSON if another label has the same text, as 1 and "1"."""
+        text = as_text(label)
+        return as_json(label) if [as_text(each) for each in self.labels or ()].count(text) > 1 else text
+
     def place(self, text: str) -> int | None:
         """Which label a text means: one that is this as JSON, or this string; None where there is none."""
         for form in (as_json, as_text):

@@ -307,9 +307,8 @@ def _recalls(rows: Iterable[Figures]) -> Iterator[Metric]:
         for over, suffix, words in (("recent", "", ", over the recent window"), ("all", "_overall", ""))
     }
     for row in rows:
-        # Two that read alike, as 1 and "1", have one series.
-        for label in {label.name: label for label in row.about.labels}.values():
+        for label in row.about.labels:
             for over, family in families.items():
                 if (share := getattr(label.recall, over)) is not None:
-                    family.add_metric([row.about.model, label.name], share)
+                    family.add_metric([row.about.model, row.about.identity.text_of(label.label)], share)
     yield from families.values()

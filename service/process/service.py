@@ -23,8 +23,6 @@ from service import __version__
 from service.errors import (
     DependencyError,
     PerceptronError,
-    SnapshotDamaged,
-    SnapshotForeign,
 )
 from service.learning.columns import columns_for
 from service.learning.compiled import NOTHING_KEPT
@@ -43,8 +41,7 @@ from service.serving import predictor
 from service.serving.models import Model, Models, given
 from service.serving.page.history import History
 from service.settings.load import Settings, is_topic, parse_start_at
-from service.snapshots.codec import readable
-from service.snapshots.head import Source, Writer
+from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, Together
 from service.snapshots.store import MODELS
 from service.streaming.kafka.group import Kafka
@@ -52,7 +49,6 @@ from service.streaming.kafka.record_framing import ROWS, frame_records
 from service.streaming.kafka.topic_id import too_old
 from service.streaming.lasting import Lasting
 from service.streaming.learn import Learning
-from service.streaming.recognise import identity_changed
 
 T = TypeVar("T")
 
@@ -100,6 +96,7 @@ class Service:
             settings.kafka.group_id,
             settings.listed,
             self._log.warning,
+            inform=self._log.info,
             create=settings.create_topics,
             session_timeout=settings.kafka.session_timeout,
             watchdog=settings.kafka.watchdog,
@@ -184,8 +181,6 @@ class Service:
             return
         for warning in await self._insist(lambda: self._store.check(settings.learn)):
             self._log.warning(warning)
-        if settings.learn:
-            await self._insist(self._check_identities)
         async with Lasting() as following:
             observers: dict[str, ModelObserver] = {}
 
@@ -268,19 +263,6 @@ class Service:
         model.wake = log.wake
         asked = known, lambda: model.looked, self._clock.slice_seconds
         return Learning(log, keeper, self._clock, tell, own.identity(), start_at, *asked)
-
-    async def _check_identities(self) -> None:
-        """Refuse settings under which a stored model's events would mean something else."""
-        for model in self._models.listed:
-            try:
-                found = await self._store.head(model.name)
-                stored = readable(model.name, *found) if found else None
-            except (SnapshotDamaged, SnapshotForeign):
-                continue  # of one model: said where it is restored
-            if stored and (differences := self._settings.of(model.name).identity().differences(stored.identity)):
-                here = Source(await self._kafka.clients.cluster.id())
-                if not stored.source.elsewhere(here):  # which is said where it is restored
-                    raise identity_changed(model.name, differences)
 
     async def _insist(self, connect: Callable[[], Awaitable[T]]) -> T:
         """Try until a dependency answers, saying once what is missing; with `fail_fast` not even twice."""

@@ -18,7 +18,7 @@ from service.learning.columns import Placed, columns_for
 from service.learning.events.batch import Batch
 from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.events.flatten import Features
-from service.learning.identity import as_text
+from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.passes import scored
 from service.learning.scale import Scaler
@@ -179,7 +179,7 @@ class Predictor:
     def _said(self, name: str, a: Answering, who: str | None, ahead: int, made: Answers) -> One | Many:
         """The answer, counted: by label where there are few, as there would be as many series."""
         for label, n in made.labels.items():
-            self._count(name, label if a.learner.identity.classes <= MAX_LABELS else "", n)
+            self._count(name, a.learner.identity, label if a.learner.identity.classes <= MAX_LABELS else "", n)
         answered_by = UNSET if who is None else who
         if made.form in MANY:
             return Many(name, a.head.version, ahead, made.predictions, answered_by)
@@ -189,10 +189,10 @@ class Predictor:
             one.scores, one.runner_up, one.contributions, answered_by,
         )  # fmt: skip
 
-    def _count(self, name: str, label: Any, n: int) -> None:
+    def _count(self, name: str, identity: Identity, label: Any, n: int) -> None:
         key = name, label.__class__, label  # Python takes 1 and True for equal
         if key not in self._counted:
-            self._counted[key] = self._metrics.predictions.labels(name, as_text(label))
+            self._counted[key] = self._metrics.predictions.labels(name, identity.text_of(label))
         self._counted[key].inc(n)
 
 

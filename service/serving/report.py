@@ -13,7 +13,7 @@ from service.learning.advice import advice
 from service.learning.classifier import Classifier
 from service.learning.confidence import Paired, interval
 from service.learning.confusion import Confusion, Found, share
-from service.learning.identity import OF_A_CANDIDATE, Identity, Label, as_text
+from service.learning.identity import OF_A_CANDIDATE, Identity, Label
 from service.learning.learner import Learner
 from service.learning.recent import QUANTILES
 from service.serving.models import Answering, Model
@@ -100,11 +100,6 @@ class Recalled(msgspec.Struct, forbid_unknown_fields=True):
     label: Annotated[Label, Meta(examples=[1])]
     events: Annotated[int, Meta(examples=[614])]
     recall: Annotated[Share, Meta(description="the share of its events that was predicted so")]
-
-    @property
-    def name(self) -> str:
-        """The label as text."""
-        return as_text(self.label)
 
 
 class Beside(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

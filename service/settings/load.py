@@ -261,6 +261,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: not UTF-8 at byte {error.start}") from None
     except OSError as error:
         raise ConfigurationError(f"{path}: {os_cause(error)}") from None
+    except RecursionError:
+        raise ConfigurationError(f"{path}: nested too deeply") from None
     except ValueError as error:  # not TOML
         raise ConfigurationError(f"{path}: {error}".replace("\n", " ")) from None
 

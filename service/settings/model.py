@@ -141,7 +141,7 @@ class CandidateSettings(Section):
 
 
 class ModelSettings(Section):
-    """`[model]`, the defaults of all models, and `[models.NAME]`. All but the last five is identity."""
+    """`[model]`, the defaults of all models, and `[models.NAME]`. All but the last six is identity."""
 
     features: Literal["named", "positional", "hashed"] = Field("named", description="how features become columns")
     dimension: int | None = Field(None, ge=1, le=1 << 24, description="how many numbers an event has, of positional")
@@ -173,6 +173,7 @@ class ModelSettings(Section):
     max_features: int = Field(10_000, ge=1, description="values in an event's features; more are rejected")
     max_name_bytes: int = Field(256, ge=1, description="of a feature's name; a longer one is rejected")
     max_columns: int = Field(1 << 20, ge=1, le=MAX_COLUMNS, description="of named; features beyond are ignored")
+    max_model_bytes: int = Field(1 << 30, ge=1, description="of positional and hashed weights; more are refused")
     window: int = Field(1000, ge=1, le=1_000_000, description="recent events that figures are taken over")
     serve: str = Field("last", description='which weights answer: "last", "average", or a candidate\'s name')
     bound: bool = Field(default=True, description="whether the live mistake bound is kept")
@@ -281,6 +282,19 @@ class ModelSettings(Section):
         known = (*OWN_WEIGHTS, *self.candidates)
         if self.serve not in known:
             raise ValueError(f"serve: there is no candidate {self.serve!r}: expected one of {', '.join(known)}")
+        return self
+
+    @model_validator(mode="after")
+    def _weights_fit(self) -> "ModelSettings":
+        columns = self.dimension or 1 << (self.bits or 0)  # names come one by one
+        identities = [self.identity(), *(self._of(candidate) for candidate in self.candidates.values())]
+        vectors = sum((each.classes if each.multiclass else 1) * (2 if each.average else 1) for each in identities)
+        needed = 8 * columns * vectors
+        if needed > self.max_model_bytes:
+            raise ValueError(
+                f"the weights need {needed:,} bytes, and max_model_bytes is {self.max_model_bytes:,}: raise it, or "
+                "take fewer columns, labels or candidates"
+            )
         return self
 
     def _of(self, candidate: CandidateSettings) -> Identity:

@@ -1,7 +1,7 @@
 """Whether a stored model may be gone on with here: the same cluster, settings and log that it was learned with."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from service.errors import AnotherCluster, DependencyError, IdentityChanged, LogLost
 from service.learning.identity import Identity
@@ -21,7 +21,10 @@ def same_settings(model: str, head: Head, identity: Identity, source: Source) ->
             "be somebody else's. Go back to that cluster, or give this one another Redis database (redis.url)"
         )
     if differences := identity.differences(head.identity):
-        raise identity_changed(model, differences)
+        raise IdentityChanged(
+            f"model {model} was learned under other settings ({'; '.join(differences)}): "
+            f"restore them, or forget the model with `perceptron reset -t {model} --yes`"
+        )
 
 
 async def may_go_on(
@@ -94,11 +97,3 @@ def fingerprint(record: KafkaRecord) -> Fingerprint:
     """What a record is recognised by."""
     crc = zlib.crc32(record.value or b"", zlib.crc32(record.key or b""))
     return Fingerprint(record.offset, record.timestamp, crc)
-
-
-def identity_changed(model: str, differences: Sequence[str]) -> IdentityChanged:
-    """The refusal of a stored model under other settings: what differs, and the two ways out."""
-    return IdentityChanged(
-        f"model {model} was learned under other settings ({'; '.join(differences)}): "
-        f"restore them, or forget the model with `perceptron reset -t {model} --yes`"
-    )

@@ -243,10 +243,10 @@ def _labels(about: Inspection) -> Table:
     table.add_column("largest weights")
     known = {as_json(row.label): row for row in about.labels}
     for own in shown:
-        row = known[as_json(own.label)]
+        row, name = known[as_json(own.label)], _text(about.identity.text_of(own.label))
         recalls = ("-" if share is None else f"{share:.4f}" for share in (row.recall.all, row.recall.recent))
         weights = ", ".join(f"{weight.name} {weight.weight:+g}" for weight in own.largest_weights if weight.weight)
-        table.add_row(_text(row.name), f"{row.events:,}", *recalls, _text_of(own.bias), _text(weights))
+        table.add_row(name, f"{row.events:,}", *recalls, _text_of(own.bias), _text(weights))
     return table
 
 

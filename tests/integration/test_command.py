@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded import servers
 from service.embedded.servers import Server, free_port
-from tests.conftest import DEADLINE, Run, Running, create_topic, event, one_line, perceptron, trim, wait
+from tests.conftest import Run, Running, create_topic, event, one_line, perceptron, trim, wait
 
 NOWHERE = "127.0.0.1:1"
 
@@ -114,7 +114,7 @@ async def test_a_topic_that_does_not_exist_is_waited_for(
         service.http.close()
 
 
-async def test_a_changed_identity_is_refused_and_reset_is_the_way_out(
+async def test_a_changed_identity_stops_that_model_and_reset_is_the_way_out(
     run: Run, kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
 ) -> None:
     """By `check` too, which says the same."""
@@ -122,16 +122,17 @@ async def test_a_changed_identity_is_refused_and_reset_is_the_way_out(
     await producer.send_and_wait(topic, event({"a": 1}, 1))
     await asyncio.to_thread(first.wait_for, 1)
     assert await asyncio.to_thread(first.stop) == 0
-    second = run("[model]\neta = 0.5\n")
-    assert await asyncio.to_thread(second.process.wait, DEADLINE) == 2
-    said = second.log.read_text().splitlines()[-1]
+    second = await asyncio.to_thread(run("[model]\neta = 0.5\n").up)
+    said = await asyncio.to_thread(wait, lambda: second.model()["stopped"], "it says why it does not learn")
     assert "eta: 1.0 -> 0.5" in said
     assert f"perceptron reset -t {topic} --yes" in said
+    assert said in second.log.read_text()
+    assert (await asyncio.to_thread(second.predict, {"features": {"a": 1}})).json()["version"] == 2
     url = f"redis://{redis.address}/0"
     where = "-t", topic, "-b", kafka.address, "--redis", url
     checked = perceptron("-c", str(second.config), "check", *where, cwd=tmp_path)
     assert checked.returncode == 2
-    assert f"\nfail  {said.removeprefix('perceptron: ')}\n" in checked.stdout
+    assert f"\nfail  {said}\n" in checked.stdout
     checked = perceptron("-c", str(first.config), "check", *where, cwd=tmp_path)
     assert checked.returncode == 0
     assert f"\nok    model {topic}: goes on with version " in checked.stdout
@@ -144,10 +145,9 @@ async def test_a_changed_identity_is_refused_and_reset_is_the_way_out(
     again = perceptron("reset", "-t", topic, "--redis", url, "--yes", cwd=tmp_path)
     assert again.returncode == 1
     assert "nothing to reset" in one_line(again.stderr)
-    third = await asyncio.to_thread(run("[model]\neta = 0.5\n").up)
-    model = await asyncio.to_thread(third.wait_for, 1)
-    assert model["identity"]["eta"] == 0.5
-    assert await asyncio.to_thread(third.vector) == [0.5, 0.5]
+    await asyncio.to_thread(wait, lambda: second.model()["identity"]["eta"] == 0.5, "it learns under its settings")
+    await asyncio.to_thread(second.wait_for, 1)
+    assert await asyncio.to_thread(second.vector) == [0.5, 0.5]
 
 
 @pytest.mark.nightly

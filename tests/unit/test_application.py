@@ -3,6 +3,7 @@
 import gzip
 import json
 import zlib
+from collections import Counter
 
 import pytest
 
@@ -48,15 +49,15 @@ async def test_requests_are_counted_by_route_method_and_status() -> None:
         post(b"{}"): ("/v1/models/{name}/predict", "POST", "422"),
         get("/livez"): ("/livez", "GET", "200"),
         get("/nothing", method="PROPFIND"): ("unknown", "any", "404"),
+        get("/v1/models/m%2Fpredict"): ("unknown", "any", "404"),
     }
     async with Served().running() as served:
         for request in asked:
             await served.ask(request)
         await (await served.client(get("/livez", method="HEAD"))).answer(has_body=False)
-        for route, method, code in [*asked.values(), ("/livez", "HEAD", "200")]:
+        for (route, method, code), expected in Counter([*asked.values(), ("/livez", "HEAD", "200")]).items():
             labels = {"route": route, "method": method, "code": code}
             name = "perceptron_http_request_duration_seconds_count"
-            expected = 2 if (route[-7:], code) == ("predict", "200") else 1
             assert served.metrics.registry.get_sample_value(name, labels) == expected, labels
         predictions = served.metrics.registry.get_sample_value
         assert predictions("perceptron_predictions_total", {"model": "m", "label": "y"}) == 2

@@ -189,6 +189,18 @@ def test_metrics_have_series_by_label_up_to_fifty(count: int) -> None:
         assert {series: float(v) for series, v in found.items()} == ({} if count > MAX_LABELS else expected)
 
 
+def test_labels_with_the_same_text_have_a_series_each() -> None:
+    learner = learned(labels=(1, "1", 2), events=400)
+    served = Served(learner)
+    served.metrics = Metrics("0", lambda: [Figures(described(learner), learner.counts, 0.0, {}, 0)], lambda: True, dict)
+    series = [line for line in served.shown().splitlines() if line.startswith("perceptron_label_recall_overall{")]
+    assert [part for line in series for part in (r'label="1"', r'label="\"1\""', 'label="2"') if part in line] == [
+        'label="1"',
+        r'label="\"1\""',
+        'label="2"',
+    ]
+
+
 def test_predictions_are_counted_by_label_up_to_fifty() -> None:
     for count, label in ((MAX_LABELS, "0"), (MAX_LABELS + 1, "")):
         served = Served(learned(labels=tuple(range(count)), events=0))

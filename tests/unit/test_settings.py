@@ -100,6 +100,8 @@ def refused(text: str) -> str:
             "".join(f"[models.a.candidates.c{i}]\neta = {i + 2}\n" for i in range(17)),
             "candidates: expected at most 16, got 17",
         ),
+        (f'[model]\nfeatures = "hashed"\nbits = 24\nlabels = {list(range(9))}', "need 1,207,959,552 bytes"),
+        ("a = " + "[" * 3000 + "]" * 3000, "nested too deeply"),
     ],
 )
 def test_what_is_wrong_is_one_line_that_names_the_setting(text: str, part: str) -> None:

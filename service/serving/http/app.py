@@ -18,7 +18,8 @@ from service.monitoring.metrics import Metrics
 from service.serving import page
 from service.serving.http import openapi, problems, swagger_ui, v1
 from service.serving.http.auth import METRICS, Auth, BearerTokens
-from service.serving.http.limits import InFlight, Limits
+from service.serving.http.bodies import InFlight
+from service.serving.http.limits import Limits
 from service.serving.http.openapi import responses
 from service.serving.http.predict import PATH, Predict
 from service.serving.http.problems import Refusal
@@ -91,6 +92,8 @@ class Application:
                 await problems.unauthorized()(scope, receive, send_answer)
             elif path == self._root_path:  # links of pages are relative to a path that ends with a slash
                 await RedirectResponse(f"{path}/")(scope, receive, send_answer)
+            elif b"%2f" in scope.get("raw_path", b"").lower():  # no name has a slash
+                await problems.response(404, problems.NOTHING_SERVED)(scope, receive, send_answer)
             elif method == "POST" and (match := PATH(path)):
                 scope["route"], scope["path_params"] = self._predict, {"name": match[1]}
                 await self._predict.app(scope, receive, send_answer)

@@ -13,11 +13,10 @@ from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import httptools
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.serving.http import problems
-from service.serving.http.problems import Refusal
 
 MAX_URL_BYTES = 32 << 10
 MAX_HEAD_BYTES = 64 << 10
@@ -30,11 +29,6 @@ PIECE_BYTES = 64 << 10
 """Bytes of an answer that a transport gets at a time, so that TLS does not take in what nobody reads."""
 LINGER_SECONDS = 1.0
 """Time for a client to read why it is refused, while what it still sends is thrown away."""
-MAX_LARGE_BODIES = 8
-"""Bodies of the largest size that may be held at a time, arriving or being answered."""
-SMALL_BODY_BYTES = 64 << 10
-"""A body up to this size is never refused because of other bodies."""
-
 WHOLE = "perceptron.whole"
 """Of a request's state: that its body is there."""
 NO_REQUEST = "no-request", 400, "this is no HTTP request"
@@ -51,69 +45,6 @@ class Limits(NamedTuple):
     header_seconds: float = 10.0
     answer_seconds: float = 30.0
     idle_seconds: float = 75.0
-
-
-class InFlight:
-    """Requests in flight: their bodies, and places for those that are being answered."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits, self._free_places, self._held_bytes = limits, limits.in_flight, 0
-        self._arriving: dict[asyncio.Timeout, int] = {}  # bytes so far
-
-    def take(self, body_bytes: int = 0) -> None:
-        """Take a place for a request that holds a body of this size, until `release`; raises Refusal."""
-        if not self._free_places:
-            raise Refusal(503, "too many requests at a time")
-        self._free_places -= 1
-        self._held_bytes += body_bytes
-
-    def release(self, body_bytes: int = 0) -> None:
-        """Give the place back."""
-        self._free_places += 1
-        self._held_bytes -= body_bytes
-
-    async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """The body of a request; raises Refusal."""
-        if WHOLE in scope.get("state", ()):
-            body: bytes = (await receive()).get("body", b"")
-            self._check_size(len(body))
-            return body
-        parts, more, seconds = list[bytes](), True, self._limits.body_seconds
-        timeout = asyncio.timeout(seconds)
-        self._arriving[timeout] = 0
-        try:
-            self._check_size(next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0))
-            async with timeout:
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise Refusal(400, "the connection ended before the body did")
-                    more = message.get("more_body", False)
-                    parts.append(message.get("body", b""))
-                    self._count(timeout, len(parts[-1]))
-        except TimeoutError:
-            self._count(timeout, 0)
-            raise Refusal(408, f"the body did not arrive within {seconds:g} seconds") from None
-        finally:
-            self._arriving.pop(timeout, None)
-        return b"".join(parts)
-
-    def _check_size(self, size: int) -> None:
-        if size > self._limits.body_bytes:
-            raise Refusal(413, f"the body is larger than {self._limits.body_bytes} bytes")
-
-    def _count(self, timeout: asyncio.Timeout, size: int) -> None:
-        """Count a part of a body. If all are too large together, the largest one that arrives is refused."""
-        if timeout in self._arriving:
-            self._arriving[timeout] += size
-            self._check_size(self._arriving[timeout])
-            largest = max(self._arriving, key=self._arriving.__getitem__)
-            held_bytes = self._held_bytes + sum(self._arriving.values())
-            if held_bytes > MAX_LARGE_BODIES * self._limits.body_bytes and self._arriving[largest] > SMALL_BODY_BYTES:
-                del self._arriving[largest]
-                largest.reschedule(0)
-        if timeout not in self._arriving:
-            raise Refusal(503, "too many bytes of request bodies at a time")
 
 
 class Connections:
@@ -206,7 +137,7 @@ class Connection(HttpToolsProtocol):
                 self.end("unread")
         elif self.unanswered or self._ending:
             return
-        elif self.scope and (self.cycle is None or self.scope is not self.cycle.scope):
+        elif self._in_head:
             if waited > limits.header_seconds:
                 detail = f"the request's headers did not arrive within {limits.header_seconds:g} seconds"
                 self.refuse("slow-headers", 408, detail)

@@ -11,7 +11,7 @@ import msgspec
 
 from service.errors import UnknownCandidate, UnknownModel
 from service.learning.identity import MAX_VALUE
-from service.serving.http.predict import ENCODED, NOT_GZIP, NOT_JSON
+from service.serving.http.bodies import ENCODED, NOT_GZIP, NOT_JSON
 from service.serving.http.problems import Fault, Problem, problem
 
 INTRODUCTION = """

@@ -42,6 +42,7 @@ class Refusal(PerceptronError):
 
 ENDING = 408, 413
 """Statuses after which the connection ends: the rest of the body would have to be read."""
+NOTHING_SERVED = "nothing is served at this path: /docs shows what is"
 ANSWERED = Refusal, UnknownModel, UnknownCandidate, Unanswerable, Rejected, RequestValidationError
 """Errors of a request, which `answer_to` words."""
 EXPECTED = {
@@ -125,7 +126,7 @@ def install(app: FastAPI) -> None:
         if (allowed := headers.get("Allow")) and "GET" in allowed and "HEAD" not in allowed:
             headers["Allow"] = f"{allowed}, HEAD"  # which `Application` answers as GET
         known = {
-            404: "nothing is served at this path: /docs shows what is",
+            404: NOTHING_SERVED,
             405: f"this path takes {headers.get('Allow', 'other methods')}",
         }
         detail = known.get(error.status_code) or HTTPStatus(error.status_code).description or error.detail

@@ -20,7 +20,7 @@ from service.errors import DependencyError, Rejected, SnapshotDamaged
 from service.learning.classifier import Classifier, largest
 from service.learning.identity import Identity, listed
 from service.serving.http import problems
-from service.serving.http.limits import InFlight
+from service.serving.http.bodies import InFlight
 from service.serving.http.openapi import request_of, responses
 from service.serving.http.predict import CANDIDATE, PREDICT, PredictParameters
 from service.serving.http.problems import Refusal

@@ -45,17 +45,21 @@ class Kafka(ConsumerRebalanceListener):
         topics: Sequence[str],
         say: Callable[..., None],
         *,
+        inform: Callable[..., object] = lambda *_, **__: None,
         create: bool = False,
         session_timeout: float = 10.0,
         watchdog: float = 60.0,
         wanted: Callable[[str], bool] | None = None,
         predictions_wait: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`wanted` says which topics are learned next to `topics`, as they come to exist."""
+        """`say` hears what an operator should look at, `inform` what is as it should be.
+
+        `wanted` says which topics are learned next to `topics`, as they come to exist.
+        """
         self.clients = GroupClients(cluster, watchdog, predictions_wait)
         self.logs = {topic: TopicLog(self.clients, topic) for topic in topics}
         self._group, self._say, self._create, self._session_timeout = group, say, create, session_timeout
-        self._wanted, self._listed = wanted, frozenset(topics)
+        self._wanted, self._listed, self._inform = wanted, frozenset(topics), inform
         self._not_there: set[str] = set()
         self._connected = False
         self._health = Health(self.clients, group, say, session_timeout)
@@ -174,7 +178,7 @@ class Kafka(ConsumerRebalanceListener):
                 # A topic that a pattern found, and that is gone, was deleted by somebody: it stays so.
                 if self._create and (ours := [n for n in missing if n in self._listed or n not in self.logs]):
                     await self.clients.cluster.create_topics(ours)
-                    self._say("topics created", topics=ours)
+                    self._inform("topics created", topics=ours)
                     pause = 0.1
                 for name in set(missing) - said if not self._create else ():
                     self._not_there.add(name)

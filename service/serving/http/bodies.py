@@ -1,0 +1,128 @@
+"""Bodies of requests: their size and time, each by itself and all together, and gzip."""
+
+import asyncio
+import zlib
+from collections.abc import Iterable
+
+from starlette.types import Message, Receive, Scope
+
+from service.serving.http.limits import PIECE_BYTES, WHOLE, Limits
+from service.serving.http.problems import Refusal
+
+MAX_LARGE_BODIES = 8
+"""Bodies of the largest size that may be held at a time, arriving or being answered."""
+SMALL_BODY_BYTES = 64 << 10
+"""A body up to this size is never refused because of other bodies."""
+NOT_JSON = "send the body as JSON, with the header content-type: application/json"
+ENCODED = "the body's content-encoding is unknown: send it as gzip, or as it is"
+NOT_GZIP = "the body is not gzip, as its content-encoding says"
+
+
+class InFlight:
+    """Requests in flight: their bodies, and places for those that are being answered."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits, self._free_places, self._held_bytes = limits, limits.in_flight, 0
+        self._arriving: dict[asyncio.Timeout, int] = {}  # bytes so far
+
+    def take(self, body_bytes: int = 0) -> None:
+        """Take a place for a request that holds a body of this size, until `release`; raises Refusal."""
+        if not self._free_places:
+            raise Refusal(503, "too many requests at a time")
+        self._free_places -= 1
+        self._held_bytes += body_bytes
+
+    def release(self, body_bytes: int = 0) -> None:
+        """Give the place back."""
+        self._free_places += 1
+        self._held_bytes -= body_bytes
+
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """The body of a request; raises Refusal."""
+        if WHOLE in scope.get("state", ()):
+            body: bytes = (await receive()).get("body", b"")
+            self._check_size(len(body))
+            return body
+        parts, more, seconds = list[bytes](), True, self._limits.body_seconds
+        timeout = asyncio.timeout(seconds)
+        self._arriving[timeout] = 0
+        try:
+            self._check_size(next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0))
+            async with timeout:
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refusal(400, "the connection ended before the body did")
+                    more = message.get("more_body", False)
+                    parts.append(message.get("body", b""))
+                    self._count(timeout, len(parts[-1]))
+        except TimeoutError:
+            self._count(timeout, 0)
+            raise Refusal(408, f"the body did not arrive within {seconds:g} seconds") from None
+        finally:
+            self._arriving.pop(timeout, None)
+        return b"".join(parts)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._limits.body_bytes:
+            raise Refusal(413, f"the body is larger than {self._limits.body_bytes} bytes")
+
+    def _count(self, timeout: asyncio.Timeout, size: int) -> None:
+        """Count a part of a body. If all are too large together, the largest one that arrives is refused."""
+        if timeout in self._arriving:
+            self._arriving[timeout] += size
+            self._check_size(self._arriving[timeout])
+            largest = max(self._arriving, key=self._arriving.__getitem__)
+            held_bytes = self._held_bytes + sum(self._arriving.values())
+            if held_bytes > MAX_LARGE_BODIES * self._limits.body_bytes and self._arriving[largest] > SMALL_BODY_BYTES:
+                del self._arriving[largest]
+                largest.reschedule(0)
+        if timeout not in self._arriving:
+            raise Refusal(503, "too many bytes of request bodies at a time")
+
+
+def is_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a body is packed; raises Refusal if its headers say that it is not JSON, or is encoded otherwise."""
+    media: bytes | None = None
+    codings: list[bytes] = []
+    for name, value in headers:
+        if name == b"content-type" and media is None:
+            media = value
+        elif name == b"content-encoding":
+            codings += [coding for part in value.lower().split(b",") if (coding := part.strip()) != b"identity"]
+    if media is not None and media != b"application/json":
+        media = media.partition(b";")[0].strip().lower()
+        if media != b"application/json" and not media.endswith(b"+json"):
+            raise Refusal(415, NOT_JSON)
+    if codings and codings not in ([b"gzip"], [b"x-gzip"]):
+        raise Refusal(415, ENCODED)
+    return bool(codings)
+
+
+def unpacked(receive: Receive) -> Receive:
+    """`receive` for a body that is gzip. Its messages have a piece of the unpacked body each; it raises Refusal."""
+    decoder, packed, more = zlib.decompressobj(zlib.MAX_WBITS | 16), b"", True
+    pending = False  # the decoder may have more to say without more input
+
+    async def unpack() -> Message:
+        nonlocal decoder, packed, more, pending
+        if packed or pending:
+            await asyncio.sleep(0)  # other requests have their turn
+        else:
+            message = await receive()
+            if message["type"] != "http.request":
+                return message
+            packed, more = message.get("body", b""), message.get("more_body", False)
+        try:
+            if decoder.eof and packed:  # another member follows
+                decoder = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            piece = decoder.decompress(packed, PIECE_BYTES)
+        except zlib.error:
+            raise Refusal(400, NOT_GZIP) from None
+        packed = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
+        pending = len(piece) == PIECE_BYTES and not decoder.eof
+        if not (packed or pending or more or decoder.eof):
+            raise Refusal(400, NOT_GZIP)
+        return {"type": "http.request", "body": piece, "more_body": bool(packed) or pending or more}
+
+    return unpack
