@@ -2,16 +2,20 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import typer
 
-from service.errors import DataError, PerceptronError, Unauthorised
+from service.errors import DataError, PerceptronError, Rejected, Unauthorised
 from service.learning.columns import columns_for
 from service.learning.events.batch import Decoder
-from service.learning.identity import Identity
+from service.learning.events.careful_reader import values_of
+from service.learning.events.flatten import Flattener
+from service.learning.events.json_pointer import parse_pointer
+from service.learning.identity import Identity, Places
 from service.settings.load import Settings
+from service.settings.model import ModelSettings
 from service.snapshots.codec import readable
 from service.snapshots.head import Source
 from service.streaming.dead_letters import topic_of
@@ -20,8 +24,8 @@ from service.streaming.kafka.coordinator import coordinator
 from service.streaming.kafka.topic_id import too_old
 from service.streaming.recognise import same_settings
 from service.streaming.records import value_of
-from service.tools.in_vain import in_vain
-from service.tools.sample import newest_of
+from service.tools.profile import at
+from service.tools.sample import count_records, newest_of, parse_object
 
 RECORDS = 100
 """Of a topic: enough to see what its producers send now."""
@@ -97,7 +101,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
         with report.failing():
             own = settings.of(topic)
             level, said, values = await _judge_newest(cluster, topic, own.identity())
-            vain = in_vain(own, values)
+            vain = unmatched_settings(own, values)
             if level == "fail":
                 raise DataError(f"topic {topic}: {said}")
             report.say(level, f"topic {topic}: {said}")
@@ -159,6 +163,40 @@ async def _judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tup
     )
     said = f"{said}; {_are(reasons.total())} rejected{each}, such as: {example[often[0][0]]}"
     return "warn" if accepted else "fail", said, values
+
+
+def unmatched_settings(settings: ModelSettings, values: Sequence[bytes | None]) -> list[str]:
+    """A line for each optional pointer and each pattern that is set and matches nothing in these records.
+
+    Records without features or a label are rejected, and those that `where` does not mean are counted: both are seen.
+    """
+    records = [record for record in map(parse_object, values) if record is not None]
+    if not records:
+        return []
+    of = f"the {count_records(len(records))} that were looked at"
+    places, default = settings.event.places(), Places()
+    lines = []
+    for part in ("weight", "id"):
+        pointer: str | None = getattr(places, part)
+        if pointer is None or pointer == getattr(default, part):
+            continue
+        if all(at(record, parse_pointer(pointer)) is None for record in records):
+            lines.append(f"event.{part}: {pointer} is in none of {of}")
+    patterns = [("only", one) for one in places.only] + [("without", one) for one in places.without]
+    unmatched = [(setting, pattern) for setting, pattern in patterns if not _matches(settings, pattern, values)]
+    return lines + [f'event.{setting}: "{pattern}" matches no feature of {of}' for setting, pattern in unmatched]
+
+
+def _matches(settings: ModelSettings, pattern: str, values: Sequence[bytes | None]) -> bool:
+    """Whether a pattern selects a feature of any of these records."""
+    event = settings.event.model_copy(update={"only": (pattern,), "without": ()})
+    flattener = Flattener(settings.model_copy(update={"event": event}).identity())
+    for value in values:
+        with suppress(Rejected):
+            features = values_of(value or b"", (flattener.path,)).whole(0, settings.max_features, event.features)
+            if flattener.of(features, event.features):
+                return True
+    return False
 
 
 def _are(count: int) -> str:

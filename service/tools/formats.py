@@ -32,7 +32,6 @@ BATCH = 500
 LARGE_FILE = 1 << 20
 """Bytes of a file that the compiled reader checks, fifty times as fast as the careful one."""
 _Item = TypeVar("_Item")
-SUFFIXES: dict[str, Name] = {".csv": "csv"}
 
 
 class Line(NamedTuple):
@@ -209,12 +208,15 @@ def _packed(value: bytes) -> bytes:
         raise BadLine(f"--as msgpack: {error}") from None
 
 
+def format_name(file: str, name: Name | None) -> Name:
+    """The named format, or the one that the file's suffix says."""
+    return name or ("csv" if Path(file.removesuffix(".gz")).suffix.lower() == ".csv" else "jsonl")
+
+
 def format_of(file: str, identity: Identity, *, name: Name | None, label: str | None, key: str | None) -> Format:
-    """The file's format: the named one; CSV if a label column is named; else by the suffix; else JSON lines."""
-    suffix = Path(file.removesuffix(".gz")).suffix.lower()
-    chosen = name or ("csv" if label is not None else SUFFIXES.get(suffix, "jsonl"))
-    if chosen == "csv":
+    """The file's format; CSV if a label column is named and no format is."""
+    if format_name(file, name or ("csv" if label is not None else None)) == "csv":
         return Csv(identity, label, key)
     if label is not None:
-        raise ConfigurationError(f"--label names a column of CSV; the format is {chosen}")
+        raise ConfigurationError("--label names a column of CSV; the format is jsonl")
     return JsonLines(identity, key)

@@ -3,15 +3,17 @@
 Every event is predicted, then learned, as in a service.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import DataError
 from service.learning.columns import columns_for
 from service.learning.confidence import ERROR
-from service.learning.confusion import Confusion
 from service.learning.events.batch import Decoder
 from service.learning.learner import Learner
 from service.learning.records import Records
@@ -20,142 +22,115 @@ from service.settings.model import ModelSettings
 
 RULES = ("perceptron", "logistic-delta")
 SCALES = ("none", "standard")
-TIE = 0.002
-"""A gain in accuracy or F1 up to this size does not justify another setting."""
-MARGIN = 100.0
-"""For a rare label: of those in docs/model.md the one that finds most."""
-
-Weights = Literal["last", "mean", "recent"]
-"""Which weights predict."""
-AVERAGE: dict[Weights, bool | str] = {"last": False, "mean": True, "recent": "recent"}
+AVERAGE: dict[str, bool | str] = {"last": False, "mean": True, "recent": "recent"}
+"""The setting `average`, by the weights that predict."""
+MIN_GAIN = 0.002
+"""A smaller gain in accuracy or F1 does not justify another setting."""
+RARE_MARGIN = 100.0
+"""For a rare positive label: of the margins in docs/model.md the one that finds most."""
 
 
 class Trial(NamedTuple):
-    """Settings, and how they did. Accuracies are None where the weights diverged."""
+    """Settings, and how they did. Figures are None if the weights diverged."""
 
     rule: str
     scale: str
-    weights: Weights
-    margin: tuple[float, float] = (0.0, 0.0)
+    weights: str
+    margin: float = 0.0
+    """Of the positive label."""
     accuracy: float | None = None
     later: float | None = None
-    """Over the later half of the events, when the beginning is forgotten."""
+    """The accuracy in the later half of the events, when the beginning is forgotten."""
     f1: float | None = None
-    """The rare label's F1 in the later half, if a label is rare: then it decides."""
-    better_than: tuple[str, ...] = ()
-    """The baseline, and trials of the same scale by name, if the later half shows it (95 % for all pairs together)."""
+    """The F1 of the positive one of two labels in the later half."""
+    merit: float = 0.0
+    """The figure that decides: `f1` if the positive label is rare, else `later`."""
+    beats_baseline: bool = False
+    """Whether it is shown to be better: of accuracies at 95 % for all trials together."""
 
     @property
     def name(self) -> str:
         """Its name as a candidate."""
-        return f"{self.rule}-{self.weights}{'-margin' * any(self.margin)}"
-
-    @property
-    def merit(self) -> float:
-        """What the best has most of."""
-        return (self.later if self.f1 is None else self.f1) or 0.0
+        return f"{self.rule}-{self.weights}{'-margin' if self.margin else ''}"
 
     @property
     def changes(self) -> int:
-        """How many settings differ from the defaults: of equals the trial with fewer is simpler."""
-        return (self.rule != RULES[0]) + (self.scale != SCALES[0]) + (self.weights != "last") + any(self.margin)
+        """How many settings differ from the defaults: of equal trials the one with fewer is simpler."""
+        return (self.rule != RULES[0]) + (self.scale != SCALES[0]) + (self.weights != "last") + bool(self.margin)
 
     @property
     def candidate(self) -> dict[str, Any]:
         """The settings of a candidate that learns so; with `scale` they are a model's."""
         serve = "last" if self.weights == "last" else "average"
-        own = {"rule": self.rule, "average": AVERAGE[self.weights], "serve": serve}
-        return own | ({"margin": [*self.margin]} if any(self.margin) else {})
+        settings = {"rule": self.rule, "average": AVERAGE[self.weights], "serve": serve}
+        return settings | ({"margin": [0.0, self.margin]} if self.margin else {})
 
 
-class Baseline(NamedTuple):
-    """How often the most frequent label is right, and what became of the records."""
+class Comparison(NamedTuple):
+    """All trials on the events of a sample, and what became of its other records."""
 
-    accuracy: float
-    later: float
+    trials: list[Trial]
+    baseline: Trial
+    """Always the most frequent label; always the positive one if that is rare, whose F1 then decides."""
     events: int
-    skipped: int
     rejected: dict[str, int]
+    """Records by the reason for which they are rejected."""
     example: str
-    """The detail of a rejection, for the most frequent reason."""
-    labels: int = 2
-    f1: float | None = None
-    """The F1 of a prediction that is always the rare label, if a label is rare."""
-
-    @property
-    def name(self) -> str:
-        """What it predicts."""
-        return f"the {'more' if self.labels == 2 else 'most'} frequent label"
+    """Why one of them is."""
 
 
-def compare(
-    settings: dict[str, Any], values: Sequence[bytes | None], rare: int | None = None
-) -> tuple[list[Trial], Baseline]:
-    """All trials on these records, and the baseline; `rare` is the place of a rare label, which a margin may find."""
+def compare(settings: dict[str, Any], values: Sequence[bytes | None], is_rare: bool = False) -> Comparison:
+    """Compare rules, scales and averages; if the positive label `is_rare`, also a margin for it.
+
+    Raises DataError if no record is an event.
+    """
     identity = ModelSettings(**settings).identity()
     batch, rejects = Decoder(identity, columns_for(identity)).decode(values)
-    events, rejected = [values[i] for i in batch.records], Counter(reject.reason for reject in rejects)
-    done = list[Trial]()
-    variants = [(*some, (0.0, 0.0)) for some in product(RULES, AVERAGE)]
-    if rare is not None:
-        variants += [(*some, (0.0, MARGIN) if rare else (MARGIN, 0.0)) for some in product(RULES[:1], AVERAGE)]
-    half, pairs = len(events) // 2, math.comb(len(SCALES) * len(variants) + 1, 2)
+    example = rejects[0].detail if rejects else ""
+    events = [values[i] for i in batch.records]
+    if not events:
+        raise DataError(f"no record is an event: {example or 'none was left'}")
+    later = batch.labels[len(events) // 2 :]
+    positives = float((later > 0).mean())
+    f1 = 2.0 * positives / (1.0 + positives) if is_rare else None
+    usual = _usual(later)
+    baseline = Trial("baseline", "", "", 0.0, _usual(batch.labels), usual, f1, usual if f1 is None else f1)
+    variants = [(*pair, 0.0) for pair in product(RULES, AVERAGE)]
+    if is_rare:
+        variants += [("perceptron", weights, RARE_MARGIN) for weights in AVERAGE]
+    trials = list[Trial]()
     for scale in SCALES:
-        # The model itself is the first: its name among those that predict is `last`.
+        # The model itself is the first trial; the others are its candidates.
         model, *others = (Trial(rule, scale, weights, margin) for rule, weights, margin in variants)
-        own = ModelSettings(
-            **settings,
-            scale=scale,
-            bound=False,
-            window=max(len(events) - half, 1),
-            candidates={one.name: one.candidate for one in others},
-        )
+        candidates = {trial.name: trial.candidate for trial in others}
+        own = ModelSettings(**settings, scale=scale, bound=False, window=len(later), candidates=candidates)
         learner = Learner(own.identity(), options=own.options())
         learner.begin({0: 0})
         learner.reconcile()
-        for part in (events[:half], events[half:]):
-            learner.watch.recent.pairs = []
-            if not learner.diverged:
-                learner.apply(0, Records.of(learner.next[0], part))
-        for one in (model, *others):
-            by = learner.by(None if one is model else one.name)
-            lost = learner.diverged or by.diverged
-            right, name = Accuracy.served(by), "last" if one is model else one.name
-            f1 = None if rare is None else _of_rare(by.watch.recent.confusion(by.averaged), rare).f1 or 0.0
-            worse = (
-                pair.second if name == pair.first else pair.first
-                for pair in learner.watch.recent.pairs
-                if pair.better(ERROR / pairs) == name
-            )
-            better = tuple(model.name if other == "last" else other for other in worse)
-            done.append(
-                one._replace(f1=f1 and 0.0)
-                if lost
-                else one._replace(accuracy=right.all, later=right.recent, f1=f1, better_than=better)
-            )
-    counts, recent, share = learner.counts, learner.watch.recent, 0.0
-    if rare is not None:
-        of_rare = _of_rare(recent.confusion(averaged=False), rare)
-        share = (of_rare.false_negatives + of_rare.true_positives) / max(sum(of_rare), 1)
-    return done, Baseline(
-        max(counts.by_label) / max(counts.events, 1),
-        recent.baseline or 0.0,
-        len(events),
-        len(batch.skipped),
-        dict(rejected),
-        next((reject.detail for reject in rejects if reject.reason == max(rejected, key=rejected.__getitem__)), ""),
-        identity.classes,
-        None if rare is None else 2.0 * share / (1.0 + share),
-    )
+        learner.apply(0, Records.of(0, events))
+        pairs = [pair for pair in learner.watch.recent.pairs if "baseline" in (pair.first, pair.second)]
+        better = {pair.better(ERROR / (len(SCALES) * len(variants))) for pair in pairs}
+        for trial in (model, *others):
+            by = learner.by(None if trial is model else trial.name)
+            if learner.diverged or by.diverged:
+                trials.append(trial)
+                continue
+            served, f1 = Accuracy.served(by), by.watch.recent.confusion(by.averaged).f1
+            merit = (f1 if is_rare else served.recent) or 0.0
+            is_shown = is_rare or ("last" if trial is model else trial.name) in better
+            beats = is_shown and merit > baseline.merit + MIN_GAIN
+            done = trial._replace(accuracy=served.all, later=served.recent, f1=f1)
+            trials.append(done._replace(merit=merit, beats_baseline=beats))
+    return Comparison(trials, baseline, len(events), dict(Counter(reject.reason for reject in rejects)), example)
 
 
-def _of_rare(confusion: Confusion, rare: int) -> Confusion:
-    """The confusion with the rare label as the positive one."""
-    return confusion if rare else Confusion(*confusion[::-1])
+def _usual(labels: NDArray[np.float64]) -> float:
+    """The share of the most frequent label."""
+    return float(np.unique(labels, return_counts=True)[1].max() / len(labels))
 
 
-def best(done: Sequence[Trial]) -> Trial:
-    """The best of the later half; of those within TIE of it the simplest."""
-    highest = max(trial.merit for trial in done)
-    near = [trial for trial in done if trial.merit >= highest - TIE]
+def best(trials: Sequence[Trial]) -> Trial:
+    """The best trial; the simplest of those within MIN_GAIN of it."""
+    highest = max(trial.merit for trial in trials)
+    near = [trial for trial in trials if trial.merit >= highest - MIN_GAIN]
     return min(near, key=lambda trial: (trial.changes, -trial.merit))

@@ -1,6 +1,5 @@
 """A sample of records: the newest of a topic, or the first of a file."""
 
-import heapq
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -10,135 +9,102 @@ from typing import Any, NamedTuple
 import msgspec
 
 from service.errors import DataError, PerceptronError, Rejected
-from service.learning.events.content_types import DoubleVector, MessagePack, doubles, unpack
-from service.learning.events.json_values import parse, type_name
+from service.learning.events.careful_reader import CarefulReader
+from service.learning.events.content_types import DoubleVector, MessagePack, doubles
 from service.learning.identity import Identity
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecords, value_of
-from service.tools.formats import SUFFIXES, Events, Name, format_of, raise_bad_line
-from service.tools.readers import Cells
+from service.tools.formats import Events, Name, format_name, raise_bad_line
+from service.tools.readers import Cells, JsonLines
 
-MOST_BYTES = 32 << 20
-"""Of a sample: it is held in memory, and read several times."""
+MAX_SAMPLE_BYTES = 32 << 20
+"""A sample is held in memory, and read several times."""
 
 
 class Sample(NamedTuple):
     """Record values in the order in which they are learned."""
 
     name: str
-    """What they are from."""
-    said: str
-    """The same, with which of it they are."""
+    """The topic or file."""
+    description: str
+    """How many records of it these are, and which."""
     values: list[bytes | None]
-    cells: bool = False
-    """Whether each is a row of a table, of whose columns one is the label."""
+    is_table: bool = False
+    """Whether each value is a row of a table, which has the label in one of its columns."""
 
     def objects(self) -> Iterator[dict[str, Any]]:
-        """Those that are objects, parsed."""
-        return (value for value in map(read, self.values) if value is not None)
+        """The values that are objects, parsed."""
+        return (value for value in map(parse_object, self.values) if value is not None)
 
-    def check(self, hint: str) -> None:
-        """Raise DataError where there is no object among them, which a hint may help."""
+    def check(self) -> None:
+        """Raise DataError if there is no object among the values."""
         if not self.values:
             raise DataError(f"{self.name}: there is no record to look at")
         if next(self.objects(), None) is None:
-            first = _why_none(self.values[0]) + hint
-            raise DataError(f"{self.name}: none of {records(len(self.values))} is a JSON object; the first: {first}")
+            try:
+                CarefulReader(Identity()).read(self.values[0])
+            except Rejected as rejected:
+                why = f"{rejected.reason}: {rejected}"
+                if (self.values[0] or b"").startswith(b"\0"):
+                    why += " (it begins with a zero byte, as Avro and Protobuf of a schema registry do)"
+                count = count_records(len(self.values))
+                raise DataError(f"{self.name}: none of {count} is a JSON object; the first: {why}") from None
 
 
-def records(count: int) -> str:
+def count_records(count: int) -> str:
     """`1 record`, `2,000 records`."""
     return f"{count:,} record{'s' * (count != 1)}"
 
 
-def read(raw: bytes | None) -> dict[str, Any] | None:
-    """A record's object; None where it is none."""
+def parse_object(raw: bytes | None) -> dict[str, Any] | None:
+    """The object that a record holds, in any form; None if it holds something else."""
     try:
-        value = msgspec.json.decode(raw or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        if isinstance(raw, DoubleVector):
+            *features, label = doubles(raw)
+            return {"features": features, "label": label}
+        value = (msgspec.msgpack if isinstance(raw, MessagePack) else msgspec.json).decode(raw or b"")
+    except (msgspec.MsgspecError, ValueError, RecursionError, struct.error):
         return None
     return value if isinstance(value, dict) else None
 
 
-def _why_none(raw: bytes | None) -> str:
-    if not raw:
-        return "it has no value"
-    try:
-        return f"it is {type_name(parse(raw))}"
-    except Rejected as rejected:
-        schema = " (it begins with a zero byte, as Avro and Protobuf of a schema registry do)" if raw[0] == 0 else ""
-        return f"not JSON: {rejected}{schema}"
-
-
-def of_file(file: str, form: Name | None, count: int) -> Sample:
+def read_file(file: str, form: Name | None, count: int) -> Sample:
     """The first `count` records of a file; raises DataError and ConfigurationError."""
-    suffix = "." + file.removesuffix(".gz").rpartition(".")[2].lower()
-    cells = (form or SUFFIXES.get(suffix)) == "csv"
-    how = Cells() if cells else format_of(file, Identity(), name=form, label=None, key=None)
-    events = Events(file, how, Identity(), keyed=False, check=False)
+    is_table = format_name(file, form) == "csv"
+    rows = Cells() if is_table else JsonLines(Identity(), None)
+    events = Events(file, rows, Identity(), keyed=False, check=False)
     values, size = list[bytes | None](), 0
     for line in islice(events.lines(raise_bad_line), count):
         values.append(line.value)
         size += len(line.value)
-        if size > MOST_BYTES:
+        if size > MAX_SAMPLE_BYTES:
             break
-    which = "all" if len(values) < count and size <= MOST_BYTES else "the first"
-    return Sample(events.name, f"{which} {records(len(values))} of {events.name}", values, cells)
+    return Sample(events.name, f"the first {count_records(len(values))} of {events.name}", values, is_table)
 
 
-async def of_topic(cluster: Cluster, topic: str, missing: PerceptronError, count: int) -> Sample:
-    """The newest `count` records of a topic, its partitions' merged by time; raises DataError and DependencyError."""
-    held: dict[int, deque[tuple[int, bytes | None]]] = {}
-    sizes: dict[int, int] = {}
-    async for partition, newest in newest_of(cluster, topic, missing, count):
-        own = held.setdefault(partition, deque())
+async def read_topic(cluster: Cluster, topic: str, missing: PerceptronError, count: int) -> Sample:
+    """The newest `count` records of a topic by their timestamps; raises DataError and DependencyError."""
+    records, size = deque[tuple[int, bytes | None]](), 0
+    async for _, newest in newest_of(cluster, topic, missing, count):
         for record in newest:
-            own.append((record.timestamp, as_json(value_of(record))))
-            sizes[partition] = sizes.get(partition, 0) + len(own[-1][1] or b"")
-            while sizes[partition] > MOST_BYTES // (len(held) or 1) and len(own) > 1:
-                sizes[partition] -= len(own.popleft()[1] or b"")
-    merged = [value for _, value in heapq.merge(*held.values(), key=lambda record: record[0])]
-    order = f", {len(held)} partitions by their records' times" if len(held) > 1 else ""
-    return Sample(f"topic {topic}", f"the newest {records(len(merged))} of topic {topic}{order}", merged)
-
-
-def as_json(value: bytes | None) -> bytes | None:
-    """The JSON that a value in another form would be; what is damaged stays as it is."""
-    try:
-        if isinstance(value, MessagePack):
-            unpack(value)  # which is stricter
-            return msgspec.json.encode(msgspec.msgpack.decode(value))
-        if isinstance(value, DoubleVector):
-            *features, label = doubles(value)
-            return msgspec.json.encode({"features": features, "label": label})
-    except (Rejected, msgspec.MsgspecError, RecursionError, TypeError, ValueError, struct.error):
-        pass
-    return value
+            records.append((record.timestamp, value_of(record)))
+            size += len(record.value or b"")
+            while size > MAX_SAMPLE_BYTES:
+                size -= len(records.popleft()[1] or b"")
+    values = [value for _, value in sorted(records, key=lambda record: record[0])]
+    return Sample(f"topic {topic}", f"the newest {count_records(len(values))} of topic {topic}", values)
 
 
 async def newest_of(
     cluster: Cluster, topic: str, missing: PerceptronError, count: int
 ) -> AsyncIterator[tuple[int, KafkaRecords]]:
-    """The newest `count` records of a topic by partition, as many of each, or what it has.
+    """The newest records of each partition of a topic, about `count` in all and equally many of each, or all it has.
 
     Raises `missing` if there is no such topic, DependencyError, and DataError if a record cannot be read.
     """
     async with cluster.reader(topic, missing) as reader:
-        bounds = {p: pair for p, pair in (await reader.bounds()).items() if pair[0] < pair[1]}
-        shares = _shares({p: end - begin for p, (begin, end) in bounds.items()}, count)
-        for partition, (_, end) in bounds.items():
-            async for records in reader.read(partition, end - shares[partition], end):
+        bounds = {partition: pair for partition, pair in (await reader.bounds()).items() if pair[0] < pair[1]}
+        share = max(1, count // (len(bounds) or 1))
+        for partition, (begin, end) in bounds.items():
+            async for records in reader.read(partition, max(begin, end - share), end):
                 yield partition, records
-
-
-def _shares(sizes: dict[int, int], count: int) -> dict[int, int]:
-    """How many records to take of each partition: as many of each, and what one does not have of the others.
-
-    >>> _shares({0: 10, 1: 100, 2: 2}, 22)
-    {2: 2, 0: 10, 1: 10}
-    """
-    shares: dict[int, int] = {}
-    for place, (partition, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):
-        shares[partition] = min(size, max(1, count // (len(sizes) - place)))
-        count -= shares[partition]
-    return shares

@@ -1,6 +1,6 @@
 """`perceptron suggest`: what a topic or a file holds, and which settings fit it, with reasons, as a perceptron.toml.
 
-It sends and stores nothing. What was found goes to standard output, what is to be minded to standard error.
+It sends and stores nothing. The suggestion goes to standard output, cautions go to standard error.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import tomlkit
-import tomlkit.items
 import typer
 from pydantic import ValidationError
 from rich.console import Console
@@ -20,22 +19,22 @@ from rich.table import Table
 from rich.text import Text
 
 from service.errors import ConfigurationError, DataError
-from service.learning.identity import Label
 from service.settings.load import Settings, is_topic
 from service.tools import files
-from service.tools.choices import Choice, Suggested, suggested
+from service.tools.choices import Choice, EventChoices, choose_event
 from service.tools.formats import Name
-from service.tools.labels import amount, is_amount, is_called_one, rare
-from service.tools.model_selection import TIE, Baseline, Trial, best, compare
-from service.tools.profile import MOST_VALUES, plain, shown
-from service.tools.sample import Sample, of_file, of_topic, records
+from service.tools.labels import is_amount, positive_is_rare
+from service.tools.model_selection import Comparison, Trial, best, compare
+from service.tools.profile import plain, shown
+from service.tools.sample import Sample, count_records, read_file, read_topic
 
-ROWS = 40
-"""Members that are shown; JSON has all."""
-NUMBERS = ("present", "distinct", "right", "later half", "its F1")
+MAX_ROWS = 40
+"""Members that are shown; --json has all."""
+NUMBER_COLUMNS = ("present", "distinct", "right", "later half", "F1")
 """Columns that are aligned to the right."""
-FEW = 1000
-"""Events: of fewer, accuracies differ by chance."""
+FEW_EVENTS = 1000
+"""Of fewer events, accuracies differ by chance."""
+PIPE_WIDTH = 160
 
 
 def suggest(
@@ -50,208 +49,180 @@ def suggest(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Look, try, print and write."""
+    """Look at a sample, compare settings on it, print and write the best."""
     if output is not None and Path(output).exists() and not yes:
         raise ConfigurationError(f"{output} is there already: say --yes to write over it")
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise ConfigurationError(f"{output}: there is no such folder")
-    if file is not None:  # it is another topic's than the settings may name
-        sample, name = of_file(file, form, count), topic or _name_for(file)
-    elif topic := settings.topics[0] if len(settings.topics) == 1 and not settings.patterns else None:
-        missing = ConfigurationError(f"topic {topic} does not exist at {settings.kafka.bootstrap_servers}")
-        sample, name = asyncio.run(of_topic(settings.kafka.cluster, topic, missing, count)), topic
-    else:
-        raise ConfigurationError("suggest: name a FILE, or a topic with --topic TOPIC")
-    sample.check("; see --format for others" if file is not None and form is None and not sample.cells else "")
-    found = suggested(sample, label)
-    place, rarely = rare(_labels(found), found.label)
-    done, baseline = _try(found, place)
-    chosen = best(done)
-    choices = [*found.choices, *_why(chosen, done), *_candidate(chosen, done)]
-    amounts = [amount(found.label.name, found.label)] if is_amount(found.label) else []
-    notes = [*_guess(found, label), *amounts, *_cautions(done, baseline)]
-    bootstrap = None if file is not None else settings.kafka.bootstrap_servers
-    verdict = ". ".join(filter(None, (_verdict(chosen, baseline), rarely)))
-    text = _toml(name, bootstrap, sample, verdict, choices)
+    sample, name = _read_sample(settings, file, topic, form, count)
+    sample.check()
+    event = choose_event(sample, label)
+    comparison = _compare(sample.name, event)
+    chosen = best(comparison.trials)
+    choices = [*event.choices, *_model_choices(chosen, comparison), *_candidate_choices(chosen, comparison)]
+    verdict = _verdict(chosen, comparison)
+    notes = _notes(event, comparison)
+    text = _toml(name, None if file else settings.kafka.bootstrap_servers, sample, verdict, choices)
+    members = [
+        {
+            "name": member.name,
+            "kind": member.kind,
+            "present": member.present / len(event.values),
+            "distinct": member.distinct,
+            "example": member.example,
+            "mark": mark,
+        }
+        for member, mark in event.members
+    ]
     if as_json:
-        typer.echo(json.dumps(_json(sample, found, choices, done, baseline, chosen, notes, text), ensure_ascii=False))
+        suggestion = {
+            "sample": {"from": sample.name, "records": len(sample.values), "said": sample.description},
+            "members": members,
+            "labels_else": event.others,
+            "events": comparison.events,
+            "rejected": comparison.rejected,
+            "baseline": comparison.baseline._asdict(),
+            "trials": [trial._asdict() for trial in comparison.trials],
+            "chosen": chosen._asdict(),
+            "choices": [{"setting": one.setting, "value": one.value, "reason": one.why} for one in choices],
+            "notes": notes,
+            "toml": text,
+        }
+        typer.echo(json.dumps(suggestion, ensure_ascii=False, default=str))
     else:
-        console = Console(highlight=False, width=None if Console().is_terminal else 160)
-        console.print(Text(f"{sample.said}\n"))
-        console.print(_members(found))
-        console.print(_accuracies(done, baseline, chosen))
+        console = Console(highlight=False, width=None if Console().is_terminal else PIPE_WIDTH)
+        console.print(Text(f"{sample.description}\n"))
+        console.print(_member_table(members), Text())
+        console.print(_trial_table(comparison), Text())
         console.print(Text(f"{verdict}\n"), soft_wrap=True)
         typer.echo(text)
     for note in notes:
         typer.echo(f"note: {plain(note)}", err=True)
     if output is not None:
         files.write(output, text.encode())
-        # Of a table it is not said in the settings which column is the label.
-        column = f" --label {shlex.quote(found.label.name)}" if sample.cells else ""
+        # The settings do not say which column of a table is the label.
+        column = f" --label {shlex.quote(event.label.name)}" if sample.is_table else ""
         sends = f", `produce {shlex.quote(file)}{column}` sends it the file" if file else ""
         said = f"`perceptron -c {output} check` says whether it can run, `run` runs it{sends}"
         typer.echo(f"{output} is written: {said}", err=True)
 
 
-def _name_for(file: str) -> str:
-    """A topic's name for a file."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).name.partition(".")[0]).strip("-")[:200]
-    return stem if stem and is_topic(stem) else "events"
+def _read_sample(
+    settings: Settings, file: str | None, topic: str | None, form: Name | None, count: int
+) -> tuple[Sample, str]:
+    """The sample, and the topic that the settings are for."""
+    if file is not None:
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).name.partition(".")[0]).strip("-")[:200]
+        return read_file(file, form, count), topic or (stem if stem and is_topic(stem) else "events")
+    if len(settings.topics) != 1 or settings.patterns:
+        raise ConfigurationError("suggest: name a FILE, or a topic with --topic TOPIC")
+    name = settings.topics[0]
+    missing = ConfigurationError(f"topic {name} does not exist at {settings.kafka.bootstrap_servers}")
+    return asyncio.run(read_topic(settings.kafka.cluster, name, missing, count)), name
 
 
-def _try(found: Suggested, rare: int | None) -> tuple[list[Trial], Baseline]:
-    """All trials. Raises DataError if no record is an event, or if no settings fit: a list of too many numbers."""
+def _compare(name: str, event: EventChoices) -> Comparison:
+    """All trials. Raises DataError if no settings fit, as those of a list of too many numbers."""
+    settings: dict[str, Any] = {"event": {}}
+    for choice in event.choices:
+        section, _, key = choice.setting.rpartition(".")
+        (settings[section] if section else settings)[key] = choice.value
     try:
-        with Console(stderr=True).status("trying"):  # on a terminal alone
-            done, baseline = compare(_nested(found.choices), found.sample.values, rare)
+        return compare(settings, event.values, positive_is_rare(event.labels, event.label))
     except ValidationError as error:
         said = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise DataError(f"{found.sample.name}: no settings fit it: {plain(said)}") from None
-    if not baseline.events:
-        raise DataError(f"{found.sample.name}: no record is an event: {baseline.example or 'none was left'}")
-    return done, baseline
+        raise DataError(f"{name}: no settings fit it: {plain(said)}") from None
 
 
-def _nested(choices: list[Choice]) -> dict[str, Any]:
-    """Choices as a model's settings."""
-    nested: dict[str, Any] = {}
-    for choice in choices:
-        section, _, key = choice.setting.rpartition(".")
-        (nested.setdefault(section, {}) if section else nested)[key] = choice.value
-    return nested
+def _model_choices(chosen: Trial, comparison: Comparison) -> list[Choice]:
+    """Scale, rule, average and margin, each with the best trial that has another value of it."""
+    choices = []
+    for setting, value in {"scale": chosen.scale, **chosen.candidate}.items():
+        part = "weights" if setting in ("average", "serve") else setting
+        other = best([trial for trial in comparison.trials if getattr(trial, part) != getattr(chosen, part)])
+        why = f"{_figure(chosen)} in the later half; {part} {getattr(other, part)} has {_figure(other)} at best"
+        choices.append(Choice(setting, value, why))
+    return choices
 
 
-def _why(chosen: Trial, done: list[Trial]) -> list[Choice]:
-    """Rule, scale, average and margin, each with the best trial that has another value of it."""
-    measure = "right" if chosen.f1 is None else "F1"
-
-    def compared(part: str) -> str:
-        other = max((one for one in done if getattr(one, part) != getattr(chosen, part)), key=lambda one: one.merit)
-        return (
-            f"{measure} {_merit(chosen)} in the later half; with {_shown(getattr(other, part))} at best {_merit(other)}"
-        )
-
-    settings: dict[str, Any] = {"scale": chosen.scale, **chosen.candidate}
-    parts = {"average": "weights", "serve": "weights"}
-    return [Choice(name, value, compared(parts.get(name, name))) for name, value in settings.items()]
-
-
-def _candidate(chosen: Trial, done: list[Trial]) -> list[Choice]:
-    """A candidate to learn side by side: the best of the other rule, unless it is shown to be worse.
+def _candidate_choices(chosen: Trial, comparison: Comparison) -> list[Choice]:
+    """A candidate to learn side by side: the best trial of the other rule, with the same scale.
 
     Candidates are compared by accuracy, so with a rare label there is none.
     """
-    others = [one for one in done if (one.scale, one.f1) == (chosen.scale, None) and one.rule != chosen.rule]
-    near = max(others, key=lambda one: one.merit, default=chosen)
-    if near.later is None or near is chosen or near.name in chosen.better_than:
+    others = [one for one in comparison.trials if one.scale == chosen.scale and one.rule != chosen.rule and one.merit]
+    if comparison.baseline.f1 is not None or not others:
         return []
-    said = f"learned side by side: right {_merit(near)} in the later half, which shows no difference"
-    return [Choice(f"candidates.{near.name}.{name}", value, said) for name, value in near.candidate.items()]
+    near = best(others)
+    why = f"learned side by side with the model: {_figure(near)} in the later half"
+    return [Choice(f"candidates.{near.name}.{name}", value, why) for name, value in near.candidate.items()]
 
 
-def _merit(one: Trial) -> str:
-    return "diverged" if one.later is None else f"{one.merit:.1%}"
+def _figure(trial: Trial) -> str:
+    return "diverged weights" if trial.later is None else f"{trial.merit:.1%}"
 
 
-def _shown(part: str | tuple[float, float]) -> str:
-    return part if isinstance(part, str) else f"{part[0]:g}, {part[1]:g}"
-
-
-def _beats(chosen: Trial, baseline: Baseline) -> bool:
-    if baseline.f1 is not None:
-        return chosen.merit > baseline.f1 + TIE
-    return chosen.merit > baseline.later + TIE and "baseline" in chosen.better_than
-
-
-def _verdict(chosen: Trial, baseline: Baseline) -> str:
-    name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights"
-    best = "Best" if _beats(chosen, baseline) else "Nothing beats the baseline"
-    if baseline.f1 is not None:
-        name += f", margin {_shown(chosen.margin)}" if any(chosen.margin) else ""
-        return (
-            f"{best}: {name}: F1 {_merit(chosen)} in the later half; always the rare label would have {baseline.f1:.1%}"
-        )
-    if best != "Best" and chosen.merit > baseline.later + TIE:
-        best = "No difference to the baseline is shown"
-    sure = " (95 %)" if best == "Best" else ""
+def _verdict(chosen: Trial, comparison: Comparison) -> str:
+    best = "Best" if chosen.beats_baseline else "Nothing is shown to beat the baseline"
+    margin = f", margin {chosen.margin:g}" if chosen.margin else ""
+    name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights{margin}"
+    figure, baseline = _figure(chosen), _figure(comparison.baseline)
+    if comparison.baseline.f1 is None:
+        return f"{best}: {name}: right {figure} in the later half, always the most frequent label {baseline}"
     return (
-        f"{best}: {name}: right {_merit(chosen)} in the later half, always {baseline.name} {baseline.later:.1%}{sure}"
+        f"{best}: {name}: F1 {figure} in the later half, always the positive label {baseline}. That label is rare, "
+        "where accuracy says little: its F1 decides, of recall and precision (docs/model.md)"
     )
 
 
-def _guess(found: Suggested, label: str | None) -> list[str]:
-    """That somebody may know better what the label is."""
-    if label is not None or not found.others or is_called_one(found.label):
-        return []
-    return [f"that {found.label.name} is the label is a guess; else perhaps --label {' or '.join(found.others[:3])}"]
-
-
-def _labels(found: Suggested) -> list[Label]:
-    return next(choice.value for choice in found.choices if choice.setting == "labels")
-
-
-def _cautions(done: list[Trial], baseline: Baseline) -> list[str]:
-    """What to mind of the figures."""
+def _notes(event: EventChoices, comparison: Comparison) -> list[str]:
+    """What to mind of the label and the figures."""
     notes = []
-    if baseline.rejected:
-        reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(baseline.rejected.items()))
-        total = sum(baseline.rejected.values())
-        notes.append(f"{records(total)} would be dead letters ({reasons}), such as: {baseline.example}")
-    if baseline.events < FEW:
-        chance = min(1.0, 1.0 / math.sqrt(baseline.events / 2))  # two standard errors of a share, at most
-        notes.append(f"only {baseline.events:,} events: accuracies that differ by {chance:.0%} may do so by chance")
-    if any(trial.later is None for trial in done):
-        notes.append("where weights diverged, values are too large for the rule: scaled ones are not")
+    if is_amount(event.label):
+        of = f"{event.label.distinct:,} different values of {count_records(event.label.present)}"
+        notes.append(f"{event.label.name} has {of}: a number to be predicted is not a class")
+    if comparison.rejected:
+        reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(comparison.rejected.items()))
+        total = count_records(sum(comparison.rejected.values()))
+        notes.append(f"{total} would be dead letters ({reasons}), such as: {comparison.example}")
+    if comparison.events < FEW_EVENTS:
+        chance = min(1.0, 1.0 / math.sqrt(comparison.events / 2))  # two standard errors of a share, at most
+        notes.append(f"only {comparison.events:,} events: accuracies that differ by {chance:.0%} may do so by chance")
     return notes
 
 
-def _members(found: Suggested) -> Table:
+def _member_table(members: list[dict[str, Any]]) -> Table:
     table = _table("member", "kind", "present", "distinct", "example", "")
-    for member in found.members[:ROWS]:
-        mark = "label" if member is found.label else found.left_out.get(member.name, "")
-        table.add_row(
-            Text(plain(member.name)),
-            member.kind,
-            f"{member.present / max(found.events, 1):.0%}",
-            f"{member.distinct:,}{'+' * (member.distinct >= MOST_VALUES)}" if member.distinct else "-",
-            Text(shown(member.example), no_wrap=True, overflow="ellipsis"),
-            mark if mark in ("", "label") else f"{mark}, left out",
-        )
-    if len(found.members) > ROWS:
-        table.add_row(f"and {len(found.members) - ROWS:,} more")
-    table.add_row()
+    for row in members[:MAX_ROWS]:
+        name, example = plain(row["name"]), Text(shown(row["example"]), no_wrap=True, overflow="ellipsis")
+        mark = f"{row['mark']}, left out" if row["mark"] not in ("", "label") else row["mark"]
+        table.add_row(Text(name), row["kind"], f"{row['present']:.0%}", f"{row['distinct']:,}", example, mark)
+    if len(members) > MAX_ROWS:
+        table.add_row(f"and {len(members) - MAX_ROWS:,} more")
+    return table
+
+
+def _trial_table(comparison: Comparison) -> Table:
+    table = _table("rule", "scale", "weights", "margin", "right", "later half", "F1")
+    for trial in (comparison.baseline, *comparison.trials):
+        shares = ("-" if share is None else f"{share:.1%}" for share in (trial.accuracy, trial.later, trial.f1))
+        table.add_row(trial.rule, trial.scale, trial.weights, f"{trial.margin:g}", *shares)
     return table
 
 
 def _table(*titles: str) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in titles:
-        # An example gives way where a terminal is narrow.
-        table.add_column(title, justify="right" if title in NUMBERS else "left", no_wrap=title != "example")
+        # An example gives way on a narrow terminal.
+        table.add_column(title, justify="right" if title in NUMBER_COLUMNS else "left", no_wrap=title != "example")
     return table
 
 
-def _accuracies(done: list[Trial], baseline: Baseline, chosen: Trial) -> Table:
-    rarely = () if baseline.f1 is None else ("its F1", "margin")
-    table = _table("rule", "scale", "weights", "right", "later half", *rarely)
-    rows: list[tuple[str, str, str, Trial | Baseline, str]] = [
-        (f"baseline ({baseline.name})", "", "", baseline, ""),
-        *((*one[:3], one, _shown(one.margin)) for one in done),
-    ]
-    for rule, scale, weights, one, margin in rows:
-        right = ["diverged" if share is None else f"{share:.1%}" for share in (one.accuracy, one.later)]
-        right += [f"{one.f1:.1%}", margin] if one.f1 is not None else []
-        table.add_row(rule, scale, weights, *right, "<" * (one is chosen), style="bold" * (one is chosen))
-    table.add_row()
-    return table
-
-
-def _toml(name: str, bootstrap: str | None, sample: Sample, verdict: str, choices: list[Choice]) -> str:
+def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choices: list[Choice]) -> str:
     """The settings, each after the reason for it."""
     document, model = tomlkit.document(), tomlkit.table()
-    _explain(document, f"Suggested by `perceptron suggest` from {sample.said}.\n{verdict}.")
-    document.add("topics", [name])
-    _explain(document, "Where they are missing, its topic and that of its dead letters are made.")
+    _explain(document, f"Suggested by `perceptron suggest` from {sample.description}.\n{verdict}.")
+    document.add("topics", [topic])
     document.add("create_topics", True)
     if bootstrap is not None:
         document.add("kafka", {"bootstrap_servers": bootstrap})
@@ -266,8 +237,8 @@ def _toml(name: str, bootstrap: str | None, sample: Sample, verdict: str, choice
             value = tomlkit.inline_table()
             value.update(choice.value)
         table.add(key, value)
-    document.add("models", tomlkit.table(is_super_table=True).add(name, model))
-    # A terminal may obey what is not printable; in TOML's strings it may be escaped.
+    document.add("models", tomlkit.table(is_super_table=True).add(topic, model))
+    # A terminal may obey what is not printable; TOML's strings may have it escaped.
     text = tomlkit.dumps(document)
     return "".join(one if one.isprintable() or one == "\n" else f"\\U{ord(one):08X}" for one in text)
 
@@ -275,42 +246,3 @@ def _toml(name: str, bootstrap: str | None, sample: Sample, verdict: str, choice
 def _explain(table: tomlkit.TOMLDocument | tomlkit.items.Table, why: str) -> None:
     for line in why.split("\n"):
         table.add(tomlkit.comment(plain(line)))
-
-
-def _json(
-    sample: Sample,
-    found: Suggested,
-    choices: list[Choice],
-    done: list[Trial],
-    baseline: Baseline,
-    chosen: Trial,
-    notes: list[str],
-    text: str,
-) -> dict[str, Any]:
-    members = [
-        {
-            "name": member.name,
-            "kind": member.kind,
-            "present": member.present / max(found.events, 1),
-            "distinct": member.distinct,
-            "example": member.example,
-            "mark": "label" if member is found.label else found.left_out.get(member.name),
-        }
-        for member in found.members
-    ]
-    return {
-        "sample": {"from": sample.name, "records": len(sample.values), "said": sample.said},
-        "members": members,
-        "labels_else": found.others,
-        "baseline": _figures(baseline),
-        "trials": [_figures(trial) for trial in done],
-        "chosen": _figures(chosen),
-        "beats_baseline": _beats(chosen, baseline),
-        "choices": [{"setting": one.setting, "value": one.value, "reason": one.why} for one in choices],
-        "notes": notes,
-        "toml": text,
-    }
-
-
-def _figures(one: Trial | Baseline) -> dict[str, Any]:
-    return {name: value for name, value in one._asdict().items() if name != "better_than"}
