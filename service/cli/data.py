@@ -98,13 +98,13 @@ def fit(
     """Learn a file, or all that a topic holds, in many passes: how it ended, with evidence and bounds."""
     from service.tools import fit as tool
 
-    wanted = tool.Wanted(tolerance, max_passes, batch, trace)
+    options = tool.FitOptions(tolerance, max_passes, batch, trace)
     flags = {"rule": rule, "eta": eta, "tie": tie, "start": start}
     settings = settings_of(ctx)
     one = topic[0] if topic else None
-    own = tool.settings_of(settings, one or model, {k: v for k, v in flags.items() if v is not None}, wanted)
+    own = tool.settings_of(settings, one or model, {k: v for k, v in flags.items() if v is not None}, options)
     source = tool.source_of(settings, own, file, one, name=form, label=label)
-    raise typer.Exit(tool.fit(source, own, wanted, output, json))
+    raise typer.Exit(tool.fit(source, own, options, output, json))
 
 
 def suggest(

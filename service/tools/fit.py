@@ -1,6 +1,6 @@
-"""`perceptron fit`: finite data, many passes; how it ended, the evidence, and the bounds beside the updates made.
+"""`perceptron fit`: finite data, many passes; how it ended, the evidence, and the bounds next to the updates made.
 
-The result goes to standard output, and behind it the passes to standard error; a terminal sees them as they come.
+The result goes to standard output, and after it the passes to standard error; a terminal shows them as they come.
 """
 
 import asyncio
@@ -8,7 +8,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,15 +30,14 @@ from service.tools import files
 from service.tools.formats import Events, format_of, raise_bad_line
 from service.tools.profile import plain, shown
 
-SHOWN = 10
-BAR = 30
-FEW = 5
-"""Of the weights of each of several labels."""
-EVERY_PASS = 20
-"""Of later passes the last alone is shown; --json has all."""
-TRACED = 10_000
-"""Numbers a pass that --trace prints at most."""
-PROGRAM, FINAL = "the linear program's", "the final weights"
+MAX_LISTED = 10
+"""Weights, labels, and terms of a combination that are printed; --json has all."""
+MAX_LABEL_WEIGHTS = 5
+"""The same of the weights of each of several labels."""
+MAX_PASSES = 20
+"""Passes that are printed, besides the last."""
+MAX_TRACED = 10_000
+"""Numbers that --trace prints for a pass."""
 
 
 class Source(NamedTuple):
@@ -50,7 +48,7 @@ class Source(NamedTuple):
     values: list[bytes | None]
 
 
-class Wanted(NamedTuple):
+class FitOptions(NamedTuple):
     """How to fit."""
 
     tolerance: int
@@ -60,27 +58,34 @@ class Wanted(NamedTuple):
 
 
 class Result(NamedTuple):
-    """All that is said in the end."""
+    """What was learned, and how it ended."""
 
+    data: Data
+    places: list[str]
+    """The place of each event."""
+    labels: list[Label]
+    """Empty of two, whose weights are one vector."""
+    w: Vector
+    passes: list[Pass]
     ended: str
     """`converged`, `tolerated`, `settled` (the loss), or `max-passes`."""
-    passes: list[Pass]
-    evidence: Evidence | None
+    evidence: Evidence
     bounded: Bounded | None
     no_bound: str | None
+    """Why the rule has no bound, if it has none."""
 
 
-def settings_of(settings: Settings, model: str | None, flags: dict[str, Any], wanted: Wanted) -> ModelSettings:
+def settings_of(settings: Settings, model: str | None, flags: dict[str, Any], options: FitOptions) -> ModelSettings:
     """A model's settings under the flags; batch descent is the linear unit's. Raises ConfigurationError."""
-    if wanted.batch:
+    if options.batch:
         if flags.setdefault("rule", "lms") != "lms":
             raise ConfigurationError("--batch is gradient descent of the linear unit: it goes with --rule lms alone")
-        if wanted.tolerance:
+        if options.tolerance:
             raise ConfigurationError("--batch ends when its loss falls no more: it takes no --tolerance")
     own = model_settings(settings, model, flags)
     if own.rule == "threshold-unit":
         raise ConfigurationError("a threshold-unit never learns: there is nothing to fit")
-    if wanted.batch and own.labels and len(own.labels) > 2:
+    if options.batch and own.labels and len(own.labels) > 2:
         raise ConfigurationError(f"--batch is of two labels, and there are {len(own.labels):,}: leave it out")
     return own
 
@@ -104,134 +109,147 @@ async def _read_topic(cluster: Cluster, topic: str) -> list[tuple[str, bytes | N
     return [(f"{p}-{r.offset}", value_of(r)) for p, r in found]
 
 
-def fit(source: Source, own: ModelSettings, wanted: Wanted, output: str | None, as_json: bool) -> int:
-    """Fit, print and write; returns the exit code: 4 where a bound does not hold, which no data can bring about."""
+def fit(source: Source, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:
+    """Fit, print and write; returns the exit code: 4 if a bound does not hold, which no data can bring about."""
     identity = own.identity()
-    if output is not None and not Path(output).absolute().parent.is_dir():
-        raise ConfigurationError(f"{output}: there is no such folder")
+    files.check_folder(output)
     data = passes.gather(identity, source.values, own.start_weights())
     rejected = Counter(reject.reason for reject in data.rejects)
-    if not len(data.batch.labels):
-        aside = f" ({_reasons(rejected)})" if rejected else ""
-        raise DataError(f"{source.name}: no event to learn{aside}")
-    if wanted.trace and len(data.batch.labels) * data.start.size > TRACED:
-        raise ConfigurationError(f"--trace is for small data: at most {TRACED:,} numbers, events times weights")
-    if wanted.batch and own.eta is None:
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(rejected.items()))
+    events = len(data.batch.labels)
+    if not events:
+        raise DataError(f"{source.name}: no event to learn{f' ({reasons})' if reasons else ''}")
+    if options.trace and events * data.start.size > MAX_TRACED:
+        raise ConfigurationError(f"--trace is for small data: at most {MAX_TRACED:,} numbers, events times weights")
+    if options.batch and own.eta is None:
         identity = msgspec.structs.replace(identity, eta=passes.stable_eta(data.batch))
-    w = data.start.copy()
-    result = _learn(identity, data, w, wanted)
-    labels = list(identity.labels or ()) if identity.multiclass else []
+    result = _learn(identity, data, [source.places[i] for i in data.batch.records], options)
     counts = {
-        "events": len(data.batch.labels),
+        "events": events,
         "passes": len(result.passes),
         "mistakes": sum(one.mistakes for one in result.passes),
         "updates": sum(one.updates for one in result.passes),
         "rejected": dict(rejected),
     }
-    fitted = weights.as_json(identity, data.columns.names, w, counts, {})
+    fitted = weights.as_json(identity, data.columns.names, result.w, counts, {})
     if output is not None:
         files.write(output, msgspec.json.encode(fitted) + b"\n")
         typer.echo(f"weights written to {output}", err=True)
-    places = [source.places[i] for i in data.batch.records]
     if as_json:
-        typer.echo(json.dumps(_json(result, data, places, labels, fitted), ensure_ascii=False))
+        typer.echo(json.dumps(_json(result, fitted), ensure_ascii=False))
     else:
-        _print(result, data, places, labels, w, rejected, wanted)
-    _show(result.passes, len(places))
-    return 0 if result.bounded is None or result.bounded.held else 4
+        aside = f", {_number(len(data.rejects), 'record')} set aside ({reasons})" if reasons else ""
+        for line in _lines(result, options, aside):
+            typer.echo(line)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    for one in result.passes[:MAX_PASSES] + result.passes[MAX_PASSES:][-1:]:
+        loss = f"  loss {one.loss:.6g}" if one.loss else ""
+        console.print(f"pass {one.number:>4}  mistakes {one.mistakes:>7,}{loss}")
+    if result.bounded is None or result.bounded.held:
+        return 0
+    typer.echo("a bound does not hold: this program is wrong, please report it", err=True)
+    return 4
 
 
-def _learn(identity: Identity, data: Data, w: Vector, wanted: Wanted) -> Result:
-    done: list[Pass] = []
-    if wanted.batch:
-        running = passes.descend(identity, data.batch, w, max_passes=wanted.max_passes, trace=wanted.trace)
+def _learn(identity: Identity, data: Data, places: list[str], options: FitOptions) -> Result:
+    w, most, trace = data.start.copy(), options.max_passes, options.trace
+    if options.batch:
+        running = passes.descend(identity, data.batch, w, max_passes=most, trace=trace)
     else:
-        running = passes.fit(
-            identity, data.batch, w, tolerance=wanted.tolerance, max_passes=wanted.max_passes, trace=wanted.trace
-        )
+        running = passes.fit(identity, data.batch, w, tolerance=options.tolerance, max_passes=most, trace=trace)
+    done = list[Pass]()
     with Console(stderr=True).status("the first pass") as status:  # on a terminal alone
         for one in running:
             done.append(one)
             status.update(f"pass {one.number}: {one.mistakes:,} mistakes")
     last = done[-1]
-    if wanted.batch:
+    if options.batch:
         ended = "max-passes" if last.updates else "settled"
-    elif last.errors > wanted.tolerance:
+    elif last.errors > options.tolerance:
         ended = "max-passes"
     else:
         ended = "tolerated" if last.errors else "converged"
     no_bound = bounds.why_none(identity, True)
-    evidence = None
+    evidence, bounded = Evidence(), None
     if last.errors or no_bound is None:
         try:
             evidence = separate(data.batch, w.shape, identity.classes)
         except ImportError:
             evidence = Evidence(unknown="pip install 'perceptron-service[fit]' for the linear program that tells")
-    bounded = None
     if no_bound is None:
-        candidates = {FINAL: w}
-        if evidence is not None and evidence.vector is not None:
-            candidates[PROGRAM] = evidence.vector
+        candidates = {"the final weights": w}
+        if evidence.vector is not None:
+            candidates["the linear program's"] = evidence.vector
         norms = np.concatenate([one.squared_norms for one in done])
         bounded = passes.bounded(identity, data, norms, candidates)
-    return Result(ended, done, evidence, bounded, no_bound)
+    labels = list(identity.labels or ()) if identity.multiclass else []
+    return Result(data, places, labels, w, done, ended, evidence, bounded, no_bound)
 
 
-def _show(passes: list[Pass], events: int) -> None:
-    """The first passes and the last on standard error, a line each with a bar: mistakes, of the events."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    for one in passes[:EVERY_PASS] + passes[EVERY_PASS:][-1:]:
-        bar = "█" * math.ceil(BAR * one.mistakes / events)
-        loss = f"loss {one.loss:<12.6g} " if one.loss else " " * 18
-        console.print(f"pass {one.number:>4}  mistakes {one.mistakes:>7,}  {loss}{bar}")
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def _print(
-    result: Result,
-    data: Data,
-    places: list[str],
-    labels: list[Label],
-    w: Vector,
-    rejected: Counter[str],
-    wanted: Wanted,
-) -> None:
-    typer.echo(_ending(result, wanted))
-    events = len(data.batch.labels)
-    count = sum(rejected.values())
-    aside = f", {count} record{'s' * (count != 1)} set aside ({_reasons(rejected)})" if rejected else ""
-    of = f" of {len(labels):,} labels" if labels else ""
-    typer.echo(f"data     {events:,} event{'s' * (events != 1)}{of}, {len(data.columns) - 1:,} features{aside}")
-    for label, row in zip(labels[:SHOWN], w.T, strict=False):
-        typer.echo(f"weights  {plain(shown(label))}: {_largest(row, data, FEW)}")
-    if not labels:
-        typer.echo(f"weights  {_largest(w, data, SHOWN)}")
-    if len(labels) > SHOWN:
-        typer.echo(f"         and {len(labels) - SHOWN:,} labels more: -o and --json have them all")
-    evidence = result.evidence
-    if evidence and evidence.combination:
+def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
+    """The result for a person."""
+    yield _ending(r, options)
+    of = f" of {len(r.labels):,} labels" if r.labels else ""
+    yield f"data     {_number(len(r.places), 'event')}{of}, {len(r.data.columns) - 1:,} features{aside}"
+    for label, row in zip(r.labels[:MAX_LISTED], r.w.T, strict=False):
+        yield f"weights  {plain(shown(label))}: {_largest(row, r.data, MAX_LABEL_WEIGHTS)}"
+    if not r.labels:
+        yield f"weights  {_largest(r.w, r.data, MAX_LISTED)}"
+    if len(r.labels) > MAX_LISTED:
+        yield f"         and {len(r.labels) - MAX_LISTED:,} labels more: -o and --json have them all"
+    if r.evidence.combination:
         terms = [
             f"{part:.6g}·z({place}{'' if other is None else f', {plain(shown(other))}'})"
-            for place, other, part in _combined(evidence.combination[:SHOWN], data, places, labels)
+            for place, other, part in _combination(r)
         ]
-        hidden = len(evidence.combination) - len(terms)
-        terms += [f"{hidden} more"] if hidden else []
-        z = "z(·, r) = (e_y - e_r) ⊗ (1, x)" if labels else "z = y·(1, x)"
-        typer.echo(f"evidence {' + '.join(terms)} = 0 (±{ZERO:g}), with {z}: no w has w·z > 0 for all of them")
-    elif evidence and evidence.vector is not None and result.ended != "converged":
-        margin = float(passes.margins(data.batch, evidence.vector)[0].min())
-        beyond = "w·z" if labels else "y·w·x"
-        typer.echo(
-            f"evidence a linear program finds w with {beyond} >= {margin:.6g} for every event and no weight times its "
-            f"column's largest |value| beyond 1: the largest margin in that norm"
+        hidden = len(terms) - MAX_LISTED
+        terms = [*terms[:MAX_LISTED], f"{hidden} more"] if hidden > 0 else terms
+        z = "z(·, r) = (e_y - e_r) ⊗ (1, x)" if r.labels else "z = y·(1, x)"
+        yield f"evidence {' + '.join(terms)} = 0 (±{ZERO:g}), with {z}: no w has w·z > 0 for all of them"
+    elif r.evidence.vector is not None and r.ended != "converged":
+        margin = float(passes.margins(r.data.batch, r.evidence.vector)[0].min())
+        yield (
+            f"evidence a linear program finds w with {'w·z' if r.labels else 'y·w·x'} >= {margin:.6g} for every event "
+            "and no weight times its column's largest |value| beyond 1: the largest margin in that norm"
         )
-    elif evidence and evidence.unknown:
-        known = "it converged, so separable; the largest margin is unknown" if result.ended == "converged" else "none"
-        typer.echo(f"evidence {known}: {evidence.unknown}")
-    _print_bounds(result, bool(labels))
-    for one in result.passes if wanted.trace else ():
-        for place, after in zip(places if len(one.trace) == len(places) else ["all"], one.trace, strict=True):
+    elif r.evidence.unknown:
+        known = "it converged, so separable; the largest margin is unknown" if r.ended == "converged" else "none"
+        yield f"evidence {known}: {r.evidence.unknown}"
+    if r.bounded is not None:
+        yield from _bound_lines(r, r.bounded)
+    elif r.no_bound and not r.passes[-1].errors:
+        yield f"bound    none: {r.no_bound}"
+    for one in r.passes if options.trace else ():
+        for place, after in zip(r.places if len(one.trace) == len(r.places) else ["all"], one.trace, strict=True):
             rows = " ".join(f"[{' '.join(f'{value:g}' for value in row)}]" for row in np.atleast_2d(after.T))
-            typer.echo(f"pass {one.number}  {place}  {rows}")
+            yield f"pass {one.number}  {place}  {rows}"
+
+
+def _ending(r: Result, options: FitOptions) -> str:
+    last, count = r.passes[-1], len(r.passes)
+    mistakes, updates = sum(one.mistakes for one in r.passes), sum(one.updates for one in r.passes)
+    after = _number(mistakes, "mistake")
+    if updates != mistakes and r.no_bound is None:  # at s = 0, or within a margin
+        after += f" and {_number(updates, 'update')}"
+    if r.ended == "converged":
+        return f"converged in pass {count} after {after}"
+    if r.ended == "tolerated":
+        return f"within tolerance in pass {count} after {after}: {last.errors:,} in it, tolerance {options.tolerance}"
+    if r.ended == "settled":
+        return f"settled in pass {count}: E = {last.loss:.6g} falls no more, {last.mistakes:,} mistakes left"
+    if options.batch:
+        figures = f"E = {last.loss:.6g} and still falling"
+    else:
+        least = min(r.passes, key=lambda one: one.mistakes)
+        figures = f"{after}, {last.mistakes:,} in the last, {least.mistakes:,} at least (pass {least.number})"
+    if r.evidence.combination:
+        return f"not separable: {count} passes made {figures}"
+    known = "separable, but " if r.evidence.vector is not None else ""
+    return f"{known}not converged in {count} passes: {figures}; --max-passes allows more"
 
 
 def _largest(w: Vector, data: Data, count: int) -> str:
@@ -242,128 +260,70 @@ def _largest(w: Vector, data: Data, count: int) -> str:
     return f"{', '.join(parts)}{more}"
 
 
-def _combined(
-    combination: list[tuple[int, float]], data: Data, places: list[str], labels: list[Label]
-) -> Iterator[tuple[str, Label | None, float]]:
-    """Of each vector of a combination its event's place, the label that it is set against, and its coefficient."""
-    for i, part in combination:
-        if labels:
-            event, other = divmod(i, len(labels) - 1)
-            yield places[event], labels[other + (other >= data.batch.labels[event])], part
+def _combination(r: Result) -> Iterator[tuple[str, Label | None, float]]:
+    """Of each vector in the evidence its event's place, the label that it is set against, and its coefficient."""
+    for i, part in r.evidence.combination or ():
+        if r.labels:
+            event, other = divmod(i, len(r.labels) - 1)
+            yield r.places[event], r.labels[other + (other >= r.data.batch.labels[event])], part
         else:
-            yield places[i], None, part
+            yield r.places[i], None, part
 
 
-def _radius(b: Bounded, classes: bool) -> float:
-    """R = max ‖(1, x)‖: Kesler's vectors, of classes, have it two times."""
-    return math.sqrt(b.separation.squared_radius / (2.0 if classes else 1.0))
+def _radius(r: Result, b: Bounded) -> float:
+    """R = max ‖(1, x)‖; the vectors of three labels and more have it twice in their square."""
+    return math.sqrt(b.separation.squared_radius / (2.0 if r.labels else 1.0))
 
 
-def _print_bounds(result: Result, classes: bool) -> None:
-    b = result.bounded
-    if b is None:
-        if result.no_bound and not result.passes[-1].errors:
-            typer.echo(f"bound    none: {result.no_bound}")
-        return
-    s = b.separation
-    twice, beta = ("2·", "β² = 2·R²") if classes else ("", "β = R")
-    made = f"{b.updates:,} update{'s' * (b.updates != 1)}"
+def _bound_lines(r: Result, b: Bounded) -> Iterator[str]:
+    s, made = b.separation, _number(b.updates, "update")
     if b.novikoff is not None:
-        typer.echo(
-            f"bound    {made} <= {b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²: R = {_radius(b, classes):.6g}, "
-            f"γ = {s.margin:.6g}, ‖w_opt‖ = {math.sqrt(s.squared_norm):.6g} (w_opt: {_vector(b)})"
+        twice, beta = ("2·", "β² = 2·R²") if r.labels else ("", "β = R")
+        yield (
+            f"bound    {made} <= {b.novikoff:.6g} = {twice}(R/γ)²·‖w_opt‖²: R = {_radius(r, b):.6g}, "
+            f"γ = {s.margin:.6g}, ‖w_opt‖ = {math.sqrt(s.squared_norm):.6g} (w_opt: {b.vector}, the smaller bound)"
         )
         low, high = s.sides(np.array([float(b.updates)]))
-        typer.echo(
-            f"norm     n²α²/‖w0‖² <= ‖w(n)‖² <= n·β² {'held' if b.norms else 'BROKEN'} at "
-            f"{'every update' if b.norms else 'an update'} (α = γ, {beta}, w0 = w_opt); at the last: "
-            f"{low[0]:.6g} <= {_last_norm(result):.6g} <= {high[0]:.6g}"
+        yield (
+            f"norm     n²α²/‖w0‖² <= ‖w(n)‖² <= n·β² {'held at every update' if b.norms else 'BROKEN'} "
+            f"(α = γ, {beta}, w0 = w_opt); at the last: {low[0]:.6g} <= {np.sum(r.w * r.w):.6g} <= {high[0]:.6g}"
         )
-    typer.echo(
-        f"Hu       {made} <= {b.hu:.6g} = D², D = ‖ω(0) - a·ω_opt‖, a = (β² + 1)/(2γ), ‖ω_opt‖ = 1"
-        + (f" (w_opt: {_vector(b)})" if b.novikoff is None else "")
-    )
-    if not b.held:
-        typer.echo("a bound does not hold: this program is wrong, please report it", err=True)
+    yield f"Hu       {made} <= {b.hu:.6g} = D², D = ‖ω(0) - a·ω_opt‖, a = (β² + 1)/(2γ), ‖ω_opt‖ = 1"
 
 
-def _vector(b: Bounded) -> str:
-    return f"{b.vector}, the smaller bound"
-
-
-def _last_norm(result: Result) -> float:
-    norms = [float(one.squared_norms[-1]) for one in result.passes if len(one.squared_norms)]
-    return norms[-1] if norms else 0.0
-
-
-def _ending(result: Result, wanted: Wanted) -> str:
-    done, last = result.passes, result.passes[-1]
-    made = sum(one.mistakes for one in done)
-    after = f"{made:,} mistake{'s' * (made != 1)}"
-    updates = sum(one.updates for one in done)
-    if updates < made:  # the others were at s = 0, where the tie gave the right output
-        after += f", {updates:,} of them updates"
-    elif updates > made and result.no_bound is None:
-        after += f" and {updates - made:,} update{'s' * (updates - made != 1)} within the margin"
-    if result.ended == "converged":
-        return f"converged in pass {last.number} after {after}"
-    if result.ended == "tolerated":
-        return (
-            f"within tolerance in pass {last.number} after {after}: {last.errors:,} in it, tolerance {wanted.tolerance}"
-        )
-    if result.ended == "settled":
-        return f"settled in pass {last.number}: E = {last.loss:.6g} falls no more, {last.mistakes:,} mistakes left"
-    least = min(done, key=lambda one: one.mistakes)
-    figures = (
-        f"E = {last.loss:.6g} and still falling"
-        if wanted.batch
-        else f"{after}, {last.mistakes:,} in the last, {least.mistakes:,} at least (pass {least.number})"
-    )
-    evidence = result.evidence or Evidence()
-    if evidence.combination:
-        return f"not separable: {len(done)} passes made {figures}"
-    known = "separable, but " if evidence.vector is not None else ""
-    return f"{known}not converged in {len(done)} passes: {figures}; --max-passes allows more"
-
-
-def _reasons(rejected: Counter[str]) -> str:
-    return ", ".join(f"{reason} {n}" for reason, n in sorted(rejected.items()))
-
-
-def _json(result: Result, data: Data, places: list[str], labels: list[Label], fitted: dict[str, Any]) -> dict[str, Any]:
-    """All of it; of classes each vector is a row for each label, bias first."""
-    evidence, b = result.evidence or Evidence(), result.bounded
-    separable = True if b is not None or evidence.vector is not None or not result.passes[-1].errors else None
-    passes_ = [
-        {"pass": p.number, "mistakes": p.mistakes, "updates": p.updates, "errors": p.errors, "loss": p.loss}
-        | ({"trace": [after.T.tolist() for after in p.trace]} if p.trace else {})
-        for p in result.passes
+def _json(r: Result, fitted: dict[str, Any]) -> dict[str, Any]:
+    """All of it; of three labels and more each vector is a row for each label, bias first."""
+    evidence, b = r.evidence, r.bounded
+    separable = True if b is not None or evidence.vector is not None or not r.passes[-1].errors else None
+    combination = [
+        {"event": place, "coefficient": part} | ({} if other is None else {"against": other})
+        for place, other, part in _combination(r)
     ]
     return {
-        "ended": result.ended,
-        "separable": False if evidence.combination else separable,
+        "ended": r.ended,
+        "separable": False if combination else separable,
         "evidence": {
             "separating": None if evidence.vector is None else evidence.vector.T.tolist(),
-            "combination": [
-                {"event": place, "coefficient": part} | ({} if other is None else {"against": other})
-                for place, other, part in _combined(evidence.combination or [], data, places, labels)
-            ]
-            or None,
-            "residual": evidence.residual if evidence.combination else None,
+            "combination": combination or None,
+            "residual": evidence.residual if combination else None,
             "unknown": evidence.unknown,
         },
-        "bounds": None
-        if b is None
-        else {
+        "bounds": b
+        and {
             "updates": b.updates,
             "vector": b.vector,
-            "radius": _radius(b, bool(labels)),
+            "radius": _radius(r, b),
             "margin": b.separation.margin,
             "norm": math.sqrt(b.separation.squared_norm),
             "novikoff": b.novikoff,
             "hu": b.hu,
             "norms_between_their_sides": b.norms,
         },
-        "passes": passes_,
+        "passes": [
+            {name: getattr(one, name) for name in ("mistakes", "updates", "errors", "loss")}
+            | {"pass": one.number}
+            | ({"trace": [after.T.tolist() for after in one.trace]} if one.trace else {})
+            for one in r.passes
+        ],
         "weights": fitted,
     }

@@ -52,8 +52,7 @@ def suggest(
     """Look at a sample, compare settings on it, print and write the best."""
     if output is not None and Path(output).exists() and not yes:
         raise ConfigurationError(f"{output} is there already: say --yes to write over it")
-    if output is not None and not Path(output).absolute().parent.is_dir():
-        raise ConfigurationError(f"{output}: there is no such folder")
+    files.check_folder(output)
     sample, name = _read_sample(settings, file, topic, form, count)
     sample.check()
     event = choose_event(sample, label)

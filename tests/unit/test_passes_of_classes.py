@@ -180,7 +180,7 @@ def test_a_program_that_would_be_too_large_is_not_begun(monkeypatch: pytest.Monk
 def fit(rows: list[tuple[Any, Any]], capsys: Any) -> Any:
     """What `perceptron fit --json` prints for these events."""
     settings = load(None, {"model": {"labels": LABELS}})
-    asked = tool.Wanted(tolerance=0, max_passes=20, batch=False, trace=False)
+    asked = tool.FitOptions(tolerance=0, max_passes=20, batch=False, trace=False)
     own = tool.settings_of(settings, None, {}, asked)
     lines: list[bytes | None] = [event(x, k) for x, k in rows]
     source = tool.Source("test", [f"line {i + 1}" for i in range(len(lines))], lines)
