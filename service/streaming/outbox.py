@@ -10,7 +10,8 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooL
 from service.errors import DependencyError
 from service.streaming.cut import cut, wire_size
 from service.streaming.dead_letters import DeadLetter
-from service.streaming.kafka.cluster import Cluster, cause_of
+from service.streaming.kafka.cluster import Cluster
+from service.streaming.kafka.failures import cause_of
 
 BATCH = 500
 """Letters under way at a time: as many as a poll has records."""

@@ -19,8 +19,9 @@ from service.settings.model import ModelSettings
 from service.snapshots.codec import readable
 from service.snapshots.head import Source
 from service.streaming.dead_letters import topic_of
-from service.streaming.kafka.cluster import Cluster, refused
+from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.coordinator import coordinator
+from service.streaming.kafka.failures import refused
 from service.streaming.kafka.topic_id import too_old
 from service.streaming.recognise import same_settings
 from service.streaming.records import value_of
@@ -87,8 +88,8 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     if topics is None:
         return report.failed
     with report.failing():
-        answering = await coordinator(cluster, group, settings.kafka.session_timeout)
-        report.say("ok", f"group {group}: broker {answering.broker} coordinates it")
+        broker, _ = await coordinator(cluster, group, settings.kafka.session_timeout)
+        report.say("ok", f"group {group}: broker {broker} coordinates it")
     for topic in settings.topics:
         for name, right in ((topic, "Read"), (topic_of(topic), "Write")):
             with report.failing():

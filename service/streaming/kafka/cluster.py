@@ -1,4 +1,4 @@
-"""How to reach Kafka, as one value: every client is made here, and its errors are put into words here.
+"""How to reach Kafka, as one value: every client is made here.
 
 It also asks Kafka for what takes a moment, and reads a topic from begin to end.
 """
@@ -10,19 +10,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
-    GroupAuthorizationFailedError,
     IncompatibleBrokerVersion,
-    InvalidSessionTimeoutError,
     KafkaConnectionError,
     KafkaError,
     NodeNotReadyError,
-    RequestTimedOutError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
     for_code,
@@ -30,7 +27,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, PerceptronError, Unauthorised
-from service.streaming.kafka.connection import connection_failure
+from service.streaming.kafka.failures import UNAUTHORISED, cause_of, connection_failure, refused
 from service.streaming.kafka.fetcher import Fetcher
 from service.streaming.kafka.log_reader import LogReader
 from service.streaming.kafka.metadata import MetadataRequest as MetadataWithRights
@@ -48,7 +45,6 @@ MAX_BATCH_BYTES = 16 << 20
 
 RIGHTS = {"Read": 3, "Write": 4, "DescribeConfigs": 10}
 """Kafka's numbers of them."""
-UNAUTHORISED = TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError
 
 
 @dataclass(frozen=True)
@@ -201,29 +197,6 @@ async def find_brokers(client: AIOKafkaClient) -> None:
     await client.bootstrap()
     if not client.cluster.brokers():
         raise KafkaConnectionError("no broker is named")
-
-
-def refused(right: str, what: str) -> str:
-    """What to say where this user has not this right on something."""
-    return f"authorisation: this user lacks {right} on {what}: grant it (docs/security.md lists what is needed)"
-
-
-def cause_of(error: Exception, right: str = "Read") -> str:
-    """What to say of an error of Kafka's, to a user who needs this right."""
-    if isinstance(error, TimeoutError | RequestTimedOutError):
-        return "no answer in time"
-    if isinstance(error, TopicAuthorizationFailedError):
-        about = error.args[0] if error.args else ()
-        about = [about] if isinstance(about, str | TopicPartition) else about
-        names = sorted({each.topic if isinstance(each, TopicPartition) else each for each in about})
-        return refused(right, f"topic {', '.join(names)}".strip())
-    if isinstance(error, GroupAuthorizationFailedError):
-        return refused("Read", "the group (kafka.group_id)")
-    if isinstance(error, ClusterAuthorizationFailedError):
-        return refused("IdempotentWrite", "the cluster, as before Kafka 2.8,")
-    if isinstance(error, InvalidSessionTimeoutError):
-        return "its group.min.session.timeout.ms, 6 s where nobody set it, allows no such kafka.session_timeout"
-    return str(error) or type(error).__name__
 
 
 async def _partitions(client: AIOKafkaClient, topic: str) -> list[int]:

@@ -5,74 +5,47 @@ aiokafka waits for ever if no coordinator is found, or if it does not answer, an
 
 import asyncio
 import time
-from typing import NamedTuple
 
-from aiokafka.client import AIOKafkaClient
+from aiokafka.client import CoordinationType
 from aiokafka.coordinator.protocol import ConsumerProtocol
-from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError, NoError, UnknownMemberIdError, for_code
+from aiokafka.errors import KafkaError, NoError, UnknownMemberIdError, for_code
 from aiokafka.protocol.admin import DescribeGroupsRequest
-from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
+from aiokafka.protocol.group import JoinGroupRequest
 
 from service.errors import DependencyError
 from service.streaming.kafka.assignor import whole_topics
-from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster, cause_of
+from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster
+from service.streaming.kafka.failures import cause_of
 
 PROBE_SECONDS = 3.0
-"""For each question of a probe: it is asked where something is wrong already."""
+"""For the questions of a probe: they are asked where something is wrong already."""
 RETRY_SECONDS = 0.2
-GROUP_COORDINATOR = 0
-"""The kind of coordinator, as FindCoordinator numbers them."""
-NO_COORDINATOR = (
-    "no coordinator: its topic __consumer_offsets is not there or has no leader, "
-    "as if offsets.topic.replication.factor is larger than the number of brokers"
-)
 NOBODY = "nobody"
 """A member that no group has: what is asked in its name is refused at once, and changes nothing in the group."""
 
 
-class Coordinator(NamedTuple):
-    """The number of the broker that coordinates a group, and what the group does, in Kafka's words: Stable…"""
+async def coordinator(cluster: Cluster, group: str, session_timeout: float) -> tuple[int, str]:
+    """Find a group's coordinator, and ask to join; raises DependencyError with the likely cause.
 
-    broker: int
-    state: str
-
-
-async def coordinator(cluster: Cluster, group: str, session_timeout: float) -> Coordinator:
-    """Find a group's coordinator, and ask of it what a member asks; raises DependencyError with the likely cause."""
-    where, deadline = f"{cluster}: group {group} cannot be joined", time.monotonic() + ANSWER_SECONDS
+    Returns the number of the broker that coordinates the group, and what the group does, in Kafka's words: Stable…
+    """
+    session, deadline = int(session_timeout * 1000), time.monotonic() + ANSWER_SECONDS
+    protocols = [(whole_topics().name, b"")]
+    join = JoinGroupRequest(group, session, session, NOBODY, None, ConsumerProtocol.PROTOCOL_TYPE, protocols)
     async with cluster.connected() as client:
         while True:
+            where = f"{cluster}: group {group} cannot be joined"
             try:
-                return await _ask(client, group, int(session_timeout * 1000))
-            except TimeoutError as error:
-                raise DependencyError(f"{where}: {error}", "kafka") from error
-            except KafkaError as error:
+                async with asyncio.timeout(PROBE_SECONDS):
+                    broker = await client.coordinator_lookup(CoordinationType.GROUP, group)
+                    where = f"{where} at broker {broker}"
+                    error = for_code((await client.send(broker, join)).error_code)
+                    if error not in (NoError, UnknownMemberIdError):
+                        raise error(group)
+                    (_, _, state, *_), *_ = (await client.send(broker, DescribeGroupsRequest([group]))).groups
+                return broker, state
+            except (KafkaError, TimeoutError) as error:
                 # The first group of a fresh broker waits a moment for its topic.
-                if not error.retriable or time.monotonic() > deadline:
-                    absent = isinstance(error, GroupCoordinatorNotAvailableError)
-                    cause = NO_COORDINATOR if absent else cause_of(error)
-                    raise DependencyError(f"{where}: {cause}", "kafka") from error
+                if isinstance(error, TimeoutError) or not error.retriable or time.monotonic() > deadline:
+                    raise DependencyError(f"{where}: {cause_of(error)}", "kafka") from error
             await asyncio.sleep(RETRY_SECONDS)
-
-
-async def _ask(client: AIOKafkaClient, group: str, session: int) -> Coordinator:
-    """Raises TimeoutError with what gets no answer, and KafkaError."""
-    asked = "FindCoordinator"
-    protocols = [(whole_topics().name, b"")]
-    requests = {
-        "JoinGroup": JoinGroupRequest(group, session, session, NOBODY, None, ConsumerProtocol.PROTOCOL_TYPE, protocols),
-        "SyncGroup": SyncGroupRequest(group, 1, NOBODY, None, []),
-    }
-    try:
-        async with asyncio.timeout(PROBE_SECONDS):
-            broker = await client.coordinator_lookup(GROUP_COORDINATOR, group)
-            for name, request in requests.items():
-                asked = f"{name}, sent to its coordinator, broker {broker},"
-                error = for_code((await client.send(broker, request)).error_code)
-                if error not in (NoError, UnknownMemberIdError):
-                    raise error(name)
-            asked = f"DescribeGroups, sent to its coordinator, broker {broker},"
-            (_, _, state, *_), *_ = (await client.send(broker, DescribeGroupsRequest([group]))).groups
-    except TimeoutError as error:
-        raise TimeoutError(f"{asked} gets no answer") from error
-    return Coordinator(broker, state)

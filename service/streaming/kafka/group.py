@@ -16,7 +16,8 @@ from aiokafka.errors import KafkaError
 from service.errors import DependencyError, Unauthorised
 from service.streaming.dead_letters import topic_of
 from service.streaming.kafka.assignor import whole_topics
-from service.streaming.kafka.cluster import ANSWER_SECONDS, UNAUTHORISED, Cluster, find_brokers
+from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster, find_brokers
+from service.streaming.kafka.failures import UNAUTHORISED
 from service.streaming.kafka.fetcher import Fetcher
 from service.streaming.kafka.group_clients import GroupClients
 from service.streaming.kafka.health import Health

@@ -11,14 +11,16 @@ What is missing is said once, and is in the metrics since when.
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.errors import CorruptRecordException, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, Stuck
-from service.streaming.kafka.coordinator import GROUP_COORDINATOR, coordinator
+from service.streaming.kafka.coordinator import coordinator
 from service.streaming.kafka.fetcher import MIN_PARTITION_BYTES, unreadable
 from service.streaming.kafka.group_clients import GroupClients
 from service.streaming.kafka.log_queries import LATEST, fetch_once, list_offsets
@@ -41,8 +43,8 @@ class Health:
         self.joined = False
         """The group has told us what is ours, be it nothing, and has not taken it back."""
         self._clients, self._group, self._say, self._session_timeout = clients, group, say, session_timeout
-        self._said = set[str]()
-        """Why Kafka does not answer, or we are outside the group, since all was well."""
+        self._say_once = cache(say)
+        """Says the same only once until all is well."""
         self._silent_since: float | None = None
         """Since when the process's own questions fail."""
 
@@ -51,14 +53,14 @@ class Health:
         outside = time.monotonic()
         while True:
             partitions = [tp for log in logs.values() for tp in log.assigned]
-            missing = await self._look(partitions, logs)
-            # What we are to change is said also if it comes in the middle of an outage.
-            ours = any(f": {step}: " in str(missing) for step in ("TLS", "SASL", "authorisation"))
-            if missing and (ours or not self.missing_since):
+            ends, missing = await self._ends(self._clients.query_client, partitions)
+            for log in logs.values():
+                log.ends = {tp.partition: ends[tp] for tp in log.assigned if tp in ends}
+            if missing:
                 self._say_once(str(missing))
             inside = self.joined and await self._has_coordinator()
             if inside and not missing:
-                self._said.clear()
+                self._say_once.cache_clear()
             if inside or missing or not self._clients.consumer.subscription():
                 outside = time.monotonic()
             elif (seconds := time.monotonic() - outside) > OUTSIDE_SECONDS:
@@ -69,21 +71,15 @@ class Health:
             elif self.missing_since:
                 self._say("Kafka answers again", seconds=round(time.time() - self.missing_since, 1))
                 self.missing_since = 0.0
-                self._said.clear()
+                self._say_once.cache_clear()
             for tp in partitions:
                 await self._watch_partition(tp, logs[tp.topic].ends.get(tp.partition, 0))
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._say(text)
-
-    async def _look(
-        self, partitions: Sequence[TopicPartition], logs: Mapping[str, "TopicLog"]
-    ) -> DependencyError | None:
-        """Note where the topics end; the error if none of them tells, or nothing is held and Kafka does not answer."""
-        client, ends, missing = self._clients.query_client, dict[TopicPartition, int](), None
+    async def _ends(
+        self, client: AIOKafkaClient, partitions: Sequence[TopicPartition]
+    ) -> tuple[Mapping[TopicPartition, int], DependencyError | None]:
+        """Where logs end; the error if none of them tells, or nothing is held and Kafka does not answer."""
         try:
             async with self._clients.cluster.errors():
                 if not partitions:
@@ -91,15 +87,13 @@ class Health:
                 ends, errors = await list_offsets(client, partitions, LATEST)
                 if errors and not ends:  # one topic that was deleted says nothing of the others
                     raise next(iter(errors.values()))
+                return ends, None
         except DependencyError as error:
-            missing = error
-        for log in logs.values():
-            log.ends = {tp.partition: ends[tp] for tp in log.assigned if tp in ends}
-        return missing
+            return {}, error
 
     async def _has_coordinator(self) -> bool:
         try:
-            await self._clients.query_client.coordinator_lookup(GROUP_COORDINATOR, self._group)
+            await self._clients.query_client.coordinator_lookup(CoordinationType.GROUP, self._group)
         except (KafkaError, OSError):
             return False
         return True
@@ -107,15 +101,14 @@ class Health:
     async def _why_outside(self, seconds: float) -> DependencyError | None:
         """Why we are not in the group; None if its coordinator answers, so that we are to wait."""
         try:
-            answering = await coordinator(self._clients.cluster, self._group, self._session_timeout)
+            broker, state = await coordinator(self._clients.cluster, self._group, self._session_timeout)
         except DependencyError as error:
             self._say_once(str(error))
             return error
         if seconds > 1.5 * self._session_timeout:  # a member that was killed is waited for so long
             self._say_once(
-                f"group {self._group} has not let this process in yet, though its coordinator, broker "
-                f"{answering.broker}, answers: it is {answering.state}, in Kafka's words, so another member is slow to "
-                "join again"
+                f"group {self._group} has not let this process in yet, though its coordinator, broker {broker}, "
+                f"answers: it is {state}, in Kafka's words, so another member is slow to join again"
             )
         return None
 
@@ -125,12 +118,11 @@ class Health:
             async with self._clients.cluster.connected() as client:
                 if partitions:
                     await client.set_topics({tp.topic for tp in partitions})
-                ends, errors = await list_offsets(client, partitions, LATEST)
-                answered = bool(ends) or not errors
-        except DependencyError:
-            answered = False
+                _, missing = await self._ends(client, partitions)
+        except DependencyError as error:
+            missing = error
         now = time.monotonic()
-        self._silent_since = (self._silent_since or now) if answered else None
+        self._silent_since = None if missing else self._silent_since or now
         if self._silent_since is not None and now - self._silent_since > self._clients.watchdog:
             raise Stuck(
                 f"{self._clients.cluster} answers a fresh connection, but not the client's own for "

@@ -1,0 +1,106 @@
+"""What to say of an error of Kafka's: what was refused, or why no connection can be made.
+
+aiokafka's clients make their connections themselves, and only log why one fails. `create_conn` raises it.
+"""
+
+import asyncio
+import ssl
+
+from aiokafka import TopicPartition
+from aiokafka.conn import collect_hosts, create_conn
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    GroupCoordinatorNotAvailableError,
+    InvalidSessionTimeoutError,
+    RequestTimedOutError,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+    UnsupportedSaslMechanismError,
+)
+from aiokafka.protocol.metadata import MetadataRequest
+
+from service.errors import led_to, os_cause
+from service.streaming.kafka.oauth import NoTokenError
+from service.streaming.kafka.security import Security
+
+CONNECT_SECONDS = 4.0
+"""For one broker to answer a new connection and its first request."""
+TLS_SETTINGS = "look at kafka.ssl_cafile, kafka.ssl_certfile and kafka.ssl_check_hostname"
+UNAUTHORISED = TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError
+
+
+def refused(right: str, what: str) -> str:
+    """What to say where this user has not this right on something."""
+    return f"authorisation: this user lacks {right} on {what}: grant it (docs/security.md lists what is needed)"
+
+
+def cause_of(error: Exception, right: str = "Read") -> str:
+    """What to say of an error of Kafka's, to a user who needs this right."""
+    if isinstance(error, TimeoutError | RequestTimedOutError):
+        return "no answer in time"
+    if isinstance(error, TopicAuthorizationFailedError):
+        about = error.args[0] if error.args else ()
+        about = [about] if isinstance(about, str | TopicPartition) else about
+        names = sorted({each.topic if isinstance(each, TopicPartition) else each for each in about})
+        return refused(right, f"topic {', '.join(names)}".strip())
+    if isinstance(error, GroupAuthorizationFailedError):
+        return refused("Read", "the group (kafka.group_id)")
+    if isinstance(error, ClusterAuthorizationFailedError):
+        return refused("IdempotentWrite", "the cluster, as before Kafka 2.8,")
+    if isinstance(error, InvalidSessionTimeoutError):
+        return "its group.min.session.timeout.ms, 6 s where nobody set it, allows no such kafka.session_timeout"
+    if isinstance(error, GroupCoordinatorNotAvailableError):
+        return (
+            "no coordinator: its topic __consumer_offsets is not there or has no leader, "
+            "as if offsets.topic.replication.factor is larger than the number of brokers"
+        )
+    return str(error) or type(error).__name__
+
+
+async def connection_failure(bootstrap: str, security: Security) -> str:
+    """Why the brokers that are asked first, or those that they name, cannot be reached; "" if all can."""
+    addresses = [(host, port) for host, port, _ in collect_hosts(bootstrap, randomize=False)]
+    failures, brokers = dict[str, str](), set[tuple[str, int]]()
+
+    async def ask(address: tuple[str, int]) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                connection = await create_conn(*address, **security.options)
+                try:
+                    answer = await connection.send(MetadataRequest([]))
+                finally:
+                    connection.close()
+            if not answer.brokers:  # so the client reads the answer to a token that is refused
+                raise SaslAuthenticationFailed("the listener refuses the token")
+            brokers.update((host, port) for _, host, port, *_ in answer.brokers)
+        except Exception as error:  # whatever it is that listens there
+            failures["{}:{}".format(*address)] = _connection_cause(error, security)
+
+    await asyncio.gather(*map(ask, addresses))
+    if len(failures) < len(addresses):  # one of them answers: it is the brokers that they name
+        failures.clear()
+        await asyncio.gather(*map(ask, brokers.difference(addresses)))
+    if failures and security.tokens:
+        security.tokens.forget()
+    if [*failures] == [bootstrap]:
+        return failures[bootstrap]
+    reasons = {why: address for address, why in sorted(failures.items())}
+    return "; ".join(f"broker at {address}: {why}" for why, address in reasons.items())
+
+
+def _connection_cause(error: Exception, security: Security) -> str:
+    """The step that failed, what was found, and the way out."""
+    if tls := next((cause for cause in led_to(error) if isinstance(cause, ssl.SSLError)), None):
+        return f"{os_cause(tls).rstrip('.')}: {TLS_SETTINGS}"
+    if isinstance(error, UnsupportedSaslMechanismError):
+        return f"SASL: the listener does not know {security.mechanism}: set kafka.sasl_mechanism"
+    if isinstance(error, SaslAuthenticationFailed):
+        return f"SASL: {error.args[0] if error.args else 'refused'}: see {security.see}"
+    if isinstance(error, NoTokenError):
+        return f"SASL: {error.args[0]}"
+    if isinstance(error, TimeoutError):
+        return cause_of(error)
+    if isinstance(error, OSError) and not isinstance(error, ConnectionResetError):
+        return os_cause(error)
+    return f"nothing speaks Kafka over {security.protocol} there: look at kafka.security_protocol and the port"
