@@ -2,17 +2,16 @@
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from service.streaming.dead_letters import DeadLetter, own_headers
-from service.streaming.records import Headers
+from service.streaming.dead_letters import HEADERS_OMITTED, DeadLetter, own_headers
 
 CUT = {
     "truncated-from": "the value was {} bytes",
-    "headers-omitted": "its {} headers are left out",
+    HEADERS_OMITTED: "its {} headers are left out",
     "key-truncated-from": "the key was {} bytes",
 }
 """What a letter says of what was cut of its record, so that it fits its topic; in such a header, with this number."""
-VARINT = 5
-"""The most bytes of a length."""
+MAX_LENGTH_BYTES = 5
+"""The most bytes that the length of a value takes."""
 
 
 def wire_size(letter: DeadLetter) -> int:
@@ -23,25 +22,23 @@ def wire_size(letter: DeadLetter) -> int:
 def cut(letter: DeadLetter, limit: int) -> DeadLetter:
     """A letter that is larger than its topic's limit, cut until it fits: its value, then the record's own headers.
 
-    The record's key keeps at most a tenth of the limit, and is gone last, with the end of the detail. Where the least
-    that a letter is does not fit either it stays whole: it is refused as it is, until the topic takes more.
+    The record's key keeps at most a tenth of the limit. Where even the least that a letter is does not fit, the broker
+    refuses it, until the topic takes more.
     """
     own = own_headers(letter.headers)
-    ours = {name: content or b"" for name, content in letter.headers[: len(letter.headers) - len(own)]}
-    ours.pop("headers", None)
-
-    def made(value: bytes | None, headers: Headers, **shorter: bytes) -> DeadLetter:
-        pairs = [("truncated-from", letter.value, value), ("headers-omitted", own, headers)]
-        pairs += [("key-truncated-from", ours[name], shorter[name]) for name in shorter if name == "key"]
-        cuts = [(name, str(len(was)).encode()) for name, was, now in pairs if was and len(now or b"") < len(was)]
-        count = ("headers", str(len(headers)).encode())
-        return DeadLetter(letter.key, value, [*{**ours, **shorter}.items(), *cuts, count, *headers])
-
-    least, key = letter.value and b"", {n: c[: limit // 10] for n, c in ours.items() if n == "key"}
+    about = dict(letter.headers[: len(letter.headers) - len(own) - 1])  # the last one counts the record's own
+    if len(key := about.get("key") or b"") > limit // 10:
+        about |= {"key": key[: limit // 10], "key-truncated-from": str(len(key)).encode()}
+    value = letter.value or b""
+    truncated = {"truncated-from": str(len(value)).encode()} if value else {}
     for headers in (own, ()):
-        if (room := limit - wire_size(made(least, headers, **key)) - VARINT) >= 0:
-            return made(letter.value and letter.value[:room], headers, **key)
-    key = dict.fromkeys(key, b"")
-    if (room := limit - wire_size(made(least, (), **key, detail=b""))) < 0:
-        return letter
-    return made(least, (), **key, detail=ours.get("detail", b"")[: max(0, room - VARINT)])
+        omitted = {HEADERS_OMITTED: str(len(own)).encode()} if own and not headers else {}
+        count = "headers", str(len(headers)).encode()
+        whole = DeadLetter(letter.key, letter.value, [*(about | omitted).items(), count, *headers])
+        if wire_size(whole) <= limit:
+            return whole
+        least = letter.value and b"", [*(about | truncated | omitted).items(), count, *headers]
+        room = limit - wire_size(DeadLetter(letter.key, *least)) - MAX_LENGTH_BYTES
+        if room >= 0:
+            break
+    return DeadLetter(letter.key, letter.value and value[: max(0, room)], least[1])

@@ -10,6 +10,8 @@ HEADERS_OMITTED, NAMES_IN_HEX = "headers-omitted", "header-names-in-hex"
 """Headers that say how many of the record's headers are left out, and how many names are written in hex."""
 MAX_HEADERS = 10_000
 """A record with more loses them in its letter: a megabyte of them takes half a second to write."""
+MAX_DETAIL = 1000
+"""The most characters of a detail: it may quote a name of the record, which may be long."""
 
 
 class DeadLetter(NamedTuple):
@@ -34,7 +36,7 @@ def dead_letter(topic: str, partition: int, records: KafkaRecords, i: int, reaso
     record = records.record(i, with_headers=count <= MAX_HEADERS)
     ours = [
         ("reason", reason.encode()),
-        ("detail", detail.encode(errors="replace")),
+        ("detail", detail[:MAX_DETAIL].encode(errors="replace")),
         ("topic", topic.encode()),
         ("partition", str(partition).encode()),
         ("offset", str(record.offset).encode()),

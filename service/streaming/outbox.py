@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
@@ -21,6 +21,7 @@ USUAL_BYTES = 1_048_588
 """Kafka's own limit of a topic, until it is asked for."""
 MOST_BYTES = 64 << 20
 """Of one letter; and of letters that cannot be written: beyond it learning waits too."""
+TOO_LARGE = MessageSizeTooLargeError, RecordListTooLargeError
 FLUSH_SECONDS = 2.0
 RETRY_SECONDS = 1.0
 """For a flush before a save, which then comes later; and between two tries of letters that were refused."""
@@ -75,39 +76,31 @@ class Outbox:
         """Write letters as they come, for as long as the process runs."""
         while True:
             await self._waiting.wait()
-            count = BATCH if self._limit >= BATCH_BYTES else 1
-            part, sent, error = self._letters[:count], list[Awaitable[object]](), ""
+            part = self._letters[: BATCH if self._limit >= BATCH_BYTES else 1]
             if any(size > self._limit for _, size in part):
                 await self._ask()
-            try:
-                for letter, size in part:
-                    fits = letter if size <= self._limit else cut(letter, self._limit)
-                    sent.append(await producer.send(self._topic, value=fits.value, key=fits.key, headers=fits.headers))
-            except (KafkaError, OSError) as refusal:
-                error = cause_of(refusal, "Write")
-            left, too_large = part[len(sent) :], False
-            for waiting, answer in zip(part, await asyncio.gather(*sent, return_exceptions=True), strict=False):
+            answers = await asyncio.gather(*(self._send(producer, *each) for each in part), return_exceptions=True)
+            # Only these again: one that is always refused is no reason to write the others as often.
+            left, self._error = list[tuple[DeadLetter, int]](), ""
+            for each, answer in zip(part, answers, strict=True):
                 if isinstance(answer, KafkaError | OSError):
-                    # Only these again: one that is always refused is no reason to write the others as often.
-                    left.append(waiting)
-                    error = cause_of(answer, "Write")
-                    too_large |= isinstance(answer, MessageSizeTooLargeError | RecordListTooLargeError)
+                    left.append(each)
+                    self._error = cause_of(answer, "Write")
                 elif isinstance(answer, BaseException):
                     raise answer
             self._letters[: len(part)] = left
             self._bytes += sum(map(_memory, left)) - sum(map(_memory, part))
-            if too_large:
-                limit = self._limit
-                await self._ask()
-                if self._limit < limit:
-                    continue  # now that it is known, what is left is cut to it and sent at once
-                error = f"{error}: it takes batches of {self._limit:,} bytes"
-            self._error = error
             if left:
+                if any(isinstance(answer, TOO_LARGE) for answer in answers):
+                    await self._ask()
                 await asyncio.sleep(RETRY_SECONDS)
             if not self._letters:
                 self._waiting.clear()
                 self._written.set()
+
+    async def _send(self, producer: AIOKafkaProducer, letter: DeadLetter, size: int) -> None:
+        fits = letter if size <= self._limit else cut(letter, self._limit)
+        await producer.send_and_wait(self._topic, value=fits.value, key=fits.key, headers=fits.headers)
 
     async def _ask(self) -> None:
         """Ask for the topic's limit, where the broker tells it."""
