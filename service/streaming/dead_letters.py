@@ -45,24 +45,18 @@ def dead_letter(topic: str, partition: int, records: KafkaRecords, i: int, reaso
         ours.append(("key", record.key))
     if count > MAX_HEADERS:
         ours.append((HEADERS_OMITTED, str(count).encode()))
-    names = [name.encode(errors="surrogateescape") for name, _ in record.headers]
-    if odd := sum(not _is_utf8(name) for name in names):
+    headers = [(_in_utf8(name), value) for name, value in record.headers]
+    if odd := sum(written != name for (written, _), (name, _) in zip(headers, record.headers, strict=True)):
         ours.append((NAMES_IN_HEX, str(odd).encode()))
-    headers = [
-        (name.decode() if _is_utf8(name) else name.hex(), value)
-        for name, (_, value) in zip(names, record.headers, strict=True)
-    ]
     # The last of ours says how many of the record's own follow, whatever they are called.
     ours.append(("headers", str(len(headers)).encode()))
     return DeadLetter(f"{topic}-{partition}-{record.offset}".encode(), record.value, [*ours, *headers])
 
 
-def _is_utf8(name: bytes) -> bool:
-    try:
-        name.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+def _in_utf8(name: str) -> str:
+    """A header's name; in hex if it is not UTF-8."""
+    raw = name.encode(errors="surrogateescape")
+    return name if raw.decode(errors="replace") == name else raw.hex()
 
 
 def own_headers(headers: Headers) -> Headers:

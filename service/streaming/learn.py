@@ -14,11 +14,11 @@
 
 Only `Log`, the keeper's `Store` and `Clock` are awaited, so that one test can drive this through any
 interleaving. What happened is told to an `Observer`; nothing here logs, counts or serves.
-What moves the loop from one state to another, and why, is in `states.TRANSITIONS`.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from service.errors import (
     ConfigurationError,
@@ -38,7 +38,6 @@ from service.streaming.dead_letters import dead_letter
 from service.streaming.ports import Log, Observer
 from service.streaming.recognise import fingerprint, may_go_on
 from service.streaming.records import KafkaRecords
-from service.streaming.states import State
 
 SLICE = 4000
 SLICE_BYTES = 1 << 20
@@ -57,6 +56,16 @@ UNREADABLE = SnapshotDamaged, SnapshotForeign
 
 StartAt = str | Mapping[int, int] | None
 """Where a model without a snapshot begins: "earliest", "latest", offsets by partition, or only a log from 0."""
+
+
+class State(Enum):
+    """Where the loop is. It holds its model in all of them but STOPPED: where its head is current, it goes on."""
+
+    WAITING = "the topic is not ours"
+    RESTORING = "it is ours: the current head is read, or a first one written"
+    LEARNING = "records are polled, learned and saved"
+    STOPPED = "waiting does not mend it: the stored model is watched"
+    ENDED = "the process is stopping"
 
 
 @dataclass
@@ -116,15 +125,11 @@ class Learning:
         try:
             while self.state is not State.ENDED:
                 try:
-                    following = await steps[self.state]()
+                    self.state = await steps[self.state]()
                 except (DataError, ConfigurationError) as error:
-                    self._model, self._reason, following = None, error, State.STOPPED
-                self._enter(following)
+                    self._model, self._reason, self.state = None, error, State.STOPPED
         finally:
             self._let_go()
-
-    def _enter(self, state: State) -> None:
-        self.state = state
 
     async def _wait(self) -> State:
         """Step 1, and the end of step 7."""

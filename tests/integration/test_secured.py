@@ -53,10 +53,10 @@ def settings(broker: Secured, listener: str = "SASLTLS", user: str = "learner", 
 async def said(cluster: Cluster) -> str:
     """What a connection is refused with; "" where it is not."""
     try:
-        await cluster.answers()
+        async with cluster.connected():
+            return ""
     except DependencyError as error:
         return str(error).removeprefix(f"{cluster}: ")
-    return ""
 
 
 @pytest.mark.nightly

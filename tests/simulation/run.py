@@ -5,7 +5,7 @@ import hashlib
 import json
 import random
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -28,7 +28,6 @@ from service.snapshots import blobs, keeper
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, fetch
 from service.streaming import learn
-from service.streaming.states import State
 from tests.simulation.judge import Judge
 from tests.simulation.log import SimulatedLog
 from tests.simulation.world import CLASSES, RAW, Clock, SimulatedStore, Step, Topic, Violation, World
@@ -77,7 +76,7 @@ class Tell:
         if writer.group == self._group:
             raise Violation(f"{writer} is one of us")
 
-    def reconciled(self, began: list[str], dropped: list[str], following: dict[int, int]) -> None:
+    def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
         self._world.count("candidates reconciled")
         self._world.say(f"{self._name}: candidates {began} begin at {following}, {dropped} are dropped")
 
@@ -114,21 +113,9 @@ class Process:
         self.looked: str | None = None
         log: Any = self.log
         asked = lambda: known, lambda: self.looked
-        self.learning = _Learning(world, log, saver, clock, self.tell, identity, None, *asked)
+        self.learning = learn.Learning(log, saver, clock, self.tell, identity, None, *asked)
         self.coroutine = self.learning.run()
         self.at: Step | None = Step("start")
-
-
-class _Learning(learn.Learning):
-    """Counts how it comes from state to state."""
-
-    def __init__(self, world: World, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._world = world
-
-    def _enter(self, state: State) -> None:
-        self._world.count(f"{self.state.name} to {state.name}")
-        super()._enter(state)
 
 
 class Reader:

@@ -8,7 +8,6 @@ from collections import Counter
 
 import pytest
 
-from service.streaming.states import TRANSITIONS
 from tests.simulation.mutants import HERE, MUTANTS, Mutant, tried
 from tests.simulation.run import Simulation
 
@@ -46,8 +45,6 @@ def test_nothing_is_lost_and_nothing_learned_twice(seeds: int) -> None:
         ("candidates reconciled", 100),
     ):  # fmt: skip
         assert counts[what] >= (least if seeds == NIGHTLY_SEEDS else 1), f"{what}: {counts[what]}"
-    moved = {f"{state.name} to {following.name}" for state in TRANSITIONS for following in TRANSITIONS[state]}
-    assert {what for what in counts if " to " in what} == moved, "the table has each way that is taken, and no other"
     assert counts["excused"] < seeds / 2, "most runs must end with everything learned"
 
 

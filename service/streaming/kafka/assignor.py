@@ -44,17 +44,10 @@ def newest_claims(claims: Mapping[str, bytes]) -> dict[str, set[str]]:
     Of two that claim a topic the later one has it: a member that was away still claims what it had.
     """
     holders: dict[str, str] = {}
-    lines = {member: claim.decode(errors="replace").split("\n") for member, claim in claims.items()}
-    for member in sorted(lines, key=lambda m: (_number(lines[m][0]), m)):
+    lines = {member: claim.decode().split("\n") for member, claim in claims.items()}
+    for member in sorted(lines, key=lambda m: (float(lines[m][0] or 0), m)):
         holders.update(dict.fromkeys(lines[member][1:], member))
     return {member: {topic for topic, holder in holders.items() if holder == member} for member in claims}
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
 
 
 def whole_topics() -> type[AbstractPartitionAssignor]:

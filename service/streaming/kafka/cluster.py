@@ -120,22 +120,17 @@ class Cluster:
             finally:
                 await client.close()
 
-    async def answers(self) -> None:
-        """Raises DependencyError if no broker answers a fresh connection."""
-        async with self.errors(), asyncio.timeout(ANSWER_SECONDS), self.connected():
-            pass
-
     async def id(self) -> str:
         """The cluster's id; "" if it has none."""
         async with self.admin() as client:
             return str((await client.describe_cluster())["cluster_id"] or "")
 
-    async def create_topics(self, topics: Sequence[str], partitions: int = 1) -> None:
-        """Create topics with the broker's default replication; those that exist are left alone."""
+    async def create_topics(self, topics: Sequence[str]) -> None:
+        """Create topics of one partition with the broker's default replication; those that exist are left alone."""
         async with self.admin() as client:
             for topic in topics:
                 # An empty assignment lets the class take -1, the broker's own default replication.
-                answer = await client.create_topics([NewTopic(topic, partitions, -1, replica_assignments={})])
+                answer = await client.create_topics([NewTopic(topic, 1, -1, replica_assignments={})])
                 for _, code, *rest in answer.topic_errors:
                     if code in (TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno):
                         raise Unauthorised(f"{self}: {refused('Create', f'topic {topic}')}", "kafka")
@@ -162,8 +157,13 @@ class Cluster:
 
     async def largest_batch(self, topic: str) -> int:
         """The bytes of the largest batch that a topic takes; raises DependencyError, also if we may not know."""
+        names = dict.fromkeys(["max.message.bytes", "segment.bytes"])
         async with self.admin() as client:
-            return min(map(int, (await _settings(client, topic, "max.message.bytes", "segment.bytes")).values()))
+            [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, names)])
+            code, _, _, _, entries = answer.resources[0]
+            if code:
+                raise for_code(code)(f"the settings of topic {topic} cannot be asked")
+            return min(int(value) for _, value, *_ in entries)
 
     @asynccontextmanager
     async def reader(self, topic: str, missing: PerceptronError) -> AsyncIterator[LogReader]:
@@ -206,11 +206,3 @@ async def _partitions(client: AIOKafkaClient, topic: str) -> list[int]:
     if code == TopicAuthorizationFailedError.errno:
         raise TopicAuthorizationFailedError(topic)
     return sorted(partition for _, partition, *_ in partitions)
-
-
-async def _settings(client: AIOKafkaAdminClient, topic: str, *names: str) -> dict[str, str]:
-    [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(names))])
-    code, _, _, _, entries = answer.resources[0]
-    if code:
-        raise for_code(code)(f"the settings of topic {topic} cannot be asked")
-    return {name: value for name, value, *_ in entries}

@@ -166,7 +166,8 @@ class _Partition:
                 else:
                     self.position, self._open = self._open.batch.end, None
         except DamagedBatch as error:
-            self.error = _damaged(self.tp, self._open.batch if self._open is not None else batch, str(error))
+            damaged = self._open.batch if self._open is not None else batch
+            self.error = unreadable(self.tp, damaged.start, f"its batch {error}", resume_at=damaged.end)
             self._batches.clear()
             self._open, self.buffered = None, 0
 
@@ -383,20 +384,13 @@ async def read_record(
     return record if record is not None and record.offset == offset else None
 
 
-def unreadable(tp: TopicPartition, offset: int, why: str, kind: type[DataError] = DataError) -> DataError:
-    """What to say of a log that cannot be read from this offset on."""
+def unreadable(
+    tp: TopicPartition, offset: int, why: str, kind: type[DataError] = DataError, resume_at: int | str = "OFFSET"
+) -> DataError:
+    """What to say of a log that cannot be read from this offset on; `resume_at` is where its batch ends, if known."""
+    resume = f"{tp.partition}:{resume_at}"
     return kind(
         f"topic {tp.topic}: the record at offset {offset} of partition {tp.partition} cannot be read ({why}): mend the "
         f"log, or leave the whole of its batch out with `perceptron rollback -t {tp.topic} --to VERSION --resume-at "
-        f"{tp.partition}:OFFSET --yes`, or `perceptron reset -t {tp.topic} --yes` and --start-at {tp.partition}:OFFSET"
-    )
-
-
-def _damaged(tp: TopicPartition, batch: RecordBatch, why: str) -> DataError:
-    """What to say of a batch whose checksum is right, and which cannot be unpacked."""
-    resume = f"{tp.partition}:{batch.end}"
-    return DataError(
-        f"topic {tp.topic}: the batch of offsets {batch.start} to {batch.end - 1} of partition {tp.partition} {why}, "
-        f"so it is not read: leave it out with `perceptron rollback -t {tp.topic} --to VERSION --resume-at {resume} "
-        f"--yes`, or `perceptron reset -t {tp.topic} --yes` and --start-at {resume}"
+        f"{resume} --yes`, or `perceptron reset -t {tp.topic} --yes` and --start-at {resume}"
     )

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
@@ -34,6 +35,9 @@ METADATA_SECONDS = 10
 
 _NONE_FOUND = "waiting for a topic that a pattern in topics finds: there is none yet"
 _NOT_THERE = "waiting for the topic to exist; create it, or run with --create-topics"
+_NO_LETTERS = (
+    "no dead-letter topic: saves will wait at the first rejected event; create it, or run with --create-topics"
+)
 
 
 class Kafka(ConsumerRebalanceListener):
@@ -150,8 +154,7 @@ class Kafka(ConsumerRebalanceListener):
                     await call
 
     async def _subscribe(self, tasks: asyncio.TaskGroup, found: Callable[[str], None]) -> None:
-        subscribed: set[str] = set()
-        said: set[str] = set()
+        subscribed, looked_for, say_once = set[str](), set[str](), cache(self._say)
         while self._wanted or len(subscribed) < len(self.logs):
             pause = 1.0 if len(subscribed) < len(self.logs) else METADATA_SECONDS
             try:
@@ -162,39 +165,27 @@ class Kafka(ConsumerRebalanceListener):
                     self.logs[topic] = TopicLog(self.clients, topic)
                     tasks.create_task(self.logs[topic].outbox.write(self.clients.producer))
                     found(topic)
-                if self._wanted and not any(map(self._wanted, existing)) and _NONE_FOUND not in said:
-                    self._say(_NONE_FOUND)
-                    said.add(_NONE_FOUND)
-                wanted = [name for topic in self.logs for name in (topic, topic_of(topic))]
+                if self._wanted and not any(map(self._wanted, existing)):
+                    say_once(_NONE_FOUND)
                 if new := (set(self.logs) & existing) - subscribed:
                     subscribed |= new
                     self.clients.consumer.subscribe(sorted(subscribed), listener=self)
-                missing = [name for name in wanted if name not in existing]
-                for name in set(missing) - said:
-                    try:
-                        await self.clients.cluster.partitions(name, "Read" if name in self.logs else "Write")
-                    except Unauthorised as error:  # it may be there
-                        self._say(str(error))
-                        said.add(name)
+                missing = [n for topic in self.logs for n in (topic, topic_of(topic)) if n not in existing]
                 # A topic that a pattern found, and that is gone, was deleted by somebody: it stays so.
                 if self._create and (ours := [n for n in missing if n in self._listed or n not in self.logs]):
                     await self.clients.cluster.create_topics(ours)
                     self._inform("topics created", topics=ours)
                     pause = 0.1
-                for name in set(missing) - said if not self._create else ():
-                    self._not_there.add(name)
-                    self._say(
-                        _NOT_THERE
-                        if name in self.logs
-                        else "no dead-letter topic: saves will wait at the first rejected event; "
-                        "create it, or run with --create-topics",
-                        topic=name,
-                    )
-                said.update(missing)
+                for name in set(missing) - looked_for if not self._create else ():
+                    try:
+                        await self.clients.cluster.partitions(name, "Read" if name in self.logs else "Write")
+                        self._not_there.add(name)
+                        self._say(_NOT_THERE if name in self.logs else _NO_LETTERS, topic=name)
+                    except Unauthorised as error:  # it may be there
+                        self._say(str(error))
+                    looked_for.add(name)
             except DependencyError as error:
-                if str(error) not in said:
-                    self._say(str(error))
-                    said.add(str(error))
+                say_once(str(error))
             await asyncio.sleep(pause)
 
     async def on_partitions_revoked(self, revoked: Sequence[TopicPartition]) -> None:

@@ -1,6 +1,6 @@
 """What the topics of one process have in common of Kafka: how to reach it, the clients, and what is to be committed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.client import AIOKafkaClient
@@ -33,7 +33,4 @@ class GroupClients:
         """Whether a prediction waits for what a poll takes."""
         self.stopping = False
         self.to_commit: dict[TopicPartition, int] = {}
-
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit these offsets in the background."""
-        self.to_commit.update(offsets)
+        """Offsets that are committed in the background."""

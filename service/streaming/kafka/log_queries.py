@@ -34,16 +34,12 @@ class PartitionResponse(NamedTuple):
 
 
 def partition_responses(response: Any) -> list[PartitionResponse]:
-    """What a fetch response of any version since 4 says."""
-    parts = []
-    for topic, partitions in response.topics or ():
-        for partition, error, high_watermark, stable, *middle, data in partitions:
-            log_start = middle[0] if response.API_VERSION >= 5 else -1
-            aborted = middle[1 if response.API_VERSION >= 5 else 0] or []
-            parts.append(
-                PartitionResponse(topic, partition, error, high_watermark, stable, log_start, aborted, data or b"")
-            )
-    return parts
+    """What a fetch response of any version since 5 says, which Kafka 1.0 brought."""
+    return [
+        PartitionResponse(topic, partition, error, high_watermark, stable, log_start, aborted or [], data or b"")
+        for topic, partitions in response.topics or ()
+        for partition, error, high_watermark, stable, log_start, aborted, *_, data in partitions
+    ]
 
 
 async def refresh_metadata(client: AIOKafkaClient) -> None:

@@ -38,7 +38,8 @@ class TopicLog:
         self.released = asyncio.Event()
         self.released.set()
         self._clients = clients
-        self._partitions: list[TopicPartition] = []
+        self.assigned: Sequence[TopicPartition] = []
+        """What the group gave us of the topic: all of its partitions, or none."""
         # An assignment is numbered, so that one that comes after a revocation does not look like the one before.
         self._assignment = self._acquired = 0
         self._changed = asyncio.Event()
@@ -47,18 +48,13 @@ class TopicLog:
         """Where each partition ends, as of the last look."""
         self.outbox = Outbox(topic_of(topic), clients.cluster)
 
-    @property
-    def assigned(self) -> Sequence[TopicPartition]:
-        """What the group gave us of the topic: all of its partitions, or none."""
-        return self._partitions
-
-    def assign(self, partitions: list[TopicPartition]) -> None:
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """The group gave us these partitions, all of the topic or none."""
-        if self._partitions:
-            self._clients.fetcher.drop(self._partitions)
+        if self.assigned:
+            self._clients.fetcher.drop(self.assigned)
         if partitions:
             self._clients.query_client.add_topic(self.topic)
-        self._partitions = partitions
+        self.assigned = partitions
         self._assignment += 1
         self.wake()
 
@@ -70,7 +66,7 @@ class TopicLog:
 
     async def acquire(self) -> bool:
         while not self._clients.stopping:
-            if self._partitions:
+            if self.assigned:
                 self._acquired = self._assignment
                 self.released.clear()
                 return True
@@ -80,7 +76,7 @@ class TopicLog:
 
     @property
     def held(self) -> bool:
-        return bool(self._partitions) and self._acquired == self._assignment and not self._clients.stopping
+        return bool(self.assigned) and self._acquired == self._assignment and not self._clients.stopping
 
     def release(self) -> None:
         self.released.set()
@@ -90,7 +86,7 @@ class TopicLog:
             return Source(self._clients.cluster_id, await topic_id(self._clients.query_client, self.topic))
 
     async def bounds(self) -> dict[int, tuple[int, int]]:
-        partitions = self._partitions
+        partitions = self.assigned
         if not partitions:
             return {}
         async with self._clients.cluster.errors():
@@ -98,11 +94,11 @@ class TopicLog:
         return {tp.partition: pair for tp, pair in bounds.items()}
 
     def positions(self) -> dict[int, int]:
-        return {tp.partition: offset for tp, offset in self._clients.fetcher.positions(self._partitions).items()}
+        return {tp.partition: offset for tp, offset in self._clients.fetcher.positions(self.assigned).items()}
 
     def take_gaps(self) -> list[Gap]:
         fetcher = self._clients.fetcher
-        return [Gap(tp.partition, *gap) for tp in self._partitions for gap in fetcher.take_gaps(tp)]
+        return [Gap(tp.partition, *gap) for tp in self.assigned for gap in fetcher.take_gaps(tp)]
 
     async def read(self, partition: int, offset: int) -> KafkaRecord | None:
         tp, clients = TopicPartition(self.topic, partition), self._clients
@@ -116,7 +112,7 @@ class TopicLog:
                 return await read_record(clients.query_client, tp, offset, clients.cluster.max_batch_bytes)
 
     def seek(self, offsets: Mapping[int, int]) -> None:
-        for tp in self._partitions:
+        for tp in self.assigned:
             if tp.partition in offsets:
                 self._clients.fetcher.seek(tp, offsets[tp.partition])
 
@@ -127,22 +123,20 @@ class TopicLog:
         max_records = SHORT_POLL_RECORDS if clients.predictions_wait() else POLL_RECORDS
         seconds = min(IDLE_SECONDS, clients.watchdog / 4) if idle else POLL_SECONDS
         try:
-            async with clients.cluster.errors():
-                try:
-                    async with asyncio.timeout(seconds) as self._polling:
-                        polled = await clients.fetcher.poll(self._partitions, max_records)
-                except TimeoutError:
-                    return {}
+            async with asyncio.timeout(seconds) as self._polling, clients.cluster.errors():
+                polled = await clients.fetcher.poll(self.assigned, max_records)
+        except TimeoutError:
+            return {}
         except DependencyError:
-            if not self.held:
-                return {}
-            raise
+            if self.held:
+                raise
+            return {}
         for _ in range(YIELDS_AFTER_POLL if polled else 0):
             await asyncio.sleep(0)
         return {tp.partition: records for tp, records in polled.items()}
 
     def commit(self, offsets: Mapping[int, int]) -> None:
-        self._clients.commit({TopicPartition(self.topic, partition): o for partition, o in offsets.items()})
+        self._clients.to_commit.update({TopicPartition(self.topic, p): offset for p, offset in offsets.items()})
 
     def lag(self, offsets: Mapping[int, int]) -> dict[int, int]:
         """Records between these offsets and the log's end, by partition, as of the last look at it."""
