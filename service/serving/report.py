@@ -1,6 +1,6 @@
 """What a model has to say of itself, said once: the API, `/openapi.json`, metrics, `inspect` and `export` show it.
 
-Knows no web framework.
+The docstring of a member is its description in `/openapi.json`. Knows no web framework.
 """
 
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ Name = Annotated[str, Meta(examples=["churn"])]
 Saved = Annotated[str, Meta(examples=["2030-01-01T12:00:00.000+00:00"])]
 Offsets = Annotated[dict[str, int], Meta(examples=[{"0": 1234}], description="the next offset, by partition")]
 Digest = Annotated[str, Meta(examples=["9d55c0e5…"])]
+Interval = tuple[float, float]
 
 
 class Share(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,42 +33,38 @@ class Share(msgspec.Struct, forbid_unknown_fields=True):
     recent: Annotated[float | None, Meta(examples=[0.98])]
 
 
-Interval = tuple[float, float]
-
-
 class Accuracy(Share, forbid_unknown_fields=True):
     """Of right predictions; with what `all` is an estimate of, and how sure it is."""
 
-    all_interval: Annotated[
-        Interval | None,
-        Meta(
-            examples=[(0.951, 0.983)],
-            description="holds the mean chance to be right over all events, at all times together with 95 %",
-        ),
-    ]
+    all_interval: Annotated[Interval | None, Meta(examples=[(0.951, 0.983)])]
+    """Holds the mean chance to be right over all events, at all times together with 95 %."""
 
     @classmethod
     def of(cls, events: int, wrong: int, recent: float | None) -> Self:
         """Of so many events in all, so many of them wrong."""
         return cls(share(events - wrong, events), recent, interval(events, events - wrong) if events else None)
 
-    @property
-    def low(self) -> float | None:
-        """The interval's lower end."""
-        return self.all_interval and self.all_interval[0]
+    @classmethod
+    def last(cls, one: Classifier) -> Self:
+        """Of the last weights."""
+        return cls.of(one.counts.events, one.counts.wrong_predictions, one.watch.recent.accuracy)
 
-    @property
-    def high(self) -> float | None:
-        """Its upper end."""
-        return self.all_interval and self.all_interval[1]
+    @classmethod
+    def average(cls, one: Classifier) -> Self:
+        """Of the average of the weights, of a model that keeps it."""
+        return cls.of(*one.watch.recent.averaged, one.watch.recent.average_accuracy)
 
     @classmethod
     def served(cls, one: Classifier) -> Self:
         """Of the weights that answer, where this one is asked."""
-        recent = one.watch.recent
-        if one.averaged:
-            return cls.of(*recent.averaged, recent.average_accuracy)
-        return cls.of(one.counts.events, one.counts.wrong_predictions, recent.accuracy)
+        return cls.average(one) if one.averaged else cls.last(one)
+
+    @classmethod
+    def of_each(cls, learner: Learner) -> dict[str, Self]:
+        """Of each that predicts, by the name that comparisons have for it."""
+        average = {"average": cls.average(learner)} if learner.identity.average else {}
+        candidates = {name: cls.served(one) for name, one in learner.candidates.items()}
+        return {"last": cls.last(learner), **average, **candidates}
 
 
 class Comparison(msgspec.Struct, forbid_unknown_fields=True):
@@ -79,13 +76,15 @@ class Comparison(msgspec.Struct, forbid_unknown_fields=True):
     first: Annotated[str, Meta(examples=["average"])]
     second: Annotated[str, Meta(examples=["last"])]
     events: Annotated[int, Meta(examples=[1230])]
-    first_only: Annotated[int, Meta(examples=[40], description="events that the first alone was right about")]
+    first_only: Annotated[int, Meta(examples=[40])]
+    """Events that the first alone was right about."""
     second_only: Annotated[int, Meta(examples=[11])]
-    difference: Annotated[float | None, Meta(examples=[0.024], description="of accuracy; above 0 the first has more")]
-    interval: Annotated[
-        Interval | None, Meta(examples=[(0.007, 0.036)], description="holds the mean difference like `all_interval`")
-    ]
-    better: Annotated[str | None, Meta(examples=["average"], description="null where no difference is shown (95 %)")]
+    difference: Annotated[float | None, Meta(examples=[0.024])]
+    """Of accuracy; above 0 the first has more."""
+    interval: Annotated[Interval | None, Meta(examples=[(0.007, 0.036)])]
+    """Holds the mean difference like `all_interval`."""
+    better: Annotated[str | None, Meta(examples=["average"])]
+    """Null where no difference is shown (95 %)."""
 
     @classmethod
     def of(cls, pair: Paired) -> Self:
@@ -99,34 +98,36 @@ class Recalled(msgspec.Struct, forbid_unknown_fields=True):
 
     label: Annotated[Label, Meta(examples=[1])]
     events: Annotated[int, Meta(examples=[614])]
-    recall: Annotated[Share, Meta(description="the share of its events that was predicted so")]
+    recall: Share
+    """The share of its events that was predicted so."""
 
 
 class Beside(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A candidate: how it predicts with the weights that it would answer with."""
 
     name: Annotated[str, Meta(examples=["logistic"])]
-    settings: Annotated[
-        dict[str, Any],
-        Meta(examples=[{"rule": "logistic-delta", "eta": 0.1}], description="what of its identity is not the model's"),
-    ]
-    serve: Annotated[str, Meta(examples=["last"], description="which of its weights: last or average")]
-    answers: Annotated[bool, Meta(description="whether it answers for the model")]
-    since: Annotated[dict[str, int], Meta(examples=[{"0": 1000}], description="the next offset when it began")]
+    settings: Annotated[dict[str, Any], Meta(examples=[{"rule": "logistic-delta", "eta": 0.1}])]
+    """The settings that differ from the model's."""
+    serve: Annotated[str, Meta(examples=["last"])]
+    """Which of its weights: last or average."""
+    answers: bool
+    """Whether it answers for the model."""
+    since: Annotated[dict[str, int], Meta(examples=[{"0": 1000}])]
+    """The next offset when it began."""
     events: Annotated[int, Meta(examples=[230])]
     mistakes: Annotated[int, Meta(examples=[5])]
     wrong_predictions: Annotated[int, Meta(examples=[5])]
     updates: Annotated[int, Meta(examples=[230])]
-    accuracy: Annotated[Accuracy, Meta(description="prequential, since it began")]
-    precision: Annotated[Share, Meta(description="this and the next two as the model's")]
+    accuracy: Accuracy
+    """Prequential, since it began."""
+    precision: Share
+    """This and the next two as the model's."""
     recall: Share
     f1: Share
-    against_the_model: Annotated[
-        Comparison | None, Meta(description="on the same events, with the model's own weights; null before the first")
-    ]
-    diverged: Annotated[
-        str | None, Meta(examples=[None], description="why it learns no more, while the model and others go on")
-    ]
+    against_the_model: Comparison | None
+    """On the same events, with the model's own weights; null before the first."""
+    diverged: str | None
+    """Why it learns no more, while the model and others go on."""
 
     @property
     def verdict(self) -> str:
@@ -139,27 +140,20 @@ class Beside(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     @classmethod
     def of(cls, learner: Learner, name: str) -> Self:
         """The candidate of this name."""
-        one, own = learner.candidates[name], "average" if learner.averaged else "last"
-        pairs = {frozenset((pair.first, pair.second)): pair for pair in learner.watch.recent.pairs}
-        pair = pairs.get(frozenset((name, own)))
+        one, own = learner.candidates[name], _weights(learner)
+        pair = next((p for p in learner.watch.recent.pairs if {p.first, p.second} == {name, own}), None)
         its, shared = msgspec.to_builtins(one.identity), msgspec.to_builtins(learner.identity)
-        overall, lately = _confusion(one), one.watch.recent.confusion(one.averaged)
         return cls(
             name=name,
             settings={m: its.get(m) for m in OF_A_CANDIDATE if its.get(m) != shared.get(m)},
-            serve="average" if one.averaged else "last",
+            serve=_weights(one),
             answers=name == learner.answering,
             since={str(p): offset for p, offset in sorted(one.since.items())},
-            events=one.counts.events,
-            mistakes=one.counts.mistakes,
-            wrong_predictions=one.counts.wrong_predictions,
-            updates=one.counts.updates,
             accuracy=Accuracy.served(one),
-            precision=Share(overall.precision, lately.precision),
-            recall=Share(overall.recall, lately.recall),
-            f1=Share(overall.f1, lately.f1),
             against_the_model=Comparison.of(pair) if pair else None,
             diverged=one.diverged,
+            **_counted(one),
+            **_found_positives(one),
         )
 
     @classmethod
@@ -185,58 +179,55 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     mistakes: Annotated[int, Meta(examples=[31])]
     wrong_predictions: Annotated[int, Meta(examples=[29])]
     updates: Annotated[int, Meta(examples=[31])]
-    confusion: Annotated[list[list[int]], Meta(examples=[[[600, 14], [15, 601]]], description="[truth][prediction]")]
+    confusion: Annotated[list[list[int]], Meta(examples=[[[600, 14], [15, 601]]])]
+    """[truth][prediction]."""
     rejected: Annotated[dict[str, int], Meta(examples=[{"not-json": 4}])]
     ignored_features: Annotated[int, Meta(examples=[0])]
-    skipped: Annotated[int, Meta(examples=[0], description="records that `where` passed over")]
-    accuracy: Annotated[
-        Accuracy, Meta(description="prequential: the last weights predicted each event before it was learned")
-    ]
-    average_accuracy: Annotated[
-        Accuracy | None, Meta(examples=[None], description="the same of the average; null where none is kept")
-    ]
-    baseline: Annotated[Share, Meta(description="the most frequent label: what who always answers with it is right in")]
-    comparisons: Annotated[list[Comparison], Meta(description="each two of those that predict, on the same events")]
-    balanced_accuracy: Annotated[
-        Share,
-        Meta(
-            description="of the weights that answer, as the next four: mean over both labels of the share of those "
-            "found; of three labels and more over those that came"
-        ),
-    ]
-    labels: Annotated[list[Recalled], Meta(description="in the order of the confusion")]
-    precision: Annotated[
-        Share, Meta(description="the share of positive predictions that was right; two labels have it, and the next")
-    ]
-    recall: Annotated[Share, Meta(description="the share of positive events that was predicted so")]
-    f1: Annotated[Share, Meta(description="the harmonic mean of precision and recall")]
-    advice: Annotated[list[str], Meta(examples=[[]], description="what to try with a model that is of little use")]
+    skipped: Annotated[int, Meta(examples=[0])]
+    """Records that `where` passed over."""
+    accuracy: Accuracy
+    """Prequential: the last weights predicted each event before it was learned."""
+    average_accuracy: Accuracy | None
+    """The same of the average; null if none is kept."""
+    baseline: Share
+    """The accuracy of always answering with the most frequent label."""
+    comparisons: list[Comparison]
+    """Every two predictors, on the same events."""
+    balanced_accuracy: Share
+    """Of the weights that answer, as the next four: the mean over both labels of the share of their events that was
+    predicted so; of three labels and more, over those that came."""
+    labels: list[Recalled]
+    """In the order of the confusion."""
+    precision: Share
+    """The share of positive predictions that was right; two labels have it, and the next."""
+    recall: Share
+    """The share of positive events that was predicted so."""
+    f1: Share
+    """The harmonic mean of precision and recall."""
+    advice: Annotated[list[str], Meta(examples=[[]])]
+    """What to try with a model that is of little use."""
     columns: Annotated[int, Meta(examples=[21])]
-    scaled_columns: Annotated[
-        int | None, Meta(examples=[None], description="those that have scaled numbers; null where none is scaled")
-    ]
-    squared_norm: Annotated[
-        float | None, Meta(examples=[88.5], description="null where it is beyond what a number can hold")
-    ]
+    scaled_columns: int | None
+    """Those that have scaled numbers; null where none is scaled."""
+    squared_norm: Annotated[float | None, Meta(examples=[88.5])]
+    """Null where it is beyond what a number can hold."""
     squared_norm_limit: Annotated[float | None, Meta(examples=[310.25])]
-    loss: Annotated[
-        float | None, Meta(examples=[0.02], description="mean perceptron loss max(0, -y*s) of recent events")
-    ]
-    margins: Annotated[
-        dict[str, float] | None,
-        Meta(examples=[{"0.1": 0.2, "0.5": 1.1, "0.9": 2.5}], description="quantiles of y*s/|x| of recent events"),
-    ]
-    serve: Annotated[
-        str, Meta(examples=["last"], description="the weights that answer: last, average, or a candidate's name")
-    ]
-    served_accuracy: Annotated[Accuracy, Meta(description="`accuracy` of the weights that answer")]
-    candidates: Annotated[list[Beside], Meta(examples=[[]], description="what learns side by side with it")]
-    bound: Annotated[
-        int | None, Meta(examples=[112], description="the most updates that the perceptron theorem allows")
-    ]
-    bound_reason: Annotated[str | None, Meta(examples=[None])]
+    loss: Annotated[float | None, Meta(examples=[0.02])]
+    """Mean perceptron loss max(0, -y*s) of recent events."""
+    margins: Annotated[dict[str, float] | None, Meta(examples=[{"0.1": 0.2, "0.5": 1.1, "0.9": 2.5}])]
+    """Quantiles of y*s/|x| of recent events."""
+    serve: Annotated[str, Meta(examples=["last"])]
+    """The weights that answer: last, average, or a candidate's name."""
+    served_accuracy: Accuracy
+    """`accuracy` of the weights that answer."""
+    candidates: Annotated[list[Beside], Meta(examples=[[]])]
+    """What learns side by side with it."""
+    bound: Annotated[int | None, Meta(examples=[112])]
+    """The most updates that the perceptron theorem allows."""
+    bound_reason: str | None
     digest: Digest
-    state_digest: Annotated[str, Meta(examples=["f7f41c9b…"], description="what `inspect` and `verify` print")]
+    state_digest: Annotated[str, Meta(examples=["f7f41c9b…"])]
+    """What `inspect` and `verify` print."""
     saved_at: Saved
     learning_here: bool
     stopped: str | None
@@ -245,48 +236,39 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def of(cls, model: Model, a: Answering) -> Self:
         """What there is to say of a model at this moment."""
         learner, head, counts = a.learner, a.head, a.learner.counts
-        recent, averaged = learner.watch.recent, learner.watch.recent.averaged
-        margins = recent.margins
-        bound, bound_reason = learner.watch.bound
-        serving = learner.by(learner.answering)
-        overall, lately = _confusion(serving), serving.watch.recent.confusion(serving.averaged)
-        found = _found(serving), serving.watch.recent.found(serving.averaged)
-        binary, labels = not learner.identity.multiclass, learner.identity.labels or (-1, 1)
-        recalls = zip(labels, serving.counts.by_label, *(of.recalls for of in found), strict=True)
+        watch, identity = learner.watch, learner.identity
+        margins, (bound, bound_reason) = watch.recent.margins, watch.bound
+        serving, accuracy = learner.by(learner.answering), Accuracy.of_each(learner)
+        overall, lately = _found(serving), serving.watch.recent.found(serving.averaged)
+        both = (overall, lately) if identity.multiclass else _confusions(serving)
+        recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, lately.recalls, strict=True)
         return cls(
             model=model.name,
-            identity=learner.identity,
+            identity=identity,
             version=head.version,
             ahead=a.ahead,
             order=head.order,
             next={str(p): o for p, o in sorted(learner.next.items())},
             covered={str(p): ranges for p, ranges in sorted(learner.covered.items())},
-            events=counts.events,
-            mistakes=counts.mistakes,
-            wrong_predictions=counts.wrong_predictions,
-            updates=counts.updates,
             confusion=counts.confusion,
             rejected=counts.rejected,
             ignored_features=counts.ignored_features,
             skipped=counts.skipped,
-            accuracy=Accuracy.of(counts.events, counts.wrong_predictions, recent.accuracy),
-            average_accuracy=Accuracy.of(*averaged, recent.average_accuracy) if learner.identity.average else None,
-            baseline=Share(share(max(counts.by_label), counts.events), recent.baseline),
-            comparisons=[Comparison.of(pair) for pair in recent.pairs],
-            balanced_accuracy=Share(*(of.balanced_accuracy for of in ((overall, lately) if binary else found))),
-            labels=[Recalled(label, events, Share(*both)) for label, events, *both in recalls],
-            precision=Share(overall.precision, lately.precision),
-            recall=Share(overall.recall, lately.recall),
-            f1=Share(overall.f1, lately.f1),
+            accuracy=accuracy["last"],
+            average_accuracy=accuracy["average"] if identity.average else None,
+            baseline=baseline(learner),
+            comparisons=[Comparison.of(pair) for pair in watch.recent.pairs],
+            balanced_accuracy=Share(*(found.balanced_accuracy for found in both)),
+            labels=[Recalled(label, events, Share(*recall)) for label, events, *recall in recalls],
             advice=list(advice(learner).values()),
             columns=len(learner.columns),
             scaled_columns=learner.scaler.used if learner.scaler else None,
             squared_norm=learner.squared_norm,
-            squared_norm_limit=learner.watch.squared_norm_limit,
+            squared_norm_limit=watch.squared_norm_limit,
             loss=margins and margins.loss,
             margins=margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
-            serve=learner.answering or ("average" if learner.averaged else "last"),
-            served_accuracy=Accuracy.served(serving),
+            serve=serve(learner),
+            served_accuracy=accuracy[serve(learner)],
             candidates=Beside.all_of(learner),
             bound=bound,
             bound_reason=bound_reason,
@@ -295,6 +277,8 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             saved_at=iso(head.saved_at),
             learning_here=model.learning_here,
             stopped=model.stopped or model.unusable,
+            **_counted(learner),
+            **_found_positives(serving),
         )
 
 
@@ -337,40 +321,63 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True):
         return cls(model.name, *said, model.learning_here)
 
 
-def _confusion(learner: Classifier) -> Confusion:
-    """All events by label and by the prediction of the weights that answer; empty where that is not known of all."""
-    recent = learner.watch.recent
-    if learner.identity.multiclass:
-        return Confusion()
-    negatives, positives = learner.counts.confusion
-    if not learner.averaged:
-        return Confusion(*negatives, *positives)
-    if not isinstance(recent.missed, int) or recent.averaged.events != learner.counts.events:
-        return Confusion()
-    missed, false = recent.missed, recent.averaged.wrong - recent.missed
-    return Confusion(sum(negatives) - false, false, missed, sum(positives) - missed)
+def _weights(one: Classifier) -> str:
+    """Which weights of a model or a candidate answer where it is asked."""
+    return "average" if one.averaged else "last"
 
 
-def served_confusion(learner: Classifier) -> list[list[int]]:
-    """`[truth][prediction]` of the weights that answer, where this one is asked; empty where that is not known."""
-    if learner.identity.multiclass:
-        return [] if learner.averaged else learner.counts.confusion
-    sound, caught, missed, found = _confusion(learner)
-    return [[sound, caught], [missed, found]] if sound + caught + missed + found == learner.counts.events else []
+def serve(learner: Learner) -> str:
+    """What answers for a model: last, average, or the name of a candidate."""
+    return learner.answering or _weights(learner)
 
 
-def _found(learner: Classifier) -> Found:
+def baseline(learner: Learner) -> Share:
+    """The share of the most frequent label."""
+    counts = learner.counts
+    return Share(share(max(counts.by_label), counts.events), learner.watch.recent.baseline)
+
+
+def _counted(one: Classifier) -> dict[str, Any]:
+    """The counts that a model and a candidate have alike."""
+    return {name: getattr(one.counts, name) for name in ("events", "mistakes", "wrong_predictions", "updates")}
+
+
+def _found_positives(one: Classifier) -> dict[str, Any]:
+    """How well the weights that answer find positive events."""
+    overall, lately = _confusions(one)
+    return {name: Share(getattr(overall, name), getattr(lately, name)) for name in ("precision", "recall", "f1")}
+
+
+def _found(one: Classifier) -> Found:
     """All events by label, and how many the weights that answer predicted rightly; empty where that is not known."""
-    counts, classes = learner.counts, learner.identity.classes
-    if classes == 2:
-        sound, caught, missed, found = _confusion(learner)
-        return Found([sound + caught, missed + found], [sound, found])
-    if not learner.averaged:
+    counts, averaged, missed = one.counts, one.watch.recent.averaged, one.watch.recent.missed
+    if not one.averaged:
         return Found(counts.by_label, counts.right)
-    recent = learner.watch.recent
-    if not isinstance(recent.missed, list) or recent.averaged.events != counts.events:
-        return Found([0] * classes, [0] * classes)
-    return Found(counts.by_label, [n - missed for n, missed in zip(counts.by_label, recent.missed, strict=True)])
+    if missed is None or averaged.events != counts.events:
+        return Found([0] * len(counts.by_label), [0] * len(counts.by_label))
+    wrong = missed if isinstance(missed, list) else [averaged.wrong - missed, missed]
+    return Found(counts.by_label, [n - wrongly for n, wrongly in zip(counts.by_label, wrong, strict=True)])
+
+
+def _confusion(one: Classifier) -> Confusion:
+    """All events of two labels by the prediction of the weights that answer; empty where that is not known."""
+    if one.identity.multiclass:
+        return Confusion()
+    (negatives, positives), (sound, found) = _found(one)
+    return Confusion(sound, negatives - sound, positives - found, found)
+
+
+def _confusions(one: Classifier) -> tuple[Confusion, Confusion]:
+    """Of all events, and of the recent ones."""
+    return _confusion(one), one.watch.recent.confusion(one.averaged)
+
+
+def served_confusion(one: Classifier) -> list[list[int]]:
+    """`[truth][prediction]` of the weights that answer, where this one is asked; empty where that is not known."""
+    if one.identity.multiclass:
+        return [] if one.averaged else one.counts.confusion
+    confusion = _confusion(one)
+    return [list(confusion[:2]), list(confusion[2:])] if sum(confusion) == one.counts.events else []
 
 
 def iso(seconds: float) -> str:

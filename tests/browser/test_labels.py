@@ -37,7 +37,7 @@ async def test_it_shows_what_three_labels_have(page: Page, run: Run, producer: A
     await expect(page.get_by_role("button", name="Fill in")).to_be_enabled()
     replica = await asyncio.to_thread(run(settings, "--no-learn", create=False).up)
     await page.goto(f"http://127.0.0.1:{replica.port}/")
-    await expect(page.locator("#ask-note")).to_contain_text("has learned no event yet")
+    await expect(page.locator("#ask-note")).to_contain_text("has no event to fill in")
     await expect(page.get_by_role("button", name="Fill in")).to_be_disabled()
 
 

@@ -22,9 +22,8 @@ from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import Limits
 from service.serving.models import Model, Models, given
 from service.serving.page import OPEN
-from service.serving.page.body import LATELY
-from service.serving.page.event import MOST_FIELDS
-from service.serving.page.history import MOST, History, Point, Points
+from service.serving.page.event import MAX_BYTES
+from service.serving.page.history import MAX_POINTS, History, Point, Points
 from service.snapshots.store import RedisStore
 from tests.conftest import event
 
@@ -58,21 +57,15 @@ async def shown(model: Model) -> Any:
         return (await http.get("/page/now", params={"model": model.name})).raise_for_status().json()
 
 
-async def newest(model: Model) -> Any:
-    """What the page's form gets of it."""
-    async with client(model) as http:
-        return (await http.get("/page/event", params={"model": model.name})).raise_for_status().json()
-
-
 def point(second: float, events: int) -> Point:
-    return Point(second, events, 0, None, None, events, 0, None, {}, {})
+    return Point(second, events, 0, None, None, {}, None)
 
 
 def test_a_history_is_short_evenly_spaced_and_ends_with_the_newest() -> None:
     points = Points()
     for second in range(10_000):
         points.add(point(second, second))
-        assert len(points.all) < MOST
+        assert len(points.all) < MAX_POINTS
         assert points.all[-1].time == second
     assert points.all[0].time == 0
     steps = {b.time - a.time for a, b in zip(points.all, points.all[1:-1], strict=False)}
@@ -91,38 +84,30 @@ def test_what_was_rolled_back_is_no_part_of_a_history() -> None:
 async def test_the_body_has_what_the_page_shows() -> None:
     records = [event({"a": i % 3, "b": {"c": "x" if i % 2 else "y"}}, i % 2) for i in range(40)]
     now = await shown(learned(*records, b"nothing", average=True))
-    assert (now["asked"], now["models"], now["release"], now["why_not"]) == ("m", ["m"], "9", None)
+    assert (now["asked"], now["models"], now["release"]) == ("m", ["m"], "9")
     assert (now["model"]["events"], now["labels"], now["lag"]) == (40, ["-1", "1"], 7)
-    assert now["read"]
+    assert now["event"] == {"a": 0, "b": {"c": "x"}}
     assert now["plane"] is None
     assert {name for name, _ in now["largest"][0]["weights"]} <= {"a", "b.c=x", "b.c=y"}
-    ((_, events, *_, others, recent, accuracy, low, high),) = now["points"]
-    assert (events, set(others)) == (40, {"average"})
-    model = now["model"]
-    assert recent == {
-        "last": model["accuracy"]["recent"],
-        "average": model["average_accuracy"]["recent"],
-        "baseline": model["baseline"]["recent"],
-    }
-    assert accuracy == pytest.approx(now["model"]["accuracy"]["all"], abs=1e-5)
-    assert 0 <= low <= accuracy <= high <= 1
+    ((_, events, *_, shares, (low, high)),) = now["points"]
+    model, named = now["model"], {"last": "accuracy", "average": "average_accuracy", "baseline": "baseline"}
+    assert events == 40
+    assert shares.keys() == named.keys()
+    for name, member in named.items():
+        assert shares[name] == pytest.approx([model[member]["recent"], model[member]["all"]], abs=1e-5)
+    assert 0 <= low <= model["accuracy"]["all"] <= high <= 1
 
 
-async def test_a_page_that_has_the_history_is_sent_the_newest_of_it() -> None:
+async def test_the_body_has_the_whole_history() -> None:
     model, begin = learned(event({"a": 1}, 1)), time.time()
     assert model.answering is not None
     history = History(Models([model]), lambda _: {})
-    for second in range(20):
-        model.answering.learner.apply(0, Records.of(second + 1, [event({"a": 1}, 1)]))
-        history.take(model, begin + second)
     async with client(model, history=history) as http:
-        whole, newest, odd = [
-            (await http.get("/page/now", params={"model": "m", "since": since})).raise_for_status().json()["points"]
-            for since in ("", str(begin + 19), "yesterday")
-        ]
-    assert [one[1] for one in whole] == list(range(2, 22))
-    assert newest == whole[-LATELY:]
-    assert odd == whole
+        for second in range(20):
+            model.answering.learner.apply(0, Records.of(second + 1, [event({"a": 1}, 1)]))
+            history.take(model, begin + second)
+            now = (await http.get("/page/now", params={"model": "m"})).raise_for_status().json()
+            assert [one[1] for one in now["points"]] == list(range(2, second + 3))
 
 
 @pytest.mark.parametrize("serve", ["last", "average", "other"])
@@ -141,7 +126,7 @@ async def test_the_confusion_is_of_what_answers(labels: tuple[str, ...] | None, 
         expected[place][names.index(by.label(learner.score(x, by)[0]))] += 1
         learner.apply(0, Records.of(i, [event(x, names[place])]))
     now = await shown(given("m", learner, 0.0))
-    assert now["answering"] == serve
+    assert now["model"]["serve"] == serve
     of_last = bool(labels) and serve == "average"
     assert (now["confusion"], now["of_last"]) == (learner.counts.confusion if of_last else expected, of_last)
     if not labels:
@@ -172,23 +157,20 @@ async def test_the_form_has_the_features_of_a_record_of_any_form() -> None:
         (learned(packed), {"a": 3, "b": "z"}),
         (learned(), None),
     ):
-        assert (await newest(model))["features"] == expected
-        assert (await shown(model))["read"] == (expected is not None)
+        assert (await shown(model))["event"] == expected
 
 
-async def test_the_form_offers_what_the_model_reads_of_an_event() -> None:
-    """The event itself is whole: what else is in it, lists and nulls are sent as they came."""
+async def test_the_form_has_what_the_model_reads_of_an_event() -> None:
+    """A list stays whole, and a null might be a value in another event."""
     features = {"at": "now", "user": {"id": 7, "age": 3, "from": None}, "tags": ["a", "b"], "odd": [1, 2], "e": [1, 2]}
-    every = ["at", "user.id", "user.age", "user.from", "tags", "odd", "e"]
-    for places, fields in (
-        (Places(), every),
-        (Places(only=("e.1", "user.*")), ["user.id", "user.age", "user.from", "e"]),
+    for places, read in (
+        (Places(), features),
+        (Places(only=("e.1", "user.*")), {"user": features["user"], "e": [1, 2]}),
     ):
-        found = await newest(learned(event(features, 1), event=places))
-        assert (list(map(".".join, found["fields"])), found["features"]) == (fields, features)
-    many = await newest(learned(event({f"n{i}": i for i in range(MOST_FIELDS + 1)}, 1)))
-    assert (many["fields"], len(many["features"])) == (None, MOST_FIELDS + 1)
-    assert (await newest(learned()))["fields"] is None
+        assert (await shown(learned(event(features, 1), event=places)))["event"] == read
+    large = {f"n{i}": i for i in range(MAX_BYTES // 8)}
+    assert (await shown(learned(event(large, 1))))["event"] is None
+    assert (await shown(learned()))["event"] is None
 
 
 async def test_many_labels_do_not_make_a_large_body() -> None:
@@ -216,8 +198,7 @@ async def test_a_model_that_cannot_answer_yet_says_why_and_one_that_is_not_there
     async with client(Model("later")) as http:
         now = (await http.get("/page/now")).json()
         assert (now["asked"], now["model"], now["why_not"]) == ("later", None, "the model has no snapshot yet")
-        assert [(await http.get(f"/page/{one}?model=none")).status_code for one in ("now", "event")] == [404, 404]
-        assert (await http.get("/page/event?model=later")).status_code == 503
+        assert (await http.get("/page/now?model=none")).status_code == 404
     async with client() as http:
         assert (await http.get("/page/now")).json()["why_not"] == "the service has no model yet"
 
@@ -233,7 +214,6 @@ async def test_the_files_are_open_and_the_data_is_not(tmp_path: Path) -> None:
             assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
             assert "unsafe" not in policy
         given_token = {"authorization": "Bearer a-token-0123456789"}
-        for path in ("/page/now", "/page/event?model=m"):
-            refused = await http.get(path)
-            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
-            assert (await http.get(path, headers=given_token)).status_code == 200
+        refused = await http.get("/page/now")
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        assert (await http.get("/page/now", headers=given_token)).status_code == 200

@@ -151,7 +151,7 @@ def create_app(
     )
     problems.install(api)
     swagger_ui.install(api)
-    page.install(api, Body(models, history or History(models, lambda _: None), version, metrics.missing), models)
+    page.install(api, Body(models, history or History(models, lambda _: None), version, metrics.missing))
     in_flight = InFlight(limits)
     predict = Predict(Predictor(models, metrics, limits.instances), in_flight)
     route = v1.install(api, models, store, in_flight, predict, limits.instances)

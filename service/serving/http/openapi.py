@@ -1,10 +1,15 @@
-"""What `/openapi.json` and `/docs` show beside the routes: schemas of answers and of requests, and examples.
+"""What `/openapi.json` and `/docs` show next to the routes: schemas of answers and of requests, and examples.
+
+The docstrings of a class and of its members are their descriptions.
 
 A test holds all of it against real answers.
 """
 
+import ast
+import inspect
+import sys
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import msgspec
@@ -102,18 +107,37 @@ def request_of(max_instances: int) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def with_schemas(document: dict[str, Any], answers: Iterable[Any]) -> dict[str, Any]:
+def with_schemas(document: dict[str, Any], answers: Sequence[Any]) -> dict[str, Any]:
     """FastAPI's document, and the schemas of these answers and of requests, with an example of each answer.
 
     Answers are msgspec's, which FastAPI does not know. It would leave out of an example what is null.
     """
     _, schemas = msgspec.json.schema_components([Problem, *answers], ref_template=_REF)
+    described = _described({answer.__module__ for answer in answers})
+    for name, schema in schemas.items():
+        for member, shape in schema.get("properties", {}).items():
+            if text := described.get(name, {}).get(member):
+                shape["description"] = text
     for route in (route for routes in document["paths"].values() for route in routes.values()):
         if content := route["responses"]["200"]["content"].get("application/json"):
             shapes = content["schema"].get("anyOf", [content["schema"]])
             content["examples"] = {one["$ref"].split("/")[-1]: {"value": _example(one, schemas)} for one in shapes}
     components = document.get("components", {})
     return document | {"components": components | {"schemas": components.get("schemas", {}) | schemas}}
+
+
+def _described(modules: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The docstrings of members, by class and member, of all classes in these modules."""
+    found: dict[str, dict[str, str]] = {}
+    nodes = (node for name in modules for node in ast.parse(inspect.getsource(sys.modules[name])).body)
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            own = found[node.name] = {}
+            for member, text in pairwise(node.body):
+                match member, text:
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(said))):
+                        own[name] = " ".join(said.split())
+    return found
 
 
 def _example(schema: Any, shapes: Any) -> Any:

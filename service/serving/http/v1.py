@@ -5,7 +5,7 @@ Handlers are `async def` only: a plain one would run in a thread and see half an
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from service.errors import DependencyError, Rejected, SnapshotDamaged
 from service.learning.classifier import Classifier, largest
-from service.learning.identity import Identity, listed
+from service.learning.identity import Identity, Label, listed
 from service.serving.http import problems
 from service.serving.http.bodies import InFlight
 from service.serving.http.openapi import request_of, responses
@@ -32,8 +32,6 @@ from service.snapshots.store import RedisStore
 
 MAX_PAGE = 10_000
 """Weights in one answer."""
-IN_A_TURN = 500
-"""Of them in one turn of the loop."""
 BIAS = np.zeros(1, np.intp)
 """Its column."""
 
@@ -58,22 +56,18 @@ class Weights(msgspec.Struct, forbid_unknown_fields=True):
     bias: Annotated[float, Meta(examples=[0.45])]
     weights: list[Weight]
     next: Annotated[str | None, Meta(examples=["1001"])]
-    label: (
-        Annotated[
-            bool | int | float | str, Meta(examples=[1], description="whose they are, with three labels and more")
-        ]
-        | UnsetType
-    ) = UNSET
-    candidate: Annotated[
-        str | UnsetType, Meta(examples=["logistic"], description="whose they are, where not the model's own")
-    ] = UNSET
+    label: Label | UnsetType = UNSET
+    """Whose they are, with three labels and more."""
+    candidate: str | UnsetType = UNSET
+    """Whose they are, where not the model's own."""
 
 
 class Candidates(msgspec.Struct, forbid_unknown_fields=True):
     """What learns side by side with a model."""
 
     model: Name
-    answering: Annotated[str | None, Meta(examples=["logistic"], description="null: the model itself answers")]
+    answering: Annotated[str | None, Meta(examples=["logistic"])]
+    """Null: the model itself answers."""
     candidates: list[Beside]
 
 
@@ -115,8 +109,6 @@ def install(
     app: FastAPI, models: Models, store: RedisStore, in_flight: InFlight, answer_predict: ASGIApp, max_instances: int
 ) -> APIRoute:
     """Give `app` the routes of this protocol; returns that of predictions."""
-    shown_at_a_time = asyncio.Semaphore(2)  # pages of weights, which others that wait need not hold
-
     # FastAPI documents `predict`, and `answer_predict` answers.
     app.post(
         PREDICT,
@@ -169,18 +161,10 @@ def install(
         place, names_of = _place(learner.identity, label), learner.columns.name_of
         labels = learner.identity.labels or ()
         wanted = one if names is None else [*one, *names.split(",")]
-        async with shown_at_a_time:
-            bias, whose = by.served_at(BIAS, place).item(), UNSET if place is None else labels[place]
-            columns, w, after = await _choose(by, wanted, top, limit, cursor, place)
-            rows = bytearray(b"[")  # one of megabytes, as there may be as many answers of them as are kept
-            for i in range(0, len(columns), IN_A_TURN):
-                part = zip(columns[i : i + IN_A_TURN], w[i : i + IN_A_TURN].tolist(), strict=True)
-                rows += b"," * (i > 0)
-                rows += memoryview(msgspec.json.encode([Weight(names_of(c), c, weight) for c, weight in part]))[1:-1]
-                await asyncio.sleep(0)
-            rows += b"]"
-        every: Any = msgspec.Raw(rows)
-        return encoded(Weights(bias, every, after, whose, UNSET if who is None else who))
+        bias, whose = by.served_at(BIAS, place).item(), UNSET if place is None else labels[place]
+        columns, w, after = await _choose(by, wanted, top, limit, cursor, place)
+        rows = [Weight(names_of(column), column, weight) for column, weight in zip(columns, w.tolist(), strict=True)]
+        return encoded(Weights(bias, rows, after, whose, UNSET if who is None else who))
 
     @app.get("/v1/models/{name}/versions", tags=["models"], responses=responses([Versions], *VERSIONS_PROBLEMS))
     async def versions(name: str) -> Response:

@@ -1,5 +1,5 @@
 // Elements, and what is drawn of figures: lines with their names at their ends, bars, a boundary.
-import { clipped, duration, short } from "./words.js";
+import { clipped, duration, number, short } from "./words.js";
 
 export const $ = (id) => document.getElementById(id);
 function fill(element, attributes, children) {
@@ -110,17 +110,24 @@ export function chart(svg, { lines, band = [], log = false, begin = null, time =
   svg.replaceChildren(...drawn);
 }
 
+/* Head and body of a table of rows of cells; `figures` says which columns have numbers alone. */
+export function table(heads, rows, figures = () => false) {
+  const head = heads.map((text, i) => h("th", { scope: "col", class: figures(i) ? "number" : null }, text));
+  return [h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows.map((cells) => h("tr", {}, ...cells)))];
+}
+
+/* A table of [name, value], with a bar to the left or the right for each value. */
 export function bars(rows, caption, heads) {
-  const most = Math.max(...rows.map((row) => Math.abs(row.value)), 1e-300);
-  return h("table", { class: "bars" }, h("caption", { class: "unseen" }, caption),
-    h("thead", { class: "unseen" }, h("tr", {}, ...heads.map((head) => h("th", { scope: "col" }, head)))),
-    h("tbody", {}, ...rows.map((row) => {
-      const size = (50 * Math.abs(row.value)) / most, x = row.value < 0 ? 50 - size : 50;
-      const bar = s("svg", { "aria-hidden": "true" },
-        s("rect", { class: `bar ${row.value < 0 ? "minus" : "plus"}`, x: `${x}%`, width: `${size}%`, y: "15%", height: "70%" }),
-        s("line", { class: "zero", x1: "50%", x2: "50%", y1: 0, y2: "100%" }));
-      return h("tr", {}, h("th", { scope: "row" }, cut(row.name)), h("td", {}, bar), h("td", { class: "number" }, row.text));
-    })));
+  const most = Math.max(...rows.map(([, value]) => Math.abs(value)), 1e-300);
+  const [head, body] = table(heads, rows.map(([name, value]) => {
+    const size = (50 * Math.abs(value)) / most, x = value < 0 ? 50 - size : 50;
+    const bar = s("svg", { "aria-hidden": "true" },
+      s("rect", { class: `bar ${value < 0 ? "minus" : "plus"}`, x: `${x}%`, width: `${size}%`, y: "15%", height: "70%" }),
+      s("line", { class: "zero", x1: "50%", x2: "50%", y1: 0, y2: "100%" }));
+    return [h("th", { scope: "row" }, cut(name)), h("td", {}, bar), h("td", { class: "number" }, number(value))];
+  }));
+  head.className = "unseen";
+  return h("table", { class: "bars" }, h("caption", { class: "unseen" }, caption), head, body);
 }
 
 export function facts(list, rows) {

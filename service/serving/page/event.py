@@ -1,10 +1,9 @@
-"""An event that was learned here, for the form that asks for a prediction: sent to who fills it in."""
+"""The newest event that was learned here, for the form that asks for a prediction."""
 
-from collections.abc import Iterator
-from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from service.errors import Rejected
 from service.learning.events.careful_reader import values_of
@@ -14,61 +13,39 @@ from service.learning.events.json_pointer import Path
 from service.learning.events.json_values import Pairs
 from service.learning.learner import Learner
 
-MOST_FIELDS = 40
+MAX_BYTES = 16 << 10
+"""Bytes of the JSON of an event; a larger one is not shown."""
 
 
-class Event(msgspec.Struct):
-    """The newest that this process read."""
-
-    features: Any
-    """As its record had them; None where none was read, or it has no such form any more."""
-    fields: list[Path] | None
-    """Where in it the values are that the model reads, a list as one; None without an event, and of many."""
-
-    @classmethod
-    def of(cls, learner: Learner) -> Self:
-        """That of a model."""
-        features = _features(learner)
-        if features is None:
-            return cls(None, None)
-        fields = list(islice(_fields(learner.flattener, features), MOST_FIELDS + 1))
-        return cls(features, fields if len(fields) <= MOST_FIELDS else None)
-
-
-def _features(learner: Learner) -> Any:
-    """Those of an event that was seen."""
+def newest_event(learner: Learner) -> msgspec.Raw | None:
+    """The features of the newest event as JSON, without what the model does not read; None if there is none to show."""
     raw, flattener = learner.seen.record, learner.flattener
     if raw is None:
         return None
     if raw.__class__ is DoubleVector:
-        return list(doubles(raw)[:-1])
-    try:
-        value = values_of(raw, (flattener.path,)).whole(0, learner.identity.max_features, "")
-        value = flattener.exclude(value)
-    except Rejected:
-        return None
-    return _plain(value)
+        features: Any = list(doubles(raw)[:-1])
+    else:
+        try:
+            value = values_of(raw, (flattener.path,)).whole(0, learner.identity.max_features, "")
+            features = _read(flattener, flattener.exclude(value))
+        except Rejected:
+            return None
+    text = msgspec.json.encode(features)
+    return msgspec.Raw(text) if len(text) <= MAX_BYTES else None
 
 
-def _fields(flattener: Flattener, value: Any, path: Path = ()) -> Iterator[Path]:
-    """Where the values are that the model reads; what is null might be one."""
-    if isinstance(value, dict) or not path:
-        for name, one in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _fields(flattener, one, (*path, str(name)))
-        return
-    patterns, name = flattener.patterns, ".".join(path)
-    names = [name, *(f"{name}.{i}" for i in range(len(value)))] if isinstance(value, list) else [name]
-    ignored = isinstance(value, str) and flattener.identity.text == "ignore"
-    if not ignored and (patterns is None or (not patterns.excluded(name) and any(map(patterns.included, names)))):
-        yield path
-
-
-def _plain(value: Any) -> Any:
-    """A parsed value as JSON has it; what JSON has no word for is left out."""
+def _read(flattener: Flattener, value: Any, path: Path = ()) -> Any:
+    """What of a parsed value the model reads, as JSON has it, or UNSET; a null might be a value in another event."""
     if value.__class__ is Pairs:
-        value = dict(value)
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        members = {name: _read(flattener, member, (*path, name)) for name, member in value}
+        return {name: member for name, member in members.items() if member is not UNSET}
+    name, patterns = ".".join(path), flattener.patterns
+    names = [name]
     if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return value if isinstance(value, bool | int | float | str) else None
+        names += [f"{name}.{i}" for i in range(len(value))]
+        value = [item if isinstance(item, bool | int | float | str) else None for item in value]
+    elif isinstance(value, str) and flattener.identity.text == "ignore":
+        return UNSET
+    if path and patterns is not None and (patterns.excluded(name) or not any(map(patterns.included, names))):
+        return UNSET
+    return value if isinstance(value, bool | int | float | str | list) else None

@@ -1,14 +1,25 @@
 // The form that asks for a prediction, with an event's features filled in.
-import { ask } from "./ask.js";
 import { $, bars, cut, h } from "./chart.js";
 import { number, percent, plain, some, sum } from "./words.js";
 
-const MOST_BARS = 30, MOST_ZEROS = 1000;
-/* Of which model the form is, whether it is filled, and since an event was asked for; and where each field's value stands. */
-const state = { model: null, filled: false, asked: false, features: {}, fields: null, typed: "", waiting: false, turn: 0, question: null };
+const MOST_BARS = 30, MOST_FIELDS = 40, MOST_ZEROS = 1000;
+/* The model that is asked, the features that were filled in, and what the fields said then; whether they are an event's. */
+const state = { model: null, features: {}, fields: null, typed: "", known: false, question: null };
+
+/* Asks the service, with the token of this tab. */
+export function ask(url, options = {}) {
+  const token = sessionStorage.getItem("token"), headers = { ...options.headers, ...(token ? { authorization: `Bearer ${token}` } : {}) };
+  return fetch(url, { ...options, headers, signal: AbortSignal.timeout(5000) });
+}
 
 const within = (value, path) => path.reduce((at, name) => at[name], value);
 const typed = () => JSON.stringify([...$("fields").querySelectorAll("input, select, textarea")].map((field) => field.value));
+
+/* The paths of the values that have a field each: a list is one value, unless it is all features of a model. */
+function paths(value, path = []) {
+  const inner = value !== null && typeof value === "object" && !(Array.isArray(value) && path.length);
+  return inner ? Object.entries(value).flatMap(([name, one]) => paths(one, [...path, name])) : [path];
+}
 
 /* What a value is changed in: a null has no kind yet, and a list is its JSON. What is not changed is sent as it was. */
 function field(value) {
@@ -18,31 +29,13 @@ function field(value) {
   return found;
 }
 
-/* Filled in once, and anew where one asks for it: what was changed in it stays, also while the service begins anew. */
-export async function form(now, anew = false) {
-  $("another").disabled = !now.read; // the note above it says why
-  if (now.asked !== state.model) empty(now.asked);
-  else if (!anew && (state.waiting || state.asked || (state.filled && (!now.read || typed() !== state.typed)))) return;
-  if (!now.read) return fill(guess(now), null, false);
-  const turn = ++state.turn, before = typed();
-  state.waiting = true;
-  const event = await newest(now.asked);
-  if (turn !== state.turn) return; // another was asked for meanwhile
-  state.waiting = false;
-  if (typed() !== before) return;
-  if (event) {
-    fill(event.features ?? guess(now), event.fields, event.features !== null);
-    state.asked = true;
-  } else if (anew) answer("The service does not answer.");
-}
-
-/* Of another model nothing is left that could be sent to this one. */
-function empty(model) {
-  Object.assign(state, { model, filled: false, asked: false, waiting: false, turn: state.turn + 1 });
-  $("ask-note").textContent = "Asking for an event…";
-  $("fields").replaceChildren();
-  $("predict").disabled = true;
-  answer();
+/* Filled in once, and `again` when it is asked for: what was changed in it stays, also while the service begins again. */
+export function form(now, again = false) {
+  $("another").disabled = !now.event; // the note above it says why
+  const filled = now.asked === state.model && (state.known || !now.event || typed() !== state.typed);
+  if (filled && !again) return;
+  state.model = now.asked;
+  fill(now.event ?? guess(now), Boolean(now.event));
 }
 
 /* Names that it knows, but for categories, of which a name is no member's; where features are hashed it knows none. */
@@ -52,29 +45,20 @@ function guess({ model: { identity }, largest }) {
   return Object.fromEntries(names.filter((name) => !name.includes("=")).map((name) => [name, 0]));
 }
 
-function fill(features, paths, known) {
-  const fields = paths?.length ? paths.map((path) => ({ path, was: within(features, path), field: field(within(features, path)) })) : null;
+function fill(features, known) {
+  const found = known ? paths(features) : [];
+  const fields = found.length && found.length <= MOST_FIELDS ? found.map((path) => ({ path, was: within(features, path), field: field(within(features, path)) })) : null;
   for (const one of fields ?? []) one.shown = one.field.value;
   $("ask-note").textContent = known ? "The features of an event that was learned here; change what you like. An empty number is left out, and a list is JSON."
-    : "This process has learned no event yet: give the features as JSON.";
+    : "This process has no event to fill in: give the features as JSON.";
   if (fields === null) {
     const text = h("textarea", { spellcheck: "false", id: "whole" });
     text.value = JSON.stringify(features, null, 1);
     $("fields").replaceChildren(h("label", { class: "all" }, "Features as JSON", text));
   } else $("fields").replaceChildren(...fields.map((one) => h("label", {}, cut(one.path.join(".")), one.field)));
   $("predict").disabled = false;
-  Object.assign(state, { features, fields, filled: true, typed: typed() });
+  Object.assign(state, { features, fields, known, typed: typed() });
   answer();
-}
-
-/* The newest event that the process read; null where it does not answer. */
-async function newest(model) {
-  try {
-    const found = await ask(`page/event?${new URLSearchParams({ model })}`);
-    return found.ok ? await found.json() : null;
-  } catch {
-    return null;
-  }
 }
 
 /* What a value was changed into; of a null it may be of any kind. */
@@ -120,9 +104,7 @@ export async function predict(submitted) {
   if (typeof said === "string") return answer(said);
   const more = said.probability === undefined ? "" : `, probability ${percent(said.probability)}`;
   const against = said.runner_up === undefined ? "" : `, ahead of ${plain(said.runner_up)}`;
-  const rows = said.contributions.slice(0, MOST_BARS).map((one) => ({
-    name: one.name === "bias" ? "bias" : `${one.name || "(no name)"} = ${number(one.value)}`, value: one.product, text: number(one.product),
-  }));
+  const rows = said.contributions.slice(0, MOST_BARS).map(({ name, value, product }) => [name === "bias" ? name : `${name || "(no name)"} = ${number(value)}`, product]);
   answer(["Predicted ", h("strong", {}, plain(said.label)),
     ` with score ${number(said.score)}${more}${against}; version ${said.version}, ${some(said.unknown_features, "unknown feature")}.`],
   h("p", { class: "note" }, sum(said, MOST_BARS)),

@@ -1,12 +1,11 @@
 // Asks for one body every few seconds and draws it. Whatever comes from data goes into the page as text, never as markup.
-import { ask } from "./ask.js";
-import { $, bars, boundary, chart, decimals, facts, frame, h, s, sample, scales } from "./chart.js";
-import { form, predict } from "./form.js";
+import { $, bars, boundary, chart, decimals, facts, frame, h, s, sample, scales, table } from "./chart.js";
+import { ask, form, predict } from "./form.js";
 import { behind, bound, brief, clipped, confused, count, duration, named, number, outage, percent, plain, positive, served, short, some, span, standing, verdict } from "./words.js";
 
 // Between two polls. A connection that is quiet for http.header_timeout, ten seconds, is closed; another costs more.
 const SECOND = 1000, BUSY = 2 * SECOND, RESTING = 6 * SECOND;
-const AFTER = 100, MOST_POINTS = 1200, TRAIL = 8;
+const AFTER = 100, TRAIL = 8, MOST_LINES = 5;
 const state = { now: null, points: [], since: 0, trail: [], drawn: {}, missing: "", timer: 0, asking: false };
 state.model = new URLSearchParams(location.search).get("model");
 
@@ -40,40 +39,31 @@ function mistakes(now) {
     log, least: log ? 0 : 1, yname: short.format,
     label: `${some(model.mistakes, "mistake")} after ${some(model.events, "event")}; the bound is ${count(model.bound)}.`,
   });
-  $("mistakes-note").textContent = bound(now);
+  $("mistakes-note").textContent = bound(model);
 }
 
 function accuracy(now) {
-  const model = now.model, name = named(now), points = state.points.filter((point) => point[5] > 0), all = $("all").checked;
-  const others = Object.keys(points.at(-1)?.[8] ?? {}), of = (value) => points.map((point) => [point[1], value(point)]);
-  const kinds = new Map([[now.answering, "main"], ...others.slice(0, 5).map((one, i) => [one, `c${i}`]), ["baseline", "rest"]]);
-  const line = (one, whole) => ({ name: name(one), kind: kinds.get(one), points: of((point) => (all ? whole(point) : point[9][one]) ?? null) });
-  const lines = [
-    line(now.answering, (point) => point[10]),
-    ...others.slice(0, 5).map((one) => line(one, (point) => point[8][one])),
-    line("baseline", (point) => point[7]),
-  ];
+  const model = now.model, name = named(model), points = state.points.filter((point) => point[1] > 0), all = $("all").checked, which = all ? "all" : "recent";
+  const others = Object.keys(points.at(-1)?.[5] ?? {}).filter((one) => one !== model.serve && one !== "baseline").slice(0, MOST_LINES);
+  const kinds = new Map([[model.serve, "main"], ...others.map((one, i) => [one, `c${i}`]), ["baseline", "rest"]]);
+  const lines = [...kinds].map(([one, kind]) => ({ name: name(one), kind, points: points.map((point) => [point[1], point[5][one]?.[all ? 1 : 0] ?? null]) }));
   const settled = lines.flatMap((line) => line.points.slice(Math.floor(points.length / 4))).map(([, y]) => y).filter((y) => y !== null);
   const low = Math.max(0, Math.min(1, ...settled) - 0.05), high = Math.min(1, Math.max(0, ...settled) + 0.03);
-  const served = model.served_accuracy, which = all ? "all" : "recent";
   chart($("accuracy"), {
-    lines, band: all ? points.map((point) => [point[1], point[11], point[12]]) : [], range: [low, high],
+    lines, band: all ? points.filter((point) => point[6]).map((point) => [point[1], ...point[6]]) : [], range: [low, high],
     yname: (v) => percent(v, high - low < 0.04 ? 1 : 0),
-    label: `${percent(served[which])} of ${which} predictions were right, with always the more frequent label ${percent(model.baseline[which])}.`,
+    label: `${percent(model.served_accuracy[which])} of ${which} predictions were right, with always the more frequent label ${percent(model.baseline[which])}.`,
   });
   $("accuracy-note").textContent = `Of ${which} events, each predicted before it was learned${all ? "; with the 95\u00a0% interval of what answers" : ""}.`;
-  const rows = [["last", model.accuracy], ["average", model.average_accuracy], ...model.candidates.map((one) => [one.name, one.accuracy, one])];
-  rows.sort((a, b) => (b[0] === now.answering) - (a[0] === now.answering));
-  const head = (one) => h("th", { scope: "row" }, kinds.has(one) ? sample(kinds.get(one)) : null, name(one));
-  part("predictors", [rows, model.baseline, ...kinds.keys()], () => $("predictors").replaceChildren(
+  const rows = [["last", model.accuracy], ["average", model.average_accuracy], ...model.candidates.map((one) => [one.name, one.accuracy, one.diverged ?? verdict(one)])];
+  rows.sort((a, b) => (b[0] === model.serve) - (a[0] === model.serve));
+  rows.push(["baseline", model.baseline, "the most frequent label"]);
+  part("predictors", [rows, ...kinds.keys()], () => $("predictors").replaceChildren(
     h("caption", { class: "unseen" }, "Accuracy of all that predict"),
-    h("thead", {}, h("tr", {}, ...["Predictor", "Recent", "All (95 % interval)", "Beside the model"].map((head) => h("th", { scope: "col" }, head)))),
-    h("tbody", {}, ...rows.filter(([, figures]) => figures).map(([one, figures, candidate]) => h("tr", {},
-      head(one), h("td", {}, percent(figures.recent)),
-      h("td", {}, percent(figures.all), figures.all_interval ? h("small", {}, span(...figures.all_interval)) : null),
-      h("td", {}, candidate ? candidate.diverged ?? verdict(candidate) : ""))),
-    h("tr", {}, head("baseline"), h("td", {}, percent(model.baseline.recent)), h("td", {}, percent(model.baseline.all)),
-      h("td", {}, "the most frequent label")))));
+    ...table(["Predictor", "Recent", "All (95 % interval)", "Beside the model"], rows.filter(([, figures]) => figures).map(([one, figures, said = ""]) => [
+      h("th", { scope: "row" }, kinds.has(one) ? sample(kinds.get(one)) : null, name(one)), h("td", {}, percent(figures.recent)),
+      h("td", {}, percent(figures.all), figures.all_interval ? h("small", {}, span(...figures.all_interval)) : null), h("td", {}, said),
+    ]))));
 }
 
 function stream(now) {
@@ -99,7 +89,7 @@ function weights(now) {
   });
   const one = now.largest[byLabel ? Number($("class").value) : 0];
   part("weights", one, () => {
-    const rows = one ? [...one.weights, ["bias", one.bias]].map(([name, value]) => ({ name, value, text: number(value) })) : [];
+    const rows = one ? [...one.weights, ["bias", one.bias]] : [];
     $("weights").replaceChildren(bars(rows, "The largest weights", ["Feature", "Weight as a bar", "Weight"]));
   });
 }
@@ -107,19 +97,17 @@ function weights(now) {
 function confusion(now) {
   const model = now.model;
   $("positive").textContent = positive(now);
-  part("confusion", [now.confusion, now.of_last, model.labels, now.labels, now.answering], () => {
+  part("confusion", [now.confusion, now.of_last, model.labels, now.labels, model.serve], () => {
     const by = confused(now), cell = (text, right = false) => h("td", { class: right ? "number right" : "number" }, text);
-    // Of two labels the line below the table has the recall. Of many there is the recall alone.
+    // The line below the table has the recall of two labels. Many labels have the recall alone.
     const few = now.confusion.length > 0, recalls = now.confusion.length === 2 ? [] : model.labels;
     const times = now.confusion.length > 5 ? brief.format : count; // so that ten columns have room
-    const body = (few ? now.labels : recalls).map((label, i) => h("tr", {}, h("th", { scope: "row" }, plain(few ? label : label.label)),
+    const rows = (few ? now.labels : recalls).map((label, i) => [h("th", { scope: "row" }, plain(few ? label : label.label)),
       ...(few ? now.confusion[i].map((n, j) => cell(times(n), i === j)) : [cell(count(label.events))]),
-      ...(recalls.length ? [cell(percent(recalls[i].recall.all))] : [])));
-    const titles = [...(few ? [`Label, and predicted by ${by}`, ...now.labels.map(plain)] : ["Label (the most frequent)", "Events"]),
-      ...(recalls.length ? [`Recall of ${served(now)}`] : [])];
-    $("confusion").replaceChildren(h("caption", { class: "unseen" }, `Labels against predictions of ${by}`),
-      h("thead", {}, h("tr", {}, ...titles.map((head, i) => h("th", { scope: "col", class: i ? "number" : null }, head)))),
-      h("tbody", {}, ...body));
+      ...(recalls.length ? [cell(percent(recalls[i].recall.all))] : [])]);
+    const heads = [...(few ? [`Label, and predicted by ${by}`, ...now.labels.map(plain)] : ["Label (the most frequent)", "Events"]),
+      ...(recalls.length ? [`Recall of ${served(model)}`] : [])];
+    $("confusion").replaceChildren(h("caption", { class: "unseen" }, `Labels against predictions of ${by}`), ...table(heads, rows, (i) => i > 0));
   });
   const found = model.margins;
   part("margins", [found, model.loss, $("margins").clientWidth], () => margins($("margins"), found, model.loss));
@@ -138,21 +126,16 @@ function margins(svg, found, loss) {
 }
 
 function rejected(now) {
-  const model = now.model, rows = Object.entries(model.rejected).sort((a, b) => b[1] - a[1]);
-  part("rejected", [rows, now.set_aside, model.skipped, now.skipped], () => {
+  const model = now.model, counts = Object.entries(model.rejected).sort((a, b) => b[1] - a[1]);
+  part("rejected", [counts, now.set_aside, model.skipped, now.skipped], () => {
+    const row = (name, n, last) => [h("th", { scope: "row" }, name), h("td", { class: "number" }, count(n)), h("td", {}, last ?? "none since this process began")];
     const where = (partition, offset) => `partition ${partition}, offset ${count(Number(offset))}`;
-    const body = rows.map(([reason, n]) => {
+    const rows = counts.map(([reason, n]) => {
       const last = now.set_aside[reason];
-      return h("tr", {}, h("th", { scope: "row" }, reason), h("td", { class: "number" }, count(n)),
-        h("td", {}, last ? `${where(last.partition, last.offset)}: ${last.detail}` : "none since this process began"));
+      return row(reason, n, last && `${where(last.partition, last.offset)}: ${last.detail}`);
     });
-    if (model.skipped || now.skipped) {
-      body.push(h("tr", {}, h("th", { scope: "row" }, "skipped"), h("td", { class: "number" }, count(model.skipped)),
-        h("td", {}, now.skipped ? where(...now.skipped) : "none since this process began")));
-    }
-    $("rejected").replaceChildren(!body.length ? h("p", { class: "note" }, "None so far.") : h("table", {},
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Reason"), h("th", { scope: "col", class: "number" }, "Records"), h("th", { scope: "col" }, "The last of them"))),
-      h("tbody", {}, ...body)));
+    if (model.skipped || now.skipped) rows.push(row("skipped", model.skipped, now.skipped && where(...now.skipped)));
+    $("rejected").replaceChildren(rows.length ? h("table", {}, ...table(["Reason", "Records", "The last of them"], rows, (i) => i === 1)) : h("p", { class: "note" }, "None so far."));
   });
 }
 
@@ -163,7 +146,7 @@ function version(now) {
     ["Learned by", model.learning_here ? "this process" : now.learner || "another process"],
     ["Kept", now.kept.map(([kept, at]) => `${kept} (${new Date(at).toLocaleTimeString("en-GB")})`).join(", ") || "none yet"],
     ["Rule", `${ids.rule}, η = ${number(ids.eta)}, ${ids.features} features`],
-    ["Answers", named(now)(now.answering)],
+    ["Answers", named(model)(model.serve)],
     ["Columns", count(model.columns)],
     ["State digest", model.state_digest], // whole, as `inspect` and `verify` print it
   ];
@@ -204,14 +187,9 @@ function plane(now) {
 
 // --- Asking
 
-/* A poll has the newest of the history, and a restart begins it anew: what is known of before stays, if it is still true. */
-function remember(points, model) {
-  const begin = points[0];
-  if (!begin && state.of === model) return;
-  const before = state.of === model ? state.points.filter((point) => point[0] < begin[0] && point[1] <= begin[1]) : [];
-  state.points = [...before, ...points];
-  state.of = model;
-  if (state.points.length > MOST_POINTS) state.points = state.points.filter((_, i) => i % 2 === 0 || i === state.points.length - 1);
+/* A restart of the process begins the history from scratch: what the page knows from before stays, if it is still true. */
+function remember([begin, ...more]) {
+  if (begin) state.points = [...state.points.filter((point) => point[0] < begin[0] && point[1] <= begin[1]), begin, ...more];
 }
 
 function draw() {
@@ -229,7 +207,7 @@ function draw() {
 const old = () => (state.since ? ` What is shown is ${duration((Date.now() - state.since) / SECOND)} old.` : "");
 
 function show(now) {
-  if (now.asked !== state.now?.asked) [state.trail, state.drawn, state.since] = [[], {}, 0];
+  if (now.asked !== state.now?.asked) [state.points, state.trail, state.drawn, state.since] = [[], [], {}, 0];
   else if (!now.model && state.now.model) { // it has begun anew, and reads its snapshot
     $("state").textContent = "";
     return say(`${outage(now)}Just begun: ${now.why_not}.${old()}`);
@@ -247,7 +225,7 @@ function show(now) {
   $("state").textContent = model ? standing(now) : "";
   if (!model) return;
   state.since = Date.now();
-  remember(now.points, now.asked);
+  remember(now.points);
   $("advice").hidden = !model.advice.length;
   part("advice", model.advice, () => $("advice").querySelector("ul").replaceChildren(...model.advice.map((line) => h("li", {}, line))));
   draw();
@@ -264,12 +242,10 @@ async function poll() {
   let every = SECOND;
   try {
     const asked = new URLSearchParams(state.model === null ? {} : { model: state.model });
-    if (state.of === state.model && state.points.length) asked.set("since", state.points.at(-1)[0]);
     const found = await ask(`page/now?${asked}`);
     $("access").hidden = found.status !== 401;
     if (found.ok) {
       const now = await found.json();
-      now.time = Date.parse(found.headers.get("date")) / SECOND || now.time; // the body may be a minute old
       show(now);
       if (now.model) every = now.rate === 0 ? RESTING : BUSY;
     } else if (found.status === 401) {

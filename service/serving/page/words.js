@@ -49,28 +49,25 @@ export function behind(now) {
   return now.waiting ? "known once it is learned" : "known where it is learned";
 }
 
-const ANEW = " Each kept version begins the bound anew: from the updates made so far, and the most that can come since.";
-
-/* How many updates there may be, and why the line jumps, or is no higher than they are. */
-export function bound({ model, anew }) {
-  if (model.bound === null) return `No bound: ${model.bound_reason}.`;
-  const were = model.updates === 1 ? "there was 1" : `there were ${count(model.updates)}`;
-  return `The perceptron theorem allows ${some(model.bound, "update")} at most; ${were}.${anew ? ANEW : ""}`;
+/* How many updates there may be. */
+export function bound({ bound: most, bound_reason: reason, updates }) {
+  if (most === null) return `No bound: ${reason}.`;
+  return `The perceptron theorem allows ${some(most, "update")} at most; there ${updates === 1 ? "was" : "were"} ${count(updates)}.`;
 }
 
-/* Those that predict, by name. */
-export function named(now) {
-  const own = now.answering, last = { last: "last weights", average: "average" };
-  return (name) => (name === own ? `${last[name] ?? name} (served)` : last[name] ?? name);
+/* What shows a predictor's name: a function of it. */
+export function named({ serve }) {
+  const last = { last: "last weights", average: "average" };
+  return (name) => `${last[name] ?? name}${name === serve ? " (served)" : ""}`;
 }
 
 /* What answers, within a sentence. */
-export const served = (now) => ({ last: "the last weights", average: "the average" })[now.answering] ?? `candidate ${now.answering}`;
+export const served = ({ serve }) => ({ last: "the last weights", average: "the average" })[serve] ?? `candidate ${serve}`;
 
 /* What made the predictions of the confusion. */
-export function confused(now) {
-  if (!now.of_last) return served(now);
-  return now.answering === "average" ? "the last weights" : `the last weights of ${served(now)}`;
+export function confused({ model, of_last: last }) {
+  if (!last) return served(model);
+  return model.serve === "average" ? "the last weights" : `the last weights of ${served(model)}`;
 }
 
 /* How well the positive of two labels is found by what answers; nothing of more labels, and where that is not known. */
