@@ -5,7 +5,9 @@ separable stream under their bound. Every point comes from the service's own lea
 """
 
 import json
+import math
 import random
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,12 +21,36 @@ from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
 from service.learning.weights import Weights
-from tests.stream import NAMES, examples, separator
 
 FOLDER = Path(__file__).parent
 SEED = 7
 INK = {"light": ("#1a1a1a", "#ffffff"), "dark": ("#e6e6e6", "#0d1117")}
 NEGATIVE, POSITIVE, BOUND = "#d9822b", "#2b7bd9", "#8a8f98"
+
+
+NAMES = ("clicks", "dwell", "scroll", "depth", "returns", "price", "stock", "age", "hour", "weekend")
+BIAS, MARGIN = 0.25, 0.15
+
+
+def separator() -> list[float]:
+    """w_opt: a unit vector, bias first."""
+    rng = random.Random(SEED)
+    w = [BIAS] + [rng.gauss(0.0, 1.0) for _ in NAMES]
+    norm = math.sqrt(sum(v * v for v in w))
+    return [v / norm for v in w]
+
+
+def examples(count: int) -> Iterator[bytes]:
+    """Events of features in [-2, 2] with |w_opt·x| >= MARGIN, labelled by the vector of `separator`."""
+    w = separator()
+    rng = random.Random(SEED + 1)
+    while count:
+        x = [round(rng.uniform(-2.0, 2.0), 4) for _ in NAMES]
+        s = w[0] + sum(a * b for a, b in zip(w[1:], x, strict=True))
+        if abs(s) >= MARGIN:
+            count -= 1
+            event = {"features": dict(zip(NAMES, x, strict=True)), "label": 1 if s > 0 else -1}
+            yield json.dumps(event).encode()
 
 
 def boundary(axes: Any, ink: str) -> None:
@@ -66,10 +92,10 @@ def boundary(axes: Any, ink: str) -> None:
 @cache
 def history() -> tuple[list[int], list[int], list[float]]:
     """Of a separable stream: numbers of events, and after so many the mistakes and the live bound."""
-    intercept, *coef = separator(SEED)
+    intercept, *coef = separator()
     learner = Learner(Identity(), options=Options(reference=Weights(coef, intercept, list(NAMES))))
     learner.begin({0: 0})
-    raws = [json.dumps({"features": e.features, "label": e.label}).encode() for e in examples(SEED, 40_000)]
+    raws = list(examples(40_000))
     events, mistakes, bounds = [*range(1, 200), *range(200, 40_001, 200)], list[int](), list[float]()
     for first, to in pairwise([0, *events]):
         learner.apply(0, Records.of(first, raws[first:to]))

@@ -11,6 +11,14 @@ def standard(x: float, n: float, mean: float, m2: float) -> float:
     return (x - mean) / math.sqrt(m2 / n) if m2 / n > 0.0 else 0.0
 
 
+def take_in(sums: dict[Any, tuple[float, float, float]], key: Any, x: float) -> None:
+    """Take a number into Welford's n, mean and M2 of its feature."""
+    n, mean, m2 = sums.get(key, (0.0, 0.0, 0.0))
+    d = x - mean
+    mean += d / (n + 1.0)
+    sums[key] = n + 1.0, mean, m2 + d * (x - mean)
+
+
 class Fold:
     """The perceptron rule over events, one after the other: json, a dict of names, a plain loop."""
 
@@ -80,10 +88,7 @@ class Fold:
         sums = dict(self.sums)
         for name, v in flat:
             if not isinstance(v, bool):
-                n, mean, m2 = sums.get(name, (0.0, 0.0, 0.0))
-                d = v - mean
-                mean += d / (n + 1.0)
-                sums[name] = n + 1.0, mean, m2 + d * (v - mean)
+                take_in(sums, name, v)
         return [(name, float(v) if isinstance(v, bool) else standard(v, *sums[name])) for name, v in flat], sums
 
     def _beyond(self, step: float, x: Iterable[tuple[str, float]]) -> bool:

@@ -12,22 +12,20 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from random import Random
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-import mmh3
-
 from service.learning.learner import Learner
-from service.monitoring.metrics import Metrics
-from service.serving.http.app import Application, create_app
+from service.serving.http.app import Application
 from service.serving.http.limits import Limits
-from service.serving.models import Models, given
+from service.serving.models import given
 from service.serving.requests import LARGE
-from service.snapshots.store import RedisStore
+from tests import formulas
 from tests.fuzz import judge
-from tests.fuzz.events import IDENTITIES, event, learned, record
+from tests.fuzz.events import IDENTITIES, event, learned, merged, placed, record
 from tests.fuzz.texts import Texts
 from tests.oracle import standard
+from tests.unit.applications import serving
 
 LIMITS = Limits(body_bytes=LARGE + 2000, instances=4)
 PARAMETERS = ("top", "names", "limit", "cursor", "explain", "Top", "")
@@ -73,10 +71,8 @@ def application() -> tuple[Application, list[Learner]]:
         learner, _ = learned(identity, [record(texts, identity) for _ in range(100)], [(0, 100)])
         learner.diverged = None  # what it diverged at is left out
         learners.append(learner)
-    models = Models(given(f"m{i}", learner, 0.0) for i, learner in enumerate(learners))
-    metrics = Metrics("0", lambda: [], lambda: True, lambda: {})
-    store = cast(RedisStore, _NoStore())
-    return create_app(models, metrics, lambda: True, lambda: False, store, LIMITS, version="0"), learners
+    models = [given(f"m{i}", learner, 0.0) for i, learner in enumerate(learners)]
+    return serving(*models, store=_NoStore(), limits=LIMITS), learners
 
 
 async def ask(app: Application, asked: Asked, parts: Iterable[bytes] = ()) -> Answered:
@@ -177,29 +173,17 @@ def strict(raw: bytes) -> Any:
 
 def score(learner: Learner, row: judge.Features) -> tuple[float, int]:
     """w·x in record order over the weights that are shown, and how many features have none."""
-    merged: dict[int, float] = {}
-    unknown = 0
-    sums = learner.arrays
+    pairs, unknown, sums = list[tuple[int, float]](), 0, learner.arrays
     for i, item in enumerate(row):
-        name, value = item if isinstance(item, tuple) else (str(i), item)
-        column: int | None = i + 1
-        if learner.identity.features == "named":
-            column = learner.columns.names.index(name) + 1 if name in learner.columns.names else None
-        elif learner.identity.features == "hashed":
-            h = mmh3.hash(name.encode())
-            column, value = 1 + abs(h) % (1 << (learner.identity.bits or 0)), value if h >= 0 else -value
+        column, value = placed(learner.identity, list(learner.columns.names), i, item)
         if column is None:
             unknown += 1
-        else:
-            if "m2" in sums and isinstance(value, float):
-                n, mean, m2 = (float(sums[name][column]) for name in ("count", "mean", "m2"))
-                value = standard(value, n, mean, m2) if n else 0.0
-            merged[column] = merged[column] + value if column in merged else value
-    w = learner.weights.tolist()
-    s: float = w[0]
-    for column, value in merged.items():
-        s += w[column] * value
-    return s, unknown
+            continue
+        if "m2" in sums and isinstance(value, float):
+            n, mean, m2 = (float(sums[name][column]) for name in ("count", "mean", "m2"))
+            value = standard(value, n, mean, m2) if n else 0.0
+        pairs.append((column, value))
+    return formulas.score(learner.weights.tolist(), merged(pairs)), unknown
 
 
 def expected(asked: Asked, learner: Learner, known: bool) -> tuple[set[int], list[judge.Features], bool]:

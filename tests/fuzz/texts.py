@@ -20,6 +20,9 @@ NO_NUMBERS = (
     "NaN", "Infinity", "-Infinity", "nan", "+1", "01", "-01", "1.", ".5", "1e", "1e+", "--1", "0x10", "1_0", "1,5",
     "1d", "-", "٣", "\uff11", "True", "None", "undefined",
 )  # fmt: skip
+NO_CHARACTERS = (
+    "\\ud800", "\\uDFFF", "\\ude00\\ud83d", "\\ud83d\\ude00", "\\u00", "\\x41", "\\", "\t", "\x00", '"',
+)  # fmt: skip
 TOKENS = (
     b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"null", b"true", b"1", b"-", b".", b"e", b"\x00", b"\xff",
     b"\xc3", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf4\x90\x80\x80", b"\xef\xbb\xbf", b"\\u", b"\\ud800", b"\\udc00", b"//",
@@ -58,19 +61,7 @@ class Texts:
             return json.dumps(text, ensure_ascii=self.chance(0.3))
         parts = [self._character(c) for c in text]
         if self.chance(0.15):
-            wrong = (
-                "\\ud800",
-                "\\uDFFF",
-                "\\ude00\\ud83d",
-                "\\ud83d\\ude00",
-                "\\u00",
-                "\\x41",
-                "\\",
-                "\t",
-                "\x00",
-                '"',
-            )
-            parts.insert(self.random.randint(0, len(parts)), self.random.choice(wrong))
+            parts.insert(self.random.randint(0, len(parts)), self.random.choice(NO_CHARACTERS))
         return '"' + "".join(parts) + '"'
 
     def _character(self, c: str) -> str:

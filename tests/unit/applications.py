@@ -1,26 +1,51 @@
-"""One model as the service serves and describes it, without Kafka and Redis."""
+"""One model as the service serves, describes and counts it, without Kafka and Redis."""
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any
 
+from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.monitoring.metrics import Metrics
+from service.learning.records import Records
+from service.monitoring.metrics import Figures, Metrics
 from service.serving.http.app import Application, create_app
 from service.serving.http.limits import Limits
-from service.serving.models import Models, given
+from service.serving.models import Model, Models, given
 from service.serving.report import Description
-from service.snapshots.store import RedisStore
 
 
-def application(learner: Learner, name: str = "m", metrics: Metrics | None = None) -> Application:
-    """An application over one model, which does not learn."""
-    models, store = Models([given(name, learner, 0.0)]), cast(RedisStore, None)
+def serving(
+    *models: Model,
+    metrics: Metrics | None = None,
+    limits: Limits = Limits(),  # noqa: B008 - it does not change
+    store: Any = None,
+    ready: bool = True,
+    stopping: Callable[[], bool] = lambda: False,
+    **more: Any,
+) -> Application:
+    """The application over these models; `more` are further arguments of `create_app`."""
     metrics = metrics or Metrics("0", list, lambda: True, dict)
-    return create_app(models, metrics, lambda: True, lambda: False, store, Limits(), version="0")
+    return create_app(Models(models), metrics, lambda: ready, stopping, store, limits, version="0", **more)
 
 
-def described(learner: Learner) -> Description:
+def application(learner: Learner, name: str = "m", **more: Any) -> Application:
+    """An application over one model, which does not learn."""
+    return serving(given(name, learner, 0.0), **more)
+
+
+def described(learner: Learner, name: str = "m") -> Description:
     """What the service reports of a model that it learns."""
-    model = given("m", learner, 0.0)
+    model = given(name, learner, 1.0)
     model.learning_here = True
     assert model.answering is not None
     return Description.of(model, model.answering)
+
+
+def figures(name: str) -> Figures:
+    """What `/metrics` shows of a model that has learned a little, where no figure is absent."""
+    learner = Learner(Identity())
+    learner.begin({0: 0})
+    event = b'{"features":{"a":1},"label":1}'
+    learner.apply(0, Records.of(0, [event, b"{"]))
+    learner.begin_stretch()
+    learner.apply(0, Records.of(2, [event]))
+    return Figures(described(learner, name), learner.counts, 1.0, {0: 1}, 3)

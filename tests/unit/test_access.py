@@ -3,28 +3,21 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import httpx
 import pytest
 
 from service.errors import ConfigurationError
-from service.monitoring.metrics import Metrics
-from service.serving.http.app import create_app
 from service.serving.http.auth import BearerTokens
-from service.serving.http.limits import Limits
-from service.serving.models import Models
 from service.settings.http import HttpSettings
-from service.snapshots.store import RedisStore
 from tests.certificates import Certificates
+from tests.unit.applications import serving
 
 OLD, NEW, SCRAPE = "old-token-0123456789", "new-token-0123456789", "scrape-token-01234567"
 
 
 def client(tokens: BearerTokens | None, metrics_tokens: BearerTokens | None = None) -> httpx.AsyncClient:
-    metrics = Metrics("0", list, lambda: True, dict)
-    about = Models([]), metrics, lambda: True, lambda: False, cast(RedisStore, None), Limits()
-    app = create_app(*about, version="0", tokens=tokens, metrics_tokens=metrics_tokens)
+    app = serving(tokens=tokens, metrics_tokens=metrics_tokens)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
 
 

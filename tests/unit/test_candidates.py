@@ -12,12 +12,11 @@ from service.learning.options import Beside, Options
 from service.learning.records import Records
 from service.snapshots import blobs, codec
 from service.snapshots import head as heads
-from service.snapshots.keeper import Saved
 from service.snapshots.rollback import restored as restored_version
 from tests.checks import restored, state_digest
 from tests.conftest import event
 from tests.releases import Fields
-from tests.saving import FakeClock, keeper, learn, save
+from tests.saving import keeper, learn, save
 
 MODEL = Identity(eta=0.5, average=True)
 
@@ -150,28 +149,6 @@ def test_the_one_that_answers_is_exported_as_the_model_that_it_would_be() -> Non
     assert learner.score({"n1": 2.0}, wide) == promoted.score({"n1": 2.0}) != learner.score({"n1": 2.0})
     assert promoted.promoted() is promoted
     assert applied(begun(MODEL, wanted()), records).promoted().identity == MODEL
-
-
-async def test_a_keeper_saves_and_restores_them_and_a_follower_is_brought_up_to_date() -> None:
-    fields, clock = Fields(), FakeClock()
-    options = Options(candidates={"wide": beside(Identity(), margin=(2.0, 2.0)), "slow": beside(Identity(), eta=0.1)})
-    ours, theirs = keeper(fields, "m", clock, options=options), keeper(fields, "m", clock)
-    learner = begun(Identity(), options)
-    learn(learner, "a", "b")
-    first = await save(ours, learner)
-    assert b'"candidates"' in fields.fields["head"]
-    follower = await theirs.restore()
-    assert follower is not None
-    learn(learner, "c", "a")
-    second = await save(ours, learner)
-    again = await theirs.restore()
-    assert again is not None
-    assert first.head.state_digest != second.head.state_digest == state_digest(again)
-    assert again.candidates["wide"].weights.tolist() == learner.candidates["wide"].weights.tolist()
-    again.candidates = {}
-    assert isinstance(saved := await save(theirs, again), Saved)
-    assert b'"candidates"' not in fields.fields["head"], "older releases read a head without any"
-    assert saved.head.arrays.keys() == {"w"}
 
 
 async def test_a_kept_version_is_gone_back_to_with_its_candidates() -> None:

@@ -1,6 +1,6 @@
 """Models of three labels and more: the kernel is a plain fold, bit for bit, however records are cut, and restored."""
 
-import json
+import copy
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.learning.columns import columns_for
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
@@ -18,7 +17,7 @@ from service.learning.start import rows
 from tests import formulas
 from tests.checks import MODES, close, restored, state_digest
 from tests.conftest import event
-from tests.oracle import standard
+from tests.fuzz.events import Judged
 
 pytestmark = pytest.mark.usefixtures("reading")
 
@@ -32,52 +31,29 @@ class Oracle:
     """The texts' rule over columns and values, a list of weights for each class."""
 
     def __init__(self, identity: Identity) -> None:
-        self.identity, self.k, self.columns = identity, identity.classes, columns_for(identity)
-        self.w: list[list[float]] = [[] for _ in range(self.k)]
-        self.sums: dict[int, tuple[float, float, float]] = {}
-        """Welford's n, mean and M2 by column."""
+        self.identity, self.k, self.seen = identity, identity.classes, Judged(identity)
+        self.columns = 1 + (identity.dimension or 0) + (2**identity.bits if identity.bits else 0)
+        self.w = rows(identity.start, 0, self.columns, self.k).T.tolist()
         self.after: list[list[list[float]]] = []
         """The weights after each event, where they are averaged."""
         self.confusion = [[0] * self.k for _ in range(self.k)]
         self.mistakes = self.updates = 0
-        self._grow()
-
-    def _grow(self) -> None:
-        have = len(self.w[0])
-        for k, begun in enumerate(rows(self.identity.start, have, len(self.columns) - have, self.k).T.tolist()):
-            self.w[k] += begun
-
-    def scaled(self, pairs: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-        """The event's numbers are taken in, then each is scaled; equal columns are merged."""
-        if self.identity.scale == "none":
-            return list(pairs)
-        for column, x in pairs:
-            n, mean, m2 = self.sums.get(column, (0.0, 0.0, 0.0))
-            d = x - mean
-            mean += d / (n + 1.0)
-            self.sums[column] = n + 1.0, mean, m2 + d * (x - mean)
-        found: dict[int, float] = {}
-        for column, x in pairs:
-            value = standard(x, *self.sums[column])
-            found[column] = found[column] + value if column in found else value
-        return list(found.items())
 
     def learn(self, features: Any, own: int, weight: float) -> bool:
         """Whether it was learned: not where its update takes the squared norm beyond 1e30, which changes nothing."""
-        before, sums = [one.copy() for one in self.w], dict(self.sums)
-        if self.identity.features == "named":
-            self.columns.extend([name for name in features if self.columns.column_of(name) is None])
-        self._grow()
-        pairs = self.scaled(self.columns.find(features)[0])
-        s, changed = formulas.learn_classes(self.w, pairs, own, weight, self.identity)
-        if not sum(v * v for one in self.w for v in one) <= 1e30:
-            self.w, self.sums = before, sums
+        seen, w = copy.deepcopy(self.seen), copy.deepcopy(self.w)
+        pairs = seen.pairs(list(features.items()) if isinstance(features, dict) else features)
+        new = rows(self.identity.start, len(w[0]), self.columns + len(seen.names) - len(w[0]), self.k).T.tolist()
+        w = [one + more for one, more in zip(w, new, strict=True)]
+        s, changed = formulas.learn_classes(w, pairs, own, weight, self.identity)
+        if not sum(v * v for one in w for v in one) <= 1e30:
             return False
+        self.seen, self.w = seen, w
         self.confusion[own][s.index(max(s))] += 1
         self.mistakes += any(one >= s[own] for k, one in enumerate(s) if k != own)
         self.updates += changed
         if self.identity.average:
-            self.after.append([one.copy() for one in self.w])
+            self.after.append(w)
         return True
 
     @property
@@ -159,14 +135,6 @@ def test_the_fold_is_the_texts(stream: tuple[Identity, list[Event], list[tuple[i
     assert state_digest(learner) == state_digest(whole)
     assert learner.diverged == whole.diverged
     assert learner.watch.recent.truth.tolist() == whole.watch.recent.truth.tolist()
-    for features, _, _ in events[:3]:
-        pairs, _ = learner.columns.find(features)
-        if learner.scaler:
-            pairs = learner.scaler.merged(pairs)
-        s = [formulas.score(w, pairs) for w in learner.weights.T.tolist()]
-        found, _ = learner.score(features)
-        assert np.asarray(found).tolist() == s
-        assert learner.label(found) == LABELS[s.index(max(s))]
 
 
 def test_a_recent_average_over_many_half_lives() -> None:
@@ -203,14 +171,12 @@ def test_of_equal_scores_the_first_class_is_predicted_and_is_the_rival() -> None
 
 def test_labels_are_told_apart_as_values() -> None:
     """1 and true are two labels; 1.0 is 1."""
-    identity = Identity(labels=LABELS)
-    learner = Learner(identity)
+    learner = Learner(Identity(labels=LABELS))
     learner.begin({0: 0})
     raws = [b'{"features":{},"label":%s}' % label for label in (b'"a"', b"1", b"1.0", b"true", b"2.5", b'"b"', b"2")]
     outcome = learner.apply(0, Records.of(0, raws))
     assert [reject.reason for reject in outcome.rejects] == ["unknown-label"]
     assert [sum(row) for row in learner.counts.confusion] == [1, 2, 1, 1, 1]
-    assert json.loads(b"1.0") == identity.labels[1]  # type: ignore[index]
 
 
 def test_each_class_begins_at_random_by_itself() -> None:

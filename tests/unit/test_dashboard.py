@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.monitoring.metrics import Metrics
-from tests.figures import learned
+from tests.unit.applications import figures
 
 pytestmark = pytest.mark.nightly
 
@@ -33,7 +33,7 @@ def test_what_is_committed_is_what_the_generator_gives() -> None:
 @functools.cache
 def exported() -> set[str]:
     """The name of every sample that a learner can export, as its own /metrics writes it."""
-    now = learned("m")
+    now = figures("m")
     metrics = Metrics("1", lambda: [now], lambda: True, lambda: {"kafka": 0.0})
     families = list(text_string_to_metric_families(asyncio.run(metrics.render()).decode()))
     # Of a metric with labels there is no sample before its first use, but its family is there.

@@ -11,8 +11,6 @@ from service.streaming.dead_letters import MAX_HEADERS, DeadLetter, dead_letter,
 from service.streaming.records import Headers, KafkaRecord
 from tests.kafka_records import join_records
 
-USUAL = 1_048_588
-
 
 def letter_of(
     key: bytes | None, value: bytes | None, headers: Headers, reason: str, detail: str, topic: str = "t"
@@ -51,14 +49,6 @@ def on_the_wire(letter: DeadLetter) -> int:
     )
     assert builder.append(0, 1_700_000_000_000, letter.key, letter.value, list(letter.headers))
     return len(builder.build())
-
-
-def test_a_huge_value_is_cut_to_the_last_byte_that_fits() -> None:
-    letter = cut(letter_of(b"k", b"v" * 2_000_000, [("h", b"x" * 500_000)], "not-json", "why"), USUAL)
-    assert dict(letter.headers)["truncated-from"] == b"2000000"
-    assert dict(letter.headers)["h"] == b"x" * 500_000
-    assert letter.value
-    assert USUAL - 30 <= on_the_wire(letter) <= USUAL
 
 
 LEAST = 400

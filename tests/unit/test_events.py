@@ -93,19 +93,6 @@ def test_hashing_is_scikit_learns(features: dict[str, Any], bits: int) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-9)
 
 
-@pytest.mark.parametrize("identity", [NAMED, POSITIONAL, Identity(features="hashed", bits=4)], ids=lambda i: i.features)
-def test_members_that_no_pointer_names_are_ignored(identity: Identity) -> None:
-    """They may have any value, stand anywhere and be repeated. Feature names have colons, quotes and escapes."""
-    features: Any = [1, 2, 3] if identity.features == "positional" else {"a:b": 1, 'q"\\:': 2, "é{": 3, "ab": 4}
-    decoder = Decoder(identity, columns_for(identity))
-    for unknown in ('"12:00:01"', "null", '{"features":{"a":[1e999,"\\u00e9:"]},"label":[{}]}', '["}",{"":0}]'):
-        for ascii_ in (True, False):
-            known = json.dumps({"features": features, "label": 1, "weight": 2, "id": "x:y"}, ensure_ascii=ascii_)
-            text = f'{{"ts" : {unknown},"ts":{unknown},{known[1:-1]} , "more":{unknown}}}'
-            batch, rejects = decoder.decode([text.encode()])
-            assert (len(batch.labels), rejects) == (1, [])
-
-
 def test_a_pointer_finds_a_name_however_it_is_escaped() -> None:
     for name in ("é", "😀", 'q"uote', "back\\slash", "a/b", "\n\t\b\f\r", "plain"):
         identity = Identity(event=Places(label="/" + name.replace("~", "~0").replace("/", "~1")))

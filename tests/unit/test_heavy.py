@@ -5,14 +5,10 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.records import Records
-from tests.checks import state_digest
-from tests.kinds import BAD_NAMED
 
 LIMIT = 1 << 20
 MOST_SECONDS, MOST_PARSED = 0.05, 8
@@ -107,19 +103,3 @@ def _seconds(run: Callable[[], object]) -> float:
     began = time.thread_time()
     run()
     return time.thread_time() - began
-
-
-@given(st.lists(st.booleans(), min_size=12, max_size=12), st.integers(0, 11))
-def test_where_a_slice_ends_changes_nothing(ends: list[bool], beyond: int) -> None:
-    """Slices may end after any record, next to a record whose value is beyond the limit."""
-    raws: list[bytes | None] = [f'{{"features":{{"n{i % 5}":{i}}},"label":{i % 2}}}'.encode() for i in range(10)]
-    raws[4:4] = [raw for raw, _ in BAD_NAMED[:2]]
-    raws[beyond] = b'{"features":{"new":1e31},"label":1}'
-    whole, cut, asked = begun(Identity()), begun(Identity()), iter([*ends, *[True] * 20])
-    assert whole.apply(0, Records.of(1, raws)).consumed == len(raws)
-    at, slices = 0, 0
-    while at < len(raws):
-        at += cut.apply(0, Records.of(1 + at, raws[at:]), lambda: next(asked)).consumed
-        slices += 1
-    assert slices == sum(ends[:-1]) + 1
-    assert state_digest(cut) == state_digest(whole)

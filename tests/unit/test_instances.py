@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.errors import Rejected
 from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
@@ -89,12 +88,3 @@ def test_instances_read_as_rows_get_the_answers_of_each_alone(
         found = predictor.answer_large(predictor.moment(learner), raw, 200, explain, top=2)
         assert bytes(found.predictions) == msgspec.json.encode(alone)
         assert found.form == form
-
-
-@pytest.mark.parametrize("name", ["éé", "\\u00e9\\u00e9", "eee", "\\u0065ee"])
-def test_a_name_is_measured_in_bytes(name: str) -> None:
-    short, long = f'{{"features":{{"{name}":1}}}}'.encode(), f'{{"features":{{"{name}é":1}}}}'.encode()
-    flattener = Learner(Identity(max_name_bytes=4)).flattener
-    assert len(requests.read(short, flattener, 1)[0]) == 1
-    with pytest.raises(Rejected, match="name"):
-        requests.read(long, flattener, 1)

@@ -19,9 +19,8 @@ from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving import predictor
 from service.serving.http.app import Application
-from tests.figures import learned
 from tests.fuzz.requests import Answered, Asked, ask
-from tests.unit.applications import application
+from tests.unit.applications import application, figures
 
 NAMES = [f"n{i}" for i in range(100)]
 LONGEST = 0.05
@@ -182,10 +181,10 @@ async def test_a_body_of_brackets_is_refused_by_its_bytes(served: Served, body: 
 
 @pytest.mark.nightly
 async def test_a_scrape_of_a_hundred_models_does_not_hold_the_loop() -> None:
-    figures = [learned(f"m{i}") for i in range(100)]
+    learned = [figures(f"m{i}") for i in range(100)]
 
     def models() -> Any:
-        for one in figures:
+        for one in learned:
             sum(range(100_000))  # work for enough turns on a fast machine too
             yield one
 

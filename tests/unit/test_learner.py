@@ -11,8 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.errors import OutOfOrder
-from service.learning import kernel
-from service.learning.events.batch import Batch
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
@@ -110,27 +108,6 @@ def test_offsets_that_do_not_go_on_are_refused() -> None:
         learner.apply(0, Records.of(0, [b"{}"]))
 
 
-def test_a_model_that_diverges_stops_before_the_event() -> None:
-    """An update that takes ‖w‖² beyond its limit is not applied, and nothing after it is learned, named or counted."""
-    learner = begun(Identity())
-    learner.apply(0, Records.of(0, [b'{"features":{"a":1},"label":1}']))
-    before = learner.weights.copy()
-    records = [b"bad", b'{"features":{"a":-1e16,"b":1},"label":1}', b'{"features":{"c":1},"label":1}', b"bad"]
-    outcome = learner.apply(0, Records.of(1, records))
-    assert outcome.diverged == learner.diverged
-    assert learner.diverged == (
-        "rule perceptron with eta 1: the update at offset 2 of partition 0 takes the squared norm of the weights "
-        "beyond 1e+30"
-    )
-    assert outcome.consumed == 1
-    assert [r.record for r in outcome.rejects] == [0]
-    assert learner.next == {0: 2}
-    assert learner.columns.names == ["a"]
-    assert learner.weights.tolist() == before.tolist()
-    assert learner.counts.events == 1
-    assert learner.counts.rejected == {"not-json": 1}
-
-
 @pytest.mark.parametrize(
     ("rule", "start"),
     [("logistic-delta", "zero"), ("perceptron", "random:7"), ("lms", "zero"), ("half-step", "zero")],
@@ -176,40 +153,6 @@ def test_a_snapshot_beyond_the_limit_is_one_that_diverged() -> None:
     assert restored(learner).diverged == "the squared norm of the weights is 4.5e+294, beyond 1e+30"
 
 
-def test_runs_record_the_order_across_partitions() -> None:
-    learner = Learner(Identity())
-    learner.begin({0: 0, 1: 5})
-    raw = b'{"features":{},"label":1}'
-    for partition, first, n in ((0, 0, 2), (0, 2, 1), (1, 5, 2), (0, 3, 1)):
-        learner.apply(partition, Records.of(first, [raw] * n))
-    assert learner.runs == [(0, 0, 3), (1, 5, 7), (0, 3, 4)]
-    assert learner.covered == {0: [(0, 4)], 1: [(5, 7)]}
-
-
-def test_the_recent_average_over_many_half_lives() -> None:
-    """It is the formula's although its age is scaled back after 900 half-lives, in slices of any size."""
-    rng = random.Random(4)
-    rows = [([rng.gauss(0, 1), rng.gauss(0, 1)], rng.choice((-1, 1))) for _ in range(2000)]
-    records = [event(*row) for row in rows]
-    identity = Identity(features="positional", dimension=2, average="recent", half_life=1)
-    plain, mean, means = begun(Identity(features="positional", dimension=2)), [0.0] * 3, []
-    for i, record in enumerate(records):
-        plain.apply(0, Records.of(i, [record]))
-        mean = [0.5 * e + 0.5 * w for e, w in zip(mean, plain.weights.tolist(), strict=True)]
-        means.append(mean)
-    states = set()
-    for size in (2000, 900, 7):
-        learner = begun(identity)
-        for at in range(0, 2000, size):
-            learner.apply(0, Records.of(at, records[at : at + size]))
-            learner = restored(learner, OPTIONS)
-            assert learner.average is not None
-            seen = learner.counts.events
-            assert learner.average.tolist() == pytest.approx(means[seen - 1], rel=1e-9, abs=1e-9)
-        states.add(state_digest(learner))
-    assert len(states) == 1
-
-
 @pytest.mark.parametrize("average", [True, "recent"])
 @pytest.mark.parametrize(("size", "eta", "streams", "count"), [(1.0, 1.0, 100, 30), (1e30, 1e-20, 1, 1000)])
 def test_the_average_is_counted_as_it_answered(average: Any, size: float, eta: float, streams: int, count: int) -> None:
@@ -230,24 +173,3 @@ def test_the_average_is_counted_as_it_answered(average: Any, size: float, eta: f
         assert learner.watch.recent.flag("averaged").tolist() == missed
         assert 0 < sum(missed) < count
     assert ties > 30 * (size == 1.0)
-
-
-@pytest.mark.parametrize("average", [False, True])
-def test_columns_far_from_each_other_learn_as_neighbours_do(average: bool) -> None:
-    """The bits are the same although other loops, which prefetch, learn the columns of a large state."""
-    rng, events, nonzeros, apart = np.random.default_rng(3), 50, 60, 1000
-    columns = np.concatenate([1 + rng.choice(300, nonzeros, replace=False) for _ in range(events)]).astype(np.uint32)
-    starts, labels = np.uint64(nonzeros) * np.arange(events + 1, dtype=np.uint64), rng.choice([-1.0, 1.0], events)
-    batch = Batch(starts, columns, rng.normal(size=len(columns)), labels, np.ones(events))
-    near, far = np.zeros((301, 1 + average)), np.zeros((300 * apart + 1, 1 + average))
-    nearby, distant = rng.normal(size=301).astype(np.float32), np.zeros(len(far), np.float32)
-    distant[::apart] = nearby
-    identity = Identity(average=average)
-    ours = kernel.learn(identity, near, batch, reach=0.0, reference=nearby)
-    batch = batch._replace(columns=columns * np.uint32(apart))
-    theirs = kernel.learn(identity, far, batch, reach=0.0, reference=distant)
-    assert 0 < np.count_nonzero(ours.steps) < events
-    for own, other in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(own, other)
-    np.testing.assert_array_equal(near, far[::apart])
-    assert not np.delete(far, np.s_[::apart], axis=0).any()

@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -17,13 +17,11 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics
-from service.serving.http.app import create_app
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import MAX_UNREAD_BYTES, Connections, Limits
 from service.serving.http.server import Server
-from service.serving.models import Models, given
-from service.snapshots.store import RedisStore
 from tests.certificates import Certificates
+from tests.unit.applications import application
 
 PREDICT = "/v1/models/m/predict"
 BODY = b'{"features":{"a":2,"never seen":1}}'
@@ -99,9 +97,10 @@ class Served:
         learner.apply(0, Records.of(0, [b'{"features":{"a":1},"label":"y"}', b'{"features":{"a":-1},"label":"x"}']))
         self.learner, self.stopping = learner, False
         self.connections = Connections(limits, self.causes.append, lambda: 0, lambda: self.stopping)
-        models = Models([given("m", learner, 0.0)])
-        about = models, self.metrics, lambda: True, lambda: self.stopping, cast(RedisStore, None), limits
-        self.app = app or create_app(*about, version="0", tokens=tokens, root_path=root_path, allowed_origins=origins)
+        more: Any = {"tokens": tokens, "root_path": root_path, "allowed_origins": origins}
+        self.app = app or application(
+            learner, metrics=self.metrics, limits=limits, stopping=lambda: self.stopping, **more
+        )
         self._stack = contextlib.AsyncExitStack()
 
     @contextlib.asynccontextmanager

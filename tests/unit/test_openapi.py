@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import jsonschema
@@ -13,14 +13,13 @@ from service.embedded.servers import free_port
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Beside, Options
-from service.monitoring.metrics import Metrics
-from service.serving.http.app import create_app
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import Limits
 from service.serving.http.openapi import PROBLEMS
-from service.serving.models import Model, Models, given
+from service.serving.models import Model, given
 from service.snapshots.head import Kept
 from service.snapshots.store import RedisStore
+from tests.unit.applications import serving
 
 JSON = {"content-type": "application/json"}
 LIMITS = Limits()
@@ -63,12 +62,11 @@ async def test_each_problem_is_what_its_route_answers(tmp_path: Path) -> None:
     learned = given("learned", learner, 0.0)
     assert learned.answering is not None
     learned.answering.head.kept.append(Kept(1, 0.0))  # so that Redis is asked for it
-    models = Models([learned, Model("new")])
     away = RedisStore(f"redis://127.0.0.1:{free_port()}")
 
     def application(limits: Limits, ready: bool, store: Any, tokens: bool) -> Any:
-        about = models, Metrics("0", list, lambda: True, dict), lambda: ready, lambda: False, store, limits
-        return create_app(*about, version="0", tokens=BearerTokens(str(tmp_path / "tokens")) if tokens else None)
+        own = BearerTokens(str(tmp_path / "tokens")) if tokens else None
+        return serving(learned, Model("new"), limits=limits, ready=ready, store=store, tokens=own)
 
     async def answer(
         method: str, path: str, limits: Limits = LIMITS, ready: bool = True, store: Any = away, tokens: bool = False,
@@ -98,9 +96,7 @@ async def test_each_problem_is_what_its_route_answers(tmp_path: Path) -> None:
 
 
 def test_each_answer_has_an_example_that_is_one() -> None:
-    metrics, store = Metrics("0", list, lambda: True, dict), cast(RedisStore, None)
-    app = create_app(Models([]), metrics, lambda: True, lambda: False, store, LIMITS, version="0")
-    document = json.loads(json.dumps(app.api.openapi()))
+    document = json.loads(json.dumps(serving().api.openapi()))
     shown = 0
     for routes in document["paths"].values():
         for route in routes.values():

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import msgspec
@@ -17,15 +17,13 @@ from service.learning.options import Beside, Options
 from service.learning.records import Records
 from service.learning.seen import POINTS
 from service.monitoring.metrics import Metrics
-from service.serving.http.app import create_app
 from service.serving.http.auth import BearerTokens
-from service.serving.http.limits import Limits
 from service.serving.models import Model, Models, given
 from service.serving.page import OPEN
 from service.serving.page.event import MAX_BYTES
 from service.serving.page.history import MAX_POINTS, History, Point, Points
-from service.snapshots.store import RedisStore
 from tests.conftest import event
+from tests.unit.applications import serving
 
 
 def client(
@@ -35,8 +33,7 @@ def client(
     missing: Callable[[], dict[str, float]] = dict,
 ) -> httpx.AsyncClient:
     """Of an application over these models."""
-    about = Models(models), Metrics("0", list, lambda: True, missing), lambda: True, lambda: False
-    app = create_app(*about, cast(RedisStore, None), Limits(), version="9", tokens=tokens, history=history)
+    app = serving(*models, metrics=Metrics("0", list, lambda: True, missing), tokens=tokens, history=history)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
 
 
@@ -84,7 +81,7 @@ def test_what_was_rolled_back_is_no_part_of_a_history() -> None:
 async def test_the_body_has_what_the_page_shows() -> None:
     records = [event({"a": i % 3, "b": {"c": "x" if i % 2 else "y"}}, i % 2) for i in range(40)]
     now = await shown(learned(*records, b"nothing", average=True))
-    assert (now["asked"], now["models"], now["release"]) == ("m", ["m"], "9")
+    assert (now["asked"], now["models"], now["release"]) == ("m", ["m"], "0")
     assert (now["model"]["events"], now["labels"], now["lag"]) == (40, ["-1", "1"], 7)
     assert now["event"] == {"a": 0, "b": {"c": "x"}}
     assert now["plane"] is None

@@ -3,6 +3,7 @@
 import itertools
 import json
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import DataError
-from service.learning import passes
+from service.learning import passes, separable
 from service.learning.bounds import Separation
 from service.learning.identity import Identity
 from service.learning.kernel import Vector
@@ -19,7 +20,7 @@ from service.learning.passes import Data, Pass
 from service.learning.separable import ZERO, Evidence, separate
 from service.learning.weights import Weights
 from tests import formulas
-from tests.conftest import event
+from tests.conftest import event, perceptron
 
 SQUARE = [(0, 0), (0, 1), (1, 0), (1, 1)]
 AND, OR, XOR = [0, 0, 0, 1], [0, 1, 1, 1], [0, 1, 1, 0]
@@ -180,39 +181,64 @@ DRIVEN: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+def labelled(u: Vector, x: Any) -> tuple[int, float]:
+    """The class of a point by the weights u, of shape (columns,) or (columns, classes), and the margin to the next."""
+    s = np.array([1.0, *x]) @ u
+    if u.ndim == 1:
+        return int(s > 0), abs(float(s))
+    second, first = np.sort(s)[-2:]
+    return int(np.argmax(s)), float(first - second)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
 @given(
     points=points,
-    direction=st.tuples(*[st.integers(-9, 9)] * 4),
+    direction=st.lists(st.integers(-9, 9), min_size=16, max_size=16),
     rule=st.sampled_from(DRIVEN),
     eta=st.floats(0.01, 0.99),
     seed=st.none() | st.integers(0, 99),
     data=st.data(),
 )
 def test_bounds_hold_on_separable_data(
-    points: Any, direction: Any, rule: Any, eta: float, seed: int | None, data: Any
+    classes: int, points: Any, direction: list[int], rule: Any, eta: float, seed: int | None, data: Any
 ) -> None:
-    """Rows 7, 8 and 9 for rules 1 to 3, with margins, any η and importance weights, from zero or a random start."""
-    u = np.array(direction, float)
-    sides = [(x, float(u @ [1.0, *x])) for x in points]
-    records = [
-        event(list(x), int(s > 0), weight=data.draw(st.sampled_from([0.25, 1, 3])))
-        for x, s in sides
-        if abs(s) >= 0.05 * np.linalg.norm(u) * np.linalg.norm([1.0, *x])
-    ]
+    """Rows 7, 8 and 9 for rules 1 to 3, with margins, any η and importance weights, from zero or a random start.
+
+    With three labels and more the one rule is the perceptron's, and from zero the bound is 2R²/γ² with ‖u‖ = 1.
+    """
+    several = classes > 2
+    u = np.array(direction, float).reshape(4, 4) if several else np.array(direction[:4], float)
+    records = []
+    for x in points:
+        own, margin = labelled(u, x)
+        if margin > 0.05 * np.linalg.norm(u) * np.linalg.norm([1.0, *x]):
+            records.append(event(list(x), own, weight=data.draw(st.sampled_from([0.25, 1, 3]))))
+    rule = {"labels": tuple(range(classes))} if several else rule
     identity = listed(3, eta=eta, start="zero" if seed is None else f"random:{seed}", **rule)
     given = passes.gather(identity, records)
-    done, w = fitted(identity, given, max_passes=20_000)
+    done, w = fitted(identity, given, max_passes=20_000, trace=several)
     if not records:
         return
     assert done[-1].errors == 0, "the theorem: it converges"
-    vector = evidence(given).vector
+    vector = separate(given.batch, given.start.shape, classes).vector
     assert vector is not None
     bounded = passes.bounded(identity, given, norms(done), {"own": w, "program": vector, "u": u})
     assert bounded is not None
     assert bounded.held
     assert bounded.updates == sum(one.updates for one in done) == sum(one.errors for one in done)
+    assert (bounded.novikoff is None) == (bounded.norms is None) == (seed is not None)
     if len(norms(done)):
-        assert norms(done)[-1] == pytest.approx(float(w @ w), rel=1e-6, abs=1e-9)
+        assert norms(done)[-1] == pytest.approx(float((w * w).sum()), rel=1e-6, abs=1e-9)
+    if several:
+        states = [given.start, *(after for one in done for after in one.trace)]
+        changed = [float((b * b).sum()) for a, b in itertools.pairwise(states) if (a != b).any()]
+        assert norms(done) == pytest.approx(changed)
+        margins, squared = passes.margins(given.batch, u)
+        lengths = eta * given.batch.weights
+        gamma, radius = (lengths * margins).min() / np.linalg.norm(u), (lengths * np.sqrt(squared)).max()
+        separation = passes.separated(identity, given.batch, u)
+        assert separation is not None
+        assert separation.updates == pytest.approx(2 * radius**2 / gamma**2)
 
 
 @pytest.mark.parametrize(("label", "margin"), [(1, (0.0, 100.0)), (0, (100.0, 0.0))])
@@ -285,23 +311,34 @@ def test_row_15_data_that_nothing_separates() -> None:
     assert passes.bounded(identity, data, norms(done), {"own": np.array([-4.0, 3.0, 2.0])}) is None
 
 
-@given(points=st.lists(st.tuples(*[st.integers(-3, 3)] * 2), min_size=1, max_size=12), labels=st.data())
-def test_the_evidence_is_one_or_the_other(points: Any, labels: Any) -> None:
-    """A vector separates, checked in exact fractions; or a combination of events is zero within the tolerance."""
-    events = [(x, labels.draw(st.integers(0, 1))) for x in points]
-    data = gather(listed(), events)
-    found = evidence(data)
+@pytest.mark.parametrize("classes", [2, 4])
+@given(
+    points=st.lists(
+        st.tuples(st.tuples(*[st.integers(-3, 3)] * 2), st.integers(0, 3)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_the_evidence_is_one_or_the_other(classes: int, points: Any) -> None:
+    """A vector separates, checked in exact fractions; or a combination of events is zero within the tolerance.
+
+    Of classes it is one of Kesler's vectors (e_y - e_r) ⊗ (1, x), for each r that is not the event's own y.
+    """
+    events = [(x, k % classes) for x, k in points]
+    identity = listed(labels=tuple(range(classes)))
+    data, unit = gather(identity, events), np.eye(classes)
+    z = np.array([y * x for x, y in augmented(events)])
+    if classes > 2:
+        others = [(x, y, r) for x, y in events for r in range(classes) if r != y]
+        z = np.array([np.outer([1, *x], unit[y] - unit[r]).ravel() for x, y, r in others])
+    found = separate(data.batch, data.start.shape, classes)
     assert found.unknown is None
     if found.vector is not None:
-        w = [Fraction(v) for v in found.vector]
-        for x, y in events:
-            s = w[0] + w[1] * x[0] + w[2] * x[1]
-            assert s > 0 if y else s < 0
+        w = [Fraction(v) for v in found.vector.ravel()]
+        assert all(sum(a * int(b) for a, b in zip(w, row, strict=True)) > 0 for row in z)
     else:
         assert found.combination
-        z = np.array([y * x for x, y in augmented(events)])
-        total = sum(part * z[i] for i, part in found.combination)
-        assert np.abs(total).max() < 1e-12
+        assert np.abs(sum(part * z[i] for i, part in found.combination)).max() < 1e-8
         assert found.residual <= ZERO
         assert all(part > 0 for _, part in found.combination)
         assert sum(part for _, part in found.combination) == pytest.approx(1)
@@ -316,9 +353,12 @@ def test_columns_of_very_different_size_are_told_apart() -> None:
     assert evidence(gather(listed(), mixed)).combination
 
 
+LABELS = ("b", "a", "c")
 RULES: list[dict[str, Any]] = [
     {}, {"rule": "error-correction", "outputs": "bipolar"}, {"rule": "half-step", "tie": "positive"},
     {"margin": (0.5, 2.0)}, {"rule": "lms", "eta": 0.05}, {"rule": "logistic-delta", "eta": 0.5, "slope": 2.0},
+    {"labels": LABELS}, {"labels": LABELS, "rule": "lms", "eta": 0.0625},
+    {"labels": LABELS, "rule": "logistic-delta", "start": "random:7"},
 ]  # fmt: skip
 
 
@@ -327,7 +367,7 @@ RULES: list[dict[str, Any]] = [
     records=st.lists(
         st.tuples(
             st.dictionaries(st.sampled_from("abc"), st.integers(-3, 3), max_size=3),
-            st.integers(0, 1),
+            st.integers(0, 2),
             st.sampled_from([0.5, 1.0]),
         ),
         min_size=1,
@@ -336,29 +376,38 @@ RULES: list[dict[str, Any]] = [
     trace=st.booleans(),
 )
 def test_passes_are_the_formula(rule: dict[str, Any], records: Any, trace: bool) -> None:
-    """Three passes of every rule over sparse named events with weights, against `rules.py`, bit for bit."""
+    """Three passes of every rule over sparse named events with weights, against `formulas.py`, bit for bit."""
     identity = Identity(**{"eta": 0.5, **rule})
-    data = passes.gather(identity, [event(x, y, weight=v) for x, y, v in records])
-    w = [0.0] * len(data.start)
+    labels = identity.labels or (-1, 1)
+    records = [(x, k % len(labels), v) for x, k, v in records]
+    data = passes.gather(identity, [event(x, labels[k], weight=v) for x, k, v in records])
+    w: Any = data.start.T.tolist()
     names = data.columns.names
-    events = [([(names.index(n) + 1, float(v)) for n, v in x.items()], 1.0 if y else -1.0, v) for x, y, v in records]
-    done, fit = fitted(identity, data, max_passes=3, tolerance=0, trace=trace)
+    events = [([(names.index(n) + 1, float(v)) for n, v in x.items()], k, v) for x, k, v in records]
+    done, fit = fitted(identity, data, max_passes=3, trace=trace)
     for one in done:
-        mistakes = updates = 0
-        loss = 0.0
-        for x, y, weight in events:
-            s, step = formulas.learn(w, x, y, weight, identity)
-            mistakes += y * s <= 0
-            updates += step != 0
-            loss += weight * ((y - s) ** 2 / 2 if identity.rule == "lms" else max(0.0, -y * s))
-        assert (one.mistakes, one.updates) == (mistakes, updates)
+        mistakes, loss, squared_norms = 0, 0.0, []
+        for x, k, weight in events:
+            if identity.multiclass:
+                s, changed = formulas.learn_classes(w, x, k, weight, identity)
+                margin = s[k] - max(v for j, v in enumerate(s) if j != k)
+                squares = sum(((1.0 if j == k else -1.0) - v) ** 2 for j, v in enumerate(s))
+            else:
+                y = 2.0 * k - 1.0
+                score, step = formulas.learn(w, x, y, weight, identity)
+                changed, margin, squares = step != 0, y * score, (y - score) ** 2
+            mistakes += margin <= 0
+            loss += weight * (squares / 2 if identity.rule == "lms" else max(0.0, -margin))
+            squared_norms += [float(np.square(w).sum())] if changed else []
+        assert (one.mistakes, one.updates) == (mistakes, len(squared_norms))
         assert one.loss == pytest.approx(loss, abs=1e-9)
         if identity.rule in {"perceptron", "error-correction", "half-step"}:
-            assert len(one.squared_norms) == updates == one.errors
+            assert one.squared_norms == pytest.approx(squared_norms)
+            assert one.errors == one.updates
     if identity.rule == "logistic-delta":  # its exp is outside the promise of bits
-        assert fit == pytest.approx(w)
+        assert fit.T.ravel() == pytest.approx(np.ravel(w))
     else:
-        assert fit.tolist() == w
+        assert fit.T.tolist() == w
 
 
 def test_given_weights_have_their_names_and_new_ones_begin_at_zero() -> None:
@@ -389,3 +438,37 @@ def test_a_program_that_runs_out_of_time_says_so() -> None:
     found = separate(data.batch, data.start.shape, seconds=0.0)
     assert found.unknown is not None
     assert "ime limit" in found.unknown
+
+
+def test_a_program_that_would_be_too_large_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = gather(listed(labels=(0, 1, 2)), [((i, i % 7), i % 3) for i in range(50)])
+    monkeypatch.setattr(separable, "KESLER", 599)
+    assert "600 numbers" in str(separate(data.batch, data.start.shape, 3).unknown)
+    monkeypatch.setattr(separable, "KESLER", 600)
+    assert separate(data.batch, data.start.shape, 3).unknown is None
+
+
+CORNERS = [({"x": 0, "y": 2}, "b"), ({"x": 2, "y": 0}, "a"), ({"x": -1, "y": -1}, "c")]
+
+
+def test_what_is_printed_of_three_labels(tmp_path: Path) -> None:
+    """By `perceptron fit`: of separable data, and of the same event under two labels, which nothing separates."""
+
+    def fit(rows: list[Any]) -> Any:
+        (tmp_path / "perceptron.toml").write_text(f"[model]\nlabels = {list(LABELS)}\n")
+        (tmp_path / "rows.jsonl").write_bytes(b"\n".join(event(x, k) for x, k in rows))
+        done = perceptron("fit", "rows.jsonl", "--json", "--max-passes", "20", cwd=tmp_path)
+        return json.loads(done.stdout)
+
+    told = fit(CORNERS)
+    assert (told["separable"], told["bounds"]["norms_between_their_sides"]) == (True, True)
+    assert told["bounds"]["radius"] == pytest.approx(5**0.5)
+    assert told["bounds"]["updates"] <= told["bounds"]["novikoff"]
+    assert [len(told["weights"]["coef"]), len(told["evidence"]["separating"])] == [3, 3]
+    assert told["weights"]["classes"] == list(LABELS)
+    told = fit([*CORNERS, ({"x": 2, "y": 0}, "c")])
+    assert (told["ended"], told["separable"], told["bounds"]) == ("max-passes", False, None)
+    assert told["evidence"]["combination"] == [
+        {"event": "line 2", "coefficient": 0.5, "against": "c"},
+        {"event": "line 4", "coefficient": 0.5, "against": "a"},
+    ]

@@ -1,40 +1,62 @@
-"""What problems say of a parameter and of a body: what was expected, what was got, and no value that was sent."""
+"""What a problem says of a bad request: the place of the part that is wrong, and the reason."""
 
 import json
 
 import pytest
 
-from tests.fuzz.requests import Asked, application, ask
+from service.learning.identity import Identity
+from service.learning.learner import Learner
+from service.serving.http.limits import Limits
+from service.serving.requests import LARGE
+from tests.fuzz.requests import Asked, ask
+from tests.unit.applications import application
 
-APP, _ = application()
-ANY = "expected an object with one of 'features', 'event', 'instances', 'events'"
+APP = application(Learner(Identity(max_features=5)), limits=Limits(instances=3))
 
 
-@pytest.mark.parametrize(
-    ("query", "detail"),
-    [
-        ("top=abc", "?top= must be a whole number, got something else"),
-        ("top=0", "?top= must be at least 1, got less"),
-        ("explain=maybe", "?explain= must be true or false, got something else"),
-    ],
-)
-async def test_a_parameter_is_named_with_what_it_must_be(query: str, detail: str) -> None:
-    method, route = ("POST", "predict") if query.startswith("explain") else ("GET", "weights")
-    answered = await ask(APP, Asked(method, f"/v1/models/m0/{route}", query, None, b"{}"))
-    assert (answered.status, json.loads(answered.body)["detail"]) == (422, detail)
+async def _hears(asked: Asked, pointer: str, reason: str) -> None:
+    answered = await ask(APP, asked)
+    problem = json.loads(answered.body)
+    assert (answered.status, problem["errors"]) == (422, [{"pointer": pointer, "reason": reason}])
+    assert "\n" not in problem["detail"]
+    assert "c0ffee" not in answered.body.decode(), "no value that was sent comes back"
 
 
 @pytest.mark.parametrize(
-    ("body", "detail"),
+    ("body", "pointer", "reason"),
     [
-        (b"", f"the body is empty; {ANY}"),
-        (b"secret", "the body is not JSON: expecting value at character 0"),
-        (b'"\xff"', "the body is not JSON: not UTF-8 at byte 1"),
-        (b'{"features": {"\\ud800": 1}}', "the body is not JSON: half of a surrogate pair in a string"),
-        (b"[" * 65, "nested deeper than 64 levels"),
+        (b"", "", "not-json"),
+        (b"c0ffee", "", "not-json"),
+        (b'"\xff"', "", "not-json"),
+        (b'{"features":{"\\ud800":1}}', "", "not-json"),
+        (b'{"features":{"a":1}} x', "", "trailing-bytes"),
+        (b"{}", "/features", "missing-field"),
+        (b'{"features":{},"instances":[]}', "", "wrong-type"),
+        (b'{"features":{"a":["c0ffee",1]}}', "/features/a", "wrong-type"),
+        (b'{"features":{"a":{"a/b":[[]]}}}', "/features/a/a~1b", "wrong-type"),
+        (b'{"event":{"features":{"a":NaN}}}', "/event/features/a", "not-finite"),
+        (b'{"events":[{"features":{}},{}]}', "/events/1/features", "missing-field"),
+        (b'{"features":{"a":1e31}}', "/features/a", "out-of-range"),
+        (b'{"features":{"a":1,"a":2}}', "/features/a", "duplicate-feature"),
+        (b'{"features":{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1}}', "/features", "too-many-features"),
+        (b'{"features":{"%s":1}}' % (b"n" * 257), "/features", "name-too-long"),
+        (b'{"instances":[{"features":{}},{"features":{"x":[[]]}}]}', "/instances/1/features/x", "wrong-type"),
+        (b'{"instances":[%s{}]}' % (b'{"features":{}},' * 3), "/instances", "too-large"),
     ],
 )
-async def test_a_body_that_is_no_json_is_said_to_be_none(body: bytes, detail: str) -> None:
-    for large in (b"", b" " * 33_000):
-        answered = await ask(APP, Asked("POST", "/v1/models/m0/predict", "", None, body + large))
-        assert (answered.status, json.loads(answered.body)["detail"]) == (422, detail)
+async def test_a_bad_body_is_named_by_its_place(body: bytes, pointer: str, reason: str) -> None:
+    for padding in (b"", b" " * LARGE):
+        asked = Asked("POST", "/v1/models/m/predict", "", b"application/json", body + padding)
+        await _hears(asked, pointer, reason)
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("top=0", "out-of-range"),
+        ("cursor=1.5", "wrong-type"),
+        ("top=c0ffee", "wrong-type"),
+    ],
+)
+async def test_a_bad_parameter_is_named(query: str, reason: str) -> None:
+    await _hears(Asked("GET", "/v1/models/m/weights", query, None, b""), f"?{query.partition('=')[0]}", reason)

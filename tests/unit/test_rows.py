@@ -1,7 +1,6 @@
 """Events read by compiled code: what it accepts the careful reader accepts too, bit for bit; it declines the rest."""
 
 import itertools
-import json
 import random
 import struct
 from collections.abc import Sequence
@@ -61,43 +60,6 @@ def both(identity: Identity, records: Sequence[bytes | None]) -> tuple[list[Reje
 
 def plain(part: Any) -> Any:
     return (part.dtype.kind, part.tobytes()) if isinstance(part, np.ndarray) else list(part)
-
-
-NAMES = st.sampled_from(["a", "b", "ab", "a.b", "a=b", "ts", "id", "é", "x" * 7, "features", "label", ""])
-SCALARS = st.one_of(
-    st.floats(allow_nan=False, allow_infinity=False), st.integers(-(10**20), 10**20), st.booleans(), st.none(),
-    st.sampled_from(["b", "é", "yes", 'quo"te', ""]),
-)  # fmt: skip
-VALUES = st.recursive(
-    SCALARS, lambda inner: st.dictionaries(NAMES, inner, max_size=4) | st.lists(inner, max_size=4), max_leaves=8
-)
-LABELS = st.sampled_from([1, 0, -1, True, False, 2, 1.0, "yes", "no", None])
-EVENTS = st.fixed_dictionaries(
-    {}, optional={
-        "features": VALUES, "label": LABELS, "weight": st.sampled_from([1, 0.5, 0, 1e7, "1"]), "id": SCALARS,
-        "y": LABELS, "op": st.sampled_from(["c", "d", True, 2, 2.0, None]), "more": VALUES,
-        "after": st.fixed_dictionaries({}, optional={"x": VALUES, "y": LABELS, "z": VALUES}),
-    },
-)  # fmt: skip
-
-
-def texts(event: Any, rng: random.Random) -> bytes:
-    """JSON of it, spelled in some way, and broken now and then."""
-    spaced = rng.choice([(",", ":"), (", ", ": "), (" ,\n", " :\t")])
-    text = json.dumps(event, separators=spaced, ensure_ascii=rng.random() < 0.5).encode()
-    if rng.random() < 0.2:
-        at = rng.randrange(len(text))
-        text = (
-            text[:at] + rng.choice([b"", b'"', b",", b"}", b"0", b"\x00", b"\xff", b"-", b"e", text]) + text[at + 1 :]
-        )
-    return text
-
-
-@pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDENTITIES)
-@given(events=st.lists(EVENTS, min_size=1, max_size=12), seed=st.integers(0, 2**32))
-def test_what_is_read_either_way_is_the_same(identity: Identity, events: list[Any], seed: int) -> None:
-    rng = random.Random(seed)
-    both(identity, [texts(event, rng) for event in events])
 
 
 @pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDENTITIES)

@@ -6,17 +6,17 @@ Rows about finite data and many passes are in test_passes.py; docs/model.md name
 import json
 import math
 import random
-from collections.abc import MutableSequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from service.learning import kernel
+from service.learning.events.batch import Batch
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.learning.weights import Weights
-from tests import formulas
 
 
 def learned(identity: Identity, *events: tuple[list[float], int]) -> Learner:
@@ -114,34 +114,14 @@ def test_row_14_the_mcculloch_pitts_unit() -> None:
     assert (both.weights.tolist(), both.counts.updates, both.counts.mistakes) == ([-2.0, 1.0, 1.0], 0, 1)
 
 
-class _Counting(MutableSequence[float]):
-    """Weights that count how often they are read and written."""
-
-    def __init__(self, size: int) -> None:
-        self.values, self.reads, self.writes = [0.0] * size, 0, 0
-
-    def __getitem__(self, i: Any) -> Any:
-        self.reads += 1
-        return self.values[i]
-
-    def __setitem__(self, i: Any, value: Any) -> None:
-        self.writes += 1
-        self.values[i] = value
-
-    def __delitem__(self, i: Any) -> None:
-        raise NotImplementedError
-
-    def insert(self, index: int, value: float) -> None:
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-
 @pytest.mark.parametrize("present", [1, 10, 100])
 def test_row_16_the_cost_is_that_of_the_features_present(present: int) -> None:
-    """Of a million weights an event reads and writes those of its m features and the bias: 2·(m + 1) and m + 1."""
-    w = _Counting(1_000_001)
-    x = [(1 + 1000 * i, 1.0) for i in range(present)]
-    formulas.learn(w, x, 1.0, 1.0, Identity())
-    assert (w.reads, w.writes) == (2 * (present + 1), present + 1)
+    """Of a million weights an event reads and writes those of its m features and the bias: all others may be NaN."""
+    own = [1000 * i for i in range(present + 1)]
+    w = np.full((1_000_001, 1), np.nan)
+    w[own] = 0.0
+    starts, columns = np.array([0, present], np.uint64), np.array(own[1:], np.uint32)
+    batch = Batch(starts, columns, np.ones(present), np.ones(1), np.ones(1))
+    assert kernel.learn(Identity(), w, batch, reach=0.0).scores.tolist() == [0.0]
+    assert w[own].tolist() == [[1.0]] * len(own)
+    assert np.isnan(np.delete(w, own)).all()
