@@ -8,7 +8,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,30 +55,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates)
     return folder
 
 
-def settings_of(folder: Path, certificates: Certificates, files: bool) -> Iterator[dict[str, Any]]:
+def table(**members: Any) -> str:
+    """Members of a TOML table."""
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in members.items())
+
+
+def tokens(folder: Path) -> str:
+    return table(token_file=str(folder / "token"), metrics_token_file=str(folder / "metrics"))
+
+
+def settings_of(folder: Path, certificates: Certificates, files: bool) -> Iterator[str]:
     """With all secrets that go together, as themselves or in files; nothing answers where they lead."""
-    tokens = {"token_file": str(folder / "token"), "metrics_token_file": str(folder / "metrics")}
-    kafka = {"bootstrap_servers": NOWHERE}
     url = f"redis://user:{secret('url')}@{NOWHERE}/0?client_name={secret('option')}"
-    given = (lambda name, of: {f"{name}_file": str(folder / of)}) if files else (lambda name, of: {name: secret(of)})
-    for more in (
-        {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "user", **given("sasl_password", "sasl")},
-        {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER", "oauth_client_id": "id",
-         "oauth_token_url": f"http://{NOWHERE}/token", **given("oauth_client_secret", "oauth")},
-        {"security_protocol": "SSL", "ssl_certfile": Certificates.parts(certificates.client)[0],
-         "ssl_keyfile": str(folder / "locked"), **given("ssl_key_password", "key")},
+
+    def given(name: str, of: str) -> dict[str, str]:
+        return {f"{name}_file": str(folder / of)} if files else {name: secret(of)}
+
+    for kafka in (
+        table(security_protocol="SASL_PLAINTEXT", sasl_username="user", **given("sasl_password", "sasl")),
+        table(security_protocol="SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER", oauth_client_id="id",
+              oauth_token_url=f"http://{NOWHERE}/token", **given("oauth_client_secret", "oauth")),
+        table(security_protocol="SSL", ssl_certfile=Certificates.parts(certificates.client)[0],
+              ssl_keyfile=str(folder / "locked"), **given("ssl_key_password", "key")),
     ):  # fmt: skip
-        yield {"topics": ["x"], "kafka": kafka | more, "redis": {"url": url}, "http": tokens}
-
-
-def toml(settings: dict[str, Any]) -> str:
-    """These settings as a file."""
-    plain = {name: value for name, value in settings.items() if not isinstance(value, dict)}
-    text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in plain.items())
-    for table in settings.keys() - plain:
-        text += f"[{table}]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings[table].items())
-    assert tomllib.loads(text) == settings
-    return text
+        about = f'topics = ["x"]\n[redis]\n{table(url=url)}[http]\n{tokens(folder)}'
+        yield f'{about}[kafka]\nbootstrap_servers = "{NOWHERE}"\n{kafka}'
 
 
 @pytest.mark.parametrize("files", [False, True], ids=["values", "files"])
@@ -89,7 +89,7 @@ def test_commands_say_no_secret(files: bool, folder: Path, certificates: Certifi
     always: list[list[str]] = [["config"], ["config", "--json"]]
     once = [["check"], ["predict", "line", "--url", NOWHERE], ["healthcheck"], ["inspect"]]
     for settings in settings_of(folder, certificates, files):
-        (tmp_path / "perceptron.toml").write_text(toml(settings))
+        (tmp_path / "perceptron.toml").write_text(settings)
         for command in always + once:
             done = perceptron(*command, cwd=tmp_path)
             clean(done.stdout, done.stderr)
@@ -101,7 +101,7 @@ def test_commands_say_no_secret(files: bool, folder: Path, certificates: Certifi
         once = [["check"]] if files else []  # where nobody answers, each takes seconds
 
 
-WRONG = [
+WRONG_FILES = [
     f'redis = "redis://:{MARK}@h/0"',
     f'[redis]\nurl = ["redis://:{MARK}@h/0"]',
     f'[redis]\nurl = "redis://:{MARK}@[::1/0"',
@@ -110,50 +110,39 @@ WRONG = [
     f'[kafka]\nsecurity_protocol = "SASL_SSL"\nsasl_mechanism = "OAUTHBEARER"\noauth_token_url = "https://u:{MARK}@h/t"',
     f'[http]\ntoken_file = ["{MARK}"]',
     f'[kafka]\nsasl_password = "{MARK}"',  # of no use there
-    f'[kafka]\noauth_client_secret = ["{MARK}"]',
     f'[kafka]\nsasl_password = "{MARK}',  # not TOML
     f'[kafka]\nssl_key_password = "{MARK}"\nssl_key_password = "{MARK}"',
     f'[kafka]\nsasl_password = "{MARK}"\nsasl_password_file = "perceptron.toml"',
     f'[kafka]\nsasl_password_file = "perceptron.toml"\n#{MARK}',  # two lines, no secret
 ]
+WRONG_VARIABLES = {
+    "KAFKA": f'{{"sasl_password": ["{MARK}"]}}',
+    "REDIS": f"redis://:{MARK}@h/0",
+    "REDIS__URL": f"redis://:{MARK}@[::1/0",
+    "KAFKA__SASL_PASWORD": MARK,
+    "KAFKA__SASL_PASSWORD__OF": MARK,
+}
+WRONG_FLAGS = [
+    ["run", "-t", "x", "--redis", f"redis://:{MARK}@[::1"],
+    ["run", "-t", "x", f"--redis-password={MARK}"],
+    ["predict", "-t", "x", "--url", f"http://u:{MARK}@{NOWHERE}", "line"],
+    ["healthcheck", "--url", f"u:{MARK}@{NOWHERE}"],
+]
 
 
-@pytest.mark.parametrize("text", WRONG)
-def test_what_is_wrong_with_a_setting_is_said_without_it(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "text", "variables"),
+    [
+        *((["config"], text, {}) for text in WRONG_FILES),
+        *((["config"], "", {f"PERCEPTRON_{name}": value}) for name, value in WRONG_VARIABLES.items()),
+        *((arguments, "", {}) for arguments in WRONG_FLAGS),
+    ],
+)
+def test_what_is_wrong_is_said_without_it(
+    arguments: list[str], text: str, variables: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "perceptron.toml").write_text(text)
-    done = perceptron("config", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
-    clean(done.stderr)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("KAFKA", f'{{"sasl_password": "{MARK}"'),
-        ("KAFKA", f'{{"sasl_password": ["{MARK}"]}}'),
-        ("REDIS", f"redis://:{MARK}@h/0"),
-        ("REDIS__URL", f"redis://:{MARK}@[::1/0"),
-        ("KAFKA__SASL_PASWORD", MARK),
-        ("KAFKA__SASL_PASSWORD__OF", MARK),
-    ],
-)
-def test_what_is_wrong_with_a_variable_is_said_without_it(name: str, value: str, tmp_path: Path) -> None:
-    done = perceptron("config", cwd=tmp_path, env={f"PERCEPTRON_{name}": value})
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
-    clean(done.stderr)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["run", "-t", "x", "--redis", f"redis://:{MARK}@[::1"],
-        ["run", "-t", "x", f"--redis-password={MARK}"],
-        ["predict", "-t", "x", "--url", f"http://u:{MARK}@{NOWHERE}", "line"],
-        ["healthcheck", "--url", f"u:{MARK}@{NOWHERE}"],
-    ],
-)
-def test_what_is_wrong_with_a_flag_is_said_without_it(arguments: list[str], tmp_path: Path) -> None:
-    done = perceptron(*arguments, cwd=tmp_path)
+    done = perceptron(*arguments, cwd=tmp_path, env=variables)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
     clean(done.stdout, done.stderr)
 
@@ -167,19 +156,16 @@ async def test_a_service_at_work_writes_no_secret(
         redis = stack.enter_context(servers.redis(tmp_path / "redis"))
         admin = stack.enter_context(Redis(host="127.0.0.1", port=redis.port))
         admin.config_set("requirepass", secret("url"))
-        settings: dict[str, Any] = {
-            "topics": [topic],
-            "create_topics": True,
-            "kafka": {"bootstrap_servers": kafka.address, "group_id": f"g-{topic}"},
-            "redis": {"url": f"redis://:{secret('url')}@{redis.address}/0"},
-            "http": {
-                "port": free_port(),
-                "ssl_certfile": certificates.server,
-                "token_file": str(folder / "token"),
-                "metrics_token_file": str(folder / "metrics"),
-            },
-        }
-        (tmp_path / "perceptron.toml").write_text(toml(settings))
+        port = free_port()
+        settings = f"""topics = ["{topic}"]
+create_topics = true
+kafka = {{ bootstrap_servers = "{kafka.address}", group_id = "g-{topic}" }}
+redis.url = "redis://:{secret("url")}@{redis.address}/0"
+[http]
+port = {port}
+ssl_certfile = "{certificates.server}"
+{tokens(folder)}"""
+        (tmp_path / "perceptron.toml").write_text(settings)
         log = tmp_path / "log"
         command = [sys.executable, "-m", "service", "run"]
         with log.open("wb") as out:
@@ -187,7 +173,7 @@ async def test_a_service_at_work_writes_no_secret(
             process = subprocess.Popen(command, **own)  # type: ignore[call-overload]  # noqa: ASYNC220
         stack.callback(process.wait)
         stack.callback(process.kill)
-        url = f"https://127.0.0.1:{settings['http']['port']}"
+        url = f"https://127.0.0.1:{port}"
         http = stack.enter_context(
             httpx.Client(base_url=url, verify=ssl.create_default_context(cafile=certificates.ca))
         )
@@ -230,8 +216,7 @@ async def test_a_service_at_work_writes_no_secret(
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, DEADLINE) == 0
         # Another password than Redis has: refused by name, and no more.
-        settings["redis"]["url"] = f"redis://:{secret('wrong')}@{redis.address}/0"
-        (tmp_path / "perceptron.toml").write_text(toml(settings))
+        (tmp_path / "perceptron.toml").write_text(settings.replace(secret("url"), secret("wrong")))
         refused = perceptron("check", cwd=tmp_path)
         assert refused.returncode == 3
         assert f"fail  Redis at {redis.address}/0: " in refused.stdout

@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 
 from service.embedded import servers
 from service.embedded.servers import Server, free_port
-from tests.conftest import Run, Running, create_topic, event, one_line, perceptron, trim, wait
+from tests.conftest import Run, Running, event, one_line, perceptron, wait
 
 NOWHERE = "127.0.0.1:1"
 
@@ -70,19 +70,8 @@ def test_what_is_set_in_vain_is_said(kafka: Server, redis: Server, tmp_path: Pat
     assert re.search(r'^topics +\["used-1"\] +flag$', shown.stdout, re.MULTILINE)
     ran = perceptron("run", *where, "-b", NOWHERE, "--fail-fast", "-p", "0", cwd=tmp_path, env=given)
     assert ran.returncode == 3
-    for said in (
-        "models.unused: no topic uses it: name it in topics",
-        "environment PERCEPTRON_TOPIC: there is no such setting",
-    ):
+    for said in ("models.unused: no topic uses it", "environment PERCEPTRON_TOPIC: there is no such setting"):
         assert ran.stderr.count(said) == 1
-
-
-@pytest.mark.nightly
-def test_a_port_in_use_is_one_line(kafka: Server, tmp_path: Path) -> None:
-    done = perceptron("run", "-t", "x", "-p", str(kafka.port), cwd=tmp_path)
-    assert done.returncode == 2
-    assert f"cannot listen on 127.0.0.1:{kafka.port}" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_fail_fast_exits_3_and_names_what_is_missing(kafka: Server, redis: Server, tmp_path: Path) -> None:
@@ -99,29 +88,17 @@ def test_fail_fast_exits_3_and_names_what_is_missing(kafka: Server, redis: Serve
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.nightly
-async def test_a_topic_that_does_not_exist_is_waited_for(
-    kafka: Server, redis: Server, topic: str, tmp_path: Path
-) -> None:
-    service = Running(topic, kafka.address, redis.address, tmp_path, "")
-    try:
-        await asyncio.to_thread(wait, lambda: "waiting for the topic to exist" in service.log.read_text(), "it says so")
-        await create_topic(kafka, topic)
-        await asyncio.to_thread(service.up)
-        assert f"{topic}.dead-letters" in service.log.read_text()
-    finally:
-        service.kill()
-        service.http.close()
-
-
 async def test_a_changed_identity_stops_that_model_and_reset_is_the_way_out(
     run: Run, kafka: Server, redis: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
 ) -> None:
-    """By `check` too, which says the same."""
-    first = await asyncio.to_thread(run("[model]\neta = 1.0\n").up)
+    """`check` says the same. It is said as JSON, where that is asked for."""
+    first = await asyncio.to_thread(run('log = "json"\n[model]\neta = 1.0\n').up)
     await producer.send_and_wait(topic, event({"a": 1}, 1))
     await asyncio.to_thread(first.wait_for, 1)
     assert await asyncio.to_thread(first.stop) == 0
+    lines = [json.loads(line) for line in first.log.read_text().splitlines()]
+    assert {"listening", "learning", "stopping", "stopped"} <= {line["event"] for line in lines}
+    assert all(set(line) >= {"event", "level", "timestamp"} for line in lines)
     second = await asyncio.to_thread(run("[model]\neta = 0.5\n").up)
     said = await asyncio.to_thread(wait, lambda: second.model()["stopped"], "it says why it does not learn")
     assert "eta: 1.0 -> 0.5" in said
@@ -136,37 +113,12 @@ async def test_a_changed_identity_stops_that_model_and_reset_is_the_way_out(
     checked = perceptron("-c", str(first.config), "check", *where, cwd=tmp_path)
     assert checked.returncode == 0
     assert f"\nok    model {topic}: goes on with version " in checked.stdout
-    refused = perceptron("reset", "-t", topic, "--redis", url, cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "--yes" in one_line(refused.stderr)
-    done = perceptron("reset", "-t", topic, "--redis", url, "--yes", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "forgotten" in done.stdout
-    again = perceptron("reset", "-t", topic, "--redis", url, "--yes", cwd=tmp_path)
-    assert again.returncode == 1
-    assert "nothing to reset" in one_line(again.stderr)
+    for flags, code, part in ([], 2, "--yes"), (["--yes"], 0, "forgotten"), (["--yes"], 1, "nothing to reset"):
+        done = perceptron("reset", "-t", topic, "--redis", url, *flags, cwd=tmp_path)
+        assert (done.returncode, part in one_line(done.stdout + done.stderr)) == (code, True), done
     await asyncio.to_thread(wait, lambda: second.model()["identity"]["eta"] == 0.5, "it learns under its settings")
     await asyncio.to_thread(second.wait_for, 1)
     assert await asyncio.to_thread(second.vector) == [0.5, 0.5]
-
-
-@pytest.mark.nightly
-async def test_a_log_that_does_not_begin_at_0_needs_a_decision(
-    kafka: Server, run: Run, producer: AIOKafkaProducer, topic: str
-) -> None:
-    await create_topic(kafka, topic)
-    for i in range(10):
-        await producer.send_and_wait(topic, event({f"n{i}": 1}, i % 2))
-    await trim(kafka, topic, 4)
-    stopped = run()
-    await asyncio.to_thread(wait, lambda: "--start-at" in stopped.log.read_text(), "it says what decides")
-    assert "holds 4 to 10" in stopped.log.read_text()
-    assert stopped.http.get("/readyz").status_code == 503
-    assert await asyncio.to_thread(stopped.stop) == 0
-    service = await asyncio.to_thread(run("", "--start-at", "0:6").up)
-    model = await asyncio.to_thread(service.wait_for, 10)
-    assert model["covered"] == {"0": [[6, 10]]}
-    assert model["events"] == 4
 
 
 def test_a_replica_follows_and_serves_without_kafka(
@@ -190,14 +142,6 @@ def test_a_replica_follows_and_serves_without_kafka(
         replica.http.close()
 
 
-def test_logs_are_json_when_asked(run: Run) -> None:
-    service = run('log = "json"\n').up()
-    assert service.stop(signal.SIGTERM) == 0
-    lines = [json.loads(line) for line in service.log.read_text().splitlines()]
-    assert {"listening", "learning", "stopping", "stopped"} <= {line["event"] for line in lines}
-    assert all(set(line) >= {"event", "level", "timestamp"} for line in lines)
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("hung", ["redis", "kafka"])
 def test_sigterm_is_done_within_10_seconds_although_a_server_hangs(
@@ -213,12 +157,10 @@ def test_sigterm_is_done_within_10_seconds_although_a_server_hangs(
         service.wait_for(1)
         server = own if hung == "redis" else own_kafka
         assert server.process
+        server.process.send_signal(signal.SIGSTOP)
         if hung == "redis":
-            server.process.send_signal(signal.SIGSTOP)
             assert perceptron(*produce, stdin=event({"b": 1}, 0), cwd=tmp_path).returncode == 0
             wait(lambda: service.model()["events"] == 2, "it learns on")
-        else:
-            server.process.send_signal(signal.SIGSTOP)
         try:
             assert service.stop(seconds=10) == 0, service.log.read_text()
         finally:

@@ -1,4 +1,4 @@
-"""The log as it is: codecs, compaction, a client that hangs, the log of another cluster."""
+"""The log as it is: compaction, a client that hangs, the log of another cluster."""
 
 import asyncio
 import sys
@@ -26,35 +26,9 @@ from tests.conftest import (
 )
 from tests.oracle import Fold, same
 
-
-async def test_every_codec_and_a_tombstone(run: Run, kafka: Server, topic: str) -> None:
-    """Each codec is read; a record without a value is no event, and is a dead letter without one."""
-    service = await asyncio.to_thread(run().up)
-    events: list[bytes] = []
-    for codec in (None, "gzip", "snappy", "lz4", "zstd"):
-        client = AIOKafkaProducer(bootstrap_servers=kafka.address, compression_type=codec, linger_ms=20)
-        await client.start()
-        batch = [event({f"a-long-name-{i % 5}-{codec}": i % 3}, i % 2) for i in range(100)]
-        await asyncio.gather(*[await client.send(topic, raw) for raw in batch])
-        events += batch
-        await client.stop()
-    client = AIOKafkaProducer(bootstrap_servers=kafka.address)
-    await client.start()
-    await client.send_and_wait(topic, None, key=b"k")
-    await client.send_and_wait(topic, b"")
-    await client.stop()
-    model = await asyncio.to_thread(service.wait_for, 502)
-    same(Fold().fold(events), model, service.weights())
-    assert model["rejected"] == {"empty": 2}
-    letters = await read_all(kafka, f"{topic}.dead-letters")
-    assert [(letter.key, letter.value) for letter in letters] == [
-        (f"{topic}-0-500".encode(), None),
-        (f"{topic}-0-501".encode(), b""),
-    ]
-    assert dict(letters[0].headers)["key"] == b"k"
+pytestmark = pytest.mark.nightly
 
 
-@pytest.mark.nightly
 async def test_a_topic_that_was_compacted_is_learned_as_what_is_left_of_it(run: Run, kafka: Server, topic: str) -> None:
     """Where the cleaner took records there are gaps, for ever, whatever the policy says later.
 
@@ -107,7 +81,6 @@ main()
 """
 
 
-@pytest.mark.nightly
 @pytest.mark.long
 async def test_a_client_that_hangs_ends_the_process_and_an_absent_broker_does_not(topic: str, tmp_path: Path) -> None:
     """The watchdog: the broker answers and has more, and nothing came for its time. Then a fresh process goes on."""
@@ -156,7 +129,6 @@ def stopped(service: Running, topic: str) -> Any:
     return service.model(topic)["stopped"]
 
 
-@pytest.mark.nightly
 async def test_another_clusters_model_is_never_gone_on_with(
     kafka: Server, producer: AIOKafkaProducer, redis: Server, topic: str, tmp_path: Path
 ) -> None:
