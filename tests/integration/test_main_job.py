@@ -1,7 +1,6 @@
 """The main job on real servers: events in a topic become predictions, each learned once."""
 
 import asyncio
-import csv
 import json
 import random
 import signal
@@ -14,56 +13,39 @@ import numpy as np
 import pytest
 from aiokafka import AIOKafkaProducer
 from sklearn.datasets import load_breast_cancer
-from sklearn.linear_model import Perceptron
 
 from service.embedded.servers import Server
-from tests.conftest import (
-    Run,
-    create_topic,
-    event,
-    perceptron,
-    read_all,
-    wait,
-)
+from tests.conftest import Run, create_topic, event, perceptron, read_all, wait
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL
 from tests.oracle import Fold, same
 
 AND = [event({"a": a, "b": b}, int(a and b)) for a in (0, 1) for b in (0, 1)]
-AND_TRACE = {1: [-1, 0, 0], 4: [0, 1, 1], 29: [-3, 3, 3], **{k: [-4, 3, 2] for k in range(30, 37)}}
+AND_TRACE = {1: [-1, 0, 0], 4: [0, 1, 1], 29: [-3, 3, 3], 30: [-4, 3, 2], 36: [-4, 3, 2]}
 
 
 async def test_row_6_the_and_example_event_by_event(run: Run, producer: AIOKafkaProducer, topic: str) -> None:
-    """Ahmed & Pavlu's AND, nine passes over a real topic: the document's weights at each documented point."""
+    """Ahmed & Pavlu's AND, nine passes over a real topic: the document's weights at its points."""
     service, fold = run().up(), Fold()
     for k in range(1, 37):
         raw = AND[(k - 1) % 4]
         fold.learn(raw)
         await producer.send_and_wait(topic, raw)
-        model = await asyncio.to_thread(service.wait_for, k)
-        same(fold, model, service.weights())
         if k in AND_TRACE:
+            model = await asyncio.to_thread(service.wait_for, k)
+            same(fold, model, service.weights())
             assert service.vector() == AND_TRACE[k], k
     assert (model["mistakes"], model["wrong_predictions"]) == (18, 7)
     answers = [service.predict({"features": json.loads(raw)["features"]}).json()["label"] for raw in AND]
     assert answers == [-1, -1, -1, 1]
 
 
-def _csv_of_breast_cancer(path: Path, copies: int) -> None:
-    data = load_breast_cancer()
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*data.feature_names, "target"])
-        for _ in range(copies):
-            writer.writerows([*map(repr, map(float, x)), y] for x, y in zip(data.data, data.target, strict=True))
-
-
-def test_breast_cancer_equals_the_oracle_and_scikit_learn(run: Run, kafka: Server, topic: str, tmp_path: Path) -> None:
-    """Real input as CSV, positional, twenty times over, with a restart in the middle."""
+def test_a_file_is_learned_over_a_restart(run: Run, kafka: Server, topic: str, tmp_path: Path) -> None:
+    """Breast cancer as CSV, positional, twenty times over."""
     settings = '[model]\nfeatures = "positional"\ndimension = 30\n'
     data = load_breast_cancer()
-    half = tmp_path / "half.csv"
-    _csv_of_breast_cancer(half, 10)
-    rows = 10 * len(data.target)
+    half, rows = tmp_path / "half.csv", 10 * len(data.target)
+    lines = (",".join(map(repr, [*map(float, x), int(y)])) for x, y in zip(data.data, data.target, strict=True))
+    half.write_text("\n".join([",".join([*data.feature_names, "target"]), *[*lines] * 10]))
     first = run(settings).up()
     command = ["-c", str(first.config), "produce", "-t", topic, "-b", kafka.address, "--label", "target"]
 
@@ -79,13 +61,7 @@ def test_breast_cancer_equals_the_oracle_and_scikit_learn(run: Run, kafka: Serve
     model, weights = second.wait_for(2 * rows), second.weights()
 
     events = [event(list(map(float, x)), int(y)) for x, y in zip(data.data, data.target, strict=True)]
-    fold = Fold().fold(events * 20)
-    same(fold, model, weights)
-    sklearn = Perceptron(shuffle=False)
-    labels = np.where(data.target == 1, 1, -1)
-    for _ in range(20):
-        sklearn.partial_fit(data.data, labels, classes=[-1, 1])
-    np.testing.assert_allclose(fold.vector, [sklearn.intercept_[0], *sklearn.coef_[0]], rtol=1e-12)
+    same(Fold().fold(events * 20), model, weights)
 
 
 def _noisy_events(count: int, seed: int) -> list[bytes]:
