@@ -15,15 +15,7 @@ from service.snapshots.keeper import Keeper, Saved
 from service.snapshots.rollback import current_head
 from service.snapshots.store import RedisStore
 from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, delete_topic, trim, wait
-from tests.integration.kept import (
-    KEEPING,
-    RNG,
-    Tool,
-    kept,
-    learn_and_keep,
-    send,
-    some_events,
-)
+from tests.integration.kept import KEEPING, RNG, Tool, kept, learn_and_keep, send, some_events
 from tests.oracle import Fold, same
 from tests.saving import FakeClock, here, keeper
 
@@ -82,16 +74,12 @@ async def test_verify_after_kills_and_with_bad_records_and_gaps(
     assert fold.updates > fold.mistakes
     assert model["skipped"] == len(events) - len(learned)
     found = await tool.verify()
-    assert (found["equal"], found["state_digest"]) == (True, model["state_digest"])
-    assert found["replayed_state_digest"] == model["state_digest"]
-    assert (found["replayed_events"], found["offsets_without_record"]) == (len(learned), rejected)
-    assert found["replayed_records"] == 600 + rejected
+    assert (found["equal"], found["replayed_state_digest"]) == (True, model["state_digest"])
+    assert (found["replayed_events"], found["replayed_records"]) == (len(learned), 600 + rejected)
     last = 52 * rejected - 1
     assert found["gaps"] == {"0": {"count": rejected, "first": [51, 52], "last": [last, last + 1]}}
     said = (await tool("verify")).stdout
     assert f"gaps      partition 0: {rejected} gaps, the first 51 to 52, the last {last} to {last + 1}\n" in said
-    shown = (await tool("inspect")).stdout
-    assert f" offsets_without_record {rejected} " in " ".join(shown.split())
     assert json.loads((await tool("inspect", "--json")).stdout)["offsets_without_record"] == rejected
 
 
@@ -148,14 +136,11 @@ async def test_verify_of_eight_partitions_begins_at_the_last_kept_version(
     assert service.model()["events"] == sum(map(len, sent.values())) - 3
     found = await tool.verify()
     assert found["from_version"] > version["version"]
-    counts = found["candidates"]
-    assert 100 <= counts["calm"] <= counts["wide"] < service.model()["events"]
-    assert [len(found["covered"][p]) for p in "0123"] == [1, 1, 1, 2]
+    assert 100 <= found["candidates"]["calm"] <= found["candidates"]["wide"] < service.model()["events"]
 
 
 async def test_what_another_fold_learned_is_not_compared(store: RedisStore, tool: Tool, topic: str) -> None:
-    older = f"to which records mean something else (it has fold 0, this one {FOLD}): run that release, or learn the log"
-    for fold, said in ((0, older), (99, f"it has fold 99, this one knows {FOLD}")):
+    for fold, said in ((0, f"it has fold 0, this one {FOLD}"), (99, f"it has fold 99, this one knows {FOLD}")):
         learner = Learner(Identity(fold=fold))
         learner.begin({0: 0})
         assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, Source("c")), Saved)
@@ -184,34 +169,24 @@ async def test_verify_finds_what_digests_cannot(
     def a_weight(learner: Learner) -> None:
         learner._w[3] += 2.0**-40
 
-    def a_count(learner: Learner) -> None:
-        learner.counts.mistakes += 1
-
     await store_altered(store, topic, a_weight)
     found = await tool.verify(4)
-    assert found["equal"] is False
-    assert found["differences"][0].startswith("w: 1 of ")
+    assert (found["equal"], found["differences"][0][:8]) == (False, "w: 1 of ")
     shown = await tool("verify")
     assert (shown.returncode, "DIFFERENT" in shown.stdout, shown.stderr) == (4, True, "")
-    await store_altered(store, topic, a_count)
-    assert "mistakes: " in (await tool.verify(4))["differences"][0]
     # The kept versions are as they were: back to one of them, and all is well after the same records.
     found_head = await current_head(store, topic)
     assert found_head
     await tool.back(next(k.version for k in found_head[0].kept))
-    await tool.verify()
     again = await asyncio.to_thread(run(KEEPING, session_timeout=TAKEOVER_SECONDS).up)
     await asyncio.to_thread(again.wait_for, 200)
     await tool.verify()
     assert await asyncio.to_thread(again.stop) == 0
     # Records that are gone, or were others.
     await trim(kafka, topic, 7)
-    assert "partition 0 begins at 7, so the records from 0 to 7, which were learned, are gone" in await tool.refused(
-        1, "verify"
-    )
+    assert "the records from 0 to 7, which were learned, are gone" in await tool.refused(1, "verify")
     await delete_topic(kafka, topic)
     await create_topic(kafka, topic)
-    assert "partition 0 ends at 0, but the model has learned up to 200" in await tool.refused(1, "verify")
     await send(producer, topic, some_events(200))
     assert "is not the one that was learned, so the topic was recreated" in await tool.refused(1, "verify")
     await delete_topic(kafka, topic)
