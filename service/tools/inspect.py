@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,6 @@ import msgspec
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -31,12 +31,11 @@ TOP = 10
 LABELS, OF_A_LABEL = 20, 3
 """So many labels at most, and the largest weights of each."""
 KAFKA_SECONDS = 3.0
-UNCUT = 10_000
+PIPE_WIDTH = 10_000
 """Characters of a line that goes to no terminal."""
 OMITTED = ("identity", "next", "covered", "digest", "learning_here", "lag", "lag_reason")
 """Members that are not shown as they are."""
-BAR_WIDTH = 30
-"""Characters; even, so that zero is between two of them."""
+_NUMBER = re.compile(r"[-+\d,.e]+|unknown")
 
 
 class Largest(msgspec.Struct):
@@ -74,14 +73,13 @@ def inspect_model(settings: Settings, name: str, *, as_json: bool) -> None:
     if as_json:
         typer.echo(msgspec.json.encode(about))
         return
-    console = Console(width=None if Console().is_terminal or os.environ.get("COLUMNS") else UNCUT)
+    console = Console(width=None if Console().is_terminal or os.environ.get("COLUMNS") else PIPE_WIDTH)
     with console.capture() as printed:
         console.print(_facts(about))
-        tables = _candidates(about), _partitions(about), _versions(about.versions), _weights(about), _labels(about)
-        for table in tables:
-            if table.row_count:
+        for title, rows in _rows(about).items():
+            if rows:
                 console.print()
-                console.print(table)
+                console.print(_table(title.split(" | "), rows))
     for line in printed.get().splitlines():
         typer.echo(line.rstrip())  # a table is filled up to its longest line
 
@@ -184,79 +182,50 @@ def _compared(pair: Comparison) -> str:
     return f"{pair.first} less {pair.second}: {_text_of(pair.difference)}, {verdict}"
 
 
-def _candidates(about: Inspection) -> Table:
-    """The model itself first, then what learns side by side with it, each by the weights that it answers with."""
-    table = Table(box=None)
-    for name in ("candidate", "events", "accuracy", "95 % at all times", "recent", "", "settings, since"):
-        table.add_column(name, justify="right" if name in {"events", "accuracy", "recent"} else "left", no_wrap=True)
-    table.columns[-1].no_wrap = False
-    own = about.average_accuracy if about.serve == "average" else None
-    verdict = "" if any(one.answers for one in about.candidates) else "answers"
-    rows = [("the model", about.events, own or about.accuracy, verdict, f"rule {about.identity.rule}")]
-    for one in about.candidates:
-        verdict = one.verdict + ", answers" * one.answers
-        said = f"{_text_of(one.settings)}; since {_text_of(one.since)}"
-        rows.append((one.name, one.events, one.accuracy, verdict, said))
-    for name, events, accuracy, verdict, said in rows if about.candidates else ():
-        low, high = accuracy.all_interval or (0.0, 1.0)
-        share, recent = ("-" if value is None else f"{value:.4f}" for value in (accuracy.all, accuracy.recent))
-        table.add_row(name, f"{events:,}", share, f"{low:.4f} to {high:.4f}", recent, verdict, said)
-    return table
-
-
-def _partitions(about: Inspection) -> Table:
-    table = _table("partition", "covered", "lag")
+def _rows(about: Inspection) -> dict[str, list[tuple[str, ...]]]:
+    """The rows of each table, by its titles."""
     lag = about.lag or {}
-    for partition in sorted({*about.covered, *lag}, key=int):
-        ranges = about.covered.get(partition, [])
-        covered = ", ".join(f"{a:,} to {b:,}" for a, b in ranges) or "nothing"
-        table.add_row(partition, covered, f"{lag[partition]:,}" if partition in lag else "unknown")
-    return table
+    covered = {p: ", ".join(f"{a:,} to {b:,}" for a, b in ranges) for p, ranges in about.covered.items()}
+    labels = {as_json(row.label): row for row in about.labels}
+    own = [(labels[as_json(one.label)], one) for one in about.label_weights or []]
+    return {
+        "candidate | events | accuracy | verdict | settings, since": [
+            (
+                one.name,
+                f"{one.events:,}",
+                _text_of(msgspec.to_builtins(one.accuracy)),
+                one.verdict + ", answers" * one.answers,
+                f"{_text_of(one.settings)}; since {_text_of(one.since)}",
+            )
+            for one in about.candidates
+        ],
+        "partition | covered | lag": [
+            (p, covered.get(p) or "nothing", _text_of(lag.get(p)) or "unknown")
+            for p in sorted({*covered, *lag}, key=int)
+        ],
+        "kept version | saved at | events | mistakes": [
+            (f"{row.version:,}", row.saved_at, f"{row.events:,}", f"{row.mistakes:,}") for row in about.versions
+        ],
+        "largest weights | weight": [(one.name, f"{one.weight:+g}") for one in about.largest_weights if one.weight],
+        "label | events | recall | bias | largest weights": [
+            (
+                about.identity.text_of(one.label),
+                f"{row.events:,}",
+                _text_of(msgspec.to_builtins(row.recall)),
+                _text_of(one.bias),
+                ", ".join(f"{weight.name} {weight.weight:+g}" for weight in one.largest_weights if weight.weight),
+            )
+            for row, one in own
+        ],
+    }
 
 
-def _versions(versions: list[Version]) -> Table:
-    table = _table("kept version", "saved at", "events", "mistakes")
-    for row in versions:
-        table.add_row(f"{row.version:,}", row.saved_at, f"{row.events:,}", f"{row.mistakes:,}")
-    return table
-
-
-def _weights(about: Inspection) -> Table:
-    """The largest weights; bars to the left of the middle are negative, to its right positive."""
+def _table(titles: list[str], rows: list[tuple[str, ...]]) -> Table:
     table = Table(box=None)
-    table.add_column("largest weights")
-    table.add_column("weight", justify="right", no_wrap=True)
-    table.add_column("-" + "0".center(BAR_WIDTH - 2) + "+", width=BAR_WIDTH)
-    rows = [row for row in about.largest_weights if row.weight]
+    for title, cells in zip(titles, zip(*rows, strict=True), strict=True):
+        is_number = all(_NUMBER.fullmatch(cell) for cell in cells)
+        is_cut = is_number or title == "largest weights"  # others are wrapped on a narrow terminal
+        table.add_column(title, justify="right" if is_number else "left", no_wrap=is_cut, overflow="ellipsis")
     for row in rows:
-        share = row.weight / abs(rows[0].weight)
-        begin, end = 1 + min(share, 0.0), 1 + max(share, 0.0)
-        bar = Bar(2, begin, end, width=BAR_WIDTH, color="red" if share < 0 else "green")
-        table.add_row(_text(row.name), f"{row.weight:+g}", bar)
-    return table
-
-
-def _labels(about: Inspection) -> Table:
-    """Each of the most frequent labels, how well it is found, and its largest weights."""
-    shown = about.label_weights or []
-    table = _table("label", "events", "recall", "recent", "bias")
-    table.add_column("largest weights")
-    known = {as_json(row.label): row for row in about.labels}
-    for own in shown:
-        row, name = known[as_json(own.label)], _text(about.identity.text_of(own.label))
-        recalls = ("-" if share is None else f"{share:.4f}" for share in (row.recall.all, row.recall.recent))
-        weights = ", ".join(f"{weight.name} {weight.weight:+g}" for weight in own.largest_weights if weight.weight)
-        table.add_row(name, f"{row.events:,}", *recalls, _text_of(own.bias), _text(weights))
-    return table
-
-
-def _text(name: str) -> Text:
-    """A name in one line."""
-    return Text(on_a_line(name), no_wrap=True, overflow="ellipsis")
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=None)
-    for name in names:
-        table.add_column(name, justify="left" if name in {"covered", "saved at"} else "right")
+        table.add_row(*(Text(on_a_line(cell)) for cell in row))
     return table

@@ -5,9 +5,9 @@ the last kept version, so that one is where their replay begins. Holes are skipp
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,7 +18,6 @@ from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.rules import RULES
 from service.learning.start import GIVEN
-from service.learning.watch import OffsetGaps
 from service.learning.weights import Weights
 from service.settings.load import Settings
 from service.snapshots import head as heads
@@ -27,7 +26,6 @@ from service.snapshots.keeper import Snapshot, fetch
 from service.snapshots.rollback import kept_snapshot
 from service.snapshots.store import RedisStore
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.kafka.log_reader import LogReader
 from service.streaming.recognise import fingerprint
 from service.streaming.records import KafkaRecords
 from service.tools.stored import none_stored
@@ -40,23 +38,8 @@ UNWATCHED = Options(bound=False)
 DIFFERENT = 4
 """The exit code where the state is another."""
 
-
-class Begun(NamedTuple):
-    """Where a replay begins: a learner, and the kept version that it is, if any."""
-
-    learner: Learner
-    version: int | None
-
-
-class Replayed(NamedTuple):
-    """What was read again: records, offsets that held none, and why it could not be learned to the end, if so."""
-
-    records: int
-    empty: int
-    """Offsets that held no record."""
-    gaps: dict[str, OffsetGaps]
-    """Where they are, by partition."""
-    diverged: str | None
+Step = tuple[int, int, int]
+"""Records to learn: partition, first offset, and the offset after the last."""
 
 
 def verify_model(settings: Settings, name: str, as_json: bool) -> int:
@@ -72,46 +55,50 @@ def verify_model(settings: Settings, name: str, as_json: bool) -> int:
 
 async def _verify(settings: Settings, name: str) -> dict[str, Any]:
     async with settings.redis.store() as store:
-        snapshot, begun = await _begin(store, settings, name)
-    learner, head = begun.learner, snapshot.head
-    before = learner.counts.events
-    replayed = await _replay(settings.kafka.cluster, name, snapshot, learner)
+        snapshot, learner, version = await _begin(store, settings, name)
+    head, stored = snapshot.head, snapshot.learner
+    steps = _steps(snapshot, learner)
+    events, records = learner.counts.events, learner.counts.records
+    diverged = await _replay(settings.kafka.cluster, name, snapshot, steps, learner)
     digest = heads.content(learner).state_digest
-    equal = digest == head.state_digest
-    records, stored = learner.counts.records, snapshot.learner.counts.records
-    if not equal and replayed.gaps and records < stored and not replayed.diverged:
+    equal, replayed = digest == head.state_digest, learner.counts.records - records
+    empty = sum(to - start for _, start, to in steps) - replayed
+    if not equal and learner.watch.gaps and learner.counts.records < stored.counts.records and not diverged:
         raise DataError(
-            f"topic {name} holds {records:,} of the {stored:,} records that were "
-            f"learned: {replayed.empty:,} covered offsets are empty, as where a log is compacted"
+            f"topic {name} holds {learner.counts.records:,} of the {stored.counts.records:,} records that were "
+            f"learned: {empty:,} covered offsets are empty, as where a log is compacted"
         )
     return {
         "model": name,
         "version": head.version,
         "order": head.order,
-        "from_version": begun.version,
+        "from_version": version,
         "covered": head.covered,
-        "replayed_records": replayed.records,
-        "replayed_events": learner.counts.events - before,
+        "replayed_records": replayed,
+        "replayed_events": learner.counts.events - events,
         "events": head.counts.events,
         "candidates": {name: one.counts.events for name, one in head.beside.items()},
-        "offsets_without_record": replayed.empty,
-        "gaps": replayed.gaps,
+        "offsets_without_record": empty,
+        "gaps": learner.watch.gaps,
         "state_digest": head.state_digest,
         "replayed_state_digest": digest,
         "equal": equal,
-        "differences": [] if equal else _differences(snapshot.learner, learner, replayed.diverged),
+        "differences": [] if equal else _differences(stored, learner, diverged),
     }
 
 
-async def _begin(store: RedisStore, settings: Settings, name: str) -> tuple[Snapshot, Begun]:
-    """The newest snapshot, and where its replay begins."""
+async def _begin(store: RedisStore, settings: Settings, name: str) -> tuple[Snapshot, Learner, int | None]:
+    """The newest snapshot, the learner that its replay begins with, and the kept version that this is, if any."""
     for _ in range(TRIES):
         snapshot = await fetch(store, name, asyncio.to_thread, UNWATCHED)
         if snapshot is None:
             raise await none_stored(store, name)
         head = snapshot.head
+        begins = {partition: ranges[0][0] for partition, ranges in snapshot.learner.covered.items()}
         if head.order == "log" or not head.kept:
-            return snapshot, Begun(_fresh(settings, name, head), None)
+            learner = Learner(head.identity, options=UNWATCHED, start=_start(settings, name, head))
+            learner.begin(begins)
+            return snapshot, learner, None
         try:
             version = head.kept[-1].version
             base = await kept_snapshot(store, head, snapshot.digest, version, asyncio.to_thread, UNWATCHED)
@@ -119,9 +106,9 @@ async def _begin(store: RedisStore, settings: Settings, name: str) -> tuple[Snap
             if await store.digest(name) == snapshot.digest:
                 raise
             continue  # let go meanwhile: a newer one is the last
-        base.learner.begin({p: ranges[0][0] for p, ranges in snapshot.learner.covered.items()})
+        base.learner.begin(begins)
         _drop_others(base.learner, snapshot.learner)
-        return snapshot, Begun(base.learner, version)
+        return snapshot, base.learner, version
     raise DataError(f"model {name} moves on faster than its kept versions can be read: try again")
 
 
@@ -139,18 +126,12 @@ def _add_due(learner: Learner, stored: Learner) -> None:
             learner.candidates[name].since = dict(one.since)  # the record before may be in a hole
 
 
-def _cut(steps: Sequence[tuple[int, int, int]], stored: Learner) -> Iterator[tuple[int, int, int]]:
+def _cut(steps: Sequence[Step], stored: Learner) -> Iterator[Step]:
     """The same steps, none of them over an offset where a candidate began."""
     for partition, start, to in steps:
         cuts = {one.since[partition] for one in stored.candidates.values()}
         edges = [start, *sorted(cut for cut in cuts if start < cut < to), to]
         yield from ((partition, a, b) for a, b in pairwise(edges))
-
-
-def _fresh(settings: Settings, name: str, head: Head) -> Learner:
-    learner = Learner(head.identity, options=UNWATCHED, start=_start(settings, name, head))
-    learner.begin({int(p): ranges[0][0] for p, ranges in head.covered.items()})
-    return learner
 
 
 def _start(settings: Settings, name: str, head: Head) -> Weights | None:
@@ -166,8 +147,8 @@ def _start(settings: Settings, name: str, head: Head) -> Weights | None:
     return start
 
 
-def _steps(snapshot: Snapshot, learner: Learner) -> list[tuple[int, int, int]]:
-    """What to learn again, as (partition, from, to); raises DataError where the recorded order does not lead there."""
+def _steps(snapshot: Snapshot, learner: Learner) -> list[Step]:
+    """What to learn again; raises DataError where the recorded order does not lead there."""
     head, stored = snapshot.head, snapshot.learner
     if head.order == "log":
         return [(p, start, to) for p, ranges in stored.covered.items() for start, to in ranges]
@@ -184,27 +165,21 @@ def _steps(snapshot: Snapshot, learner: Learner) -> list[tuple[int, int, int]]:
     return stored.runs
 
 
-async def _replay(cluster: Cluster, topic: str, snapshot: Snapshot, learner: Learner) -> Replayed:
-    """Learn the covered records again; raises LogLost where they are not all there, and DependencyError."""
-    steps = _steps(snapshot, learner)
+async def _replay(
+    cluster: Cluster, topic: str, snapshot: Snapshot, steps: Sequence[Step], learner: Learner
+) -> str | None:
+    """Learn the covered records again; returns why the model diverged, if it did.
+
+    Raises LogLost if they are not all there, and DependencyError.
+    """
     known = {int(p): position.fingerprint for p, position in snapshot.head.next.items()}
-    records, empty = 0, 0
     learner.watch.gaps = {}
-
-    def pass_over(partition: int, to: int) -> None:
-        nonlocal empty
-        start = learner.next[partition]
-        if to > start:
-            empty += to - start
-            learner.watch.add_gap(partition, (start, to))
-            learner.pass_over(partition, to)
-
     async with cluster.reader(topic, LogLost(f"{cluster} has no topic {topic}")) as reader:
         _check_log(topic, steps, await reader.bounds())
         for partition, start, to in _cut(steps, snapshot.learner):
             learner.skip(partition, start)
             _add_due(learner, snapshot.learner)
-            async for part in _read(reader, topic, partition, start, to):
+            async for part in reader.read(partition, start, to):
                 seen = known[partition]
                 for record in part[part.find(seen.offset) : part.find(seen.offset + 1)] if seen else ():
                     if fingerprint(record) != seen:
@@ -213,17 +188,22 @@ async def _replay(cluster: Cluster, topic: str, snapshot: Snapshot, learner: Lea
                             "one that was learned, so the topic was recreated"
                         )
                 for run in _slices(part):
-                    pass_over(partition, int(run.offsets[0]))
-                    outcome = learner.apply(partition, run)
-                    records += outcome.consumed
-                    if outcome.diverged:
-                        return Replayed(records, empty, learner.watch.gaps, outcome.diverged)
-            pass_over(partition, to)
+                    _pass_over(learner, partition, int(run.offsets[0]))
+                    if diverged := learner.apply(partition, run).diverged:
+                        return diverged
+            _pass_over(learner, partition, to)
     _add_due(learner, snapshot.learner)
-    return Replayed(records, empty, learner.watch.gaps, None)
+    return None
 
 
-def _check_log(topic: str, steps: Sequence[tuple[int, int, int]], there: dict[int, tuple[int, int]]) -> None:
+def _pass_over(learner: Learner, partition: int, to: int) -> None:
+    """Cover the offsets up to `to`, which hold no record."""
+    if to > (start := learner.next[partition]):
+        learner.watch.add_gap(partition, (start, to))
+        learner.pass_over(partition, to)
+
+
+def _check_log(topic: str, steps: Sequence[Step], there: dict[int, tuple[int, int]]) -> None:
     for partition, start, to in steps:
         begin, end = there.get(partition, (0, 0))
         if start < begin and start < to:
@@ -238,15 +218,6 @@ def _check_log(topic: str, steps: Sequence[tuple[int, int, int]], there: dict[in
             )
 
 
-async def _read(reader: LogReader, topic: str, partition: int, start: int, to: int) -> AsyncIterator[KafkaRecords]:
-    """As the reader; raises LogLost if the log cannot be read on."""
-    try:
-        async for records in reader.read(partition, start, to):
-            yield records
-    except DataError as error:
-        raise LogLost(f"{error}: the records of topic {topic} that were learned cannot be learned again") from error
-
-
 def _slices(records: KafkaRecords) -> Iterator[KafkaRecords]:
     """Contiguous records, not many at once."""
     for run in records.runs():
@@ -255,63 +226,49 @@ def _slices(records: KafkaRecords) -> Iterator[KafkaRecords]:
 
 
 def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> list[str]:
-    """What is not the same, for a person; a confusion of many labels, which fills no line, by its name alone."""
+    """What is not the same, for a person."""
     found = [f"the replay diverged: {diverged}"] if diverged else []
     ours, theirs = msgspec.to_builtins(replayed.counts), msgspec.to_builtins(stored.counts)
     if stored.identity.multiclass and ours.pop("confusion") != theirs["confusion"]:
-        found.append("confusion")
+        found.append("confusion")  # it fills no line
     found += [f"{name}: {theirs[name]} stored, {ours[name]} replayed" for name in ours if ours[name] != theirs[name]]
     for name, one in stored.candidates.items():
-        if (again := replayed.candidates.get(name)) is None:
-            found.append(f"candidate {name}: not replayed")
-        elif (one.counts, one.diverged_at) != (again.counts, again.diverged_at):
-            counts = msgspec.to_builtins(one.counts), msgspec.to_builtins(again.counts)
-            found.append(f"candidate {name}: {counts[0]} stored, {counts[1]} replayed")
+        again = replayed.candidates.get(name)
+        if again is None or (one.counts, one.diverged_at) != (again.counts, again.diverged_at):
+            found.append(f"the counts of candidate {name}")
     if stored.covered != replayed.covered:
         found.append(f"covered: {stored.covered} stored, {replayed.covered} replayed")
-    if len(stored.columns) != len(replayed.columns):
-        found.append(f"columns: {len(stored.columns):,} stored, {len(replayed.columns):,} replayed")
-    elif stored.columns.names != replayed.columns.names:
-        found.append("the names of the columns, or their order")
-    else:
-        for name, array in stored.arrays.items():
-            if name not in replayed.arrays:
-                continue
-            other = np.flatnonzero(array.view(np.uint64) != replayed.arrays[name].view(np.uint64))
-            if len(other):
-                c = int(other[0])
-                label = stored.columns.name_of(c) if c else "the bias"
-                found.append(
-                    f"{name}: {len(other):,} of {len(array):,} columns, such as {label}: "
-                    f"{float(array[c])!r} stored, {float(replayed.arrays[name][c])!r} replayed"
-                )
+    if len(stored.columns) != len(replayed.columns) or stored.columns.names != replayed.columns.names:
+        return [*found, f"columns: {len(stored.columns):,} stored, {len(replayed.columns):,} replayed, or their order"]
+    for name, array in stored.arrays.items():
+        again_array = replayed.arrays.get(name, np.full_like(array, np.nan))
+        other = np.flatnonzero(array.view(np.uint64) != again_array.view(np.uint64))
+        if len(other):
+            column = int(other[0])
+            called = stored.columns.name_of(column) if column else "the bias"
+            found.append(
+                f"{name}: {len(other):,} of {len(array):,} columns, such as {called}: "
+                f"{float(array[column])!r} stored, {float(again_array[column])!r} replayed"
+            )
     if not all(RULES[one.identity.rule].exact for one in (stored, *stored.candidates.values())):
         found.append("the logistic rule's exp may differ between machines")
     return found
 
 
-def gap_text(gaps: OffsetGaps) -> str:
-    """How many gaps there are, and the first and the last, for a person."""
-    first, last = (f"{start:,} to {end:,}" for start, end in (gaps.first, gaps.last))
-    return f"1 gap, {first}" if gaps.count == 1 else f"{gaps.count:,} gaps, the first {first}, the last {last}"
-
-
-def _lines(about: dict[str, Any]) -> list[tuple[str, str]]:
+def _lines(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "model", f"{about['model']}, version {about['version']:,}, {about['events']:,} events"
+    for partition, ranges in about["covered"].items():
+        yield "covered", f"partition {partition}: {', '.join(f'{start:,} to {to:,}' for start, to in ranges)}"
     begun = "the first record" if about["from_version"] is None else f"kept version {about['from_version']:,}"
-    empty, gaps = about["offsets_without_record"], about["gaps"]
-    ranges = [(p, ", ".join(f"{a:,} to {b:,}" for a, b in part)) for p, part in about["covered"].items()]
-    return [
-        ("model", f"{about['model']}, version {about['version']:,}, {about['events']:,} events"),
-        *(("covered", f"partition {partition}: {part}") for partition, part in ranges),
-        (
-            "replayed",
-            f"{about['replayed_records']:,} records, {about['replayed_events']:,} of them events, from {begun} on"
-            + (f"; {empty:,} offsets hold no record" if empty else ""),
-        ),
-        *(("gaps", f"partition {p}: {gap_text(g)}") for p, g in gaps.items()),
-        *(("candidate", f"{name}, {events:,} events") for name, events in about["candidates"].items()),
-        ("stored", about["state_digest"]),
-        ("replay", about["replayed_state_digest"]),
-        ("result", "equal, bit for bit" if about["equal"] else "DIFFERENT"),
-        *(("", difference) for difference in about["differences"]),
-    ]
+    counts = f"{about['replayed_records']:,} records, {about['replayed_events']:,} of them events"
+    yield "replayed", f"{counts}, from {begun} on; {about['offsets_without_record']:,} offsets hold no record"
+    for partition, gaps in about["gaps"].items():
+        first, last = (f"{start:,} to {to:,}" for start, to in (gaps.first, gaps.last))
+        yield "gaps", f"partition {partition}: {gaps.count:,} gaps, the first {first}, the last {last}"
+    for name, events in about["candidates"].items():
+        yield "candidate", f"{name}, {events:,} events"
+    yield "stored", about["state_digest"]
+    yield "replay", about["replayed_state_digest"]
+    yield "result", "equal, bit for bit" if about["equal"] else "DIFFERENT"
+    for difference in about["differences"]:
+        yield "", difference
