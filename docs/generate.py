@@ -4,11 +4,12 @@ api.md is what `/openapi.json` says, configuration.md what the settings' classes
 a scrape has. Each row is what the code says of itself, so a better text is a better description there.
 """
 
+import ast
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator
-from inspect import cleandoc
-from itertools import groupby
+from inspect import cleandoc, getsource
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -66,10 +67,10 @@ file, the default. The file is `perceptron.toml` in the working folder, or `-c F
 In the environment two underscores go one level down: `PERCEPTRON_KAFKA__GROUP_ID` is `group_id` in the table `[kafka]`.
 Lists and tables are JSON there, but for `topics` and `redis.sentinels`, which take commas. A model's own settings are
 `PERCEPTRON_MODELS__NAME__…`, where its name is in small letters.
-In the file a value is of its type: `port = "8000"` is refused, and `topics = "churn"`.
 
 What is set and is no setting is refused, in the file as in a variable with `__` in its name. Another variable that
-begins with `PERCEPTRON_` may be somebody else's, as those that Kubernetes gives a pod: it is warned of.
+begins with `PERCEPTRON_` may be somebody else's, as those that Kubernetes gives a pod: it is warned of if its name is
+like that of a setting.
 
 A topic that begins with `^` is a regular expression: every topic it finds is learned, as it comes to exist, with the
 settings of `[models."^clicks-"]`.
@@ -214,11 +215,21 @@ def _settings(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, ...]
         field = schema["properties"][name]
         if "$ref" in field or name in {"model", "models"} or name.removesuffix("_file") in _secrets(schema) - {name}:
             continue  # a table of its own; the file of a secret
-        what = field.get("description") or ModelSettings.model_fields[name].description or ""
+        what = {**_descriptions(ModelSettings), **_descriptions(section)}[name]
         if name in _secrets(schema):
-            what += f"; a secret: or `{name}_file`"
+            what += f" A secret: or `{name}_file`."
         default = "" if field.get("default") is None else f"`{json.dumps(field['default'], ensure_ascii=False)}`"
         yield f"`{name}`", default, _values(field, schema), f"`PERCEPTRON_{prefix}{name.upper()}`", what
+
+
+def _descriptions(section: type[BaseModel]) -> dict[str, str]:
+    """What the docstring below each setting says."""
+    of = _descriptions(TlsSection) if issubclass(section, TlsSection) and section is not TlsSection else {}
+    for setting, said in pairwise(ast.parse(getsource(section)).body[0].body):  # type: ignore[attr-defined]
+        match setting, said:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                of[name] = text
+    return of
 
 
 def _secrets(schema: Any) -> set[str]:

@@ -16,31 +16,40 @@ ORIGIN = re.compile(r"https?://[^/\s?#@]+")
 class HttpSettings(Section):
     """`[http]`: where predictions are asked for."""
 
-    host: str = Field("127.0.0.1", description="the address to listen on")
-    port: int = Field(8000, ge=0, le=65535, description="the port to listen on; 0 takes a free one")
-    reuse_port: bool = Field(False, description="other processes that say so too may listen there, and share requests")
-    token_file: str | None = Field(None, description="bearer tokens, one a line; who asks needs one, but for probes")
-    metrics_token_file: str | None = Field(None, description="others for /metrics; none: those of token_file")
-    ssl_certfile: str | None = Field(None, description="the service's certificate and its chain, in PEM; none: no TLS")
-    ssl_keyfile: str | None = Field(None, description="its key; none: it is in ssl_certfile")
-    max_body_bytes: int = Field(16 << 20, ge=1, description="of one request; 413 beyond")
-    max_instances: int = Field(10_000, ge=1, description="predictions that one request may ask for")
-    max_in_flight: int = Field(100, ge=1, description="requests answered at a time; 503 beyond")
-    max_connections: int = Field(1000, ge=1, description="held at a time; fewer where descriptors are too few")
-    header_timeout: float = Field(10.0, gt=0, description="seconds for a request's headers to arrive")
-    body_timeout: float = Field(10.0, gt=0, description="seconds for a request's body to arrive")
-    answer_timeout: float = Field(30.0, gt=0, description="seconds for an answer to be read")
-    idle_timeout: float = Field(
-        75.0, gt=0, description="seconds that an idle connection stays open; a load balancer before it should wait less"
-    )
-    root_path: str = Field(
-        "",
-        pattern="^(/[A-Za-z0-9._~-]+)*$",
-        description="the prefix under which a proxy serves it, such as /perceptron",
-    )
-    allowed_origins: list[str] = Field(
-        [], description="other sites whose pages may send requests, such as https://example.com; * for all"
-    )
+    host: str = "127.0.0.1"
+    """The address to listen on."""
+    port: int = Field(8000, ge=0, le=65535)
+    """The port to listen on; 0 takes a free one."""
+    reuse_port: bool = False
+    """Whether other processes with this setting may listen on the same port and share the requests."""
+    token_file: str | None = None
+    """Bearer tokens, one a line. If set, every request but a probe needs one."""
+    metrics_token_file: str | None = None
+    """Bearer tokens for `/metrics`; default: those of `token_file`."""
+    ssl_certfile: str | None = None
+    """The service's certificate and its chain, in PEM; default: no TLS."""
+    ssl_keyfile: str | None = None
+    """The key of the certificate; default: it is in `ssl_certfile`."""
+    max_body_bytes: int = Field(16 << 20, ge=1)
+    """Bytes of one request's body; a larger one is answered with 413."""
+    max_instances: int = Field(10_000, ge=1)
+    """Predictions that one request may ask for."""
+    max_in_flight: int = Field(100, ge=1)
+    """Requests that are answered at a time; a further one gets 503."""
+    max_connections: int = Field(1000, ge=1)
+    """Connections that are open at a time; fewer if there are too few file descriptors."""
+    header_timeout: float = Field(10.0, gt=0)
+    """Seconds for a request's headers to arrive."""
+    body_timeout: float = Field(10.0, gt=0)
+    """Seconds for a request's body to arrive."""
+    answer_timeout: float = Field(30.0, gt=0)
+    """Seconds for a client to read an answer."""
+    idle_timeout: float = Field(75.0, gt=0)
+    """Seconds that an idle connection stays open. A load balancer should wait less."""
+    root_path: str = Field("", pattern="^(/[A-Za-z0-9._~-]+)*$")
+    """The prefix under which a proxy serves it, such as `/perceptron`."""
+    allowed_origins: list[str] = Field([])
+    """Sites whose pages may send requests, such as `https://example.com`; `*` allows all."""
 
     @field_validator("token_file", "metrics_token_file", mode="after")
     @classmethod

@@ -23,35 +23,36 @@ _SASL_NEEDS: dict[str | None, tuple[str, ...]] = {
 class KafkaSettings(TlsSection):
     """`[kafka]`: where events come from."""
 
-    bootstrap_servers: str = Field("localhost:9092", description="HOST:PORT, or several with commas between them")
-    group_id: str = Field("perceptron", min_length=1, description="the consumer group: its members share the topics")
-    session_timeout: float = Field(
-        10.0,
-        ge=1.0,
-        le=300.0,
-        description="seconds until a silent member is replaced; brokers take no less than 6, unless set to",
-    )
-    watchdog: float = Field(60.0, ge=1.0, description="seconds without a record, though there are more, until we end")
-    max_batch_bytes: int = Field(16 << 20, ge=1 << 16, description="a batch that is unpacked to more stops its topic")
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="whether the listener wants TLS, and a login"
-    )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] = Field(
-        "PLAIN", description="how the login is made"
-    )
-    sasl_username: str | None = Field(None, description="of PLAIN and SCRAM")
-    sasl_password: SecretStr | None = Field(None, description="of PLAIN and SCRAM")
+    bootstrap_servers: str = "localhost:9092"
+    """HOST:PORT of a broker, or of several with commas between them."""
+    group_id: str = Field("perceptron", min_length=1)
+    """The consumer group: its members share the topics."""
+    session_timeout: float = Field(10.0, ge=1.0, le=300.0)
+    """Seconds until a silent member is replaced. Brokers refuse less than 6 by default."""
+    watchdog: float = Field(60.0, ge=1.0)
+    """Seconds without a record, though the log has more, until the process ends."""
+    max_batch_bytes: int = Field(16 << 20, ge=1 << 16)
+    """A record batch that decompresses to more bytes stops its topic."""
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """Whether the listener uses TLS, and whether it asks for a login."""
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] = "PLAIN"
+    """How the client logs in."""
+    sasl_username: str | None = None
+    """The user, for PLAIN and SCRAM."""
+    sasl_password: SecretStr | None = None
+    """The password, for PLAIN and SCRAM."""
     sasl_password_file: str | None = None
-    oauth_token_url: str | None = Field(
-        None, description="where a token is got for client_id and secret (RFC 6749, 4.4)"
-    )
-    oauth_client_id: str | None = Field(None, description="who asks for a token")
-    oauth_client_secret: SecretStr | None = Field(None, description="what it proves itself with")
+    oauth_token_url: str | None = None
+    """The endpoint that issues tokens for client credentials (RFC 6749, 4.4)."""
+    oauth_client_id: str | None = None
+    """The client that asks for a token."""
+    oauth_client_secret: SecretStr | None = None
+    """The secret of this client."""
     oauth_client_secret_file: str | None = None
-    oauth_scope: str | None = Field(None, description="of the token, where its server wants one")
-    aws_region: str | None = Field(
-        None, description="of an Amazon MSK, whose AWS credentials are found as AWS's own tools do"
-    )
+    oauth_scope: str | None = None
+    """The scope of the token, if its server wants one."""
+    aws_region: str | None = None
+    """The region of an Amazon MSK cluster. AWS credentials are found as AWS's own tools find them."""
 
     @field_validator("bootstrap_servers", mode="after")
     @classmethod

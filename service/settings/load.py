@@ -3,30 +3,16 @@
 The composition root (`process/service.py`) and the commands alone read these; everything else takes plain arguments.
 """
 
-import codecs
 import contextlib
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
-from pydantic import (
-    BaseModel,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
 
 from service.errors import ConfigurationError, os_cause
 from service.settings.http import HttpSettings
@@ -34,15 +20,13 @@ from service.settings.kafka import KafkaSettings
 from service.settings.model import CandidateSettings, ModelSettings
 from service.settings.origin import Origins
 from service.settings.redis import RedisSettings
-from service.settings.section import Section
+from service.settings.section import Section, Texts, comma_separated
 from service.settings.words import either, perhaps, worded
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
-_TYPE = re.compile(r"bool|int|float|str|(function|literal|list|dict|constrained).*\W.*|\[key\]")
+_TYPE = re.compile(r"bool|int|float|str|(function|literal|list|tuple|dict|constrained).*\W.*|\[key\]")
 """What pydantic names in a place for one of several types."""
 _SETTING = re.compile(r"(candidates\.[\w-]+|[a-z_]+): ")
-_OF_KUBERNETES = re.compile("PERCEPTRON_(.*_)?(SERVICE_(HOST|PORT)|PORT_[0-9]).*|.*=(tcp|udp|sctp)://.*", re.DOTALL)
-"""Variables that it gives every pod beside a Service whose name begins so, each with its value."""
 REMOVED: dict[tuple[str, ...], str] = {
     ("reader",): "each event is read by the fastest reader that can",
     ("kafka", "whole_batches"): "records are always read in whole batches",
@@ -67,8 +51,10 @@ def _matching(patterns: Iterable[str], topic: str) -> str | None:
 class SnapshotSettings(Section):
     """`[snapshots]`: which versions are kept for rollback."""
 
-    keep_every: float = Field(300.0, gt=0, description="seconds between two versions that are kept for rollback")
-    keep: int = Field(12, ge=0, description="so many are kept; the oldest goes first")
+    keep_every: float = Field(300.0, gt=0)
+    """Seconds between two versions that are kept for rollback."""
+    keep: int = Field(12, ge=0)
+    """The number of versions that are kept; the oldest goes first."""
 
 
 class Settings(BaseSettings):
@@ -77,25 +63,26 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="PERCEPTRON_", env_nested_delimiter="__", extra="forbid", allow_inf_nan=False
     )
-    topics: Annotated[list[str], NoDecode] = Field(
-        [], description="each is a model of the same name; `^…` is a pattern that finds topics"
-    )
-    learn: bool = Field(default=True, description="false: only follow snapshots and answer; needs no Kafka")
-    create_topics: bool = Field(default=False, description="create topics that are missing, dead letters' too")
-    fail_fast: bool = Field(default=False, description="exit 3 at the start when Kafka or Redis is not there")
-    start_at: str | None = Field(None, description="where a new model begins: earliest, latest or P:OFFSET,…")
-    log: Literal["text", "json"] = Field("text", description="the form of the log's lines")
+    topics: Texts = []
+    """The topics to learn; each is a model of the same name. `^…` is a pattern that finds topics."""
+    learn: bool = True
+    """Whether to learn. If false, the process only follows snapshots and answers, and needs no Kafka."""
+    create_topics: bool = False
+    """Whether to create topics that are missing, the dead letters' topics too."""
+    fail_fast: bool = False
+    """Whether to exit with 3 if Kafka or Redis is missing at the start."""
+    start_at: str | None = None
+    """Where a new model begins: `earliest`, `latest` or `P:OFFSET,…`."""
+    log: Literal["text", "json"] = "text"
+    """The form of the log's lines."""
     kafka: KafkaSettings = KafkaSettings()
     redis: RedisSettings = RedisSettings()
     http: HttpSettings = HttpSettings()
     snapshots: SnapshotSettings = SnapshotSettings()
-    model: dict[str, Any] = {}
+    # Without types the library reads a variable's value as JSON where it is JSON.
+    model: dict = {}  # type: ignore[type-arg]
     models: dict[str, ModelSettings] = {}
-
-    @field_validator("topics", mode="before")
-    @classmethod
-    def _comma_separated(cls, topics: Any) -> Any:
-        return [t.strip() for t in topics.split(",") if t.strip()] if isinstance(topics, str) else topics
+    _origins: Origins = PrivateAttr(default_factory=Origins)
 
     @field_validator("topics", mode="after")
     @classmethod
@@ -133,7 +120,7 @@ class Settings(BaseSettings):
         values = without_removed(values)
         defaults, named = values.get("model") or {}, values.get("models") or {}
         if isinstance(defaults, dict) and isinstance(named, dict):
-            topics = cls._comma_separated(values.get("topics") or [])
+            topics = comma_separated(values.get("topics") or [])
             listed = topics if isinstance(topics, list) else []
             names = [*named, *(t for t in listed if isinstance(t, str) and t not in named)]
             own = {name: named.get(name if name in named else _matching(named, name), {}) for name in names}
@@ -176,8 +163,7 @@ class Settings(BaseSettings):
             for place, now in REMOVED.items()
             if (origin := self.origins.of(place)[1]) != "default"
         ]
-        strange = [line for name, line in _strange().items() if not _OF_KUBERNETES.match(f"{name}={os.environ[name]}")]
-        return [*unused, *removed, *strange]
+        return [*unused, *removed, *_unknown_variables().values()]
 
     @property
     def warnings(self) -> list[str]:
@@ -193,51 +179,30 @@ class Settings(BaseSettings):
         """A model's settings: its own, or those of the pattern that its topic was found by."""
         return self.models[model if model in self.models else _matching(self.models, model) or model]
 
-    origins: ClassVar[Origins] = Origins({}, {}, {}, Path())
-    """Who said what of it."""
+    @property
+    def origins(self) -> Origins:
+        """Where each of them comes from."""
+        return self._origins
 
 
 def load(file: str | None, flags: dict[str, Any]) -> Settings:
     """Read the settings; raises ConfigurationError with one line that names the setting and what was expected."""
     chosen = file or os.environ.get("PERCEPTRON_CONFIG")
     path = Path(chosen or "perceptron.toml")
-    if chosen and not path.is_file():
-        raise ConfigurationError(f"{chosen}: {'it is no file' if path.exists() else 'no such file'}")
-
-    for name, line in _strange().items():
-        if "__" in name:  # only who means us writes that: it is refused as it is in the file
+    for name, line in _unknown_variables().items():
+        if "__" in name:  # nobody but a user of ours writes that: it is refused as it is in the file
             raise ConfigurationError(line)
-    said = Origins(flags, os.environ, _read(path) if path.is_file() else {}, path)
-
-    class FromAll(Settings):
-        """The library asks the class for its sources."""
-
-        origins: ClassVar[Origins] = said
-
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            *_: PydanticBaseSettingsSource,
-            **__: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            """Flags over environment over file over defaults."""
-            return init_settings, env_settings, InitSettingsSource(settings_cls, dict(said.file))
-
     try:
-        settings = FromAll(**flags)
-    except ValidationError as error:
-        raise _refused(error.errors(), said) from None
+        origins = Origins(flags, EnvSettingsSource(Settings)(), _read(path) if chosen or path.exists() else {}, path)
+        settings = Settings(**origins.merged())
+        if not settings.models:  # their defaults are looked at all the same
+            ModelSettings(**settings.model)
     except SettingsError as error:  # it says which setting, and its cause why the text is not JSON
         name = "".join(re.findall(r'field "(\w+)"', str(error))).upper()
         raise ConfigurationError(f"environment PERCEPTRON_{name}: expected JSON: {error.__cause__}") from None
-    try:
-        if not settings.models:  # their defaults are looked at all the same
-            ModelSettings(**settings.model)
     except ValidationError as error:
-        raise _refused(({**one, "loc": ("model", *one["loc"])} for one in error.errors()), said) from None
+        raise _refused(error, origins, *(["model"] if error.title == "ModelSettings" else [])) from None
+    settings._origins = origins
     return settings
 
 
@@ -256,35 +221,31 @@ def without_removed(values: Mapping[str, Any], place: tuple[str, ...] = ()) -> d
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_bytes().removeprefix(codecs.BOM_UTF8).decode())
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: not UTF-8 at byte {error.start}") from None
+        return tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"{path}: {os_cause(error)}") from None
-    except RecursionError:
-        raise ConfigurationError(f"{path}: nested too deeply") from None
-    except ValueError as error:  # not TOML
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deeply
         raise ConfigurationError(f"{path}: {error}".replace("\n", " ")) from None
 
 
-def _strange() -> dict[str, str]:
-    """A line for each variable that begins as ours and says nothing that can be set.
+def _unknown_variables() -> dict[str, str]:
+    """A line for each variable that begins as ours and is not read: within something that is no table, or misspelt.
 
-    Those within a table say so when it is read.
+    Another name may be somebody else's, as of those that Kubernetes gives a pod. What is unknown within a table is an
+    error of that table.
     """
-    fields = Settings.model_fields
-    known = {"CONFIG": None} | {name.upper(): field.default for name, field in fields.items()}
+    known = {"CONFIG": None} | {name.upper(): field.default for name, field in Settings.model_fields.items()}
     tables = {name: default for name, default in known.items() if isinstance(default, Section | dict)}
-    of_tables = {f"{name}__{part.upper()}" for name, table in tables.items() for part in dict(table)}
-    found = {}
-    for name in sorted(os.environ):
-        prefix, ours, own = name.upper().partition("PERCEPTRON_")
-        first, within, _ = own.partition("__")
-        removed = tuple(own.lower().split("__")) in REMOVED
-        if ours and not prefix and not removed and first not in (tables if within else known):
-            near = perhaps(own, {*known, *of_tables}).replace(": perhaps ", ": perhaps PERCEPTRON_")
-            found[name] = f"environment {name}: there is no such setting{near}"
-    return found
+    names = [*known, *(f"{name}__{part.upper()}" for name, table in tables.items() for part in dict(table))]
+    lines = {}
+    for variable in sorted(os.environ):
+        prefix, ours, name = variable.upper().partition("PERCEPTRON_")
+        table, within, _ = name.partition("__")
+        if ours and not prefix and table not in (tables if within else known):
+            near = perhaps(name, names).replace(": perhaps ", ": perhaps PERCEPTRON_")
+            if near or within:
+                lines[variable] = f"environment {variable}: there is no such setting{near}"
+    return lines
 
 
 def model_settings(settings: Settings, model: str | None, flags: dict[str, Any]) -> ModelSettings:
@@ -303,42 +264,35 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
     except KeyError:
         raise ConfigurationError(f"the settings have no model {name}{perhaps(name or '', settings.models)}") from None
     except ValidationError as error:
-        raise _refused(error.errors(), Origins(flags, {}, {}, settings.origins.path)) from None
+        raise _refused(error, Origins(flags)) from None
 
 
-def _refused(errors: Iterable[Any], origins: Origins) -> ConfigurationError:
-    """One line. What is wrong in `[model]` is wrong with each model, and is said once."""
-    said: dict[str, list[str]] = {}
-    for error in errors:
-        named, message = _parts(error, origins)
-        said.setdefault(named, []).append(message)
-    return ConfigurationError("; ".join(f"{name}: {either(of)}" if name else either(of) for name, of in said.items()))
+def _refused(error: ValidationError, origins: Origins, *within: str) -> ConfigurationError:
+    """One line for all that is wrong. What is wrong in `[model]` is wrong with each model, and is said once."""
+    lines: dict[str, list[str]] = {}
+    for one in error.errors():
+        where = [*within, *(str(part) for part in one["loc"] if not _TYPE.fullmatch(str(part)))]
+        message = worded(one, secretive=where[:1] in [["kafka"], ["redis"], ["http"]])
+        # A check of a whole table begins with the setting that it is about.
+        if len(where) == (2 if where[:1] == ["models"] else 1) and (setting := _SETTING.match(message)):
+            where, message = [*where, *setting[1].split(".")], message[setting.end() :]
+        place, origin = origins.of(where)
+        if one["type"] == "extra_forbidden":
+            message = f"there is no such setting{_meant(where, place, isinstance(one['input'], dict))}"
+        name = f"{'.'.join(place)}{f' ({origin})' if origin.startswith('environment') else ''}" if where else ""
+        lines.setdefault(name, []).append(message)
+    return ConfigurationError("; ".join(f"{name}: {either(of)}" if name else either(of) for name, of in lines.items()))
 
 
-def _parts(error: Any, origins: Origins) -> tuple[str, str]:
-    """The setting that an error is about, with the variable that says it, and what is wrong."""
-    where = [str(part) for part in error["loc"] if not _TYPE.fullmatch(str(part))]
-    message = worded(error, secretive=where[:1] in [["kafka"], ["redis"], ["http"]])
-    # A check of a whole table begins with the setting that it is about.
-    if len(where) == (2 if where[:1] == ["models"] else 1) and (of := _SETTING.match(message)):
-        where, message = [*where, *of[1].split(".")], message[of.end() :]
-    place, origin = origins.of(where)
-    if error["type"] == "extra_forbidden":
-        message = f"there is no such setting{_meant(error, place)}"
-    return f"{'.'.join(place)}{f' ({origin})' if origin.startswith('environment') else ''}" if where else "", message
-
-
-def _meant(error: Any, place: Sequence[str]) -> str:
-    """What a setting that is none was perhaps to be: a table is none but a table."""
+def _meant(where: Sequence[str], place: Sequence[str], table: bool) -> str:
+    """The setting, or table, that a name which is none was perhaps to be."""
     section: type[BaseModel] = Settings
-    for part in error["loc"][:-1]:
-        section = _table_of(section, str(part)) or section  # else it is a model's, or a candidate's, name
+    for part in where[:-1]:
+        section = _table_of(section, part) or section  # else it is a model's, or a candidate's, name
     if section is CandidateSettings and place[-1] in ModelSettings.model_fields:
         return ": it is the model's, and the same for all its candidates"
-    if not isinstance(error["input"], dict):
-        return perhaps(place[-1], section.model_fields)
-    near = perhaps(place[-1], [name for name in section.model_fields if _table_of(section, name)])
-    return near or (f": perhaps [models.{place[1]}]" if len(place) == 2 and place[0] == "model" else "")
+    near = perhaps(place[-1], [name for name in section.model_fields if not table or _table_of(section, name)])
+    return near or (f": perhaps [models.{place[1]}]" if table and [*place[:-1]] == ["model"] else "")
 
 
 def _table_of(section: type[BaseModel], name: str) -> type[BaseModel] | None:

@@ -1,25 +1,12 @@
 """`[model]` and `[models.NAME]`: how a model learns, and how it is watched and served."""
 
-import json
 import re
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
-from pydantic import (
-    BeforeValidator,
-    Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from service.errors import ConfigurationError
 from service.learning.identity import (
@@ -37,8 +24,8 @@ from service.learning.rules import RULES, RuleName
 from service.learning.start import RANDOM
 from service.learning.weights import Weights, read
 from service.settings.pointers import Pointer, PointerOrRecord
-from service.settings.section import Section
-from service.settings.words import short
+from service.settings.section import Section, as_value_error
+from service.settings.words import worded
 
 HALF_LIFE = 1000
 """The default, in events."""
@@ -48,54 +35,30 @@ TAKEN = (*OWN_WEIGHTS, "baseline")
 """What else predicts."""
 _NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 
-Label = StrictBool | StrictInt | StrictFloat | StrictStr
-
-
-def _json(value: Any, expected: str) -> Any:
-    """What the environment has as text."""
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        raise ValueError(
-            f"expected {expected}, got {short(value)} (a variable of the environment has it as JSON)"
-        ) from None
-
-
-def _of_each_label(value: Any) -> Any:
-    value = _json(value, "a number, or [negative, positive]")
-    given = value if isinstance(value, (list, tuple)) else [value, value]
-    if len(given) != 2 or not all(type(one) in {int, float} and 0 <= one <= MAX_VALUE for one in given):
-        raise ValueError(f"expected a number from 0 to {MAX_VALUE:g}, or [negative, positive], got {short(value)}")
-    return given
-
-
-def _spelt(value: Any) -> Any:
-    with suppress(ValidationError):
-        return TypeAdapter(bool).validate_python(value)
-    return value
-
-
-Margin = Annotated[
-    tuple[float, float] | None,
-    BeforeValidator(_of_each_label, json_schema_input_type=float | tuple[float, float] | None),
-]
-Average = Literal[False, True, "recent"]
+Label = bool | int | float | str
+OneMargin = Annotated[float, Field(ge=0, le=MAX_VALUE)]
+Margin = OneMargin | tuple[OneMargin, OneMargin] | None
+"""Of both labels, or of each: the negative one's first."""
+Average = bool | Literal["recent"]
 
 
 class EventSettings(Section):
     """`[models.NAME.event]`: where the parts of an event stand in a record, and what of it is meant: identity."""
 
-    features: PointerOrRecord = Field(
-        "/features", description='a JSON Pointer, such as /after/x, as the next three; here alone "", the whole record'
-    )
-    label: Pointer = Field("/label", description="must be there")
-    weight: Pointer | Literal[False] = Field("/weight", description="false where there is none")
-    id: Pointer | Literal[False] = Field("/id", description="false where there is none")
-    only: tuple[str, ...] = Field((), description='patterns over flattened names, such as "user.*"; none: all')
-    without: tuple[str, ...] = Field((), description="patterns of features to leave out")
-    where: dict[Pointer, Label | list[Label]] = Field(
-        {}, description="a value, or one of a list, for each pointer; other records are passed over"
-    )
+    features: PointerOrRecord = "/features"
+    """A JSON Pointer, such as `/after/x`, to the features; `""` is the whole record."""
+    label: Pointer = "/label"
+    """A JSON Pointer to the label, which every event has."""
+    weight: Pointer | Literal[False] = "/weight"
+    """A JSON Pointer to the event's weight; false if events have none."""
+    id: Pointer | Literal[False] = "/id"
+    """A JSON Pointer to the event's id; false if events have none."""
+    only: tuple[str, ...] = ()
+    """Patterns of the flattened names to learn, such as `"user.*"`; default: all."""
+    without: tuple[str, ...] = ()
+    """Patterns of features to leave out."""
+    where: dict[Pointer, Label | list[Label]] = Field({})
+    """For each JSON Pointer a value, or a list of values; records with others are passed over."""
 
     @model_validator(mode="after")
     def _parts_differ(self) -> "EventSettings":
@@ -135,73 +98,76 @@ class CandidateSettings(Section):
     slope: float | None = Field(None, gt=0, le=1000)
     margin: Margin = None
     tie: Literal["negative", "positive"] | None = None
-    average: Annotated[Average | None, BeforeValidator(_spelt)] = None
+    average: Average | None = None
     half_life: int | None = Field(None, ge=1, le=MAX_HALF_LIFE)
-    serve: Literal["last", "average"] = Field("last", description="which of its weights it predicts with")
+    serve: Literal["last", "average"] = "last"
+    """Which of its weights it predicts with."""
 
 
 class ModelSettings(Section):
     """`[model]`, the defaults of all models, and `[models.NAME]`. All but the last six is identity."""
 
-    features: Literal["named", "positional", "hashed"] = Field("named", description="how features become columns")
-    dimension: int | None = Field(None, ge=1, le=1 << 24, description="how many numbers an event has, of positional")
-    bits: int | None = Field(None, ge=1, le=24, description="of hashed: 2^bits columns")
-    rule: RuleName = Field("perceptron", description="how an event changes the weights")
-    eta: float | None = Field(None, gt=0, le=1000, description="the learning rate; none: the rule's own")
-    outputs: Literal["bipolar", "binary"] | None = Field(None, description="of error-correction: steps by 2η, or by η")
-    slope: float | None = Field(None, gt=0, le=1000, description="of logistic-delta: the sigmoid's steepness")
-    margin: Margin = Field(None, description="an update also where y·s <= margin: a number, or [negative, positive]; 0")
-    tie: Literal["negative", "positive"] | None = Field(
-        None, description="what a score of 0 predicts; none: the rule's"
-    )
-    start: str = Field("zero", description='"zero", "random:SEED", or a file that `perceptron export` or `fit` wrote')
-    average: Annotated[Average, BeforeValidator(_spelt)] = Field(
-        default=False, description='true keeps the mean of the weights too, "recent" one that forgets'
-    )
-    half_life: int | None = Field(None, ge=1, le=MAX_HALF_LIFE, description="of the recent average, in events; 1,000")
-    weights: dict[str, float] | list[float] | None = Field(None, description="of threshold-unit: given, never learned")
-    threshold: float | None = Field(None, description="of threshold-unit: positive where w·x is beyond it")
-    text: Text = Field("category", description="what strings are, as features: `name=value`, or not there, or a fault")
+    features: Literal["named", "positional", "hashed"] = "named"
+    """How features become columns."""
+    dimension: int | None = Field(None, ge=1, le=1 << 24)
+    """The number of features of an event, for `features = "positional"`."""
+    bits: int | None = Field(None, ge=1, le=24)
+    """2^bits columns, for `features = "hashed"`."""
+    rule: RuleName = "perceptron"
+    """How an event changes the weights."""
+    eta: float | None = Field(None, gt=0, le=1000)
+    """The learning rate; default: the rule's own."""
+    outputs: Literal["bipolar", "binary"] | None = None
+    """For error-correction: steps by 2η (bipolar) or by η (binary)."""
+    slope: float | None = Field(None, gt=0, le=1000)
+    """For logistic-delta: how steep the sigmoid is."""
+    margin: Margin = None
+    """Update also if y·s <= margin: a number, or [negative, positive]; default: 0."""
+    tie: Literal["negative", "positive"] | None = None
+    """What a score of 0 predicts; default: the rule's own."""
+    start: str = "zero"
+    """`"zero"`, `"random:SEED"`, or a file that `perceptron export` or `fit` wrote."""
+    average: Average = False
+    """Whether to keep the mean of the weights too; `"recent"` keeps a mean that forgets."""
+    half_life: int | None = Field(None, ge=1, le=MAX_HALF_LIFE)
+    """For the recent average: the number of events after which a weight counts half; default: 1,000."""
+    weights: dict[str, float] | list[float] | None = None
+    """For threshold-unit: the weights, which are never learned."""
+    threshold: float | None = None
+    """For threshold-unit: the prediction is positive if w·x is beyond it."""
+    text: Text = "category"
+    """What a string is: a feature `name=value`, ignored, or a reason to reject the event."""
     event: EventSettings = EventSettings()
-    scale: Literal["none", "standard"] = Field(
-        "none", description='"standard": numbers are learned as (value - running mean) / running standard deviation'
-    )
-    labels: tuple[Label, ...] | None = Field(
-        None, description="two, the negative one first, or up to 1,000; then each has weights of its own"
-    )
-    max_record_bytes: int = Field(1 << 20, ge=1, le=1 << 30, description="a larger record is rejected")
-    max_features: int = Field(10_000, ge=1, description="values in an event's features; more are rejected")
-    max_name_bytes: int = Field(256, ge=1, description="of a feature's name; a longer one is rejected")
-    max_columns: int = Field(1 << 20, ge=1, le=MAX_COLUMNS, description="of named; features beyond are ignored")
-    max_model_bytes: int = Field(1 << 30, ge=1, description="of positional and hashed weights; more are refused")
-    window: int = Field(1000, ge=1, le=1_000_000, description="recent events that figures are taken over")
-    serve: str = Field("last", description='which weights answer: "last", "average", or a candidate\'s name')
-    bound: bool = Field(default=True, description="whether the live mistake bound is kept")
-    reference: str | None = Field(None, description="a file of weights, as for `start`")
-    candidates: dict[str, CandidateSettings] = Field(
-        {}, max_length=16, description="learned side by side with the model, by name; at most 16"
-    )
-
-    @field_validator("labels", mode="before")
-    @classmethod
-    def _labels_as_text(cls, value: Any) -> Any:
-        return _json(value, 'a list, such as ["no", "yes"]')
-
-    @field_validator("weights", mode="before")
-    @classmethod
-    def _weights_as_text(cls, value: Any) -> Any:
-        return _json(value, "a list, such as [1, -2], or a table, such as { age = 1 }")
+    scale: Literal["none", "standard"] = "none"
+    """`"standard"` learns numbers as (value - running mean) / running standard deviation."""
+    labels: tuple[Label, ...] | None = Field(None, min_length=2, max_length=MAX_CLASSES)
+    """Two labels, the negative one first; or up to 1,000, each with weights of its own."""
+    max_record_bytes: int = Field(1 << 20, ge=1, le=1 << 30)
+    """A larger record is rejected."""
+    max_features: int = Field(10_000, ge=1)
+    """Values in an event's features; an event with more is rejected."""
+    max_name_bytes: int = Field(256, ge=1)
+    """Bytes of a feature's name; an event with a longer one is rejected."""
+    max_columns: int = Field(1 << 20, ge=1, le=MAX_COLUMNS)
+    """Columns of named features; further features are ignored."""
+    max_model_bytes: int = Field(1 << 30, ge=1)
+    """Bytes of positional or hashed weights; a larger model is refused."""
+    window: int = Field(1000, ge=1, le=1_000_000)
+    """The number of recent events that figures are about."""
+    serve: str = "last"
+    """Which weights answer: `"last"`, `"average"`, or a candidate's name."""
+    bound: bool = True
+    """Whether to keep the live mistake bound."""
+    reference: str | None = None
+    """A file of weights for the mistake bound, written as for `start`."""
+    candidates: dict[str, CandidateSettings] = Field({}, max_length=16)
+    """Other settings that learn from the same events, by name; at most 16."""
 
     @field_validator("labels", mode="after")
     @classmethod
     def _labels_differ(cls, labels: tuple[Label, ...] | None) -> tuple[Label, ...] | None:
-        if labels is not None and not 2 <= len(labels) <= MAX_CLASSES:
-            raise ValueError(f"expected from 2 to {MAX_CLASSES:,} labels, got {len(labels):,}")
-        seen = set[tuple[bool, Label]]()
-        for label in labels or ():
-            if (one := (isinstance(label, bool), label)) in seen:
-                raise ValueError(f"the labels must differ: {short(label)} is there twice")
-            seen.add(one)
+        if labels and len({(isinstance(label, bool), label) for label in labels}) < len(labels):
+            raise ValueError("the labels must differ")
         return labels
 
     @model_validator(mode="after")
@@ -214,10 +180,8 @@ class ModelSettings(Section):
                     + (f' (it belongs to features = "{mode}")' if given else f", such as {name} = 20")
                 )
         places = self.event.places()
-        inside = [
-            one for one in (places.label, places.weight, places.id) if (one or "").startswith(f"{places.features}/")
-        ]
-        if self.features == "positional" and (places.features == "" or inside or places.only or places.without):
+        inside = any((at or "").startswith(f"{places.features}/") for at in (places.label, places.weight, places.id))
+        if self.features == "positional" and (inside or places.only or places.without):
             raise ValueError(
                 'features = "positional" takes a list: event.features cannot be "" or hold other parts, and it has no '
                 "names for patterns"
@@ -229,8 +193,8 @@ class ModelSettings(Section):
     @model_validator(mode="after")
     def _rule_fits(self) -> "ModelSettings":
         for other, its in RULES.items():
-            for name in its.settings if other != self.rule else ():
-                if getattr(self, name) is not None:
+            for name in its.settings:
+                if other != self.rule and getattr(self, name) is not None:
                     raise ValueError(f'rule = "{self.rule}" takes no {name} (it belongs to rule = "{other}")')
         if not self.rate < (below := RULES[self.rule].eta_below):
             raise ValueError(f'rule = "{self.rule}" needs 0 < eta < {below:g}')
@@ -248,23 +212,21 @@ class ModelSettings(Section):
             for name in ("margin", "tie", "reference"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name} is of two labels: with {len(self.labels):,} there is none")
-            if not (self.start == "zero" or _seeded(self.start)):
-                raise ValueError(f'start: with {len(self.labels):,} labels it is "zero" or "random:SEED"')
-        if self.scale == "standard" and not (self.start == "zero" or _seeded(self.start)):
-            raise ValueError('scale = "standard" takes no given start: those weights are of other means and deviations')
+        with as_value_error():  # now, so that a bad file is a bad setting
+            given = self._start, self._reference
+        if given[0] and (self.scale == "standard" or len(self.labels or ()) > 2):
+            raise ValueError(
+                'start: weights of a file are of two labels and without scale; take "zero" or "random:SEED"'
+            )
         if self.serve == "average" and not self.average:
             raise ValueError('serve = "average" needs average = true or "recent"')
         if self.half_life is not None and self.average != "recent":
             raise ValueError('half_life needs average = "recent"')
-        try:
-            self._start, self._reference  # noqa: B018 - read now, so that a bad file is a bad setting
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from None
         return self
 
     @model_validator(mode="after")
     def _candidates_fit(self) -> "ModelSettings":
-        own = self.identity()
+        identities = [self.identity()]
         for name, candidate in self.candidates.items():
             if not _NAME.fullmatch(name) or name in TAKEN:
                 raise ValueError(
@@ -274,22 +236,15 @@ class ModelSettings(Section):
             try:
                 identity = self._of(candidate)
             except ValidationError as error:
-                raise ValueError(
-                    f"candidates.{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
-                ) from None
-            if identity == own:
+                raise ValueError(f"candidates.{name}: {worded(error.errors()[0])}") from None
+            identities.append(identity)
+            if identity == identities[0]:
                 raise ValueError(f"candidates.{name}: it is the model itself: give it another rule, eta, margin, …")
         known = (*OWN_WEIGHTS, *self.candidates)
         if self.serve not in known:
             raise ValueError(f"serve: there is no candidate {self.serve!r}: expected one of {', '.join(known)}")
-        return self
-
-    @model_validator(mode="after")
-    def _weights_fit(self) -> "ModelSettings":
-        columns = self.dimension or 1 << (self.bits or 0)  # names come one by one
-        identities = [self.identity(), *(self._of(candidate) for candidate in self.candidates.values())]
         vectors = sum((each.classes if each.multiclass else 1) * (2 if each.average else 1) for each in identities)
-        needed = 8 * columns * vectors
+        needed = 8 * self._columns * vectors
         if needed > self.max_model_bytes:
             raise ValueError(
                 f"the weights need {needed:,} bytes, and max_model_bytes is {self.max_model_bytes:,}: raise it, or "
@@ -303,12 +258,14 @@ class ModelSettings(Section):
         rule, average = given.get("rule", self.rule), given.get("average", self.average)
         if "threshold-unit" in (rule, self.rule):
             raise ValueError("candidates: a threshold-unit never learns: it is none and has none")
-        left_out = {"candidates", "start", "reference", *(OF_A_RULE if rule != self.rule else ())}
-        if average != "recent":
-            left_out.add("half_life")
-        own = self.model_dump(exclude_unset=True, exclude=left_out)
-        start = {"start": self.start} if _seeded(self.start) else {}  # given weights are the model's alone
-        identity = ModelSettings(**{**own, **start, **given}).identity()
+        left_out = {
+            "candidates",
+            "reference",
+            *(OF_A_RULE if rule != self.rule else ()),
+            *(("half_life",) if average != "recent" else ()),
+            *(("start",) if self._start else ()),
+        }
+        identity = ModelSettings(**self.model_dump(exclude_unset=True, exclude=left_out) | given).identity()
         return msgspec.structs.replace(self.identity(), **{name: getattr(identity, name) for name in OF_A_CANDIDATE})
 
     @property
@@ -317,9 +274,14 @@ class ModelSettings(Section):
         return RULES[self.rule].eta if self.eta is None else self.eta
 
     @property
+    def _columns(self) -> int:
+        """How many columns there are from the start: of named features one, since names come one by one."""
+        return self.dimension or 1 << (self.bits or 0)
+
+    @property
     def _margins(self) -> tuple[float, float] | msgspec.UnsetType:
         """Of both labels, unset where there are none."""
-        negative, positive = self.margin or (0.0, 0.0)
+        negative, positive = self.margin if isinstance(self.margin, tuple) else [self.margin or 0.0] * 2
         return (negative + 0.0, positive + 0.0) if negative or positive else msgspec.UNSET  # no -0
 
     @cached_property
@@ -346,10 +308,12 @@ class ModelSettings(Section):
             others = ': expected "zero", "random:SEED" or a file of weights' if name == "start" else ""
             raise ConfigurationError(f"{name}: {file}: {error.strerror}{others}") from None
         weights = read(raw, f"{name}: {file}", self.features, self.scale)
-        expected = {"positional": self.dimension, "hashed": 1 << (self.bits or 0)}.get(self.features)
-        if (weights.names is None) == (self.features == "named") or expected not in {None, len(weights.coef)}:
-            what = {"named": "a name for each weight", "positional": f"{self.dimension} weights without names"}
-            needed = what.get(self.features, f"{1 << (self.bits or 0):,} weights without names")
+        if self.features == "named":
+            good, needed = weights.names is not None, "a name for each weight"
+        else:
+            good = weights.names is None and len(weights.coef) == self._columns
+            needed = f"{self._columns:,} weights without names"
+        if not good:
             raise ConfigurationError(f"{name}: {file}: {self.features} features need {needed}")
         return weights
 

@@ -1,50 +1,52 @@
-"""Who said a setting: a flag, a variable of the environment, the file, or nobody."""
+"""Where a setting comes from: a flag, a variable of the environment, the file, or its default."""
 
-import json
+import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Origins:
-    """All that was said, by those who said it."""
+    """The values of each source, as tables within tables. The first source that has a value wins."""
 
-    flags: Mapping[str, Any]
-    environment: Mapping[str, str]
-    file: Mapping[str, Any]
-    path: Path
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    file: Mapping[str, Any] = field(default_factory=dict)
+    path: Path = Path()
+
+    def merged(self) -> dict[str, Any]:
+        """The settings of all sources."""
+        return _merge(self.file, _merge(self.environment, self.flags))
 
     def of(self, where: Sequence[str]) -> tuple[Sequence[str], str]:
-        """Where this setting, or table, is written, and by whom. A model's may stand in `[model]`, for all of them."""
+        """Where this setting or table is written, and by whom. A model's may stand in `[model]`, for all models."""
         for place in (where, ("model", *where[2:])) if len(where) > 1 and where[0] == "models" else (where,):
             if _within(self.flags, place) is not None:
                 return place, "flag"
-            if variable := self._variable(place):
-                return place, f"environment {variable}"
+            if _within(self.environment, place) is not None:
+                return place, f"environment {_variable(place)}"
             if _within(self.file, place) is not None:
                 return place, str(self.path)
         return where, "default"
 
-    def _variable(self, place: Sequence[str]) -> str | None:
-        """The variable that has it: its own, or that of a table, whole as JSON; or those within it."""
-        known = {name.upper(): value for name, value in self.environment.items()}
-        for depth in range(1, len(place) + 1):
-            name = f"PERCEPTRON_{'__'.join(place[:depth])}".upper()
-            if name in known and (depth == len(place) or _within(_table(known[name]), place[depth:]) is not None):
-                return name
-        return f"{name}__…" if place and any(other.startswith(f"{name}__") for other in known) else None
+
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; what is in both is a table of both, or else the value of `over`."""
+    both = {name: (under[name], over[name]) for name in under.keys() & over.keys()}
+    tables = {name: _merge(*pair) for name, pair in both.items() if all(isinstance(one, dict) for one in pair)}
+    return {**under, **over, **tables}
 
 
-def _table(text: str) -> Any:
-    with suppress(ValueError):
-        return json.loads(text)
-    return None
+def _variable(place: Sequence[str]) -> str:
+    """The variable that has a setting: its own, or one that has a table around it as JSON."""
+    names = ["PERCEPTRON_" + "__".join(place[:depth]).upper() for depth in range(len(place), 0, -1)]
+    known = {name.upper() for name in os.environ}
+    return next((name for name in names if name in known), f"{names[0]}__…")
 
 
-def _within(said: Any, place: Sequence[str]) -> Any:
+def _within(values: Any, place: Sequence[str]) -> Any:
     for name in place:
-        said = said.get(name) if isinstance(said, dict) else None
-    return said
+        values = values.get(name) if isinstance(values, dict) else None
+    return values

@@ -11,24 +11,20 @@ _POINTER = re.compile("(/([^~\0]|~[01])*)?")
 _EXPECTED = "expected a JSON Pointer, such as /label or /after/label"
 
 
-def _checked(text: str, expected: str) -> str:
+def _pointer(text: str) -> str:
     if not _POINTER.fullmatch(text):
         meant = "/" + text.strip("./").replace(".", "/")  # a feature's name has dots
         hint = f": perhaps {meant}" if _POINTER.fullmatch(meant) else ""
-        raise ValueError(f"{expected}, got {short(text)}{hint}")
+        raise ValueError(f"{_EXPECTED}, got {short(text)}{hint}")
     return text
 
 
-def _inside(text: str) -> str:
+def _not_the_record(text: str) -> str:
     if not text:
         raise ValueError(f'{_EXPECTED}, got "": only features can be the whole record')
-    return _checked(text, _EXPECTED)
+    return text
 
 
-def _or_record(text: str) -> str:
-    return _checked(text, f'{_EXPECTED}, or "" for the whole record')
-
-
-Pointer = Annotated[str, AfterValidator(_inside)]
-PointerOrRecord = Annotated[str, AfterValidator(_or_record)]
-"""Or the empty string, which is the whole record."""
+PointerOrRecord = Annotated[str, AfterValidator(_pointer)]
+"""A pointer, or the empty string, which is the whole record."""
+Pointer = Annotated[PointerOrRecord, AfterValidator(_not_the_record)]

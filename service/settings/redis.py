@@ -1,13 +1,12 @@
 """`[redis]`: where snapshots are kept, and how we are let in there."""
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
-from pydantic_settings import NoDecode
 
-from service.settings.section import TlsSection, check_addresses, loopback, masked
+from service.settings.section import Texts, TlsSection, check_addresses, loopback
 
 if TYPE_CHECKING:
     from service.snapshots.store import RedisStore
@@ -16,16 +15,21 @@ if TYPE_CHECKING:
 class RedisSettings(TlsSection):
     """`[redis]`: where snapshots are kept."""
 
-    url: str = Field("redis://localhost:6379/0", description="host, port and database; rediss:// is TLS")
-    username: str | None = Field(None, description="of an ACL user; needs a password")
-    password: SecretStr | None = Field(None, description="beside the URL, so that it holds no secret")
+    url: str = "redis://localhost:6379/0"
+    """Host, port and database; `rediss://` is TLS."""
+    username: str | None = None
+    """An ACL user; needs a password."""
+    password: SecretStr | None = None
+    """The password, if the URL has none."""
     password_file: str | None = None
-    sentinels: Annotated[list[str], NoDecode] = Field(
-        [], description="host:port of each; then url has only its scheme and database, as redis:///0"
-    )
-    sentinel_service: str = Field("perceptron", min_length=1, description="what they call the primary")
-    sentinel_username: str | None = Field(None, description="theirs, where they have one")
-    sentinel_password: SecretStr | None = Field(None, description="theirs, where they have one")
+    sentinels: Texts = Field([])
+    """HOST:PORT of each sentinel. `url` then has only its scheme and database, as `redis:///0`."""
+    sentinel_service: str = Field("perceptron", min_length=1)
+    """What the sentinels call the primary."""
+    sentinel_username: str | None = None
+    """The user at the sentinels, if they have one."""
+    sentinel_password: SecretStr | None = None
+    """The password of the sentinels, if they have one."""
     sentinel_password_file: str | None = None
 
     @field_validator("url", mode="after")
@@ -33,20 +37,17 @@ class RedisSettings(TlsSection):
     def _reads(cls, url: str) -> str:
         try:
             parts = urlsplit(url)
-            good = parts.scheme == "unix" or (parts.scheme in {"redis", "rediss"} and parts.port != 0)
-            good = good and bool(parts.hostname or not parts.netloc)  # else credentials are not quoted
-            good = good and (parts.scheme == "unix" or re.fullmatch(r"/?\d*", parts.path) is not None)
+            good = parts.scheme == "unix" or (
+                parts.scheme in {"redis", "rediss"}
+                and parts.port != 0
+                and bool(parts.hostname or not parts.netloc)  # else credentials are not quoted
+                and re.fullmatch(r"/?\d*", parts.path)
+            )
         except ValueError:
             good = False
-        if not good:
-            got = f', got "{masked(url)}"' if ":" in url else ""  # a word may be the password itself
-            raise ValueError(f"expected redis://[user:password@]host:port/number, rediss:// or unix://path{got}")
+        if not good:  # it is not shown: any part of it may be the password
+            raise ValueError("expected redis://[user:password@]host:port/number, rediss:// or unix://path")
         return url
-
-    @field_validator("sentinels", mode="before")
-    @classmethod
-    def _comma_separated(cls, sentinels: Any) -> Any:
-        return [s.strip() for s in sentinels.split(",") if s.strip()] if isinstance(sentinels, str) else sentinels
 
     @model_validator(mode="after")
     def _tls(self) -> Self:

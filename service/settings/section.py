@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, model_validator
+from pydantic_settings import NoDecode
 
 from service.credentials.reread import text
 from service.credentials.tls import Tls
@@ -16,24 +17,30 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
 
 
 def check_addresses(addresses: Iterable[str], expected: str) -> None:
-    """Raise ValueError where one of them is not HOST:PORT."""
+    """Raise ValueError if one of them is not HOST:PORT. It is not shown, since it may hold a password."""
     for address in addresses:
         if not _ADDRESS.fullmatch(address):
-            raise ValueError(f'{expected}, got "{masked(address)}"')
+            raise ValueError(expected)
         if not 0 < int(address.rpartition(":")[2]) < 65536:
             raise ValueError(f"{expected}: a port is from 1 to 65535, got {address}")
 
 
+def comma_separated(value: Any) -> Any:
+    """A list that the environment has as text, with commas between its values."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+Texts = Annotated[list[str], NoDecode, BeforeValidator(comma_separated)]
+"""A list of strings; in the environment, text with commas."""
+
+
 def masked(url: str) -> str:
-    """It without what may be a password, also where it is not written as it should be."""
-    scheme, slashes, rest = url.rpartition("://")
-    given, at, rest = rest.rpartition("@")
-    user, colon, _ = given.partition(":")
-    address, *more = re.split("(?<=[?#])", rest, maxsplit=1)  # options may be passwords too
-    host, between, port = address.partition(":")
-    if not (port.partition("/")[0].rstrip("?#").isdigit() or address.startswith("[")):
-        address = host + between + ("***" if port else "")
-    return f"{scheme}{slashes}{user if colon else ''}{colon}{'***@' if at else ''}{address}{'***' if more else ''}"
+    """A URL without its user, password and options.
+
+    >>> masked("redis://user:secret@host:6379/0?password=secret")
+    'redis://***@host:6379/0?***'
+    """
+    return re.sub("//[^/]*@", "//***@", re.sub("[?#].*", "?***", url))
 
 
 def loopback(host: str) -> bool:
@@ -88,12 +95,17 @@ def as_value_error(before: str = "") -> Iterator[None]:
 class TlsSection(Section):
     """A table of what is reached over TLS, or not."""
 
-    ssl_cafile: str | None = Field(None, description="certificates to trust, in PEM; none: the system's")
-    ssl_certfile: str | None = Field(None, description="a client certificate, in PEM")
-    ssl_keyfile: str | None = Field(None, description="its key; none: it is in ssl_certfile")
-    ssl_key_password: SecretStr | None = Field(None, description="of the key, where it has one")
+    ssl_cafile: str | None = None
+    """Certificates to trust, in PEM; default: the system's."""
+    ssl_certfile: str | None = None
+    """A client certificate, in PEM."""
+    ssl_keyfile: str | None = None
+    """The key of the certificate; default: it is in `ssl_certfile`."""
+    ssl_key_password: SecretStr | None = None
+    """The password of the key, if it has one."""
     ssl_key_password_file: str | None = None
-    ssl_check_hostname: bool = Field(True, description="whether the server's certificate must be of the name we use")
+    ssl_check_hostname: bool = True
+    """Whether the server's certificate must name the host that we connect to."""
 
     @property
     def tls(self) -> Tls:

@@ -14,23 +14,20 @@ _EXPECTED = {
 }  # fmt: skip
 """By the first word of an error's type."""
 _NUMBERS = {"int", "float", "bool", "greater", "less"}
-_WORDS = {"list", "tuple", "literal", "string", "dict", "model"}
 _LONGEST = 40
 
 
 def worded(error: Any, secretive: bool = False) -> str:
-    """One of pydantic's errors. A value is shown where it is no secret: where some are, only one that is a number."""
+    """One of pydantic's errors. In a table that has secrets, a value is shown only if a number is expected."""
     message, kind = error["msg"].removeprefix("Value error, "), error["type"].partition("_")[0]
-    if error["type"] == "string_too_short":  # the least that is asked for is one character
-        return 'expected a text, got ""'
-    if error["type"] == "too_long":
-        return f"expected at most {error['ctx']['max_length']}, got {len(error['input'])}"
+    if " should have " in message:
+        return f"expected {message.partition(' should have ')[2].partition(' after')[0]}"
     if not message.startswith(_SHOULD_BE):
         return str(message)
     # As TOML and JSON write them.
-    expected = re.sub("\\b(False|True)\\b", lambda found: found[0].lower(), message.removeprefix(_SHOULD_BE))
+    expected = message.removeprefix(_SHOULD_BE).replace("False", "false").replace("True", "true")
     message = f"expected {_EXPECTED.get(kind, '{}').format(expected)}"
-    if kind in _NUMBERS or (kind in _WORDS and not secretive):
+    if kind in _NUMBERS or not secretive:
         message += f", got {short(error['input'])}"
     if kind == "literal":
         message += perhaps(str(error["input"]), re.findall("'(.+?)'", expected))

@@ -23,7 +23,7 @@ NOWHERE = "127.0.0.1:1"
         (["run", "-t", "^(("], "topics: '^((' is no regular expression: "),
         (["run", "-t", "x", "--redis", "localhost"], "redis.url"),
         (["run", "-t", "x", "-b", "localhost"], "kafka.bootstrap_servers: expected HOST:PORT"),
-        (["-c", "missing.toml", "run", "-t", "x"], "missing.toml: no such file"),
+        (["-c", "missing.toml", "run", "-t", "x"], "missing.toml: No such file or directory"),
         (["inspect"], "topics: name one topic with -t TOPIC"),
         (["rollback", "--to", "1", "-t", "a", "-t", "b"], "one topic at a time, got a, b"),
         (["learn"], "No such command 'learn'; see perceptron --help"),
