@@ -4,7 +4,6 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from service.credentials.reread import Reread
 from service.errors import ConfigurationError, os_cause
@@ -30,7 +29,14 @@ class Tls:
 
         Raises ConfigurationError; `tell` hears of files that change to what cannot be used.
         """
-        return _Rereading(self, tell)
+        current = Reread([file for file in (self.certfile, self.keyfile) if file], self.load, tell)
+        context = self.load()
+
+        def show_newest(connection: ssl.SSLObject, *_: object) -> None:
+            connection.context = current.now
+
+        context.sni_callback = show_newest  # OpenSSL calls it in each handshake, before it shows the certificate
+        return context
 
     def load(self) -> ssl.SSLContext:
         """As the files are now; raises ConfigurationError that names the setting and its file."""
@@ -62,21 +68,3 @@ class Tls:
         elif self.keyfile is not None:
             raise ConfigurationError("ssl_keyfile: is of no use without ssl_certfile")
         return context
-
-
-class _Rereading(ssl.SSLContext):
-    """Each connection is wrapped by a context of the files as they are at that moment."""
-
-    _current: Reread[ssl.SSLContext]
-
-    def __new__(cls, *_: Any) -> "_Rereading":
-        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
-
-    def __init__(self, tls: Tls, tell: Callable[[str], object]) -> None:
-        self._current = Reread([file for file in (tls.certfile, tls.keyfile) if file], tls.load, tell)
-
-    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        return self._current.now.wrap_bio(*args, **options)
-
-    def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
-        return self._current.now.wrap_socket(*args, **options)

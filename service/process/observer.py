@@ -36,7 +36,7 @@ class ModelObserver:
         self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)
         # What is missing (kafka, redis, or a save, which may fail where both answer), of which dependency, since when.
         self._missing: dict[str, tuple[str, str, float]] = {}
-        self._rejected: set[str] = set()
+        self._said = set[tuple[str, ...]]()
         self._rejections = Rejections()
         # From 0 on, so that the first is an increase too.
         for result in ("accepted", "failed", "refused"):
@@ -44,9 +44,7 @@ class ModelObserver:
         for cause in REWINDS:
             metrics.rewinds.labels(model.name, cause)
         metrics.gaps.labels(model.name)
-        self._gaps_said = self._advised = self._large = False
-        self._outsiders: set[str] = set()
-        self._diverged: set[tuple[str, str]] = set()
+        self._large = False
 
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
         self._recovered("redis")
@@ -92,13 +90,11 @@ class ModelObserver:
         if answering and self._model.learning_here:
             self._model.answering = answering._replace(head=saved.head, digest=saved.digest)
             for candidate, one in answering.learner.candidates.items():
-                if one.diverged and (candidate, one.diverged) not in self._diverged:
-                    self._diverged.add((candidate, one.diverged))
+                if one.diverged and self._first("diverged", candidate, one.diverged):
                     self._log.error(
                         "candidate learns no more, the others go on", candidate=candidate, reason=one.diverged
                     )
-            if not self._advised and (accuracy := advice(answering.learner).get("accuracy")):
-                self._advised = True
+            if (accuracy := advice(answering.learner).get("accuracy")) and self._first("accuracy"):
                 self._log.warning(f"{accuracy} (said once)")
 
     def rewound(self, cause: str) -> None:
@@ -106,12 +102,12 @@ class ModelObserver:
             self._metrics.snapshots.labels(self._model.name, "refused").inc()
         self._metrics.rewinds.labels(self._model.name, cause).inc()
         # Once it was said who it is, the metric counts the rest.
-        say = self._log.debug if self._outsiders and cause != "recreated" else self._log.warning
+        known = cause != "recreated" and any(what[0] == "outsider" for what in self._said)
+        say = self._log.debug if known else self._log.warning
         say(f"state dropped: {REWINDS[cause]}", cause=cause)
 
     def outsider(self, writer: Writer) -> None:
-        if writer.group not in self._outsiders:
-            self._outsiders.add(writer.group)
+        if self._first("outsider", writer.group):
             self._log.error(
                 "somebody outside this consumer group saves this model too, so each undoes what the other learns (said "
                 "once a group): let one group learn it (kafka.group_id), or give the other another Redis database "
@@ -122,24 +118,16 @@ class ModelObserver:
 
     def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
         for name in dropped:
-            again = name in began
-            say = (
-                "candidate begins anew: its settings changed" if again else "candidate dropped: it is not set any more"
-            )
-            self._log.warning(say, candidate=name)
+            again = "begins anew: its settings changed" if name in began else "dropped: it is not set any more"
+            self._log.warning(f"candidate {again}", candidate=name)
         for name in began:
             self._log.info("candidate begins", candidate=name, next=dict(following))
 
     def gaps_accepted(self, gaps: Sequence[Gap]) -> None:
         self._metrics.offset_gaps.labels(self._model.name).inc(len(gaps))
-        if not self._gaps_said:
-            self._gaps_said = True
-            self._log.info(
-                "offsets without a batch, as where a topic is or was compacted (said once)",
-                partition=gaps[0].partition,
-                start=gaps[0].start,
-                end=gaps[0].end,
-            )
+        if self._first("gaps"):
+            first = {"partition": gaps[0].partition, "start": gaps[0].start, "end": gaps[0].end}
+            self._log.info("offsets without a batch, as where a topic is or was compacted (said once)", **first)
 
     def emptied(self) -> None:
         self._log.error("the store has no snapshot of this model any more: learning the log again from its start")
@@ -156,8 +144,7 @@ class ModelObserver:
         about = {name: (value or b"").decode(errors="replace") for name, value in letter.headers[:5]}
         self._rejections.add(about["reason"], about)
         self._model.set_aside[about["reason"]] = about
-        if about["reason"] not in self._rejected:  # once a reason: the rest are in the metrics
-            self._rejected.add(about["reason"])
+        if self._first("rejected", about["reason"]):  # the rest are in the metrics
             self._log.warning("event rejected (said once a reason)", **about)
 
     def answered(self) -> None:
@@ -187,6 +174,12 @@ class ModelObserver:
         """The store's current snapshot is damaged or another release's; what answers stays."""
         self._recovered("redis")
         self._log.error("snapshot not usable; the model that answers stays", reason=str(error))
+
+    def _first(self, *what: str) -> bool:
+        """Whether this was not said before."""
+        new = what not in self._said
+        self._said.add(what)
+        return new
 
     def _miss(self, what: str, error: DependencyError, said: str) -> None:
         # A save that fails where its dependency is known to be missing is the same outage, and the other way round: the

@@ -20,10 +20,7 @@ import uvloop
 from aiokafka.errors import KafkaError
 
 from service import __version__
-from service.errors import (
-    DependencyError,
-    PerceptronError,
-)
+from service.errors import ConfigurationError, DependencyError, PerceptronError, os_cause
 from service.learning.columns import columns_for
 from service.learning.compiled import NOTHING_KEPT
 from service.learning.events.batch import use_compiled_reader
@@ -32,18 +29,20 @@ from service.learning.learner import Learner
 from service.learning.records import Records
 from service.monitoring.logs import set_up
 from service.monitoring.metrics import Metrics
-from service.process import http
 from service.process.clock import SystemClock
 from service.process.figures import figures, lag
 from service.process.memory import give_back
 from service.process.observer import ModelObserver
 from service.serving import predictor
+from service.serving.http.app import create_app
+from service.serving.http.auth import BearerTokens
+from service.serving.http.limits import Connections, Limits
+from service.serving.http.server import Server
 from service.serving.models import Model, Models, given
 from service.serving.page.history import History
-from service.settings.load import Settings, is_topic, parse_start_at
+from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, Together
-from service.snapshots.store import MODELS
 from service.streaming.kafka.group import Kafka
 from service.streaming.kafka.record_framing import ROWS, frame_records
 from service.streaming.kafka.topic_id import too_old
@@ -67,6 +66,8 @@ Python's own 700 they are looked through, a millisecond at a time and many times
 """
 SETTLED_SECONDS = 10.0
 """After the start: then there is what a process has for as long as it runs, which is not looked through again."""
+DESCRIPTORS, MODEL_DESCRIPTORS = 64, 8
+"""Not for HTTP connections: the process needs them itself, and each model for Kafka and Redis. A request may too."""
 FIND_SECONDS = 2.0
 """Between two looks of a replica for models that it does not know."""
 
@@ -115,7 +116,7 @@ class Service:
         Raises PerceptronError when the process cannot go on.
         """
         settings = self._settings
-        listening = http.bind(settings.http.host, settings.http.port, settings.http.reuse_port)
+        listening = bind(settings.http.host, settings.http.port, settings.http.reuse_port)
         for warning in settings.warnings:
             self._log.warning(warning)
         loop = asyncio.get_running_loop()
@@ -123,10 +124,7 @@ class Service:
             loop.add_signal_handler(number, self._stopping, number)
         # While Kafka does not answer, how far its log goes is not known.
         history = History(self._models, lambda model: None if self._kafka.missing_since else lag(model, self._kafka))
-        server = http.server(
-            settings, self._models, self._metrics, self._store, history, lambda: self.ready, self._stop.is_set,
-            ANSWER_SECONDS, self._log.warning,
-        )  # fmt: skip
+        server = self._server(history)
         self._clock.under_way = server.server_state.tasks
         self._clock.answered = lambda: server.server_state.total_requests
         host, port = listening.getsockname()[:2]
@@ -135,8 +133,7 @@ class Service:
         try:
             async with Lasting() as tasks:
                 tasks.create_task(server.serve(sockets=[listening]))
-                aside = self._measure_loop(), history.run(), self._work(tasks)
-                background = [tasks.create_task(one) for one in aside]
+                background = [*map(tasks.create_task, (self._measure_loop(), history.run(), self._work(tasks)))]
                 await self._stop.wait()
                 self._kafka.stop()
                 await asyncio.sleep(DRAIN_SECONDS)
@@ -157,6 +154,41 @@ class Service:
             raise failed
         self._log.info("stopped")
         return self._signal
+
+    def _server(self, history: History) -> Server:
+        """What serves the models, and at the end waits for requests in flight."""
+        http, warn, stopping = self._settings.http, self._log.warning, self._stop.is_set
+        limits = Limits(
+            body_bytes=http.max_body_bytes,
+            instances=http.max_instances,
+            body_seconds=http.body_timeout,
+            in_flight=http.max_in_flight,
+            connections=http.max_connections,
+            header_seconds=http.header_timeout,
+            answer_seconds=http.answer_timeout,
+            idle_seconds=http.idle_timeout,
+        )
+        app = create_app(
+            self._models,
+            self._metrics,
+            lambda: self.ready,
+            stopping,
+            self._store,
+            limits,
+            version=__version__,
+            tokens=BearerTokens(http.token_file, warn) if http.token_file else None,
+            metrics_tokens=BearerTokens(http.metrics_token_file, warn) if http.metrics_token_file else None,
+            history=history,
+            root_path=http.root_path,
+            allowed_origins=http.allowed_origins,
+        )
+        connections = Connections(
+            limits,
+            lambda cause: self._metrics.ended.labels(cause).inc(),
+            lambda: DESCRIPTORS + http.max_in_flight + MODEL_DESCRIPTORS * len(list(self._models)),
+            stopping,
+        )
+        return Server(app, connections, ANSWER_SECONDS, http.tls.context(warn) if http.tls else None)
 
     def _stopping(self, number: int) -> None:
         self._log.info("stopping", signal=signal.Signals(number).name)
@@ -179,7 +211,7 @@ class Service:
         tasks.create_task(asyncio.to_thread(use_compiled_reader, True))
         if not settings.topics:
             return
-        for warning in await self._insist(lambda: self._store.check(settings.learn)):
+        for warning in await self._insist(lambda: self._store.check(settings.learn), settings.fail_fast):
             self._log.warning(warning)
         async with Lasting() as following:
             observers: dict[str, ModelObserver] = {}
@@ -202,37 +234,22 @@ class Service:
             spawn = following.create_task
             spawn(self._models.follow(self._store, self._clock, asyncio.to_thread, observers, spawn))
             if settings.learn:
-                await self._insist(self._kafka.connect)
-                await self._warn_of_age()
+                await self._insist(self._kafka.connect, settings.fail_fast)
+                with contextlib.suppress(KafkaError):  # said by those who learn
+                    if old := await too_old(self._kafka.clients.query_client):
+                        self._log.warning(old)
                 for model in self._models.listed:
                     learn(model)
                 await self._kafka.run(found)
             elif settings.patterns:
                 await self._find_stored(found)
 
-    async def _warn_of_age(self) -> None:
-        with contextlib.suppress(KafkaError):  # said by those who learn
-            if old := await too_old(self._kafka.clients.query_client):
-                self._log.warning(old)
-
     async def _find_stored(self, found: Callable[[str], None]) -> None:
         """As a replica, which needs no Kafka: the models that patterns ask for, as the store comes to have them."""
-        said: set[str] = set()
-
-        def say(what: str) -> None:
-            if what not in said:
-                said.add(what)
-                self._log.error(what)
-
         while True:
-            try:
-                for name in await self._store.models():
-                    if not is_topic(name):
-                        say(f"Redis at {self._store.address} has in the set {MODELS} what is no model's name: {name}")
-                    elif self._settings.wanted(name) and self._models.get(name) is None:
-                        found(name)
-            except DependencyError as error:
-                say(str(error))
+            for name in await self._insist(self._store.models, fail_fast=False):
+                if self._settings.wanted(name) and self._models.get(name) is None:
+                    found(name)
             await asyncio.sleep(FIND_SECONDS)
 
     def _model(self, topic: str) -> Model:
@@ -258,20 +275,28 @@ class Service:
             followed=lambda: model.hand_over(self._store, self._clock),
             together=self._saves,
         )
-        start_at = parse_start_at(settings.start_at)
-        log, known = self._kafka.logs[model.name], lambda: model.answering is not None
+        log = self._kafka.logs[model.name]
         model.wake = log.wake
-        asked = known, lambda: model.looked, self._clock.slice_seconds
-        return Learning(log, keeper, self._clock, tell, own.identity(), start_at, *asked)
+        return Learning(
+            log,
+            keeper,
+            self._clock,
+            tell,
+            own.identity(),
+            parse_start_at(settings.start_at),
+            known=lambda: model.answering is not None,
+            looked=lambda: model.looked,
+            aim=self._clock.slice_seconds,
+        )
 
-    async def _insist(self, connect: Callable[[], Awaitable[T]]) -> T:
-        """Try until a dependency answers, saying once what is missing; with `fail_fast` not even twice."""
+    async def _insist(self, ask: Callable[[], Awaitable[T]], fail_fast: bool) -> T:
+        """Try until a dependency answers, and log once what is missing; raises DependencyError if `fail_fast`."""
         pause, said = 0.1, ""
         while True:
             try:
-                return await connect()
+                return await ask()
             except DependencyError as error:
-                if self._settings.fail_fast:
+                if fail_fast:
                     raise
                 if str(error) != said:
                     said = str(error)
@@ -322,18 +347,24 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
             hashed.apply(0, Records.of(0, [b'{"features":{"a":1},"label":1}']))
 
 
+def bind(host: str, port: int, reuse_port: bool = False) -> socket.socket:
+    """A socket that listens at this address, perhaps beside other processes; raises ConfigurationError."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        both = family == socket.AF_INET6  # "::" is IPv4 too
+        return socket.create_server(address, family=family, reuse_port=reuse_port, dualstack_ipv6=both)
+    except OSError as error:
+        raise ConfigurationError(f"http: cannot listen on {host}:{port}: {os_cause(error)}") from None
+
+
 def _settle() -> None:
     gc.collect()  # what is frozen stays for ever
     gc.freeze()
     asyncio.get_running_loop().run_in_executor(None, give_back)
 
 
-def _first(errors: BaseExceptionGroup[PerceptronError]) -> PerceptronError:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, PerceptronError)  # noqa: S101 - except* has sorted the others out
-    return error
+def _first(error: PerceptronError | BaseExceptionGroup[PerceptronError]) -> PerceptronError:
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def run(settings: Settings) -> int:

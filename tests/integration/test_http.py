@@ -8,7 +8,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.errors import ConfigurationError
-from service.process.http import bind
+from service.process.service import bind
 from tests.conftest import Run, Running, event, wait
 
 SETTINGS = '[http]\nmax_body_bytes = 5000\n[model]\nlabels = ["stay", "leave"]\n'
