@@ -96,20 +96,8 @@ def jars() -> list[Path]:
         raise DependencyError(f"Kafka's jars ({KAFKA}) cannot be downloaded: {error}") from error
 
 
-def end(process: "subprocess.Popen[bytes]") -> None:
-    """End a child process in order, and with SIGKILL if that takes long."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGCONT)
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 class Server:
-    """A child process with an address. `stop` ends it; `kill` is SIGKILL; `start` starts it again on its data."""
+    """A child process that listens on a port of the loopback, and can be ended and started again."""
 
     def __init__(self, command: list[str], port: int, log: Path) -> None:
         self.port = port
@@ -125,9 +113,7 @@ class Server:
                 self._command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True
             )
         deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                break
+        while time.monotonic() < deadline and self.process.poll() is None:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1.0):
                 return
             time.sleep(0.02)
@@ -136,14 +122,27 @@ class Server:
 
     def stop(self) -> None:
         """End it in order, and with SIGKILL if that takes long."""
-        if self.process is not None:
-            end(self.process)
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(10)
+        self.kill()
 
     def kill(self) -> None:
         """SIGKILL."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+
+    @contextmanager
+    def running(self) -> Iterator["Server"]:
+        """Started, and stopped at the end."""
+        try:
+            self.start()
+            yield self
+        finally:
+            self.stop()
 
 
 @contextmanager
@@ -172,12 +171,8 @@ def kafka(
     )  # fmt: skip
     if formatted.returncode:
         raise DependencyError(f"Kafka's storage cannot be formatted: {formatted.stdout}{formatted.stderr}")
-    server = Server([*java, *flags, "kafka.Kafka", str(file)], port, folder / "kafka.log")
-    try:
-        server.start()
+    with Server([*java, *flags, "kafka.Kafka", str(file)], port, folder / "kafka.log").running() as server:
         yield server
-    finally:
-        server.stop()
 
 
 @contextmanager
@@ -190,9 +185,5 @@ def redis(folder: Path, binary: str | None = None) -> Iterator[Server]:
     port = free_port()
     file = folder / "redis.conf"
     file.write_text(REDIS_CONF.format(port=port, data=folder))
-    server = Server([binary, str(file)], port, folder / "redis.log")
-    try:
-        server.start()
+    with Server([binary, str(file)], port, folder / "redis.log").running() as server:
         yield server
-    finally:
-        server.stop()

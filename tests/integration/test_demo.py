@@ -29,7 +29,7 @@ def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> 
     assert mistakes > separated
     assert recent > mean, "it recovers, and the mean does not"
     assert "(SIGKILL) at" in done.stderr
-    assert re.search(r"process \d+ has taken over after \d+\.\d s", done.stderr)
+    assert re.search(r"the process on port \d+ has taken over after \d+\.\d s", done.stderr)
     assert "nothing lost, nothing learned twice" in done.stderr
     assert f"has 8,000 events, {mistakes:.0f} mistakes and the same state" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
