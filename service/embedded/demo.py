@@ -162,7 +162,7 @@ async def _stream(
     sent, turn = 0, int(TURNS_AT * events)
     stream, line = visits(SEED, events, turn), ""
     killed: Server | None = None
-    taken_over = False
+    back: asyncio.Task[None] | None = None
     _, state = _look(services)
     say(f"streaming {events:,} visits to a shop, {rate:,} a second, such as")
     print(f"        {_encoded(_first())}", file=sys.stderr)
@@ -191,19 +191,18 @@ async def _stream(
                     f"the learner on port {learner.port} is [bold]killed[/] (SIGKILL) at {state['events']:,} events, "
                     f"{state['ahead']:,} of them ahead of its last snapshot; the standby answers"
                 )
-            elif learner and killed and not taken_over:
-                taken_over = True
+            elif learner and killed and not back:
                 say(
                     f"the process on port {learner.port} has taken over after {time.monotonic() - killed_at:.1f} s, "
                     "from that snapshot; the killed one comes back to stand by"
                 )
-                await asyncio.to_thread(killed.start)
+                back = asyncio.create_task(asyncio.to_thread(killed.start))
             all_learned = state["events"] >= events and not state["ahead"]
             due = learner and state["events"] < events and time.monotonic() > printed + LINE_SECONDS
             if due and line != (line := _line(state)):
                 printed = time.monotonic()
                 say(line)
-            if taken_over and all_learned and all(_get(service, "/readyz") for service in services):
+            if back and all_learned and all(_get(service, "/readyz") for service in services):
                 say(f"[bold]{_line(state)}[/]")
                 return state
             await asyncio.sleep(0.1)
