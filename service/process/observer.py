@@ -118,8 +118,8 @@ class ModelObserver:
 
     def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
         for name in dropped:
-            again = "begins anew: its settings changed" if name in began else "dropped: it is not set any more"
-            self._log.warning(f"candidate {again}", candidate=name)
+            anew, gone = "candidate begins anew: its settings changed", "candidate dropped: it is not set any more"
+            self._log.warning(anew if name in began else gone, candidate=name)
         for name in began:
             self._log.info("candidate begins", candidate=name, next=dict(following))
 
