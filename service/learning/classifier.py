@@ -279,10 +279,6 @@ class Classifier:
         place = int(np.argmax(score)) if self.identity.multiclass else self.identity.decide(score)
         return (self.identity.labels or (-1, 1))[place]
 
-    def largest(self, count: int, label: int = 0) -> list[int]:
-        """The columns of the largest weights by size, the bias aside, largest first; of classes those of this label."""
-        return largest(self.served[:, label] if self.identity.multiclass else self.served, count)
-
 
 def largest(weights: NDArray[np.float64], count: int) -> list[int]:
     """The columns of the largest weights by size, the bias aside, largest first."""

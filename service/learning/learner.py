@@ -147,7 +147,15 @@ class Learner(Classifier):
 
     def pass_over(self, partition: int, offset: int) -> None:
         """Cover offsets up to `offset` that hold no record: compacted away, control records, aborted."""
-        self._cover(partition, offset)
+        start, at = self.covered[partition][-1]
+        if offset == at:
+            return
+        self.covered[partition][-1] = (start, offset)
+        # The order across partitions is this learner's own, so it is recorded; with one it stays a single run.
+        if self.runs and self.runs[-1][0] == partition and self.runs[-1][2] == at:
+            self.runs[-1] = (partition, self.runs[-1][1], offset)
+        else:
+            self.runs.append((partition, at, offset))
 
     def skip(self, partition: int, offset: int) -> None:
         """Go on at `offset`, and leave out the records before it: a hole in what is covered."""
@@ -199,7 +207,7 @@ class Learner(Classifier):
         self.counts.skipped += len(batch.skipped)
         for reject in rejects:
             self.counts.rejected[reject.reason] = self.counts.rejected.get(reject.reason, 0) + 1
-        self._cover(partition, first + consumed)
+        self.pass_over(partition, first + consumed)
         return Outcome(consumed, rejects, diverged)
 
     def score(
@@ -219,14 +227,3 @@ class Learner(Classifier):
             candidate.make_room(count)
         if self.scaler:
             self.scaler.make_room(len(self._state))
-
-    def _cover(self, partition: int, to: int) -> None:
-        start, at = self.covered[partition][-1]
-        if to == at:
-            return
-        self.covered[partition][-1] = (start, to)
-        # The order across partitions is this learner's own, so it is recorded; with one it stays a single run.
-        if self.runs and self.runs[-1][0] == partition and self.runs[-1][2] == at:
-            self.runs[-1] = (partition, self.runs[-1][1], to)
-        else:
-            self.runs.append((partition, at, to))

@@ -111,7 +111,7 @@ class Names(Spelled):
         known, begin, slots, slotless = self._count, int(self.ends[self._count]), self.table.slots, self.table.slotless
         sizes = more.ends[: len(more) + 1]
         count, end = known + len(more), begin + int(sizes[-1])
-        self.text, self.ends = _room(self.text, begin, end + BEHIND), _room(self.ends, known + 1, count + 1)
+        self.text, self.ends = room(self.text, begin, end + BEHIND), room(self.ends, known + 1, count + 1)
         self.text[begin:end] = more.text[: end - begin]
         self.ends[known + 1 : count + 1] = begin + sizes[1:]
         self._count, address = count, self.text.ctypes.data
@@ -139,11 +139,11 @@ class Names(Spelled):
         return numbers
 
 
-def _room(array: NDArray[Any], used: int, count: int) -> NDArray[Any]:
-    """With the values that are used; memory behind them is not touched, and so not taken."""
+def room(array: NDArray[Any], used: int, count: int) -> NDArray[Any]:
+    """An array with the values that are used, and room for so many. Memory that is not touched is not taken."""
     if count <= len(array):
         return array
-    longer = np.empty(2 * count, array.dtype)
+    longer = np.empty((2 * count, *array.shape[1:]), array.dtype)
     longer[:used] = array[:used]
     return longer
 

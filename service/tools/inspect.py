@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from service.errors import DataError, DependencyError
-from service.learning.classifier import Classifier
+from service.learning.classifier import Classifier, largest
 from service.learning.identity import Label, as_json
 from service.learning.learner import Learner
 from service.learning.watch import OffsetGaps
@@ -110,16 +110,16 @@ def _largest(learner: Learner, by: Classifier) -> dict[str, Any]:
     """The bias and the largest weights of who answers, or those of the most frequent labels."""
     w = by.served
 
-    def of(w: NDArray[np.float64], count: int, place: int = 0) -> tuple[float, list[Largest]]:
-        rows = [Largest(learner.columns.name_of(c), float(w[c])) for c in by.largest(count, place)]
+    def of(w: NDArray[np.float64], count: int) -> tuple[float, list[Largest]]:
+        rows = [Largest(learner.columns.name_of(c), float(w[c])) for c in largest(w, count)]
         return float(w[0]), rows
 
     if not learner.identity.multiclass:
-        bias, largest = of(w, TOP)
-        return {"bias": bias, "largest_weights": largest}
+        bias, weights = of(w, TOP)
+        return {"bias": bias, "largest_weights": weights}
     labels, counted = learner.identity.labels or (), learner.counts.by_label
     most = sorted(sorted(range(len(labels)), key=lambda k: -counted[k])[:LABELS])
-    own = [LabelWeights(labels[k], *of(w[:, k], OF_A_LABEL, k)) for k in most]
+    own = [LabelWeights(labels[k], *of(w[:, k], OF_A_LABEL)) for k in most]
     return {"bias": None, "largest_weights": [], "label_weights": own}
 
 

@@ -67,10 +67,6 @@ class Values:
         """The value at path i; a list or an object may come back empty."""
         return self._values[i]
 
-    def has(self, i: int) -> bool:
-        """Whether there is a value at path i."""
-        return self._values[i] is not UNSET
-
 
 class TextValues(Values):
     """The same of a text, in which the values stand at these members."""
@@ -92,9 +88,6 @@ class TextValues(Values):
             return UNSET
         text = self._raw[member.begin : member.end].strip(WHITE)
         return [] if text[:1] == b"[" else Pairs() if text[:1] == b"{" else parse_checked(text)
-
-    def has(self, i: int) -> bool:  # noqa: D102 - as above
-        return self.members[i] is not None
 
 
 def text_values(raw: bytes, paths: Paths, pointer: str = "", commas: NDArray[np.int64] | None = None) -> TextValues:
@@ -155,8 +148,8 @@ class CarefulReader:
         values, event = self._values(raw), None
         if all(any(same(values.scalar(i), v) for v in allowed) for i, allowed in self._where):
             label = values.scalar(LABEL)
-            for missing, pointer in ((not values.has(FEATURES), pointers.features), (label is UNSET, pointers.label)):
-                if missing:
+            for value, pointer in ((values.scalar(FEATURES), pointers.features), (label, pointers.label)):
+                if value is UNSET:
                     raise Rejected("missing-field", f"{quoted_name(pointer)} is missing", pointer)
             features = self.flattener.of(
                 values.whole(FEATURES, self.identity.max_features, pointers.features), pointers.features

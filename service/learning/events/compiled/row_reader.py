@@ -14,7 +14,7 @@ from service.learning.events.compiled.path_tree import UnsupportedError, expecte
 from service.learning.events.flatten import Features, Flattener
 from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.events.value_buffer import ValueBuffer
-from service.learning.names import BEHIND, SEED, Names, Spelled, gather, hash_each, spelled
+from service.learning.names import BEHIND, SEED, Names, Spelled, gather, hash_each, room, spelled
 
 KEPT_FEATURES = 600_000
 """Buffers for at most as many features are kept for the next slice. An event of 1 MiB needs 524,416."""
@@ -201,18 +201,8 @@ class RowReader:
         state[json_parser.EVENTS], state[json_parser.VALUES], state[json_parser.SCRATCH] = n + 1, end, used + more
 
     def _make_room(self, features: int, scratch: int) -> None:
-        used = self._state[json_parser.VALUES], self._state[json_parser.SCRATCH]
-        if features > len(self._features[0]):
-            self._features = tuple(_longer(part, 2 * features, used[0]) for part in self._features)
-        if scratch + BEHIND > len(self._scratch):
-            self._scratch = _longer(self._scratch, 2 * (scratch + BEHIND), used[1])
-
-
-def _longer(array: NDArray[Any], count: int, used: int) -> NDArray[Any]:
-    """With the values that are used; memory behind them is not touched, and so not taken."""
-    longer = np.empty((count, *array.shape[1:]), array.dtype)
-    longer[:used] = array[:used]
-    return longer
+        self._features = tuple(room(part, self._state[json_parser.VALUES], features) for part in self._features)
+        self._scratch = room(self._scratch, self._state[json_parser.SCRATCH], scratch + BEHIND)
 
 
 def _name_at(data: NDArray[np.uint8], scratch: NDArray[np.uint8], begin: int, size: int) -> str:
