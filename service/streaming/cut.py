@@ -22,8 +22,8 @@ def wire_size(letter: DeadLetter) -> int:
 def cut(letter: DeadLetter, limit: int) -> DeadLetter:
     """A letter that is larger than its topic's limit, cut until it fits: its value, then the record's own headers.
 
-    The record's key keeps at most a tenth of the limit. Where even the least that a letter is does not fit, the broker
-    refuses it, until the topic takes more.
+    The record's key keeps at most a tenth of the limit. Where the least that a letter is does not fit either it stays
+    whole: it is refused as it is, until the topic takes more.
     """
     own = own_headers(letter.headers)
     about = dict(letter.headers[: len(letter.headers) - len(own) - 1])  # the last one counts the record's own
@@ -40,5 +40,5 @@ def cut(letter: DeadLetter, limit: int) -> DeadLetter:
         least = letter.value and b"", [*(about | truncated | omitted).items(), count, *headers]
         room = limit - wire_size(DeadLetter(letter.key, *least)) - MAX_LENGTH_BYTES
         if room >= 0:
-            break
-    return DeadLetter(letter.key, letter.value and value[: max(0, room)], least[1])
+            return DeadLetter(letter.key, letter.value and value[:room], least[1])
+    return letter

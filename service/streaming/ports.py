@@ -48,7 +48,7 @@ class Log(Protocol):
         """Gaps between batches that were accepted since the last call."""
 
     async def read(self, partition: int, offset: int) -> KafkaRecord | None:
-        """The record at this offset, or None if the log has none there (any more)."""
+        """The record at this offset, or None if the log has none there (any more). The position is anywhere then."""
 
     def seek(self, offsets: Mapping[int, int]) -> None:
         """Go on from these offsets."""

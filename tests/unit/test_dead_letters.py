@@ -92,9 +92,11 @@ def test_any_letter_fits_and_says_what_was_cut(
     assert all(about[name] == dict(letter.headers[:5])[name] for name in ("reason", "topic", "partition", "offset"))
 
 
-def test_a_letter_whose_least_does_not_fit_keeps_what_finds_its_record() -> None:
-    """Kafka refuses it, unless its topic takes more by then."""
-    least = cut(letter_of(b"k" * 300, b"v" * 300, [("ü", None)], "not-json", "d" * 3000), 0)
-    about = dict(least.headers)
-    assert (least.key, least.value, about["key"], about["detail"]) == (b"t-3-41", b"", b"", b"d" * 1000)
-    assert (about["truncated-from"], about["key-truncated-from"], about["headers-omitted"]) == (b"300", b"300", b"1")
+def test_a_letter_whose_least_does_not_fit_stays_whole() -> None:
+    """Kafka refuses it either way, unless its topic takes more by then."""
+    letter = letter_of(b"k" * 300, b"v" * 300, [("ü", None)], "not-json", "d" * 3000)
+    assert dict(letter.headers)["detail"] == b"d" * 1000
+    limit = next(n for n in range(2000) if cut(letter, n) != letter)
+    assert cut(letter, limit - 1) is cut(letter, -1) is letter
+    least = cut(letter, limit)
+    assert (least.value, dict(least.headers)["key"]) == (b"", b"k" * (limit // 10))

@@ -11,8 +11,8 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
+from service.streaming.kafka.compression import DamagedBatch
 from service.streaming.kafka.record_batch import (
-    DamagedBatch,
     OpenBatch,
     RecordsBuilder,
     mark_aborted,

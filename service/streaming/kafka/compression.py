@@ -12,18 +12,31 @@ XERIAL_MAGIC, XERIAL_HEADER_BYTES = b"\x82SNAPPY\x00", 16
 Decompress = Callable[[memoryview, int], bytes | bytearray]
 
 
-class TooLargeError(Exception):
-    """The output would have more bytes than allowed."""
+class DamagedBatch(Exception):
+    """A batch that cannot be read, however often it is fetched."""
 
 
-class DamagedDataError(Exception):
-    """The input is not what its codec writes."""
+def decompress(codec: int, packed: memoryview, max_bytes: int) -> bytes | bytearray | memoryview:
+    """What Kafka's codec of this number packed; raises DamagedBatch, as where it is more than `max_bytes`."""
+    if codec == 0:
+        return packed
+    if codec not in CODECS:
+        raise DamagedBatch(f"has codec {codec}, which is not known")
+    name, unpack = CODECS[codec]
+    try:
+        return unpack(packed, max_bytes)
+    except (cramjam.DecompressionError, ValueError) as error:
+        raise DamagedBatch(f"has damaged {name} data: {error}") from None
+
+
+def _too_large(max_bytes: int) -> DamagedBatch:
+    return DamagedBatch(f"unpacks to more than {max_bytes:,} bytes (kafka.max_batch_bytes can be raised)")
 
 
 def _into(decompress_into: Callable[[memoryview, bytearray], int]) -> Decompress:
     """A bounded decoder, from one that raises if its output buffer is too small."""
 
-    def decompress(packed: memoryview, max_bytes: int) -> bytearray:
+    def unpack(packed: memoryview, max_bytes: int) -> bytearray:
         size = min(max_bytes, max(FIRST_OUTPUT_BYTES, 8 * len(packed)))
         while True:
             out = bytearray(size)
@@ -32,23 +45,20 @@ def _into(decompress_into: Callable[[memoryview, bytearray], int]) -> Decompress
                 return out
             except (cramjam.DecompressionError, ValueError) as error:
                 if "write whole buffer" not in str(error):
-                    raise DamagedDataError(str(error)) from None
+                    raise
             if size == max_bytes:
-                raise TooLargeError
+                raise _too_large(max_bytes)
             size = min(max_bytes, 4 * size)
 
-    return decompress
+    return unpack
 
 
 def _snappy(packed: memoryview, max_bytes: int) -> bytes:
     blocks = list(_snappy_blocks(packed))
-    try:
-        # The decoder holds a block to the length that it declares.
-        if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > max_bytes:
-            raise TooLargeError
-        return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
-    except (cramjam.DecompressionError, ValueError) as error:
-        raise DamagedDataError(str(error)) from None
+    # The decoder holds a block to the length that it declares.
+    if sum(map(cramjam.snappy.decompress_raw_len, blocks)) > max_bytes:
+        raise _too_large(max_bytes)
+    return b"".join(bytes(cramjam.snappy.decompress_raw(block)) for block in blocks)
 
 
 def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
@@ -60,7 +70,7 @@ def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
     while start < len(packed):
         end = start + 4 + int.from_bytes(packed[start : start + 4], "big")
         if end > len(packed):
-            raise DamagedDataError("a block is cut short")
+            raise ValueError("a block is cut short")
         yield packed[start + 4 : end]
         start = end
 

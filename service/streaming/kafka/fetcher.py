@@ -29,10 +29,10 @@ from aiokafka.errors import (
 from aiokafka.protocol.fetch import FetchRequest
 
 from service.errors import DataError, LogGap
+from service.streaming.kafka.compression import DamagedBatch
 from service.streaming.kafka.log_queries import (
     READ_COMMITTED,
     PartitionResponse,
-    fetch_once,
     leader_of,
     partition_responses,
     refresh_metadata,
@@ -40,7 +40,6 @@ from service.streaming.kafka.log_queries import (
 from service.streaming.kafka.offset_sequence import BatchDamage, OffsetDamage, OffsetSequence
 from service.streaming.kafka.record_batch import (
     HEAD,
-    DamagedBatch,
     OpenBatch,
     RecordBatch,
     RecordsBuilder,
@@ -48,7 +47,7 @@ from service.streaming.kafka.record_batch import (
     parse_batches,
 )
 from service.streaming.lasting import Lasting
-from service.streaming.records import KafkaRecord, KafkaRecords
+from service.streaming.records import KafkaRecords
 
 FETCH_BYTES = 4 << 20
 """The size of a response. Measured: smaller ones cost more a record, larger ones no less."""
@@ -355,33 +354,6 @@ class Fetcher:
             await asyncio.sleep(throttle)
         if any(state.retry_at > time.monotonic() for state in states):
             await refresh_metadata(self._client)
-
-
-async def read_record(
-    client: AIOKafkaClient, tp: TopicPartition, offset: int, max_batch_bytes: int
-) -> KafkaRecord | None:
-    """The record at this offset, or None if the log has none there (any more).
-
-    Raises KafkaError, and DataError if it cannot be read.
-    """
-    state = _Partition(tp, offset, max_batch_bytes)
-    while not state.has_data and not state.sequence.holds:
-        asked_bytes = max(MIN_PARTITION_BYTES, state.wanted_bytes)
-        response = await fetch_once(client, tp, state.sequence.fetch_offset, asked_bytes)
-        state.receive(response, asked_bytes, alone=True)
-        if isinstance(state.error, OffsetOutOfRangeError):
-            return None
-        if state.error is not None:
-            raise state.error
-        if state.retry_at:
-            await refresh_metadata(client)
-            await asyncio.sleep(RETRY_SECONDS)
-    builder = RecordsBuilder()
-    state.take(builder, 1)
-    if state.error is not None:
-        raise state.error
-    record = builder.build().record(0) if builder.count else None
-    return record if record is not None and record.offset == offset else None
 
 
 def unreadable(

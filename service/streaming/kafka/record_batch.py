@@ -15,7 +15,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from numpy.typing import NDArray
 
-from service.streaming.kafka.compression import CODECS, DamagedDataError, TooLargeError
+from service.streaming.kafka.compression import DamagedBatch, decompress
 from service.streaming.kafka.record_framing import (
     KEY,
     MIN_RECORD_BYTES,
@@ -40,10 +40,6 @@ MIN_LEGACY_BYTES = 26
 """Of a record of format 0, which has no timestamp."""
 SPARE_BYTES = 8
 """After the last value: a compiled reader loads eight bytes at a time."""
-
-
-class DamagedBatch(Exception):
-    """A batch that cannot be read, however often it is fetched."""
 
 
 @dataclass(slots=True)
@@ -84,20 +80,8 @@ class RecordBatch:
 
     def unpack(self, max_bytes: int) -> NDArray[np.uint8]:
         """The bytes of its records; raises DamagedBatch, as where they are more than `max_bytes`."""
-        packed, codec = self.data[HEAD.size :], self.attributes & CODEC
-        if codec == 0:
-            return np.frombuffer(packed, np.uint8)
-        if codec not in CODECS:
-            raise DamagedBatch(f"has codec {codec}, which is not known")
-        name, decompress = CODECS[codec]
-        try:
-            return np.frombuffer(decompress(packed, max_bytes), np.uint8)
-        except TooLargeError:
-            raise DamagedBatch(
-                f"unpacks to more than {max_bytes:,} bytes (kafka.max_batch_bytes can be raised)"
-            ) from None
-        except DamagedDataError as error:
-            raise DamagedBatch(f"has damaged {name} data: {error}") from None
+        unpacked = decompress(self.attributes & CODEC, self.data[HEAD.size :], max_bytes)
+        return np.frombuffer(unpacked, np.uint8)
 
 
 @dataclass(slots=True)

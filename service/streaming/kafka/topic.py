@@ -14,7 +14,6 @@ from service.errors import DependencyError
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.kafka.cluster import ANSWER_SECONDS
-from service.streaming.kafka.fetcher import read_record
 from service.streaming.kafka.group_clients import GroupClients
 from service.streaming.kafka.log_queries import log_bounds
 from service.streaming.kafka.topic_id import topic_id
@@ -108,8 +107,11 @@ class TopicLog:
             begin, end = (await log_bounds(clients.query_client, [tp]))[tp]
             if not begin <= offset < end:
                 return None
+            clients.fetcher.seek(tp, offset)
             async with asyncio.timeout(ANSWER_SECONDS):
-                return await read_record(clients.query_client, tp, offset, clients.cluster.max_batch_bytes)
+                polled = await clients.fetcher.poll([tp], 1)
+        record = polled[tp].record(0) if tp in polled else None
+        return record if record is not None and record.offset == offset else None
 
     def seek(self, offsets: Mapping[int, int]) -> None:
         for tp in self.assigned:
