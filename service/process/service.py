@@ -5,7 +5,6 @@ Tasks live in one TaskGroup: a task that dies ends the process, which never goes
 """
 
 import asyncio
-import contextlib
 import gc
 import os
 import signal
@@ -17,7 +16,6 @@ from typing import Literal, TypeVar
 
 import numpy as np
 import uvloop
-from aiokafka.errors import KafkaError
 
 from service import __version__
 from service.errors import ConfigurationError, DependencyError, PerceptronError, os_cause
@@ -45,7 +43,6 @@ from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, Together
 from service.streaming.kafka.group import Kafka
 from service.streaming.kafka.record_framing import ROWS, frame_records
-from service.streaming.kafka.topic_id import too_old
 from service.streaming.lasting import Lasting
 from service.streaming.learn import Learning
 
@@ -235,9 +232,6 @@ class Service:
             spawn(self._models.follow(self._store, self._clock, asyncio.to_thread, observers, spawn))
             if settings.learn:
                 await self._insist(self._kafka.connect, settings.fail_fast)
-                with contextlib.suppress(KafkaError):  # said by those who learn
-                    if old := await too_old(self._kafka.clients.query_client):
-                        self._log.warning(old)
                 for model in self._models.listed:
                     learn(model)
                 await self._kafka.run(found)

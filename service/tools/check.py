@@ -22,7 +22,6 @@ from service.streaming.dead_letters import topic_of
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.coordinator import coordinator
 from service.streaming.kafka.failures import refused
-from service.streaming.kafka.topic_id import too_old
 from service.streaming.recognise import same_settings
 from service.streaming.records import value_of
 from service.tools.profile import at
@@ -80,11 +79,8 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     with report.failing():
         async with cluster.admin() as client:
             names = set(await client.list_topics())
-        async with cluster.connected() as client:
-            old = await too_old(client)
         topics = names
         report.say("ok", str(cluster))
-        report.warn([old] if old else [])
     if topics is None:
         return report.failed
     with report.failing():

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -13,11 +12,8 @@ from redis import Redis
 
 from service.embedded.servers import Server
 from service.serving.models import OWN_SECONDS, POLL_SECONDS
-from service.settings.load import Settings
 from service.snapshots.endpoint import CONNECTIONS
 from service.snapshots.store import key
-from service.streaming.kafka import metadata
-from service.tools.check import _check
 from tests.conftest import Run, Running, create_topic, event, wait
 
 pytestmark = pytest.mark.nightly
@@ -106,18 +102,3 @@ async def test_an_idle_learner_sees_within_two_seconds_that_its_model_was_reset(
         delays.append(time.monotonic() - started)
         await asyncio.to_thread(service.wait_for, 1)
     assert sorted(delays)[1] < 2.0, delays
-
-
-async def test_a_kafka_without_topic_ids_is_said_by_check(
-    kafka: Server, redis: Server, topic: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    await create_topic(kafka, topic)
-    monkeypatch.chdir(Path(__file__).parent)
-    settings = Settings(
-        topics=[topic], create_topics=True, kafka={"bootstrap_servers": kafka.address},
-        redis={"url": f"redis://{redis.address}/0"},
-    )  # fmt: skip
-    for version, warned in ((metadata.VERSION, 0), (99, 1)):  # as a broker before 2.8, which has no such version
-        monkeypatch.setattr(metadata, "VERSION", version)
-        assert await _check(settings) == []
-        assert capsys.readouterr().out.count("warn  Kafka gives topics no ids here, as before 2.8") == warned

@@ -46,8 +46,6 @@ def cause_of(error: Exception, right: str = "Read") -> str:
         return refused(right, f"topic {', '.join(names)}".strip())
     if isinstance(error, GroupAuthorizationFailedError):
         return refused("Read", "the group (kafka.group_id)")
-    if isinstance(error, ClusterAuthorizationFailedError):
-        return refused("IdempotentWrite", "the cluster, as before Kafka 2.8,")
     if isinstance(error, InvalidSessionTimeoutError):
         return "its group.min.session.timeout.ms, 6 s where nobody set it, allows no such kafka.session_timeout"
     if isinstance(error, GroupCoordinatorNotAvailableError):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient, CoordinationType
-from aiokafka.errors import CorruptRecordException, KafkaError
+from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, Stuck
@@ -145,14 +145,11 @@ class Health:
                 response = await fetch_once(client, tp, offset, MIN_PARTITION_BYTES)
         except DependencyError:
             return
-        stable = response.last_stable_offset
-        if response.error == CorruptRecordException.errno:
-            fetcher.fail(tp, unreadable(tp, offset, "the broker says that its log is corrupt there"))
-        elif response.error == 0 and not response.data and stable > offset:
-            reason = f"the broker gives nothing from there on, though its log goes on to {stable}"
-            fetcher.fail(tp, unreadable(tp, offset, reason))
-        elif response.data:
+        if response.data:
             raise Stuck(
                 f"topic {tp.topic}: {self._clients.cluster} answers and has more records, but none came for "
                 f"{seconds:.0f} s (kafka.watchdog): the process ends, so that a fresh one goes on"
             )
+        if response.error == 0 and (stable := response.last_stable_offset) > offset:
+            reason = f"the broker gives nothing from there on, though its log goes on to {stable}"
+            fetcher.fail(tp, unreadable(tp, offset, reason))

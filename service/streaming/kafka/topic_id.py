@@ -8,23 +8,11 @@ from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import IncompatibleBrokerVersion, LeaderNotAvailableError, for_code
 
-from service.streaming.kafka.log_queries import find_leaders, leader_of
+from service.streaming.kafka.log_queries import find_leaders
 from service.streaming.kafka.metadata import MetadataRequest
 
 UNKNOWN = ""
-"""Of a broker that gives no ids: Kafka before 2.8, and some that only speak its protocol."""
-
-
-async def too_old(client: AIOKafkaClient) -> str:
-    """What to say of a broker that gives topics no ids; '' of one that does. Raises what the client raises."""
-    try:
-        await client.send(client.get_random_node(), MetadataRequest("_"))
-    except IncompatibleBrokerVersion:
-        return (
-            "Kafka gives topics no ids here, as before 2.8, which is the least version: a topic that was created again "
-            "is then told by the last record learned alone"
-        )
-    return ""
+"""Of a broker that gives no ids, as some do that only speak Kafka's protocol."""
 
 
 async def topic_id(client: AIOKafkaClient, topic: str) -> str:
@@ -33,12 +21,12 @@ async def topic_id(client: AIOKafkaClient, topic: str) -> str:
     The leaders are asked: other brokers may hear of a new topic after its records were read. Raises KafkaError.
     """
     ids = set[str]()
-    await find_leaders(client, [TopicPartition(topic, 0)])
-    partitions = client.cluster.partitions_for_topic(topic) or ()
-    leaders = {leader_of(client, TopicPartition(topic, partition)) for partition in partitions}
-    if not leaders or None in leaders:
-        raise LeaderNotAvailableError(f"topic {topic} is not there, or has no leader")
-    for node in sorted(leaders, key=str):
+    await find_leaders(client, [TopicPartition(topic, 0)])  # now the client knows the topic
+    partitions = client.cluster.partitions_for_topic(topic) or (0,)
+    leaders = await find_leaders(client, [TopicPartition(topic, partition) for partition in partitions])
+    for node in set(leaders.values()):
+        if node is None:
+            raise LeaderNotAvailableError(f"topic {topic} is not there, or has no leader")
         try:
             answer = await client.send(node, MetadataRequest(topic))
         except IncompatibleBrokerVersion:
