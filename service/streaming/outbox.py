@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
@@ -49,16 +48,17 @@ class Outbox:
         self._limit = USUAL_BYTES
         """The topic's limit of a batch in bytes. If it is below BATCH_BYTES, letters are sent one by one."""
 
-    async def put(self, letter: DeadLetter, wanted: Callable[[], bool]) -> None:
-        """Take a letter; waits while very many are under way and this is still `wanted`."""
+    def add(self, letter: DeadLetter) -> None:
+        """Take a letter."""
         self._letters.append((letter, wire_size(letter)))
         self._written.clear()
         self._waiting.set()
         self._bytes += _memory(self._letters[-1])
-        while self._bytes > MOST_BYTES and wanted():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await self._written.wait()
+
+    @property
+    def full(self) -> bool:
+        """Whether so many are under way that learning is to wait."""
+        return self._bytes > MOST_BYTES
 
     async def flush(self) -> None:
         """Wait until every letter is acknowledged; raises DependencyError when that takes long."""

@@ -30,7 +30,7 @@ async def test_one_that_is_refused_does_not_write_the_others_again(monkeypatch: 
     box, refusing = Outbox("t.dead-letters", Cluster("kafka")), True
     writing = asyncio.create_task(box.write(Producer()))
     for offset in range(20):
-        await box.put(DeadLetter(b"t-0-%d" % offset, b"v", [("reason", b"not-json")]), lambda: True)
+        box.add(DeadLetter(b"t-0-%d" % offset, b"v", [("reason", b"not-json")]))
     async with asyncio.timeout(10):
         await often.wait()
     with pytest.raises(DependencyError, match=r"1 dead letters cannot be written to t\.dead-letters.*TooLarge"):

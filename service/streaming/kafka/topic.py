@@ -25,6 +25,8 @@ SHORT_POLL_RECORDS, POLL_RECORDS = 2000, 4000
 """While predictions wait for a poll, and while none does. Measured: larger polls cost more a record."""
 YIELDS_AFTER_POLL = 2
 """Turns of the event loop after a poll that took as long as a slice of learning: for requests that came meanwhile."""
+FULL_SECONDS = 0.1
+"""Between two looks whether the outbox has room again."""
 POLL_SECONDS, IDLE_SECONDS = 0.2, 10.0
 """A poll that brings nothing: while there is something to save, and while there is nothing to do."""
 
@@ -145,11 +147,10 @@ class TopicLog:
         return {p: max(0, end - offsets[p]) for p, end in self.ends.items() if p in offsets}
 
     async def publish(self, letter: DeadLetter) -> None:
-        def still_wanted() -> bool:  # it waits for the broker: others need not wait for the memory of what was polled
-            self._clients.fetcher.release(self.topic)
-            return self.held
-
-        await self.outbox.put(letter, still_wanted)
+        self.outbox.add(letter)
+        while self.outbox.full and self.held:
+            self._clients.fetcher.release(self.topic)  # others need not wait for the memory of what was polled
+            await asyncio.sleep(FULL_SECONDS)
 
     async def flush(self) -> None:
         self._clients.fetcher.release(self.topic)  # all that was polled is learned
