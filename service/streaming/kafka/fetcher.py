@@ -116,6 +116,10 @@ class _Partition:
         except OffsetDamage as error:
             kind = DataError if isinstance(error, BatchDamage) else LogGap
             self.error = unreadable(self.tp, self.sequence.position, str(error), kind)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the poll that waits go on, if there is something for it."""
         if self.waiter is not None and (self.has_data or self.error is not None):
             self.waiter.set()
 
@@ -243,11 +247,10 @@ class Fetcher:
         return self._partitions[tp].sequence.fetch_offset
 
     def fail(self, tp: TopicPartition, error: Exception) -> None:
-        """Have the partition's next poll raise this."""
-        partition = self._partitions[tp]
-        partition.error = error
-        if partition.waiter is not None:
-            partition.waiter.set()
+        """Have the partition's next poll raise this, if it is read."""
+        if partition := self._partitions.get(tp):
+            partition.error = error
+            partition.wake()
 
     def release(self, topic: str) -> None:
         """What was polled of this topic is learned, or waits for something else than memory."""
