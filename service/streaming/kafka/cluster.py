@@ -127,15 +127,14 @@ class Cluster:
 
     async def create_topics(self, topics: Sequence[str]) -> None:
         """Create topics of one partition with the broker's default replication; those that exist are left alone."""
+        # An empty assignment lets the class take -1, the broker's own default replication.
+        new = [NewTopic(topic, 1, -1, replica_assignments={}) for topic in topics]
         async with self.admin() as client:
-            for topic in topics:
-                # An empty assignment lets the class take -1, the broker's own default replication.
-                answer = await client.create_topics([NewTopic(topic, 1, -1, replica_assignments={})])
-                for _, code, *rest in answer.topic_errors:
-                    if code in (TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno):
-                        raise Unauthorised(f"{self}: {refused('Create', f'topic {topic}')}", "kafka")
-                    if code not in (0, TopicAlreadyExistsError.errno):
-                        raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
+            for topic, code, *rest in (await client.create_topics(new)).topic_errors:
+                if code in (TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno):
+                    raise Unauthorised(f"{self}: {refused('Create', f'topic {topic}')}", "kafka")
+                if code not in (0, TopicAlreadyExistsError.errno):
+                    raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
 
     async def partitions(self, topic: str, right: str = "Read") -> list[int]:
         """The numbers of the topic's partitions; none if it does not exist.
