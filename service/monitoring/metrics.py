@@ -6,9 +6,7 @@ count them twice, and a counter never goes back within a process. The learner al
 
 import asyncio
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -27,8 +25,6 @@ from prometheus_client.registry import Collector
 
 MAX_LABELS = 50
 """Of a model of more there are no series by label."""
-TURN_SECONDS = 0.002
-"""Of the loop, for the figures of a scrape: a prediction waits for no more."""
 FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Buckets of what takes milliseconds where all is well."""
 
@@ -55,13 +51,32 @@ COUNTERS = {
     "skipped_events": "Records that `where` passed over.",
 }
 """Of `durable`, and of the learner alone."""
-
 GAUGES = {
-    "version": "Accepted snapshots so far.",
-    "columns": "Columns of the weight vector, the bias included.",
-    "scaled_columns": "Columns that have scaled numbers, where the model scales.",
-    "squared_norm": "Squared norm of the weights.",
+    "version": ("about.version", "Accepted snapshots so far."),
+    "columns": ("about.columns", "Columns of the weight vector, the bias included."),
+    "scaled_columns": ("about.scaled_columns", "Columns that have scaled numbers, where the model scales."),
+    "squared_norm": ("about.squared_norm", "Squared norm of the weights."),
 }
+"""Where in `Figures` it is, and its text; so are the next two."""
+LEARNER_GAUGES = {
+    "squared_norm_limit": (
+        "about.squared_norm_limit",
+        "What the squared norm cannot exceed: the start's plus what all updates can add.",
+    ),
+    "loss": ("about.loss", "Mean of max(0, -y*s) over the recent window."),
+    "mistake_bound": (
+        "about.bound",
+        "The most updates that the perceptron theorem allows; absent where it says nothing.",
+    ),
+    "snapshot_timestamp_seconds": ("saved_at", "When the last save was accepted."),
+    "unsaved_records": ("unsaved", "Records read that no accepted snapshot covers."),
+}
+"""Of the learner alone."""
+LOG_GAUGES = {
+    "learning": ("about.learning_here", "Whether this process learns the model."),
+    "served_snapshot_timestamp_seconds": ("saved_at", "When the snapshot that answers was saved."),
+}
+"""Of models with a log: a threshold unit is nobody's to learn, and as old as its process."""
 SHARES = {
     "baseline": ("baseline_accuracy", "Share of the most frequent label: what who always answers with it is right in"),
     "balanced_accuracy": ("balanced_accuracy", "Mean over labels of the share of right predictions, as served"),
@@ -69,28 +84,26 @@ SHARES = {
     "recall": ("recall", "Share of right predictions among the events of the positive label, as served"),
     "f1": ("f1", "Harmonic mean of precision and recall"),
 }
-"""Their metrics by member, of the learner alone: over the recent window, and with `_overall` over all events."""
-OF_WEIGHTS = {"last": "accuracy", "average": "average_accuracy", "served": "served_accuracy"}
+"""By member, of the learner alone: for each of SPANS."""
+WEIGHTS = {"last": "accuracy", "average": "average_accuracy", "served": "served_accuracy"}
 """The accuracies' members by the label `weights`. The average is there where one is kept."""
-OF_CANDIDATES = {
-    "events": ("candidate_events", "Events learned by a candidate."),
-    "mistakes": ("candidate_mistakes", "Events with y*s <= 0 before learning, of a candidate."),
-    "updates": ("candidate_updates", "Events that changed a candidate's weights."),
-    "accuracy.recent": (
-        "candidate_accuracy",
-        "Share of right predictions by the weights that a candidate would answer with, over the recent window.",
-    ),
-    "accuracy.all": ("candidate_accuracy_overall", "The same over all events since it began."),
-    "accuracy.low": ("candidate_accuracy_low", "The lower end of an interval that holds at all times (95 %)."),
-    "accuracy.high": ("candidate_accuracy_high", "Its upper end."),
-    "answers": ("candidate_answers", "Whether a candidate answers for its model."),
+CANDIDATE_GAUGES = {
+    "events": "Events learned by a candidate.",
+    "mistakes": "Events with y*s <= 0 before learning, of a candidate.",
+    "updates": "Events that changed a candidate's weights.",
+    "answers": "Whether a candidate answers for its model.",
 }
-"""By member, of the learner alone: gauges, since a candidate that begins anew counts from 0."""
-LEARNER_GAUGES = {
-    "squared_norm_limit": "What the squared norm cannot exceed: the start's plus what all updates can add.",
-    "loss": "Mean of max(0, -y*s) over the recent window.",
+"""By member, of the learner alone: gauges, since a candidate that begins again counts from 0."""
+SPANS = {
+    "": ("recent", ", over the recent window."),
+    "_overall": ("all", "."),
 }
-"""Of the learner alone."""
+"""What is added to the name of a share, by the member that it is, and to its text."""
+ENDS = {
+    "_low": (0, ": the lower end of an interval that holds at all times (95 %)."),
+    "_high": (1, ": the upper end of an interval that holds at all times (95 %)."),
+}
+"""The same for the ends of an accuracy's interval."""
 
 
 class Metrics:
@@ -128,33 +141,22 @@ class Metrics:
         self.gaps = counter("unexplained_gaps", "Stops where the log's batches do not follow on each other.", "model")
         self.dead_letters = counter("dead_letters", "Records set aside by this process.", "model")
         self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", "cause")
-        self.requests = Histogram(
-            "perceptron_http_request_duration_seconds",
-            "Requests, by route template.",
-            ("route", "method", "code"),
-            buckets=FAST,
-            registry=self.registry,
+
+        def histogram(name: str, text: str, *labels: str, buckets: Sequence[float] = FAST) -> Histogram:
+            return Histogram(f"perceptron_{name}", text, labels, registry=self.registry, buckets=buckets)
+
+        self.requests = histogram(
+            "http_request_duration_seconds", "Requests, by route template.", "route", "method", "code"
         )
-        self.saving = Histogram(
-            "perceptron_snapshot_duration_seconds",
-            "Accepted saves.",
-            ("model",),
-            buckets=(*FAST, 5.0, 10.0),
-            registry=self.registry,
+        self.saving = histogram("snapshot_duration_seconds", "Accepted saves.", "model", buckets=(*FAST, 5.0, 10.0))
+        self.slices = histogram(
+            "slice_duration_seconds", "Slices of records learned between two turns of the event loop.", "model"
         )
-        self.slices = Histogram(
-            "perceptron_slice_duration_seconds",
-            "Slices of records learned between two turns of the event loop.",
-            ("model",),
-            buckets=FAST,
-            registry=self.registry,
-        )
-        self.delays = Histogram(
-            "perceptron_event_delay_seconds",
+        self.delays = histogram(
+            "event_delay_seconds",
             "From a record's timestamp to its learning, for the last record of each slice.",
-            ("model",),
+            "model",
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600, 86400),
-            registry=self.registry,
         )
         self.loop_lag = Gauge(
             "perceptron_event_loop_lag_seconds", "How late the event loop woke up, the latest.", registry=self.registry
@@ -166,16 +168,14 @@ class Metrics:
     async def render(self) -> bytes:
         """All metrics in Prometheus' text format (`CONTENT_TYPE`).
 
-        A hundred models have ten thousand lines. Their figures are taken with turns of the loop in between, each
-        model's in one turn, and the text is made beside it.
+        A hundred models have ten thousand lines. The figures of each are taken in a turn of the loop, and the text is
+        made in a thread.
         """
         async with self._scraping:
-            rows, turned = [], time.perf_counter()
+            rows = []
             for row in self._models():
                 rows.append(row)
-                if time.perf_counter() - turned > TURN_SECONDS:
-                    await asyncio.sleep(0)
-                    turned = time.perf_counter()
+                await asyncio.sleep(0)
             self._now.rows = rows
             return await asyncio.to_thread(generate_latest, self.registry)
 
@@ -218,42 +218,24 @@ class _Models(Collector):
                 family.add_metric([row.about.model, reason], self._rising(n, "rejected", row.about.model, reason))
         yield family
 
-        def gauge(
-            name: str, text: str, value: Callable[[Figures], float | None], of: Iterable[Figures] = learned
-        ) -> GaugeMetricFamily:
-            gauges = GaugeMetricFamily(f"perceptron_{name}", text, labels=["model"])
-            for row in of:
-                v = value(row)
-                if v is not None and math.isfinite(v):
-                    gauges.add_metric([row.about.model], v)
-            return gauges
-
-        # What is given and has no log, a threshold unit, is nobody's to learn, and as old as its process.
         logged = [row for row in rows if row.about.next]
-        yield gauge("learning", "Whether this process learns the model.", lambda r: r.about.learning_here, logged)
-        for name, text in GAUGES.items():
-            yield gauge(name, text, lambda r, name=name: getattr(r.about, name), rows)  # type: ignore[misc]
-        for name, text in LEARNER_GAUGES.items():
-            yield gauge(name, text, lambda r, name=name: getattr(r.about, name))  # type: ignore[misc]
+        for table, of in ((GAUGES, rows), (LEARNER_GAUGES, learned), (LOG_GAUGES, logged)):
+            for name, (path, text) in table.items():
+                value = attrgetter(path)
+                yield _gauge(name, text, [], [((row.about.model,), value(row)) for row in of])
         for member, (name, text) in SHARES.items():
-            shown = [row for row in learned if getattr(row.about, member) is not None]
-            for over, suffix, words in (("recent", "", ", over the recent window"), ("all", "_overall", "")):
-                of = attrgetter(f"{member}.{over}")
-                yield gauge(name + suffix, f"{text}{words}.", lambda r, of=of: of(r.about), shown)  # type: ignore[misc]
+            yield from _shares(name, text, [], [((r.about.model,), getattr(r.about, member)) for r in learned])
         yield from _accuracies(learned)
-        yield from _recalls(row for row in learned if len(row.about.labels) <= MAX_LABELS)
-        for member, (name, text) in OF_CANDIDATES.items():
-            beside = GaugeMetricFamily(f"perceptron_{name}", text, labels=["model", "candidate"])
-            for row in learned:
-                for one in row.about.candidates:
-                    value = attrgetter(member)(one)
-                    if value is not None:
-                        beside.add_metric([row.about.model, one.name], float(value))
-            yield beside
-        yield gauge(
-            "mistake_bound",
-            "The most updates that the perceptron theorem allows; absent where it says nothing.",
-            lambda r: r.about.bound,
+        yield from _shares(
+            "label_recall",
+            "Share of right predictions among the events of the label, as served",
+            ["label"],
+            [
+                ((row.about.model, row.about.identity.text_of(one.label)), one.recall)
+                for row in learned
+                if len(row.about.labels) <= MAX_LABELS
+                for one in row.about.labels
+            ],
         )
         # A summary: in the exposition format quantiles are a summary's alone.
         margins = Metric("perceptron_margin", "Quantiles of y*s/|x| over the recent window.", "summary")
@@ -261,19 +243,8 @@ class _Models(Collector):
             for quantile, value in (row.about.margins or {}).items():
                 margins.add_sample("perceptron_margin", {"model": row.about.model, "quantile": quantile}, value)
         yield margins
-        yield gauge("snapshot_timestamp_seconds", "When the last save was accepted.", lambda r: r.saved_at)
-        yield gauge(
-            "served_snapshot_timestamp_seconds",
-            "When the snapshot that answers was saved.",
-            lambda r: r.saved_at,
-            logged,
-        )
-        yield gauge("unsaved_records", "Records read that no accepted snapshot covers.", lambda r: r.unsaved)
-        lags = GaugeMetricFamily("perceptron_lag_records", "Records not learned yet.", labels=["model", "partition"])
-        for row in learned:
-            for partition, n in sorted(row.lag.items()):
-                lags.add_metric([row.about.model, str(partition)], n)
-        yield lags
+        lags = [((row.about.model, str(p)), n) for row in learned for p, n in sorted(row.lag.items())]
+        yield _gauge("lag_records", "Records not learned yet.", ["partition"], lags)
 
     def _rising(self, value: int, *key: str) -> int:
         """Never less than before: a Redis that was rolled back must not look like a reset of the process."""
@@ -281,34 +252,43 @@ class _Models(Collector):
         return self._highest[key]
 
 
-def _accuracies(rows: Iterable[Figures]) -> Iterator[Metric]:
-    """Of the weights of these models, over both spans, and the ends of an interval of the longer one."""
-    text = "Share of right predictions by these weights (last, average, served), each made before learning the event"
-    family = partial(GaugeMetricFamily, labels=["model", "weights"])
-    name, interval = "perceptron_prequential_accuracy", "end of an interval that holds at all times (95 %)"
-    over, overall = family(name, f"{text}, over the recent window."), family(f"{name}_overall", f"{text}.")
-    low = family(f"{name}_low", f"{text}: the lower {interval}.")
-    high = family(f"{name}_high", f"{text}: the upper {interval}.")
-    for row in rows:
-        for weights, member in OF_WEIGHTS.items():
-            if (share := getattr(row.about, member)) is not None:
-                ends = share.all_interval or (None, None)
-                for shown, value in zip((over, overall, low, high), (share.recent, share.all, *ends), strict=True):
-                    if value is not None:
-                        shown.add_metric([row.about.model, weights], value)
-    yield from (over, overall, low, high)
+Values = Iterable[tuple[tuple[str, ...], Any]]
+"""The labels of each series, the model's name first, and its value."""
 
 
-def _recalls(rows: Iterable[Figures]) -> Iterator[Metric]:
-    """Of each label of these models, over both spans."""
-    text = "Share of right predictions among the events of the label, as served"
-    families = {
-        over: GaugeMetricFamily(f"perceptron_label_recall{suffix}", f"{text}{words}.", labels=["model", "label"])
-        for over, suffix, words in (("recent", "", ", over the recent window"), ("all", "_overall", ""))
-    }
-    for row in rows:
-        for label in row.about.labels:
-            for over, family in families.items():
-                if (share := getattr(label.recall, over)) is not None:
-                    family.add_metric([row.about.model, row.about.identity.text_of(label.label)], share)
-    yield from families.values()
+def _gauge(name: str, text: str, labels: list[str], values: Values) -> GaugeMetricFamily:
+    """A gauge of models; a value that is None or infinite has no series."""
+    family = GaugeMetricFamily(f"perceptron_{name}", text, labels=["model", *labels])
+    for of, value in values:
+        if value is not None and math.isfinite(value):
+            family.add_metric(of, float(value))
+    return family
+
+
+def _shares(name: str, text: str, labels: list[str], values: Sequence[tuple[tuple[str, ...], Any]]) -> Iterator[Metric]:
+    """Shares (`serving.report.Share`) over each of SPANS; one that is None has no series."""
+    for suffix, (member, words) in SPANS.items():
+        shares = ((of, share and getattr(share, member)) for of, share in values)
+        yield _gauge(name + suffix, text + words, labels, shares)
+
+
+def _accuracies(rows: Sequence[Figures]) -> Iterator[Metric]:
+    """The accuracies of weights and candidates, with the ends of their intervals, and other figures of candidates."""
+    candidates = [((row.about.model, one.name), one) for row in rows for one in row.about.candidates]
+    weights = [
+        ((row.about.model, weights), getattr(row.about, member)) for row in rows for weights, member in WEIGHTS.items()
+    ]
+    by_weights = (
+        "Share of right predictions by these weights (last, average, served), each made before learning the event"
+    )
+    by_candidate = "Share of right predictions by the weights that a candidate would answer with, since it began"
+    for name, text, label, values in (
+        ("prequential_accuracy", by_weights, "weights", weights),
+        ("candidate_accuracy", by_candidate, "candidate", [(of, one.accuracy) for of, one in candidates]),
+    ):
+        yield from _shares(name, text, [label], values)
+        for suffix, (place, words) in ENDS.items():
+            ends = ((of, share and share.all_interval and share.all_interval[place]) for of, share in values)
+            yield _gauge(name + suffix, text + words, [label], ends)
+    for name, text in CANDIDATE_GAUGES.items():
+        yield _gauge(f"candidate_{name}", text, ["candidate"], ((of, getattr(one, name)) for of, one in candidates))

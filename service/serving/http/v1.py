@@ -109,6 +109,7 @@ def install(
     app: FastAPI, models: Models, store: RedisStore, in_flight: InFlight, answer_predict: ASGIApp, max_instances: int
 ) -> APIRoute:
     """Give `app` the routes of this protocol; returns that of predictions."""
+    page_at_a_time = asyncio.Lock()
     # FastAPI documents `predict`, and `answer_predict` answers.
     app.post(
         PREDICT,
@@ -161,10 +162,12 @@ def install(
         place, names_of = _place(learner.identity, label), learner.columns.name_of
         labels = learner.identity.labels or ()
         wanted = one if names is None else [*one, *names.split(",")]
-        bias, whose = by.served_at(BIAS, place).item(), UNSET if place is None else labels[place]
-        columns, w, after = await _choose(by, wanted, top, limit, cursor, place)
-        rows = [Weight(names_of(column), column, weight) for column, weight in zip(columns, w.tolist(), strict=True)]
-        return encoded(Weights(bias, rows, after, whose, UNSET if who is None else who))
+        async with page_at_a_time:
+            await asyncio.sleep(0)  # between two pages others have a turn of the loop
+            bias, whose = by.served_at(BIAS, place).item(), UNSET if place is None else labels[place]
+            columns, w, after = await _choose(by, wanted, top, limit, cursor, place)
+            rows = [Weight(names_of(c), c, weight) for c, weight in zip(columns, w.tolist(), strict=True)]
+            return encoded(Weights(bias, rows, after, whose, UNSET if who is None else who))
 
     @app.get("/v1/models/{name}/versions", tags=["models"], responses=responses([Versions], *VERSIONS_PROBLEMS))
     async def versions(name: str) -> Response:
