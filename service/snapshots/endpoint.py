@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from redis.asyncio import BlockingConnectionPool, Connection, ConnectionPool, Redis, SSLConnection
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis, SSLConnection
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedConnection
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.exceptions import RedisError
 
@@ -70,11 +71,14 @@ class Endpoint:
                 "protocol": PROTOCOL,
                 **_login(self.username, self.password),
             }
+            pool_class: type[BlockingConnectionPool] = BlockingConnectionPool
             if self.sentinels:
+                pool_class = _Primaries
                 login = _login(self.sentinel_username, self.sentinel_password)
-                options["sentinels"] = Sentinels(self.sentinels, self.service, tls | login)
-                options["connection_class"] = _SecuredPrimary if secured else _Primary
-            pool = BlockingConnectionPool(**options)
+                options["service_name"] = self.service
+                options["sentinel_manager"] = Sentinels(self.sentinels, tls | login)
+                options["connection_class"] = _SecuredPrimary if secured else SentinelManagedConnection
+            pool = pool_class(**options)
             pool.connection_class(**pool.connection_kwargs)  # an unknown option is an error only here
         except TypeError as error:
             raise ConfigurationError(f"redis.url: there is no option {str(error).rpartition(' ')[2]}") from None
@@ -84,14 +88,14 @@ class Endpoint:
 
 
 class Sentinels:
-    """The sentinels of a service; the last one that answered is asked first.
+    """The sentinels of a primary; the last one that answered is asked first.
 
-    The client library has sentinels too, but its pool fails at its limit instead of waiting, it goes on to use
-    connections to the previous primary, and it asks for all masters, which needs another right.
+    redis-py's `Sentinel` asks for all primaries, which needs another right, gives up at the first sentinel that
+    answers with an error, and does not say what each of them said.
     """
 
-    def __init__(self, addresses: tuple[str, ...], service: str, options: dict[str, Any]) -> None:
-        self._addresses, self._service = [*addresses], service
+    def __init__(self, addresses: tuple[str, ...], options: dict[str, Any]) -> None:
+        self._addresses = [*addresses]
         self._options = options | {
             "socket_timeout": SENTINEL_SECONDS,
             "socket_connect_timeout": SENTINEL_SECONDS,
@@ -99,30 +103,28 @@ class Sentinels:
             "decode_responses": True,
             "protocol": PROTOCOL,
         }
-        self.primary: tuple[str, int] | None = None
-        """The address that a sentinel named last."""
 
-    def __str__(self) -> str:
-        return f"{':'.join(map(str, self.primary)) if self.primary else self._service} (by Sentinel)"
-
-    async def find(self) -> tuple[str, int]:
-        """Host and port of the primary; raises Unknown, with what each sentinel said."""
+    async def discover_master(self, service: str) -> tuple[str, int]:
+        """Host and port of the primary of a service; raises Unknown, with what each sentinel said."""
         said = []
         for address in tuple(self._addresses):
             host, _, port = address.rpartition(":")
             client: Any = Redis.from_pool(ConnectionPool(host=host.strip("[]"), port=int(port), **self._options))
             try:
                 async with client:
-                    primary: tuple[str, int] | None = await client.sentinel_get_master_addr_by_name(self._service)
+                    primary: tuple[str, int] | None = await client.sentinel_get_master_addr_by_name(service)
             except (RedisError, OSError, RuntimeError) as error:
                 said.append(f"{address} {reason(error, 'sentinel_')}")
                 continue
             if primary:
                 self._addresses.sort(key=lambda other: other != address)
-                self.primary = primary
                 return primary
-            said.append(f"{address} knows no service {self._service}")
+            said.append(f"{address} knows no service {service}")
         raise Unknown(f"no sentinel names a primary (redis.sentinels, redis.sentinel_service): {'; '.join(said)}")
+
+
+class _Primaries(BlockingConnectionPool, SentinelConnectionPool):
+    """Connections to the primary that sentinels name: at its limit redis-py's own pool fails, and this one waits."""
 
 
 class _Secured(SSLConnection):
@@ -133,24 +135,7 @@ class _Secured(SSLConnection):
         self.ssl_context.context = context
 
 
-class _Primary(Connection):
-    """A connection to the primary that the sentinels name when it is made; one to another address is made again."""
-
-    def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
-        super().__init__(**options)
-        self._sentinels = sentinels
-
-    async def connect(self) -> None:
-        if self.is_connected and (self.host, self.port) != self._sentinels.primary:
-            await self.disconnect()
-        await super().connect()  # type: ignore[no-untyped-call]
-
-    async def _connect(self) -> None:
-        self.host, self.port = await self._sentinels.find()
-        await super()._connect()  # type: ignore[no-untyped-call]
-
-
-class _SecuredPrimary(_Primary, _Secured): ...
+class _SecuredPrimary(SentinelManagedConnection, _Secured): ...
 
 
 def _login(username: str | None, password: str | None) -> dict[str, Any]:

@@ -64,8 +64,10 @@ class RedisStore:
     @property
     def address(self) -> str:
         """Where Redis is, for messages: with sentinels, whom they named last."""
-        sentinels = self._redis.connection_pool.connection_kwargs.get("sentinels")
-        return str(sentinels or redacted(self._endpoint.url))
+        if not self._endpoint.sentinels:
+            return redacted(self._endpoint.url)
+        primary = self._redis.connection_pool.master_address
+        return f"{':'.join(map(str, primary)) if primary else self._endpoint.service} (by Sentinel)"
 
     async def check(self, learn: bool = True) -> list[str]:
         """Refuse a Redis that is not fit for learning, or for following alone: see needs.check."""
