@@ -24,7 +24,7 @@ from service.streaming.kafka.coordinator import coordinator
 from service.streaming.kafka.failures import refused
 from service.streaming.recognise import same_settings
 from service.streaming.records import value_of
-from service.tools.profile import at
+from service.tools.readers import at
 from service.tools.sample import count_records, newest_of, parse_object
 
 RECORDS = 100
@@ -133,12 +133,12 @@ async def _check_stored(report: _Report, settings: Settings, topics: Iterable[st
 
 
 async def _judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tuple[str, str, list[bytes | None]]:
-    """Whether the last RECORDS of a topic, as many of each partition, are events: ok, warn or fail, what to say, these.
+    """Whether the newest records of a topic are events: ok, warn or fail, what to say, and these records.
 
-    Raises DependencyError, and DataError where a record cannot be read.
+    Raises DependencyError, and DataError if a record cannot be read.
     """
     decoder, values, skipped = Decoder(identity, columns_for(identity)), list[bytes | None](), 0
-    reasons, example = Counter[str](), dict[str, str]()
+    reasons, example = Counter[str](), ""
     async for partition, newest in newest_of(cluster, topic, DataError(f"topic {topic} does not exist"), RECORDS):
         for record in newest:
             values.append(value_of(record))
@@ -146,20 +146,16 @@ async def _judge_newest(cluster: Cluster, topic: str, identity: Identity) -> tup
             skipped += len(batch.skipped)
             for _, reason, detail in rejects:
                 reasons[reason] += 1
-                example[reason] = f"{detail} (offset {record.offset} of partition {partition})"
+                example = f"{detail} (offset {record.offset} of partition {partition})"
     if not values:
         return "ok", "no records yet", values
     accepted = len(values) - reasons.total() - skipped
     said = f"{accepted} of the last {len(values)} records would be accepted"
-    said += f"; {_are(skipped)} passed over, since `where` does not mean them" if skipped else ""
-    if not reasons:
-        return "ok" if accepted else "warn", said, values
-    often = reasons.most_common()
-    each = (
-        f", {', '.join(f'{count} as {reason}' for reason, count in often)}" if len(often) > 1 else f" as {often[0][0]}"
-    )
-    said = f"{said}; {_are(reasons.total())} rejected{each}, such as: {example[often[0][0]]}"
-    return "warn" if accepted else "fail", said, values
+    said += f", {skipped} passed over by `where`" if skipped else ""
+    if reasons:
+        each = ", ".join(f"{count} rejected as {reason}" for reason, count in reasons.most_common())
+        said += f", {each}, such as: {example}"
+    return "ok" if accepted and not reasons else "warn" if accepted or not reasons else "fail", said, values
 
 
 def unmatched_settings(settings: ModelSettings, values: Sequence[bytes | None]) -> list[str]:
@@ -194,12 +190,3 @@ def _matches(settings: ModelSettings, pattern: str, values: Sequence[bytes | Non
             if flattener.of(features, event.features):
                 return True
     return False
-
-
-def _are(count: int) -> str:
-    """How many records, and that they are so.
-
-    >>> _are(1), _are(6)
-    ('1 is', '6 are')
-    """
-    return f"{count} {'is' if count == 1 else 'are'}"

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from service.errors import DataError
 from service.learning.events.json_pointer import Path, parse_pointer, to_pointer
 from service.tools.labels import find_label, label_values
-from service.tools.profile import Member, at, plain, profile
+from service.tools.profile import Member, plain, profile
+from service.tools.readers import at
 from service.tools.sample import Sample, parse_object
 
 FORMS = {
@@ -56,58 +57,73 @@ class EventChoices(NamedTuple):
     """Other members that may be the label, the likeliest first."""
 
 
+class Layout(NamedTuple):
+    """Where features and label stand in a record, and why."""
+
+    form: str
+    """One of FORMS."""
+    features: Path
+    features_why: str
+    label: Path
+    label_why: str
+    called: str
+    """The label's pointer, or the name of its column."""
+    others: list[str]
+
+
 def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
     """The settings that a sample suggests; raises DataError if it does not tell a label and features."""
-    form = "record" if sample.is_table else _form_of(sample)
-    pointer, features_why = FORMS[form]
-    outer = parse_pointer(pointer)
-    path, why, others = find_label(sample, outer, requested_label, form == "own")
-    called, *names = [one[-1] if sample.is_table else to_pointer(one) for one in (path, *others)]
-    why += f"; else perhaps {', '.join(names[:3])} (--label)" if names else ""
+    layout = _layout_of(sample, requested_label)
+    form, outer = layout.form, layout.features
     if sample.is_table:
-        sample, form, outer, path = _as_events(sample, called), "own", ("features",), ("label",)
-        why = f"the column {called}: {why}"
-        features_why = f"so `perceptron produce --label {shlex.quote(called)}` sends a table's rows"
-    where = _where(sample, form, path)
+        sample = _as_events(sample, layout.called)
+    where = _where(sample, form, layout.label)
     sample = _records_that_match(sample, where)
-    labels, labels_why, label = label_values(sample, path, called)
-    label.name = called if sample.is_table else label.name
+    labels, labels_why, label = label_values(sample, layout.label, layout.called)
+    label.name = layout.called if sample.is_table else label.name
     values = [at(record, outer) for record in sample.objects()]
     is_list = 2 * sum(isinstance(value, list) for value in values) > len(values)
     events = [value for value in values if isinstance(value, list if is_list else dict)]
-    members = {(*outer, *inner): member for inner, member in profile(events).items()}
-    members.pop(path, None)
-    id_path = next((one for name in ID_NAMES if _is_id(members.get(one := (*outer, name)), len(events))), None)
-    if form not in ("own", "cloud"):
-        members.pop(id_path or (), None)
-    marks = {} if is_list else {one.name: mark for one in members.values() if (mark := one.mark(len(events)))}
-    if len(marks) == len(members):
-        left = ", ".join(f"{plain(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
-        raise DataError(f"{sample.name}: no member beside the label {called} is a feature: {left}")
-    features = [member for member in members.values() if member.name not in marks]
-    choices = _positional(events) if is_list else _mode(features, len(events), len(labels))
-    choices += [
+    members = {(*outer, *path): member for path, member in profile(events).items()}
+    members.pop(layout.label, None)
+    choices = [
         Choice("labels", labels, labels_why),
-        Choice("event.features", to_pointer(outer), features_why),
-        Choice("event.label", to_pointer(path), why),
+        Choice("event.features", to_pointer(outer), layout.features_why),
+        Choice("event.label", to_pointer(layout.label), layout.label_why),
     ]
     if where:
         choices.append(Choice("event.where", where, "other records have no label, and are passed over"))
     if form != "own":
         choices.append(Choice("event.weight", False, "each event counts the same, unless a pointer says its weight"))
     if form not in ("own", "cloud"):
-        why = "its values name records" if id_path else "no member is sure to name a record"
-        choices.append(Choice("event.id", to_pointer(id_path) if id_path else False, why))
+        choices.append(_take_id(members, outer, len(events)))
+    marks = {} if is_list else {one.name: mark for one in members.values() if (mark := one.mark(len(events)))}
+    features = [member for member in members.values() if member.name not in marks]
+    if not features:
+        left = ", ".join(f"{plain(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
+        raise DataError(f"{sample.name}: no member beside the label {layout.called} is a feature: {left}")
+    choices += _positional(events) if is_list else _mode(features, len(events), len(labels))
     if marks:
         why = "\n".join(f"{plain(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())
         choices.append(Choice("event.without", [*map(glob.escape, marks)], why))
     rows = [(label, "label"), *((one, marks[one.name].name if one.name in marks else "") for one in members.values())]
-    return EventChoices(sample.values, choices, labels, label, rows, names)
+    return EventChoices(sample.values, choices, labels, label, rows, layout.others)
 
 
-def _form_of(sample: Sample) -> str:
-    """The name of the most frequent form."""
-    return Counter(map(_form_of_record, sample.objects())).most_common(1)[0][0]
+def _layout_of(sample: Sample, requested_label: str | None) -> Layout:
+    """The form of most records, and the label in it; the rows of a table are as `perceptron produce` sends them."""
+    form = "record"
+    if not sample.is_table:
+        form = Counter(map(_form_of_record, sample.objects())).most_common(1)[0][0]
+    pointer, features_why = FORMS[form]
+    outer = parse_pointer(pointer)
+    path, why, others = find_label(sample, outer, requested_label, form == "own")
+    called, *names = [one[-1] if sample.is_table else to_pointer(one) for one in (path, *others)]
+    why += f"; else perhaps {', '.join(names[:3])} (--label)" if names else ""
+    if not sample.is_table:
+        return Layout(form, outer, features_why, path, why, called, names)
+    features_why = f"so `perceptron produce --label {shlex.quote(called)}` sends a table's rows"
+    return Layout("own", ("features",), features_why, ("label",), f"the column {called}: {why}", called, names)
 
 
 def _form_of_record(record: dict[str, Any]) -> str:
@@ -155,9 +171,14 @@ def _records_that_match(sample: Sample, where: dict[str, list[str]]) -> Sample:
     return sample._replace(values=[*filter(match, sample.values)])
 
 
-def _is_id(member: Member | None, records: int) -> bool:
-    mark = member.mark(records) if member else None
-    return mark is not None and mark.name == "identifier"
+def _take_id(members: dict[Path, Member], outer: Path, records: int) -> Choice:
+    """The member that names a record, taken out of the members, if there is one."""
+    for path in ((*outer, name) for name in ID_NAMES):
+        mark = members[path].mark(records) if path in members else None
+        if mark and mark.name == "identifier":
+            del members[path]
+            return Choice("event.id", to_pointer(path), mark.why)
+    return Choice("event.id", False, "no member is sure to name a record")
 
 
 def _positional(lists: Sequence[Any]) -> list[Choice]:

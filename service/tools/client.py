@@ -6,6 +6,8 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -138,24 +140,16 @@ def _ask(url: str, trust: ssl.SSLContext | None, body: Any = None, token: str | 
         with opener(trust).open(request, timeout=TIMEOUT) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
-        problem = _problem(error)
-        if error.code == 422:
+        problem: dict[str, Any] = {"detail": error.reason, "errors": []}
+        with suppress(ValueError):
+            problem |= json.load(error)
+        if error.code == HTTPStatus.UNPROCESSABLE_ENTITY:
             raise _Refused(problem["detail"], problem["errors"][0]["pointer"] if problem["errors"] else "") from None
         raise DataError(f"{url}: {error.code} {problem['detail']}") from None
     except OSError as error:
         raise DependencyError(f"the service at {url}: {why_not(error)}") from None
-    except http.client.HTTPException:
-        raise DependencyError(f"the service at {url}: what answers there does not speak HTTP") from None
-    except ValueError as error:
-        raise ConfigurationError(f"{url}: {error}") from None
-
-
-def _problem(error: urllib.error.HTTPError) -> Any:
-    try:
-        problem = json.load(error)
-    except ValueError:
-        problem = {}
-    return {"detail": error.reason, "errors": [], **problem}
+    except (http.client.HTTPException, ValueError) as error:
+        raise DependencyError(f"the service at {url}: the answer is not HTTP with JSON: {error}") from None
 
 
 def healthcheck(settings: Settings, url: str | None, ready: bool) -> None:

@@ -51,27 +51,13 @@ def _json(name: str, a: Answering) -> bytes:
 def as_json(name: str, a: Answering) -> dict[str, Any]:
     """The model as the JSON names its parts."""
     saved = Version.of(a.digest, a.head)
-    counts = (
-        "events",
-        "mistakes",
-        "wrong_predictions",
-        "updates",
-        "confusion",
-        "rejected",
-        "skipped",
-        "ignored_features",
-    )
+    counts = ("events", "mistakes", "wrong_predictions", "updates", "confusion", "rejected", "skipped")
     return weights.as_json(
         a.learner.identity,
         a.learner.columns.names,
         a.learner.served,
-        {part: getattr(a.learner.counts, part) for part in counts},
-        {
-            "model": name,
-            "version": saved.version,
-            "saved_at": saved.saved_at,
-            "state_digest": a.head.state_digest,
-        },
+        {part: getattr(a.learner.counts, part) for part in (*counts, "ignored_features")},
+        {"model": name, "version": saved.version, "saved_at": saved.saved_at, "state_digest": a.head.state_digest},
         a.learner.scaler.arrays(len(a.learner.columns)) if a.learner.scaler else None,
     )
 

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import UNSET
 
-from service.errors import ConfigurationError, DataError, Rejected
+from service.errors import ConfigurationError, DataError
 from service.learning.events.content_types import MessagePack, double_vector
 from service.learning.events.json_pointer import parse_pointer, quoted_name
-from service.learning.events.json_values import type_name
 from service.learning.identity import Identity
-from service.tools.readers import BadLine, Csv, Format, JsonLines
+from service.tools.readers import BadLine, Csv, Format, JsonLines, at
 
 if TYPE_CHECKING:
     from service.learning.events.batch import Decoder
@@ -59,7 +57,8 @@ class Events:
         written: Callable[[bytes], bytes] = bytes,
     ) -> None:
         """`written` makes of an event's JSON what is to be sent; see `writer`."""
-        self._form, self._keyed, self._written = form, keyed, written
+        self._form: Any = form
+        self._keyed, self._written = keyed, written
         self._label, self._usual_labels = quoted_name(identity.event.label), identity.labels is None
         if file == "-":
             # Not sys.stdin: the interpreter cannot end in order while a thread waits in that.
@@ -167,45 +166,31 @@ def raise_bad_line(message: str) -> None:
 
 
 def writer(identity: Identity, name: Written) -> Callable[[bytes], bytes]:
-    """What makes a record of an event's JSON, which raises BadLine where it has no such form."""
+    """What makes a record of an event's JSON, which raises BadLine if it has no such form."""
     if name == "json":
         return bytes
-    if name == "msgpack":
-        return _packed
-    if identity.features != "positional":
+    if name == "f8" and identity.features != "positional":
         raise ConfigurationError(
             f"--as f8: a vector has no names, and the model's features are {identity.features}: take --as msgpack"
         )
-    from service.learning.events.careful_reader import values_of
-
     places = identity.event
-    pointers = (places.features, places.label, places.weight)
-    paths = tuple(parse_pointer(pointer) for pointer in pointers if pointer is not None)
 
-    def as_vector(value: bytes) -> bytes:
+    def write(raw: bytes) -> bytes:
         try:
-            found = values_of(value, paths)
-            features, label = found.whole(0, identity.max_features, places.features), found.scalar(1)
-            weight = found.scalar(2) if places.weight is not None else UNSET
-        except Rejected as rejected:
-            raise BadLine(f"--as f8: {rejected}") from None
-        if isinstance(label, bool) or not isinstance(label, int | float):
-            raise BadLine(f"--as f8: the label must be a number, got {label if label is UNSET else type_name(label)}")
-        if weight is not UNSET and weight != 1:
-            raise BadLine("--as f8: a vector has no weight: take --as msgpack")
-        try:
-            return double_vector(features, label)
-        except (TypeError, struct.error, OverflowError):
-            raise BadLine("--as f8: the features must be a list of numbers") from None
+            event = msgspec.json.decode(raw)
+            if name == "msgpack":
+                return MessagePack(msgspec.msgpack.encode(event))
+            weight = None if places.weight is None else at(event, parse_pointer(places.weight))
+            features, label = at(event, parse_pointer(places.features)), at(event, parse_pointer(places.label))
+            if isinstance(label, int | float) and weight in (None, 1):
+                return double_vector(features, label)
+        except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
+            raise BadLine(f"--as {name}: {error}") from None
+        except (TypeError, struct.error):
+            pass
+        raise BadLine("--as f8: expected a list of numbers, a number as label, and no weight: take --as msgpack")
 
-    return as_vector
-
-
-def _packed(value: bytes) -> bytes:
-    try:
-        return MessagePack(msgspec.msgpack.encode(msgspec.json.decode(value)))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise BadLine(f"--as msgpack: {error}") from None
+    return write
 
 
 def format_name(file: str, name: Name | None) -> Name:

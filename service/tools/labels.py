@@ -9,7 +9,8 @@ from service.learning.confusion import RARE
 from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.identity import MAX_CLASSES, Label
 from service.settings.words import perhaps
-from service.tools.profile import Member, at, member_at, plain, profile, shown
+from service.tools.profile import Member, member_at, plain, profile, shown
+from service.tools.readers import at
 from service.tools.sample import Sample
 
 GENERAL_NAMES = {"label", "labels", "target", "y", "class"}

@@ -1,11 +1,12 @@
 """`perceptron produce`: the events of a file or of standard input, to a topic."""
 
 import asyncio
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from itertools import dropwhile, islice
 from typing import Any
 
@@ -13,14 +14,12 @@ import typer
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import MessageSizeTooLargeError
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskProgressColumn, TextColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from service.errors import ConfigurationError, DataError, DependencyError
 from service.learning.events.content_types import headers_of
-from service.settings.words import perhaps
 from service.streaming.kafka.cluster import Cluster
-from service.tools.formats import Events, Line
+from service.tools.formats import Events, Line, in_batches, raise_bad_line
 
 BATCH = 500
 UNACKNOWLEDGED = 20_000
@@ -40,11 +39,7 @@ def send(cluster: Cluster, topic: str, events: Events, *, rate: float | None, co
 
     Raises DataError with the number of the first bad line; the events before it are sent.
     """
-
-    def stop(message: str) -> None:
-        raise DataError(message) from None
-
-    return asyncio.run(_send(cluster, topic, _part(events, stop, skip, count), events, rate, count, skip))
+    return asyncio.run(_send(cluster, topic, _part(events, raise_bad_line, skip, count), events, rate, count, skip))
 
 
 def _part(events: Events, tell: Callable[[str], None], skip: int, count: int | None) -> Iterator[Line]:
@@ -99,18 +94,25 @@ async def _send(
 ) -> int:
     await _exists(cluster, topic)
     producer = cluster.producer(enable_idempotence=True, linger_ms=5)
-    batches = _Batches(lines)
     pace = _Pace(rate)
     under_way: deque[Any] = deque()
     sent = 0
+    # A daemon thread reads, since Ctrl-C would wait for one of asyncio's that is in a slow pipe.
+    loop, batches = asyncio.get_running_loop(), asyncio.Queue[list[Line] | Exception | None](4)
+
+    def put(item: list[Line] | Exception | None) -> None:
+        asyncio.run_coroutine_threadsafe(batches.put(item), loop).result()
+
+    size = pace.batch if events.size else 1  # of a pipe each line is sent when it comes
+    threading.Thread(target=_read, args=(lines, size, put), daemon=True).start()
     try:
         async with cluster.errors(right="Write"):
             try:
                 await producer.start()
                 total = count or events.size or None
                 with _progress(total) as progress:
-                    task = progress.add_task("", start=False, total=total, events=0)
-                    while (batch := await asyncio.to_thread(batches.get, pace.batch)) is not None:
+                    task = progress.add_task("", total=total, events=0)
+                    while isinstance(batch := await batches.get(), list):
                         for line in batch:
                             await pace.turn()
                             try:
@@ -127,9 +129,7 @@ async def _send(
                                 await under_way[0]
                                 under_way.popleft()
                             await _acknowledged(under_way, pace.unacknowledged)
-                        if batch:
-                            progress.start_task(task)  # the rate is that of events, not of the wait for them
-                            progress.update(task, completed=sent if count else batch[-1].position, events=sent)
+                        progress.update(task, completed=sent if count else batch[-1].position, events=sent)
                     await _acknowledged(under_way)
             finally:
                 await _stop(producer)
@@ -141,24 +141,22 @@ async def _send(
         done = sent - len(_unknown(under_way))
         typer.echo(f"interrupted: {number(done)} sent to {topic}; --skip {skip + done} goes on", err=True)
         raise
-    if batches.error is not None:
+    if batch is not None:
         goes_on = f"; --skip {skip + sent} goes on" if sent else ""
-        raise DataError(f"{batches.error} ({number(sent)} before it sent{goes_on})") from None
+        raise DataError(f"{batch} ({number(sent)} before it sent{goes_on})") from None
     return sent
 
 
 async def _exists(cluster: Cluster, topic: str) -> None:
     """Wait a little for the topic: a process that was started just before may be about to create it."""
-    until, missing = time.monotonic() + TOPIC_SECONDS, ""
+    until, is_told = time.monotonic() + TOPIC_SECONDS, False
+    missing = f"topic {topic} does not exist at {cluster.bootstrap}"
     while not await cluster.partitions(topic, "Write"):
-        if not missing:
-            async with cluster.admin() as client:
-                near = perhaps(topic, await client.list_topics())
-            missing = f"topic {topic} does not exist at {cluster.bootstrap}{near + ';' if near else ':'}"
-            typer.echo(f"{missing} waiting {TOPIC_SECONDS:g} seconds for it", err=True)
+        if not is_told:
+            typer.echo(f"{missing}: waiting {TOPIC_SECONDS:g} seconds for it", err=True)
         if time.monotonic() > until:
-            way = f"create it, or start `perceptron run -t {topic} --create-topics`"
-            raise ConfigurationError(f"{missing} {'else ' if near else ''}{way}")
+            raise ConfigurationError(f"{missing}: create it, or start `perceptron run -t {topic} --create-topics`")
+        is_told = True
         await asyncio.sleep(0.2)
 
 
@@ -207,52 +205,21 @@ class _Pace:
                 await asyncio.sleep(self._due - now)
 
 
-class _Batches:
-    """Lines in batches, read by a thread of their own: what is there goes out, and a slow pipe holds nothing up."""
-
-    def __init__(self, lines: Iterator[Line]) -> None:
-        self.error: Exception | None = None
-        self._queue: queue.Queue[Line | None] = queue.Queue(4 * BATCH)
-        self._ended = False
-        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
-
-    def _read(self, lines: Iterator[Line]) -> None:
+def _read(lines: Iterator[Line], size: int, put: Callable[[Any], None]) -> None:
+    """Hand over the lines, in batches, and then None, or the error that ended them."""
+    with suppress(RuntimeError, CancelledError):  # the event loop has ended
         try:
-            for line in lines:
-                self._queue.put(line)
+            for batch in in_batches(lines, size):
+                put(batch)
         except Exception as error:
-            self.error = error
-        finally:
-            self._queue.put(None)
-
-    def get(self, most: int) -> list[Line] | None:
-        """Up to `most` lines, none when none came for a while, None at the end.
-
-        It never waits for long: whoever interrupts the command waits for this thread too.
-        """
-        batch: list[Line] = []
-        while len(batch) < most and not self._ended and not (batch and self._queue.empty()):
-            try:
-                line = self._queue.get(timeout=0.2)
-            except queue.Empty:
-                return batch
-            if line is None:
-                self._ended = True
-            else:
-                batch.append(line)
-        return batch or (None if self._ended else [])
-
-
-class _Rate(ProgressColumn):
-    """Events a second since the start."""
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.fields['events'] / task.elapsed:,.0f}/s" if task.elapsed else "")
+            put(error)
+        else:
+            put(None)
 
 
 def _progress(total: int | None) -> Progress:
     """A bar over the file's bytes or the requested count, or the count so far; only on a terminal."""
-    columns: list[Any] = [SpinnerColumn(), TextColumn("{task.fields[events]:,} events"), _Rate()]
-    columns += [BarColumn(), TaskProgressColumn()] if total else []
+    columns: list[Any] = [SpinnerColumn(), TextColumn("{task.fields[events]:,} events")]
+    columns += [BarColumn(), TaskProgressColumn()] if total else [TimeElapsedColumn()]
     console = Console(stderr=True)
     return Progress(*columns, console=console, disable=not console.is_terminal)

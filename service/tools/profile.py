@@ -11,6 +11,7 @@ from service.learning.events.flatten import MAX_OBJECT_DEPTH, Flattener
 from service.learning.events.json_pointer import Path
 from service.learning.events.json_values import Pairs, type_name
 from service.learning.identity import Identity
+from service.tools.readers import at
 
 MAX_MEMBERS = 10_000
 EXAMPLE_CHARACTERS = 28
@@ -126,13 +127,6 @@ def leaves(value: Any, outer: Path = ()) -> Iterator[tuple[Path, Any]]:
             yield from leaves(inner, path)
         elif inner is not None:
             yield path, inner
-
-
-def at(record: Any, path: Path) -> Any:
-    """The value at a path through objects; None if there is none."""
-    for name in path:
-        record = record.get(name) if isinstance(record, dict) else None
-    return record
 
 
 def profile(records: Sequence[Any]) -> dict[Path, Member]:

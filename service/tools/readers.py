@@ -9,7 +9,7 @@ import io
 import json
 import math
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -19,12 +19,6 @@ from service.learning.identity import Identity, Places
 NOTHING = ("", "nan", "-nan")
 """What a cell says, in lower case, when there is nothing."""
 
-CSV_FAULTS = {
-    "unexpected end of data": "a cell begins with a quote that nothing closes",
-    "',' expected after '\"'": "a quote is followed by more of its cell: within one it is written twice",
-}
-"""What Python finds wrong with a row, in our words."""
-
 
 class BadLine(Exception):
     """A line that is no event: what was expected."""
@@ -32,19 +26,6 @@ class BadLine(Exception):
 
 class NoNumber(BadLine):
     """A text that reads as no number."""
-
-
-class Format(Protocol):
-    """How a file's rows are events."""
-
-    def rows(self, plain: Any) -> Iterator[tuple[int, Any]]:
-        """Line numbers and rows; empty ones are left out."""
-
-    def event(self, row: Any) -> bytes:
-        """The event's JSON."""
-
-    def key(self, row: Any) -> bytes:
-        """The record's key."""
 
 
 class JsonLines:
@@ -62,20 +43,18 @@ class JsonLines:
         return row
 
     def key(self, row: bytes) -> bytes:
-        """The record's member of that name, such as `id`; else the one of what stands where the features do."""
+        """The record's outermost member of that name, such as `id`; else the feature of that name."""
         try:
-            event = features = msgspec.json.decode(row)
+            event = msgspec.json.decode(row)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadLine(f"--key {self._key}: no JSON to look for it in: {error}") from None
-        for name in self._features:
-            features = features.get(name) if isinstance(features, dict) else None
+        features = at(event, self._features)
         if isinstance(features, list):
             features = {str(i): value for i, value in enumerate(features)}
         for found in (event, features):
             if isinstance(found, dict) and self._key in found:
                 return _key(self._key, found[self._key])
-        inner = " (a member of an object in it cannot be the key)" if {*"./"} & {*(self._key or "")} else ""
-        raise BadLine(f"--key {self._key}: the event has no member and no feature of this name{inner}")
+        raise BadLine(f"--key {self._key}: the event has no member and no feature of this name")
 
 
 class Csv:
@@ -95,8 +74,7 @@ class Csv:
 
     def rows(self, plain: Any) -> Iterator[tuple[int, list[str]]]:
         if plain.peek(1)[:1] == b"{":  # what it holds is data, no names to show
-            why = "" if self._hint else "; JSON lines take no --label, event.label says where theirs is"
-            raise BadLine(f"expected a header, got JSON; the file is read as CSV{why}")
+            raise BadLine("expected a header, got JSON; the file is read as CSV")
         with io.TextIOWrapper(plain, "utf-8", newline="") as text:
             reader, begin = csv.reader(text, strict=True), 1
             try:
@@ -110,7 +88,7 @@ class Csv:
                         yield reader.line_num, row
                     begin = reader.line_num + 1
             except csv.Error as error:  # where the row begins: a quote may have taken many lines into it
-                raise csv.Error(f"line {begin}: {CSV_FAULTS.get(str(error), error)}") from None
+                raise csv.Error(f"line {begin}: {error}") from None
 
     def _checked(self, header: list[str]) -> list[str]:
         if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
@@ -171,6 +149,13 @@ class Cells(Csv):
 
     def event(self, row: list[str]) -> bytes:
         return json.dumps(self._values(self._cells(row))).encode()
+
+
+def at(record: Any, path: Path) -> Any:
+    """The value at a path through objects; None if there is none."""
+    for name in path:
+        record = record.get(name) if isinstance(record, dict) else None
+    return record
 
 
 def _event(features: Any, label: str, identity: Identity) -> bytes:
@@ -247,3 +232,7 @@ def _key(name: str | None, value: Any) -> bytes:
     if not key:
         raise BadLine(f"--key {name}: the value is empty")
     return key
+
+
+Format = JsonLines | Csv
+"""How a file's rows are events."""

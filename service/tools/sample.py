@@ -98,13 +98,15 @@ async def read_topic(cluster: Cluster, topic: str, missing: PerceptronError, cou
 async def newest_of(
     cluster: Cluster, topic: str, missing: PerceptronError, count: int
 ) -> AsyncIterator[tuple[int, KafkaRecords]]:
-    """The newest records of each partition of a topic, about `count` in all and equally many of each, or all it has.
+    """The newest `count` records of a topic by partition: equally many of each, or all that it has.
 
     Raises `missing` if there is no such topic, DependencyError, and DataError if a record cannot be read.
     """
     async with cluster.reader(topic, missing) as reader:
         bounds = {partition: pair for partition, pair in (await reader.bounds()).items() if pair[0] < pair[1]}
-        share = max(1, count // (len(bounds) or 1))
-        for partition, (begin, end) in bounds.items():
-            async for records in reader.read(partition, max(begin, end - share), end):
+        smallest_first = sorted(bounds.items(), key=lambda item: item[1][1] - item[1][0])
+        for place, (partition, (begin, end)) in enumerate(smallest_first):
+            share = min(end - begin, max(1, count // (len(bounds) - place)))
+            count -= share
+            async for records in reader.read(partition, end - share, end):
                 yield partition, records

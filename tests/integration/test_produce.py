@@ -60,7 +60,6 @@ def test_produce_reads_json_lines_gzip_and_standard_input(kafka: Server, topic: 
 @pytest.mark.nightly
 def test_a_topic_that_is_about_to_exist_is_waited_for(kafka: Server, topic: str, tmp_path: Path) -> None:
     """As one that a process creates, which was started just before. A Kafka that is not there is none to wait for."""
-    topic = f"about-to-exist-{topic}"  # like no other test's, one of which would be said
     with producing("-t", topic, "-b", kafka.address, cwd=tmp_path) as process:
         assert process.stdin
         assert process.stderr
@@ -74,7 +73,9 @@ def test_a_topic_that_is_about_to_exist_is_waited_for(kafka: Server, topic: str,
     raw = event({}, 1)
     done = perceptron("produce", "-", "-t", f"{topic}s", "-b", kafka.address, stdin=raw, cwd=tmp_path)
     assert done.returncode == 2
-    assert all(f"does not exist at {kafka.address}: perhaps {topic}; " in line for line in done.stderr.splitlines())
+    waiting, said = done.stderr.splitlines()
+    assert waiting == f"topic {topic}s does not exist at {kafka.address}: waiting 30 seconds for it"
+    assert f"topic {topic}s does not exist at {kafka.address}: create it, or start" in said
     done = perceptron("produce", "-", "-t", topic, "-b", NOWHERE, stdin=raw, cwd=tmp_path)
     assert (done.returncode, f"Kafka at {NOWHERE}: Connection refused" in one_line(done.stderr)) == (3, True)
 

