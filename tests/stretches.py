@@ -131,6 +131,10 @@ class Run:
             s += self.w.get(name, 0.0) * v
         return s
 
+    def margin(self, features: Features, y: int) -> float:
+        """y·s."""
+        return y * self.score(features)
+
     def learn(self, raw: Features, y: int, weight: float) -> None:
         """One event, by the texts' rule here and by the learner there."""
         pairs, self.scale.sums = self.scale.features(raw)
@@ -238,41 +242,35 @@ class ClassRun(Run):
         self.follow(_event(features, own, weight), zs, updated, 0.0)
 
 
-def random_stream_of_classes(seed: int) -> int:
-    """One stream of three to six labels; returns its number of events."""
-    rng = random.Random(f"classes of {seed}")
-    classes, listed = rng.choice([3, 3, 4, 6]), rng.random() < 0.7
-    identity = Identity(
-        labels=tuple(range(classes)),
-        eta=10.0 ** rng.uniform(-3.0, 3.0),
-        start=rng.choice(["zero", "zero", f"random:{seed}"]),
-        average=rng.random() < 0.2,
-        scale="standard" if rng.random() < 0.3 else "none",
-        features="positional" if listed else "named",
-        dimension=len(NAMES) if listed else None,
-    )
-    truth = {(n, k): rng.gauss(0, 1) for n in ["", *NAMES] for k in range(classes)}
-    own = np.array(list(truth.values())).reshape(-1, classes)
-    u = rng.choice([own, own, np.array([rng.gauss(0, 1) for _ in truth]).reshape(-1, classes), -own])
-    run = ClassRun(identity, u if listed else None)
+def _features(rng: random.Random, sparse: bool) -> Features:
+    names = rng.sample(NAMES, rng.randint(0, 3)) if sparse else NAMES
+    return {name: rng.choice([-1.0, 0.0, 1.0, rng.gauss(0, 1), rng.gauss(0, 10)]) for name in names}
+
+
+def _drive(run: Run, rng: random.Random, sparse: bool, truth: Callable[[Features], list[float]]) -> int:
+    """Random events of a run, labelled as `truth` scores them, with restores and new stretches among them.
+
+    `truth` has a score for each class, of two labels (0, s). Returns the number of events.
+    """
+    classes, labels = len(truth({})), range(run.identity.classes) if run.identity.labels else (-1, 1)
     noise, margin = rng.choice([0.0, 0.0, 0.1, 0.5]), rng.choice([0.0, 0.3])
     weights = rng.choice([(0.0, 0.0), (-1.0, 1.0), (-3.0, 6.0), (-300.0, 6.0)])
     adversarial, repeats, restarts = rng.random() < 0.4, rng.choice([0.0, 0.3]), rng.choice([0.0, 0.05])
     last: tuple[Features, int, float] | None = None
-    count = rng.randint(1, 60)
 
-    def drawn() -> tuple[Features, int]:
+    def draw() -> tuple[Features, int]:
         while True:
-            names = NAMES if listed else rng.sample(NAMES, rng.randint(0, 3))
-            features = {name: rng.choice([-1.0, 0.0, 1.0, rng.gauss(0, 1), rng.gauss(0, 10)]) for name in names}
-            s = [truth["", k] + sum(truth[n, k] * v for n, v in features.items()) for k in range(classes)]
+            features = _features(rng, sparse)
+            s = truth(features)
             best = s.index(max(s))
-            if max(s) - max(v for k, v in enumerate(s) if k != best) >= margin or rng.random() < 0.1:
-                return features, rng.randrange(classes) if rng.random() < noise else best
+            if max(s) - sorted(s)[-2] >= margin or rng.random() < 0.1:
+                return features, labels[
+                    (best + rng.randint(1, classes - 1)) % classes if rng.random() < noise else best
+                ]
 
-    for _ in range(count):
+    for _ in range(count := rng.randint(1, 60)):
         if last is None or rng.random() >= repeats:
-            pool = [drawn() for _ in range(6 if adversarial else 1)]
+            pool = [draw() for _ in range(8 if adversarial else 1)]
             features, y = min(pool, key=lambda e: run.margin(dict(run.scale.features(e[0])[0]), e[1]))
             last = features, y, 10.0 ** rng.uniform(*weights)
         run.learn(*last)
@@ -280,19 +278,15 @@ def random_stream_of_classes(seed: int) -> int:
             run.restore()
         if rng.random() < restarts:
             run.begin_stretch()
-    found = run.oracle
-    if found and not any(found.start.values()) and found.least > 1e-6 * max(math.sqrt(found.squared_radius), 1e-100):
-        # Separable, from zero: 2R²/γ² with ‖u‖_F = 1, where R is of η·weight·x.
-        assert run.updates <= found.squared_radius / found.least**2 * (1.0 + 1e-9)
     return count
 
 
 def random_stream(seed: int) -> int:
-    """One stream of any kind there is; returns its number of events."""
-    rng, own = random.Random(seed), random.Random(f"margins of {seed}")
+    """One stream of two labels and of any kind there is; returns its number of events."""
+    rng = random.Random(seed)
     rule = rng.choice(RULES)
-    if rule["rule"] == "perceptron" and own.random() < 0.7:
-        rule = rule | {"margin": tuple(own.choice([0.0, 10.0 ** own.uniform(-3.0, 5.0)]) for _ in range(2))}
+    if rule["rule"] == "perceptron" and rng.random() < 0.7:
+        rule = rule | {"margin": tuple(rng.choice([0.0, 10.0 ** rng.uniform(-3.0, 5.0)]) for _ in range(2))}
     identity = Identity(
         **rule,
         eta=10.0 ** rng.uniform(-3.0, -0.1) if seed % 2 else 10.0 ** rng.uniform(-3.0, 3.0),
@@ -313,31 +307,38 @@ def random_stream(seed: int) -> int:
         u["never seen"] = 1.0
     bias = u.pop("")
     run = Run(identity, start, None if kind == "later" else Weights(list(u.values()), bias, list(u)))
-    noise, margin = rng.choice([0.0, 0.0, 0.1, 0.5]), rng.choice([0.0, 0.3])
-    weights = rng.choice([(0.0, 0.0), (-1.0, 1.0), (-3.0, 6.0), (-300.0, 6.0)])
-    adversarial, repeats, sparse = rng.random() < 0.4, rng.choice([0.0, 0.3]), rng.random() < 0.5
-    last: tuple[Features, int, float] | None = None
-    count = rng.randint(1, 60)
-    for _ in range(count):
-        if last is None or rng.random() >= repeats:
-            pool = [_draw(rng, truth, margin, noise, sparse) for _ in range(8 if adversarial else 1)]
-            features, y = min(pool, key=lambda e: e[1] * run.score(dict(run.scale.features(e[0])[0])))
-            last = features, y, 10.0 ** rng.uniform(*weights)
-        run.learn(*last)
-        if rng.random() < 0.1:
-            run.restore()
-        if rng.random() < 0.05:
-            run.begin_stretch()
+    return _drive(
+        run, rng, rng.random() < 0.5, lambda x: [0.0, truth[""] + sum(truth[name] * v for name, v in x.items())]
+    )
+
+
+def random_stream_of_classes(seed: int) -> int:
+    """One stream of three to six labels; returns its number of events."""
+    rng = random.Random(f"classes of {seed}")
+    classes, listed = rng.choice([3, 3, 4, 6]), rng.random() < 0.7
+    identity = Identity(
+        labels=tuple(range(classes)),
+        eta=10.0 ** rng.uniform(-3.0, 3.0),
+        start=rng.choice(["zero", "zero", f"random:{seed}"]),
+        average=rng.random() < 0.2,
+        scale="standard" if rng.random() < 0.3 else "none",
+        features="positional" if listed else "named",
+        dimension=len(NAMES) if listed else None,
+    )
+    truth = np.array([[rng.gauss(0, 1) for _ in range(classes)] for _ in ["", *NAMES]])
+    u = rng.choice([truth, truth, np.array([[rng.gauss(0, 1) for _ in row] for row in truth]), -truth])
+    run = ClassRun(identity, u if listed else None)
+
+    def scores(x: Features) -> list[float]:
+        found: list[float] = (truth[0] + sum(v * truth[1 + NAMES.index(name)] for name, v in x.items())).tolist()
+        return found
+
+    count = _drive(run, rng, not listed, scores)
+    found = run.oracle
+    if found and not any(found.start.values()) and found.least > 1e-6 * max(math.sqrt(found.squared_radius), 1e-100):
+        # Separable, from zero: 2R²/γ² with ‖u‖_F = 1, where R is of η·weight·x.
+        assert run.updates <= found.squared_radius / found.least**2 * (1.0 + 1e-9)
     return count
-
-
-def _draw(rng: random.Random, truth: Features, margin: float, noise: float, sparse: bool) -> tuple[Features, int]:
-    while True:
-        names = rng.sample(NAMES, rng.randint(0, 3)) if sparse else NAMES
-        features = {name: rng.choice([-1.0, 1.0, rng.gauss(0, 1), rng.gauss(0, 10)]) for name in names}
-        s = truth[""] + sum(truth[name] * v for name, v in features.items())
-        if abs(s) >= margin or rng.random() < 0.1:
-            return features, (1 if s > 0 else -1) * (-1 if rng.random() < noise else 1)
 
 
 def the_sums_are_the_oracles() -> None:

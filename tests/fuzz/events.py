@@ -42,7 +42,7 @@ IDENTITIES = (
     Identity(event=Places(features="", label="/b", weight=None), text="ignore", labels=(False, True)),
     Identity(event=Places(features="/a", label="/a/label", id="/é", where={"/c": (1, "age", True)}), max_features=6),
     Identity(event=Places(label="/~1/~01", only=("a*", "*.b", "n1?"), without=("a.?", "*=*", "age")), text="reject"),
-    Identity(features="hashed", bits=6, event=Places(features="", where={"/label": (1, False)}), max_name_bytes=16),
+    Identity(features="hashed", bits=6, event=Places(features="", where={"/label": (1, False)}), **TIGHT),
     Identity(features="positional", dimension=2, event=Places(features="/a/b", weight="/id", id=None)),
     Identity(scale="standard", average="recent", half_life=20, max_columns=30),
     Identity(scale="standard", features="hashed", bits=2, labels=(0, 1), margin=(0.0, 3.0)),

@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 from service.learning.learner import Learner
-from service.serving.http.limits import Limits
 from tests.unit.test_limits import BODY, JSON, PREDICT, Served, post
 
 PACKED = gzip.compress(BODY)
@@ -165,9 +164,3 @@ async def test_a_defect_is_a_problem_and_goes_on_to_the_log(
         assert answer.status == 500
         assert "ZeroDivisionError" in caplog.text
         assert served.counted("500") == 1
-
-
-async def test_a_request_beyond_max_in_flight_is_answered_with_503() -> None:
-    async with Served(Limits(in_flight=0)).running() as served:
-        answer = await served.ask(post())
-        assert (answer.status, answer.headers[b"retry-after"]) == (503, b"1")

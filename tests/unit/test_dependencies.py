@@ -57,22 +57,6 @@ def test_a_lock_fits_pyproject(lock: str) -> None:
     assert not stale, f"requirements/{lock}.txt is stale: make lock"
 
 
-@pytest.mark.parametrize("lock", sorted(EXTRAS))
-def test_a_lock_has_all_that_its_packages_need_and_nothing_else(lock: str) -> None:
-    """It is installed without a look at what they need."""
-    found: set[tuple[str, str]] = set()
-    todo = _wanted(lock)
-    while todo:
-        requirement = todo.pop()
-        for extra in ("", *requirement.extras):
-            key = canonicalize_name(requirement.name), extra
-            if key not in found:
-                found.add(key)
-                needs = map(Requirement, distribution(requirement.name).requires or ())
-                todo += [r for r in needs if r.marker is None or r.marker.evaluate({"extra": extra})]
-    assert {name for name, _ in found} == set(_here(lock)), f"requirements/{lock}.txt is stale: make lock"
-
-
 def _licences(name: str) -> set[str]:
     about = distribution(name).metadata
     if expression := about["License-Expression"]:

@@ -81,30 +81,28 @@ def test_a_flipped_base_offset_is_damage_and_nothing_after_it_is_admitted(broker
     assert admitted == broker.batches[: len(admitted)]
 
 
-def test_a_batch_whose_offsets_became_lower_is_found_by_a_seek_to_it() -> None:
-    """The broker skips it, and gives what follows for offsets shortly before too: the look back goes further."""
-    batches = [Batch(at, at + 10) for at in range(0, 450, 10)]
-    batches[2] = Batch(4, 14)
-    sequence: OffsetSequence[Batch] = OffsetSequence(20)
-    broker = Broker(batches, 450)
-    with pytest.raises(OffsetDamage, match="at 20 the log goes on with a batch of offsets 4 to 13"):  # noqa: PT012
-        for _ in range(20):
-            shown, cut = broker.response(sequence.fetch_offset, 5)
-            assert sequence.admit(shown, cut, 450, 450) == []
+def _lowered(place: int, damaged: Batch, following: int, size: int = 1) -> list[Batch]:
+    """Batches of one size, of which one, whose offsets became lower, stands before those from `following` on."""
+    before = [Batch(at, at + size) for at in range(0, place, size)]
+    return [*before, damaged, *(Batch(at, at + size) for at in range(following, 45 * size, size))]
 
 
-def test_a_damaged_batch_that_ends_where_a_seek_goes_is_found_by_the_one_before_it() -> None:
-    """Its offsets became lower, so that it seems to end at 9; what was its last record would be a gap."""
-    batches = [*(Batch(at, at + 1) for at in range(5)), Batch(4, 9), *(Batch(at, at + 1) for at in range(10, 20))]
-    with pytest.raises(OffsetDamage, match="at 9 the log goes on with a batch of offsets 4 to 8"):
-        read(Broker(batches, 20), 9, [3])
-
-
-def test_a_damaged_batch_that_a_seek_goes_into_is_found_by_the_one_before_it() -> None:
-    """Its offsets became lower, so that it has the one that is sought, and a gap follows."""
-    batches = [*(Batch(at, at + 1) for at in range(6)), Batch(4, 8), *(Batch(at, at + 1) for at in range(10, 20))]
-    with pytest.raises(OffsetDamage, match="at 6 the log goes on with a batch of offsets 4 to 7"):
-        read(Broker(batches, 20), 6, [3])
+@pytest.mark.parametrize(
+    ("batches", "start", "counts", "said"),
+    [
+        # The broker skips it, and gives what follows for offsets shortly before too: the look back goes further.
+        (_lowered(20, Batch(4, 14), 30, 10), 20, [5], "at 20 the log goes on with a batch of offsets 4 to 13"),
+        # It seems to end where the seek goes; what was its last record would be a gap.
+        (_lowered(5, Batch(4, 9), 10), 9, [3], "at 9 the log goes on with a batch of offsets 4 to 8"),
+        # It has the offset that is sought, and a gap follows.
+        (_lowered(6, Batch(4, 8), 10), 6, [3], "at 6 the log goes on with a batch of offsets 4 to 7"),
+    ],
+)
+def test_a_batch_whose_offsets_became_lower_is_found_by_a_seek(
+    batches: list[Batch], start: int, counts: list[int], said: str
+) -> None:
+    with pytest.raises(OffsetDamage, match=said):
+        read(Broker(batches, batches[-1].end), start, counts)
 
 
 @given(logs(), st.integers(0, 40))

@@ -45,6 +45,7 @@ def events(lines: list[Line]) -> list[Any]:
         ('{"features":{},"label":1}\n', NAMED, {"key": "id"}, "line 1: --key id: the event has no member"),
         ('{"features":{},"label":1}\n', NAMED, {"key": "features"}, "line 1: --key features: expected a string or a"),
         ("{\n", NAMED, {"key": "id", "check": False}, "line 1: --key id: no JSON to look for it in"),
+        ('{"features":{},"label":3}\n', Identity(labels=("3", 12)), {}, "line 1: unknown-label: "),
         ("a,y\n1,2\n", NAMED, CSV, "line 2: unknown-label: column 'y' must be one of -1, 0, false, 1, true"),
         ("a,y\n1,1\n2\n", NAMED, CSV, "line 3: 1 cells, the header has 2"),
         ("a,b,y\n1,two,1\n", STRICT, CSV, "line 2: column 'b': expected a number, got 'two'"),
@@ -158,18 +159,24 @@ def test_good_lines_beside_bad_ones_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "texts", "expected"),
+    ("labels", "texts", "expected", "unknown"),
     [
-        (None, ["+1", "-1", "0", "1.0", "true", "False"], [1, -1, 0, 1, True, False]),
-        ((False, True), ["0", "1", "FALSE", "true"], [False, True, False, True]),
-        (("0", "+1"), ["0", "+1"], ["0", "+1"]),
+        (None, ["+1", "-1", "0", "1.0", "true", "False"], [1, -1, 0, 1, True, False], []),
+        ((False, True), ["0", "1", "FALSE", "true"], [False, True, False, True], []),
+        (("0", "+1"), ["0", "+1"], ["0", "+1"], []),
+        ((3, -1, 0.5, 10), ["+3", "3.0", " -1 ", "0.50", "1e1", "4", ""], [3, 3, -1, 0.5, 10], [7, 8]),
+        (("setosa", "12"), ["setosa", " 12", "Setosa"], ["setosa", "12"], [4]),
+        ((0, 1, "none"), ["0", "none", "1.0", "true"], [0, "none", 1], [5]),
     ],
 )
-def test_a_label_is_read_as_the_model_knows_it(tmp_path: Path, labels: Any, texts: list[str], expected: Any) -> None:
+def test_a_label_is_read_as_the_model_knows_it(
+    tmp_path: Path, labels: Any, texts: list[str], expected: Any, unknown: list[int]
+) -> None:
+    """Numbers are compared by value, strings as they are; lines of unknown ones are named."""
     path = tmp_path / "x.csv"
     path.write_text("".join(f"{line}\n" for line in ("a,label", *(f"1,{text}" for text in texts))))
     lines, bad = read(path, Identity(labels=labels))
-    assert bad == []
+    assert [line.partition(": unknown-label: ")[0] for line in bad] == [f"line {n}" for n in unknown]
     found = [e["label"] for e in events(lines)]
     assert (found, [type(x) is bool for x in found]) == (expected, [type(x) is bool for x in expected])
 
