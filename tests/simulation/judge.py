@@ -205,49 +205,44 @@ class Judge:
         names = [n for name in said["names"] for n in json.loads(self._world.redis.state[f"b:{name}"])]
         if names != list(fold.w):
             return f"names are {names}, not {list(fold.w)}"
-        if (found := self._weights(said, "w")) != fold.vector:
-            return f"weights are {found}, not {fold.vector}"
-        if n := fold.half_life:
-            late, part = self._weights(said, "late"), 0.5 ** (fold.events / n % 900)
-            recent = [w - v * part for w, v in zip(found, late, strict=True)]
-            if any(abs(a - b) > 1e-9 * max(1.0, fold.limit**0.5) for a, b in zip(recent, fold.recent, strict=False)):
-                return f"the recent average is {recent}, not {fold.recent}"
         for i, name in enumerate(("count", "mean", "m2") if fold.scaled else ()):
             sums = [fold.sums.get(feature, (0.0,) * 3)[i] for feature in ("", *fold.w)]
             if (scale := self._array(said["arrays"][name], said["columns"])) != sums:
                 return f"{name} is {scale}, not {sums}"
-        table = counts["confusion"]
-        if isinstance(fold, Classes) and table != fold.confusion:
-            return f"the confusion is {table}, not {fold.confusion}"
-        events = sum(map(sum, table))
-        wrong, rejected = events - sum(row[i] for i, row in enumerate(table)), sum(counts["rejected"].values())
-        figures = events, counts["mistakes"], counts["updates"], wrong, rejected
-        if figures != (right := (fold.events, fold.mistakes, fold.updates, fold.wrong, state.rejected)):
-            return f"counts are {figures}, not {right}"
+        if isinstance(fold, Classes) and counts["confusion"] != fold.confusion:
+            return f"the confusion is {counts['confusion']}, not {fold.confusion}"
+        if (rejected := sum(counts["rejected"].values())) != state.rejected:
+            return f"{rejected} are rejected, not {state.rejected}"
         for name, one in said.get("candidates", {}).items():
             if name not in state.beside:
                 return f"candidate {name} began nowhere"
-            if differs := self._candidate_differs(said, name, one, state.beside[name][1], names):
+            beside = state.beside[name][1]
+            if (one["diverged_at"] is not None) != beside.diverged:
+                return f"candidate {name} diverged at {one['diverged_at']}"
+            if differs := self._fold_differs(said, f"{name}/", one["counts"], beside, names):
                 return f"candidate {name}: {differs}"
-        return ""
+        return self._fold_differs(said, "", counts, fold, names)
 
-    def _candidate_differs(self, said: Any, name: str, one: Any, fold: Fold, names: list[str]) -> str:
-        """Where a candidate is not its own fold, of the events since it began."""
-        ours = {"": fold.bias, **fold.w}
-        expected = [ours.get(n, 0.0) for n in ("", *names)]
-        if (found := self._array(said["arrays"][f"{name}/w"], said["columns"])) != expected:
-            return f"weights are {found}, not {expected}"
+    def _fold_differs(self, said: Any, of: str, counts: Any, fold: Fold, names: list[str]) -> str:
+        """Where the weights, their recent average or the counts of a model, or of a candidate, are not its fold's."""
+        k = len(fold.labels) if isinstance(fold, Classes) else 1
+
+        def by_column(values: list[float]) -> list[float]:
+            """In the columns of these names; 0 where the fold has none."""
+            found = {n: values[k * i : k * i + k] for i, n in enumerate(("", *fold.w))}
+            return [v for n in ("", *names) for v in found.get(n) or [0.0] * k]
+
+        if (w := self._weights(said, f"{of}w")) != (expected := by_column(fold.vector)):
+            return f"weights are {w}, not {expected}"
         if n := fold.half_life:
-            late, part = self._array(said["arrays"][f"{name}/late"], said["columns"]), 0.5 ** (fold.events / n % 900)
-            averages = dict(zip(ours, fold.recent, strict=False))
-            for i, n_ in enumerate(("", *names)):
-                average = found[i] - late[i] * part
-                if abs(average - averages.get(n_, 0.0)) > 1e-9 * max(1.0, fold.limit**0.5):
-                    return f"the recent average of {n_ or 'the bias'} is {average}, not {averages.get(n_, 0.0)}"
-        counts = one["counts"]
-        (nn, np), (pn, pp) = counts["confusion"]
-        figures = nn + np + pn + pp, counts["mistakes"], counts["updates"], np + pn, one["diverged_at"] is not None
-        if figures != (right := (fold.events, fold.mistakes, fold.updates, fold.wrong, fold.diverged)):
+            part, expected = 0.5 ** (fold.events / n % 900), by_column(fold.recent)
+            recent = [a - b * part for a, b in zip(w, self._weights(said, f"{of}late"), strict=True)]
+            if any(abs(a - b) > 1e-9 * max(1.0, fold.limit**0.5) for a, b in zip(recent, expected, strict=True)):
+                return f"the recent average is {recent}, not {expected}"
+        table = counts["confusion"]
+        events = sum(map(sum, table))
+        figures = events, counts["mistakes"], counts["updates"], events - sum(row[i] for i, row in enumerate(table))
+        if figures != (right := (fold.events, fold.mistakes, fold.updates, fold.wrong)):
             return f"counts are {figures}, not {right}"
         return ""
 

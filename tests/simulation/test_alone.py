@@ -40,6 +40,20 @@ class Alone:
         for _ in range(times):
             self.world.topic.produce()
 
+    def learn(self, times: int) -> None:
+        """Events come, the process has the topic, and all of it is learned."""
+        self.produce(times)
+        self.process.log.assign()
+        assert self.until(self.judge.whole)
+
+    def reason(self, **more: Any) -> Exception:
+        """Why a process that takes the place of the one before does not learn."""
+        process = self.start(**more)
+        process.log.assign()
+        assert self.until(lambda: process.tell.reason)
+        assert process.tell.reason is not None
+        return process.tell.reason
+
     def until(self, holds: Callable[[], object], steps: int = 500) -> bool:
         for _ in range(steps):
             if holds():
@@ -63,10 +77,8 @@ def alone(request: pytest.FixtureRequest) -> Iterator[Alone]:
 @pytest.mark.parametrize("alone", [2], indirect=True)
 def test_a_partition_that_the_group_has_not_heard_of_is_waited_for(alone: Alone) -> None:
     """The head covers two and the assignment has one: no reason to stop, and the next one has both."""
-    alone.produce(10)
+    alone.learn(10)
     log = alone.process.log
-    log.assign()
-    assert alone.until(alone.judge.whole)
     alone.produce(1)
     log.assign()
     log.partitions = [0]
@@ -78,27 +90,21 @@ def test_a_partition_that_the_group_has_not_heard_of_is_waited_for(alone: Alone)
 
 def test_another_topic_without_the_last_record_is_not_gone_on_with(alone: Alone) -> None:
     """Its offsets fit, and the record that would tell was deleted: in the same topic that is retention."""
-    alone.produce(3)
-    alone.process.log.assign()
-    assert alone.until(alone.judge.whole)
+    alone.learn(3)
     end = alone.world.topic.partitions[0].end
     alone.recreate()
     while (part := alone.world.topic.partitions[0]).end < end + 5:
         alone.produce(1)
     part.begin = end
-    process = alone.start()
-    process.log.assign()
-    assert alone.until(lambda: process.tell.reason)
-    assert isinstance(process.tell.reason, LogLost)
-    assert "created again since it was learned" in str(process.tell.reason)
+    reason = alone.reason()
+    assert isinstance(reason, LogLost)
+    assert "created again since it was learned" in str(reason)
 
 
 def test_what_was_learned_of_another_topic_is_dropped_at_a_rebalance(alone: Alone) -> None:
     """A dead letter was refused, so the last of it was not saved. The new topic was given back what was."""
-    alone.produce(3)
+    alone.learn(3)
     log, learning = alone.process.log, alone.process.learning
-    log.assign()
-    assert alone.until(alone.judge.whole)
     alone.world.refusing = True
     part = alone.world.topic.partitions[0]
     saved = part.end
@@ -115,37 +121,27 @@ def test_what_was_learned_of_another_topic_is_dropped_at_a_rebalance(alone: Alon
 
 def test_another_topic_is_not_gone_on_with_where_nothing_was_learned(alone: Alone) -> None:
     """Its offsets fit, and there is no record that would tell."""
-    alone.process.log.assign()
-    assert alone.until(alone.judge.whole)
+    alone.learn(0)
     alone.recreate()
     alone.produce(3)
-    process = alone.start()
-    process.log.assign()
-    assert alone.until(lambda: process.tell.reason)
-    assert "created again since the model was begun" in str(process.tell.reason)
+    assert "created again since the model was begun" in str(alone.reason())
 
 
 @pytest.mark.parametrize("learned", [0, 3])
 def test_another_clusters_model_is_not_gone_on_with(alone: Alone, learned: int) -> None:
     """The log of that name here even has the last record learned; and nothing is said of how to forget the model."""
-    alone.produce(learned)
-    alone.process.log.assign()
-    assert alone.until(alone.judge.whole)
+    alone.learn(learned)
     alone.world.elsewhere = alone.world.topic
     alone.produce(1)
-    process = alone.start(elsewhere=True)
-    process.log.assign()
-    assert alone.until(lambda: process.tell.reason)
-    assert isinstance(process.tell.reason, AnotherCluster)
-    assert "reset" not in str(process.tell.reason)
+    reason = alone.reason(elsewhere=True)
+    assert isinstance(reason, AnotherCluster)
+    assert "reset" not in str(reason)
     assert alone.judge.known[alone.world.redis.current].source["cluster"] == "cluster"
 
 
 def test_what_was_damaged_and_is_given_back_is_gone_on_with(alone: Alone) -> None:
     """The same head that the process has known: nothing else says that something has changed."""
-    alone.produce(3)
-    alone.process.log.assign()
-    assert alone.until(alone.judge.whole)
+    alone.learn(3)
     alone.world.redis.hash = False
     assert alone.until(lambda: isinstance(alone.process.tell.reason, SnapshotDamaged))
     alone.world.redis.hash = True
@@ -168,9 +164,7 @@ def test_two_groups_are_told_of_each_other(alone: Alone) -> None:
 
 def test_a_newer_releases_head_is_not_gone_on_with(alone: Alone) -> None:
     """Whatever it is that is not known, null too. Once that is gone, learning goes on by itself."""
-    alone.produce(3)
-    alone.process.log.assign()
-    assert alone.until(alone.judge.whole)
+    alone.learn(3)
     for _ in range(20):
         alone.world.redis.write_newer(alone.world.rng)
         newer = dict(alone.world.redis.state)
@@ -186,9 +180,7 @@ def test_a_newer_releases_head_is_not_gone_on_with(alone: Alone) -> None:
 def test_a_look_from_before_the_last_save_drops_nothing(alone: Alone) -> None:
     """It found another head than ours, which is no reason to learn again; one that found a reset is."""
     process = alone.process
-    process.log.assign()
-    alone.produce(3)
-    assert alone.until(alone.judge.whole)
+    alone.learn(3)
     process.looked = "of before"
     alone.world.now += 5
     assert not alone.until(lambda: alone.world.counts.get("rewound: replaced"), 100)
