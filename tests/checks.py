@@ -160,7 +160,7 @@ def batches(model: Model) -> None:
 
 
 def restores(model: Model) -> None:
-    """A restore in the middle is no restore."""
+    """A restore in the middle changes neither state nor observations; of loss and margins it has a summary."""
     records = [event.record for event in model.events()]
     whole, half = model.learner(), model.learner()
     whole.apply(0, Records.of(0, records))
@@ -168,6 +168,9 @@ def restores(model: Model) -> None:
     half = restored(half)
     half.apply(0, Records.of(31, records[31:]))
     assert state_digest(half) == state_digest(whole)
+    ours, theirs = (msgspec.structs.replace(heads.observations(one), margins=None) for one in (half, whole))
+    assert close(ours.squared_steps, theirs.squared_steps)
+    assert msgspec.structs.replace(ours, squared_steps=0.0) == msgspec.structs.replace(theirs, squared_steps=0.0)
 
 
 def formula(model: Model) -> None:

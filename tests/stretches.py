@@ -367,15 +367,6 @@ def axes() -> list[int]:
     return [run.bound]
 
 
-def contradiction() -> list[int]:
-    """One event with either label in turn: what the second adds to Ξ is all that allows its update."""
-    run = _theorem(Identity(), {"a": 1.0})
-    for y in (1, -1) * 4:
-        run.learn({"a": 10.0}, y, 1.0)
-    assert run.updates == 8
-    return [run.bound]
-
-
 def rates() -> list[int]:
     """Short steps from a long start against them: as many updates as w(0) is steps long, whatever η and weight are."""
     bounds = []
@@ -476,7 +467,7 @@ def _of_classes(dimension: int, u: NDArray[np.float64], eta: float = 1.0) -> Cla
 
 Check = Callable[[], list[int] | None]
 OF_CLASSES: tuple[Check, ...] = (axes_of_classes, contradiction_of_classes, rates_of_classes, separable_classes)
-THEOREM: tuple[Check, ...] = (axes, contradiction, rates, margins, separable_and_noisy, *OF_CLASSES)
+THEOREM: tuple[Check, ...] = (axes, rates, margins, separable_and_noisy, *OF_CLASSES)
 CHECKS: tuple[Check, ...] = (the_sums_are_the_oracles, the_sums_of_classes_are_the_oracles, *THEOREM)
 
 

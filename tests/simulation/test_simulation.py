@@ -61,16 +61,6 @@ def test_what_is_simulated_needs_no_tasks_threads_or_clock_and_a_seed_is_one_his
     assert done.stdout == "".join(history + "\n" for history in histories)
 
 
-def test_the_refusal_refuses() -> None:
-    """The test above can fail: a module that needs them does."""
-    done = subprocess.run(
-        [sys.executable, "-c", ISOLATED + "\nprint('simulated')\nimport service.streaming.kafka.group"],
-        capture_output=True, text=True, check=False, cwd=HERE,
-    )  # fmt: skip
-    assert done.returncode != 0
-    assert done.stdout.endswith("simulated\n")
-
-
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 @pytest.mark.nightly
 def test_a_missing_protection_is_noticed(mutant: Mutant) -> None:

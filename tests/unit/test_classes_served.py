@@ -16,6 +16,8 @@ from service.learning.options import DEFAULT, Options
 from service.learning.records import Records
 from service.monitoring.metrics import MAX_LABELS, Figures, Metrics
 from service.serving.predictor import MAX_SCORES
+from service.serving.report import Description
+from tests.conftest import event
 from tests.fuzz.requests import Asked, ask
 from tests.unit.applications import application, described
 
@@ -31,12 +33,7 @@ def learned(events: int = 60, options: Options = DEFAULT, **identity: Any) -> Le
     rng, labels = random.Random(5), identity.setdefault("labels", LABELS)
     learner = Learner(Identity(**identity), options=options)
     learner.begin({0: 0})
-    learner.apply(
-        0,
-        Records.of(
-            0, [json.dumps({"features": row(rng), "label": rng.choice(labels)}).encode() for _ in range(events)]
-        ),
-    )
+    learner.apply(0, Records.of(0, [event(row(rng), rng.choice(labels)) for _ in range(events)]))
     return learner
 
 
@@ -61,6 +58,14 @@ class Served:
 
     def shown(self) -> str:
         return asyncio.run(self.metrics.render()).decode()
+
+
+def scraped(learner: Learner, said: Description, metric: str) -> dict[str, float]:
+    """The series of a metric, by their labels as they are written."""
+    figures = Figures(said, learner.counts, 0.0, {}, 0)
+    lines = asyncio.run(Metrics("0", lambda: [figures], lambda: True, dict).render()).decode().splitlines()
+    found = dict(line.rsplit(" ", 1) for line in lines if line.startswith(f"{metric}{{"))
+    return {series.removeprefix(metric): float(value) for series, value in found.items()}
 
 
 def same(ours: Any, theirs: Any) -> bool:
@@ -89,12 +94,6 @@ def test_an_answer_has_the_scores_of_the_labels_largest_first() -> None:
     for wrong in ("0", "1001", "x"):
         problem = served.predict({"features": features}, f"top={wrong}", 422)
         assert problem["errors"][0]["pointer"] == "?top"
-
-
-def test_of_equal_scores_the_first_label_is_first() -> None:
-    answer = Served(learned(events=0)).predict({"features": {"a": 1}}, "explain=true")
-    assert same([score["label"] for score in answer["scores"]], list(LABELS))
-    assert same([answer["label"], answer["runner_up"]], list(LABELS[:2]))
 
 
 @pytest.mark.parametrize("more", [{}, {"scale": "standard", "average": True}], ids=["plain", "scaled average"])
@@ -177,28 +176,17 @@ def test_two_labels_have_no_weights_of_their_own() -> None:
 @pytest.mark.parametrize("count", [2, MAX_LABELS, MAX_LABELS + 1])
 def test_metrics_have_series_by_label_up_to_fifty(count: int) -> None:
     learner = learned(labels=tuple(range(count)), events=400)
-    served, said = Served(learner), described(learner)
-    served.metrics = Metrics("0", lambda: [Figures(said, learner.counts, 0.0, {}, 0)], lambda: True, dict)
-    shown = served.shown().splitlines()
+    said = described(learner)
     for suffix, over in (("", "recent"), ("_overall", "all")):
-        found = dict(line.rsplit(" ", 1) for line in shown if line.startswith(f"perceptron_label_recall{suffix}{{"))
-        expected = {
-            f'perceptron_label_recall{suffix}{{label="{row.label}",model="m"}}': getattr(row.recall, over)
-            for row in said.labels
-        }
-        assert {series: float(v) for series, v in found.items()} == ({} if count > MAX_LABELS else expected)
+        expected = {f'{{label="{row.label}",model="m"}}': getattr(row.recall, over) for row in said.labels}
+        found = scraped(learner, said, f"perceptron_label_recall{suffix}")
+        assert found == ({} if count > MAX_LABELS else expected)
 
 
 def test_labels_with_the_same_text_have_a_series_each() -> None:
     learner = learned(labels=(1, "1", 2), events=400)
-    served = Served(learner)
-    served.metrics = Metrics("0", lambda: [Figures(described(learner), learner.counts, 0.0, {}, 0)], lambda: True, dict)
-    series = [line for line in served.shown().splitlines() if line.startswith("perceptron_label_recall_overall{")]
-    assert [part for line in series for part in (r'label="1"', r'label="\"1\""', 'label="2"') if part in line] == [
-        'label="1"',
-        r'label="\"1\""',
-        'label="2"',
-    ]
+    found = scraped(learner, described(learner), "perceptron_label_recall_overall")
+    assert found.keys() == {rf'{{label="{label}",model="m"}}' for label in ("1", r"\"1\"", "2")}
 
 
 def test_predictions_are_counted_by_label_up_to_fifty() -> None:

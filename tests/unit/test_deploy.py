@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from service.settings.load import load
-from tests.image import DOCKERFILE, instructions, sent
+from tests.image import DOCKERFILE, instructions
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,12 +86,3 @@ def test_the_image_has_what_is_locked_and_nothing_else() -> None:
     for line in installs:
         assert "--no-deps" in line
         assert "--require-hashes" in line or "--no-index" in line
-
-
-def test_the_build_is_sent_what_it_copies() -> None:
-    copied = [step.rest.split()[:-1] for step in STEPS if step.name == "COPY"]
-    here = [name for names in copied if not names[0].startswith("--from") for name in names]
-    assert len(here) > 3
-    for name in here:
-        assert (ROOT / name).exists(), name
-        assert sent(name), name

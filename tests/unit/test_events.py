@@ -43,20 +43,6 @@ def test_good_events_are_accepted() -> None:
         assert (len(batch.labels), rejects) == (1, []), raw
 
 
-def test_a_bad_event_leaves_its_neighbours_and_their_columns_alone() -> None:
-    """A name that only a rejected event has gets no column, whichever test rejects it."""
-    good = [b'{"features":{"a":1},"label":1}', b'{"features":{"b":2,"a":3},"label":0}']
-    for raw, _ in BAD_NAMED:
-        columns = columns_for(NAMED)
-        batch, rejects = Decoder(NAMED, columns).decode([good[0], raw, good[1]])
-        assert (batch.names, columns.names) == (["a", "b"], []), raw
-        assert batch.columns.tolist() == [1, 2, 1]
-        assert batch.values.tolist() == [1.0, 2.0, 3.0]
-        assert batch.labels.tolist() == [1.0, -1.0]
-        assert batch.records == [0, 2]
-        assert [r.record for r in rejects] == [1]
-
-
 @pytest.mark.parametrize(
     ("labels", "known", "unknown"),
     [

@@ -17,19 +17,13 @@ from service.serving import predictor, requests
 
 NAMES = ["a", "b", "c 1.5e3", "d.e", "é", "f", "g", "never seen"]
 IDENTITIES = {
-    "named": Identity(),
-    "full": Identity(max_columns=7),
     "tie": Identity(tie="positive", labels=("no", "yes")),
     "positional": Identity(features="positional", dimension=7),
-    "hashed": Identity(features="hashed", bits=2),
     "scaled": Identity(scale="standard", start="random:1"),
-    "scaled, hashed": Identity(scale="standard", features="hashed", bits=2),
     "logistic": Identity(rule="logistic-delta", eta=0.1),
-    "average": Identity(average=True),
     "classes": Identity(labels=(0, "x", 2.5)),
     "classes, average, scaled": Identity(labels=(0, 1, 2), average="recent", half_life=5, scale="standard"),
     "patterns": Identity(event=Places(without=("b", "u.*")), text="ignore"),
-    "with a label": Identity(event=Places(features="/features", label="/features/a", weight="/features/u/age")),
     "whole": Identity(event=Places(features="", label="/label", weight=None), scale="standard"),
 }
 
@@ -46,8 +40,6 @@ def learned(identity: Identity) -> Learner:
     learner.begin({0: 0})
     for i in range(60):
         event = {**instance(identity, rng, 7), "label": rng.choice(identity.labels or (-1, 1))}
-        if identity.event.label == "/features/a":
-            event["features"]["a"] = rng.choice((-1, 1))
         learner.apply(0, Records.of(i, [json.dumps(event).encode()]))
     assert learner.counts.events > 50
     return learner

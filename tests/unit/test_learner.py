@@ -4,7 +4,6 @@ import json
 import random
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,21 +15,13 @@ from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
 from service.learning.start import initial
-from service.snapshots import head as heads
 from tests import formulas
-from tests.checks import restored, state_digest
+from tests.checks import restored
 from tests.conftest import event
 from tests.kinds import BAD_NAMED
 from tests.oracle import Fold
 
 pytestmark = pytest.mark.usefixtures("reading")
-
-IDENTITIES = [
-    Identity(eta=0.3),
-    Identity(max_columns=3),
-    Identity(features="positional", dimension=3),
-    Identity(features="hashed", bits=2),
-]
 
 
 OPTIONS = Options(window=10)
@@ -44,7 +35,6 @@ def begun(identity: Identity) -> Learner:
 
 numbers = st.floats(-1e3, 1e3) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 5e-324])
 named = st.dictionaries(st.sampled_from([f"n{i}" for i in range(8)]), numbers, max_size=5)
-listed = st.lists(numbers, min_size=3, max_size=3)
 
 
 def events(features: Any) -> Any:
@@ -53,31 +43,6 @@ def events(features: Any) -> Any:
     ).map(lambda e: json.dumps(e).encode())
     bad = st.sampled_from([raw for raw, _ in BAD_NAMED if raw is None or len(raw) < 1000])
     return st.lists(good | good | good | bad, max_size=40)
-
-
-@pytest.mark.parametrize("identity", IDENTITIES, ids=lambda i: i.features)
-@settings(max_examples=150)
-@given(data=st.data())
-def test_cuts_and_restores_do_not_change_the_state(identity: Identity, data: Any) -> None:
-    """Batches cut in any way, with a restore after any of them, give the same state digest."""
-    records = data.draw(events(listed if identity.features == "positional" else named))
-    whole = begun(identity)
-    whole.apply(0, Records.of(0, records))
-    cut = begun(identity)
-    at = 0
-    while at < len(records):
-        size = data.draw(st.integers(1, len(records) - at))
-        outcome = cut.apply(0, Records.of(at, records[at : at + size]))
-        at += outcome.consumed
-        if data.draw(st.booleans()):
-            cut = restored(cut, OPTIONS)
-        if outcome.diverged:
-            break
-    assert state_digest(cut) == state_digest(whole)
-    assert cut.diverged == whole.diverged
-    # Of loss and margins a snapshot keeps a summary only.
-    observed = (msgspec.structs.replace(heads.observations(learner), margins=None) for learner in (cut, whole))
-    assert next(observed) == next(observed)
 
 
 @settings(max_examples=150)
