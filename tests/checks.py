@@ -42,6 +42,20 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
+def learner_of(
+    identity: Identity,
+    records: Sequence[bytes | None] = (),
+    options: Options = DEFAULT,
+    start: Weights | None = None,
+) -> Learner:
+    """A learner, with its candidates, of one partition that begins with these records, learned as one slice."""
+    learner = Learner(identity, options=options, start=start)
+    learner.begin({0: 0})
+    learner.reconcile()
+    learner.apply(0, Records.of(0, records))
+    return learner
+
+
 class Event(NamedTuple):
     """An event before it is a record."""
 
@@ -67,15 +81,11 @@ class Model(NamedTuple):
         return Model(msgspec.structs.replace(self.identity, **changes), start)
 
     def learner(self, options: Options = DEFAULT) -> Learner:
-        learner = Learner(self.identity, options=options, start=self.start)
-        learner.begin({0: 0})
-        return learner
+        return learner_of(self.identity, (), options, self.start)
 
     def learned(self, events: Sequence[Event], options: Options = DEFAULT) -> Learner:
         """A learner that has learned the events, one slice."""
-        learner = self.learner(options)
-        learner.apply(0, Records.of(0, [event.record for event in events]))
-        return learner
+        return learner_of(self.identity, [event.record for event in events], options, self.start)
 
     def events(self, count: int = 60) -> list[Event]:
         """Events of the model's feature mode, most of them sparse, some repeated."""

@@ -10,6 +10,7 @@ from service.learning.records import Records
 from service.snapshots import head as heads
 from service.snapshots.head import Fingerprint
 from service.snapshots.keeper import Keeper, Saved
+from tests.checks import learner_of
 from tests.conftest import event
 
 
@@ -39,9 +40,7 @@ def keeper(store: Any, model: str, clock: FakeClock | None = None, **more: Any) 
 
 
 def fresh() -> Learner:
-    learner = Learner(Identity())
-    learner.begin({0: 0})
-    return learner
+    return learner_of(Identity())
 
 
 def learn(learner: Learner, *names: str) -> None:

@@ -21,7 +21,7 @@ from service.learning.options import Options
 from service.learning.records import Records
 from service.learning.start import initial, rows
 from service.learning.weights import Weights
-from tests.checks import close, restored
+from tests.checks import close, learner_of, restored
 from tests.oracle import Fold
 
 NAMES = [f"f{i}" for i in range(5)]
@@ -111,8 +111,7 @@ class Run:
     ) -> None:
         self.theorem_alone = theorem_alone
         self.identity, self.options = identity, Options(reference=reference)
-        self.learner = Learner(identity, options=self.options, start=start)
-        self.learner.begin({0: 0})
+        self.learner = learner_of(identity, (), self.options, start)
         self.names = ["", *self.learner.columns.names, *(f"f{i}" for i in range(identity.dimension or 0))]
         self.w = self._vector(self.learner.weights)
         self.oracle: Oracle | None = None

@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaProducer
 from service.embedded.servers import Server
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.learning.records import Records
+from tests.checks import learner_of
 from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, event, wait
 from tests.data import table
 from tests.integration.kept import KEEPING, Tool, send
@@ -35,10 +35,7 @@ LOGISTIC: dict[str, Any] = {"rule": "logistic-delta", "eta": 0.1, "slope": 1.0}
 
 def alone(records: list[bytes], **others: Any) -> Learner:
     """A model of its own over these records."""
-    learner = Learner(msgspec.structs.replace(MODEL, **others))
-    learner.begin({0: 0})
-    learner.apply(0, Records.of(0, records))
-    return learner
+    return learner_of(msgspec.structs.replace(MODEL, **others), records)
 
 
 def shown(service: Running, candidate: str = "") -> dict[str, float]:

@@ -11,6 +11,7 @@ from service.serving.http.app import Application, create_app
 from service.serving.http.limits import Limits
 from service.serving.models import Model, Models, given
 from service.serving.report import Description
+from tests.checks import learner_of
 
 
 def serving(
@@ -42,10 +43,8 @@ def described(learner: Learner, name: str = "m") -> Description:
 
 def figures(name: str) -> Figures:
     """What `/metrics` shows of a model that has learned a little, where no figure is absent."""
-    learner = Learner(Identity())
-    learner.begin({0: 0})
     event = b'{"features":{"a":1},"label":1}'
-    learner.apply(0, Records.of(0, [event, b"{"]))
+    learner = learner_of(Identity(), [event, b"{"])
     learner.begin_stretch()
     learner.apply(0, Records.of(2, [event]))
     return Figures(described(learner, name), learner.counts, 1.0, {0: 1}, 3)

@@ -11,7 +11,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.recent import Recent
-from service.learning.records import Records
+from tests.checks import learner_of
 
 
 def seen(wrong: int, positive: int, averaged: int | None = None, events: int = 200, **identity: Any) -> dict[str, str]:
@@ -82,10 +82,7 @@ def test_a_poor_model_is_told_what_to_try(advice: str, model: dict[str, Any], tr
 )
 def test_numbers_that_scaling_makes_nothing_are_said(features: list[str], expected: str) -> None:
     records = [f'{{"features":{one},"label":{i % 2}}}'.encode() for i, one in enumerate(features)]
-    scaled, plain = (Learner(Identity(scale=scale)) for scale in ("standard", "none"))
-    for learner in (scaled, plain):
-        learner.begin({0: 0})
-        learner.apply(0, Records.of(0, records * 10))
+    scaled, plain = (learner_of(Identity(scale=scale), records * 10) for scale in ("standard", "none"))
     assert "scale" not in advice(plain)
     assert ("scale" in advice(scaled)) == bool(expected)
     assert expected in advice(scaled).get("scale", "")

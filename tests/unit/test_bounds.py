@@ -1,36 +1,24 @@
 """The live mistake bound: it holds on random streams, on tight ones, and at the edge of double precision."""
 
-import json
 import os
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from service.learning.identity import Identity
-from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
 from service.learning.weights import Weights
+from tests.checks import learner_of
+from tests.conftest import event
 from tests.stretches import THEOREM, Check, random_stream, random_stream_of_classes
 
 REFERENCE = Options(reference=Weights([1.0], 0.0, ["a"]))
 
 
-def event(features: Any, label: int, weight: float = 1.0) -> bytes:
-    return json.dumps({"features": features, "label": label, "weight": weight}).encode()
-
-
-def begun(identity: Identity | None = None, options: Options = REFERENCE) -> Learner:
-    learner = Learner(identity or Identity(), options=options)
-    learner.begin({0: 0})
-    return learner
-
-
 def test_short_steps_count_after_long_ones() -> None:
     """A stretch has its own sum of squares: in the difference of two sums of 2e30 a step of 1 would be lost."""
-    learner = begun(options=Options())
-    learner.apply(0, Records.of(0, [event({"a": 1e15}, 1), event({"a": 1e15}, 0), event({"b": 1}, 1)]))
+    learner = learner_of(Identity(), [event({"a": 1e15}, 1), event({"a": 1e15}, 0), event({"b": 1}, 1)])
     learner.begin_stretch()
     learner.apply(0, Records.of(3, [event({"b": 1, "c": i % 3}, i % 2) for i in range(10)]))
     assert learner.watch.broken(learner.squared_norm) is None
@@ -42,11 +30,10 @@ def test_short_steps_count_after_long_ones() -> None:
 @pytest.mark.parametrize(("then", "value"), [(1e-300, 1.0), (1e6, 1e30)])
 def test_events_of_any_size_set_the_grid(weight: float, then: float, value: float) -> None:
     """The bound holds where a square is below the smallest number or a sum is near the largest."""
-    learner = begun()
-    learner.apply(0, Records.of(0, [event({"a": value}, 1, weight)]))
+    learner = learner_of(Identity(), [event({"a": value}, 1, weight=weight)], REFERENCE)
     for at in range(1, 9):
         if not learner.diverged:  # its weights would be beyond their limit
-            learner.apply(0, Records.of(at, [event({"a": value, "b": at % 3}, at % 2, then)]))
+            learner.apply(0, Records.of(at, [event({"a": value, "b": at % 3}, at % 2, weight=then)]))
         assert learner.watch.broken(learner.squared_norm) is None
         bound, _ = learner.watch.bound
         assert bound is not None

@@ -13,7 +13,7 @@ from service.learning.records import Records
 from service.snapshots import blobs, codec
 from service.snapshots import head as heads
 from service.snapshots.rollback import restored as restored_version
-from tests.checks import restored, state_digest
+from tests.checks import learner_of, restored, state_digest
 from tests.conftest import event
 from tests.releases import Fields
 from tests.saving import keeper, learn, save
@@ -44,13 +44,6 @@ def log(seed: int, size: int = 300) -> list[bytes]:
     return raws
 
 
-def begun(identity: Identity, options: Options, at: int = 0) -> Learner:
-    learner = Learner(identity, options=options)
-    learner.begin({0: at})
-    learner.reconcile()
-    return learner
-
-
 def applied(learner: Learner, records: list[bytes], rng: random.Random | None = None) -> Learner:
     """The learner after all records: one slice, or random slices with restores between some of them."""
     at = begin = learner.next[0]
@@ -66,16 +59,16 @@ def applied(learner: Learner, records: list[bytes], rng: random.Random | None = 
 def test_each_is_a_model_of_its_own_and_the_model_what_it_is_without(seed: int, scale: Any) -> None:
     identity = msgspec.structs.replace(MODEL, scale=scale)
     records, options = log(seed), wanted(identity)
-    whole = applied(begun(identity, options), records)
-    cut = applied(begun(identity, options), records, random.Random(seed))
+    whole = applied(learner_of(identity, (), options), records)
+    cut = applied(learner_of(identity, (), options), records, random.Random(seed))
     assert state_digest(cut) == state_digest(whole)
     assert [cut.watch.recent.pairs, cut.counts] == [whole.watch.recent.pairs, whole.counts]
-    plain = applied(begun(identity, Options(window=50)), records)
+    plain = applied(learner_of(identity, (), Options(window=50)), records)
     assert plain.counts == whole.counts
     assert plain.weights.tobytes() == whole.weights.tobytes()
     right = {}
     for name, one in cut.candidates.items():
-        alone = applied(begun(one.identity, Options(window=50, serve=options.candidates[name].serve)), records)
+        alone = applied(learner_of(one.identity, (), Options(window=50, serve=options.candidates[name].serve)), records)
         for array in one.arrays:
             assert one.arrays[array].tobytes() == alone.arrays[array].tobytes(), (name, array)
         assert one.counts == msgspec.structs.replace(alone.counts, rejected={})
@@ -93,7 +86,7 @@ def test_each_is_a_model_of_its_own_and_the_model_what_it_is_without(seed: int, 
 
 def test_they_begin_go_on_and_are_dropped_as_settings_say() -> None:
     records = log(5)
-    learner = applied(begun(MODEL, wanted(serve="wide")), records[:50])
+    learner = applied(learner_of(MODEL, (), wanted(serve="wide")), records[:50])
     assert learner.answering == "wide"
     fewer = wanted()._replace(serve="odd", candidates={
         "odd": wanted().candidates["odd"], "wide": beside(MODEL, margin=(0.0, 1.0)),
@@ -121,11 +114,10 @@ def test_one_that_diverges_stops_alone_and_where_is_state() -> None:
         candidates={**options.candidates, "wild": beside(MODEL, eta=3e14, average="recent", half_life=3)}
     )
     records = log(0)
-    whole = applied(begun(MODEL, options), records)
-    cut = applied(begun(MODEL, options), records, random.Random(0))
+    whole = applied(learner_of(MODEL, (), options), records)
+    cut = applied(learner_of(MODEL, (), options), records, random.Random(0))
     assert state_digest(cut) == state_digest(whole)
-    alone = Learner(options.candidates["wild"].identity)
-    alone.begin({0: 0})
+    alone = learner_of(options.candidates["wild"].identity)
     outcome = alone.apply(0, Records.of(0, records))
     wild = cut.candidates["wild"]
     assert alone.diverged, "the stream must do so"
@@ -135,26 +127,26 @@ def test_one_that_diverges_stops_alone_and_where_is_state() -> None:
     assert wild.weights[:known].tobytes() == alone.weights.tobytes()
     assert not wild.weights[known:].any()
     assert (cut.diverged, cut.answering) == (None, None)
-    assert cut.counts == applied(begun(MODEL, Options()), records).counts
+    assert cut.counts == applied(learner_of(MODEL, (), Options()), records).counts
     assert all("wild" not in (pair.first, pair.second) for pair in cut.watch.recent.pairs)
 
 
 def test_the_one_that_answers_is_exported_as_the_model_that_it_would_be() -> None:
     records, options = log(4), wanted(serve="wide")
-    learner = applied(begun(MODEL, options), records)
+    learner = applied(learner_of(MODEL, (), options), records)
     wide, promoted = learner.candidates["wide"], learner.promoted()
-    alone = applied(begun(wide.identity, Options(window=50, serve="average")), records)
+    alone = applied(learner_of(wide.identity, (), Options(window=50, serve="average")), records)
     assert (promoted.identity, promoted.served.tobytes()) == (alone.identity, alone.served.tobytes())
     assert promoted.score({"n1": 2.0, "n2": True}) == alone.score({"n1": 2.0, "n2": True})
     assert learner.score({"n1": 2.0}, wide) == promoted.score({"n1": 2.0}) != learner.score({"n1": 2.0})
     assert promoted.promoted() is promoted
-    assert applied(begun(MODEL, wanted()), records).promoted().identity == MODEL
+    assert applied(learner_of(MODEL, (), wanted()), records).promoted().identity == MODEL
 
 
 async def test_a_kept_version_is_gone_back_to_with_its_candidates() -> None:
     """In a partition that came later each candidate begins where that partition began."""
     fields, options = Fields(), Options(candidates={"wide": beside(Identity(), margin=(2.0, 2.0))})
-    ours, learner = keeper(fields, "m", options=options), begun(Identity(), options)
+    ours, learner = keeper(fields, "m", options=options), learner_of(Identity(), (), options)
     learn(learner, "a", "b")
     first = await save(ours, learner)
     weights = learner.candidates["wide"].weights.tolist()

@@ -15,7 +15,7 @@ from service.learning.learner import Learner
 from service.learning.records import Records
 from service.learning.start import rows
 from tests import formulas
-from tests.checks import MODES, close, restored, state_digest
+from tests.checks import MODES, close, learner_of, restored, state_digest
 from tests.conftest import event
 from tests.fuzz.events import Judged
 
@@ -88,8 +88,7 @@ def record(identity: Identity, features: Any, own: int, weight: float) -> bytes:
 
 def folded(identity: Identity, events: Sequence[Event], cuts: Sequence[tuple[int, bool]] = ()) -> Learner:
     """A learner compared with the oracle after slices of these sizes, some followed by a restore, and the rest."""
-    learner, oracle, at = Learner(identity), Oracle(identity), 0
-    learner.begin({0: 0})
+    learner, oracle, at = learner_of(identity), Oracle(identity), 0
     for size, restore in (*cuts, (len(events), False)):
         part = events[at : at + size] if not learner.diverged else []
         outcome = learner.apply(0, Records.of(at, [record(identity, *one) for one in part]))
@@ -129,9 +128,8 @@ def streams(draw: Any) -> tuple[Identity, list[Event], list[tuple[int, bool]]]:
 def test_the_fold_is_the_texts(stream: tuple[Identity, list[Event], list[tuple[int, bool]]]) -> None:
     """Weights, averages and counts are the oracle's, in slices of any size, over restores, and where it diverges."""
     identity, events, cuts = stream
-    learner, whole = folded(identity, events, cuts), Learner(identity)
-    whole.begin({0: 0})
-    whole.apply(0, Records.of(0, [record(identity, *one) for one in events]))
+    learner = folded(identity, events, cuts)
+    whole = learner_of(identity, [record(identity, *one) for one in events])
     assert state_digest(learner) == state_digest(whole)
     assert learner.diverged == whole.diverged
     assert learner.watch.recent.truth.tolist() == whole.watch.recent.truth.tolist()
@@ -151,10 +149,7 @@ def test_an_update_whose_square_is_0_is_an_update() -> None:
 
 
 def learned(*events: tuple[dict[str, float], int]) -> Learner:
-    learner = Learner(Identity(labels=(0, 1, 2, 3)))
-    learner.begin({0: 0})
-    learner.apply(0, Records.of(0, [event(features, label) for features, label in events]))
-    return learner
+    return learner_of(Identity(labels=(0, 1, 2, 3)), [event(features, label) for features, label in events])
 
 
 def test_of_equal_scores_the_first_class_is_predicted_and_is_the_rival() -> None:
@@ -171,8 +166,7 @@ def test_of_equal_scores_the_first_class_is_predicted_and_is_the_rival() -> None
 
 def test_labels_are_told_apart_as_values() -> None:
     """1 and true are two labels; 1.0 is 1."""
-    learner = Learner(Identity(labels=LABELS))
-    learner.begin({0: 0})
+    learner = learner_of(Identity(labels=LABELS))
     raws = [b'{"features":{},"label":%s}' % label for label in (b'"a"', b"1", b"1.0", b"true", b"2.5", b'"b"', b"2")]
     outcome = learner.apply(0, Records.of(0, raws))
     assert [reject.reason for reject in outcome.rejects] == ["unknown-label"]

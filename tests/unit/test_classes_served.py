@@ -13,10 +13,10 @@ import pytest
 from service.learning.identity import Identity, Label
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
-from service.learning.records import Records
 from service.monitoring.metrics import MAX_LABELS, Figures, Metrics
 from service.serving.predictor import MAX_SCORES
 from service.serving.report import Description
+from tests.checks import learner_of
 from tests.conftest import event
 from tests.fuzz.requests import Asked, ask
 from tests.unit.applications import application, described
@@ -31,10 +31,7 @@ def row(rng: random.Random) -> dict[str, float]:
 
 def learned(events: int = 60, options: Options = DEFAULT, **identity: Any) -> Learner:
     rng, labels = random.Random(5), identity.setdefault("labels", LABELS)
-    learner = Learner(Identity(**identity), options=options)
-    learner.begin({0: 0})
-    learner.apply(0, Records.of(0, [event(row(rng), rng.choice(labels)) for _ in range(events)]))
-    return learner
+    return learner_of(Identity(**identity), [event(row(rng), rng.choice(labels)) for _ in range(events)], options)
 
 
 class Served:

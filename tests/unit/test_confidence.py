@@ -14,8 +14,8 @@ from service.learning.confidence import Paired, followed, interval, intervals
 from service.learning.identity import Identity
 from service.learning.options import Options
 from service.learning.records import Records
-from tests.checks import restored
-from tests.unit.test_bounds import begun, event
+from tests.checks import learner_of, restored
+from tests.conftest import event
 
 Vector = NDArray[np.float64]
 Chance = Callable[[int, Vector, Vector], Any]
@@ -109,11 +109,11 @@ def test_a_model_compares_its_weights_their_average_and_the_baseline() -> None:
     """The pairs are those of a fold by hand, in slices of seven events and over restores."""
     rng = np.random.default_rng(2)
     rows = [({"a": float(x), "b": float(z)}, int(x + z + e > 0.3)) for x, z, e in rng.normal(size=(300, 3))]
-    learner = begun(Identity(average=True), Options())
+    learner = learner_of(Identity(average=True))
     for at in range(0, 300, 7):
         learner.apply(0, Records.of(at, [event(*row) for row in rows[at : at + 7]]))
         learner = restored(learner) if at < 100 else learner
-    one, right = begun(Identity(average=True), Options(serve="average")), dict[str, list[bool]]()
+    one, right = learner_of(Identity(average=True), (), Options(serve="average")), dict[str, list[bool]]()
     seen = [0, 0]
     for at, (x, label) in enumerate(rows):
         served, last = one.score(x)[0] > 0, Identity().decide(sum_of(one.weights, one.columns.find(x)[0]))

@@ -7,11 +7,10 @@ import pytest
 from sklearn import metrics
 
 from service.learning.identity import Identity
-from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
 from service.serving.report import Share
-from tests.checks import restored
+from tests.checks import learner_of, restored
 from tests.conftest import event
 from tests.unit.applications import described
 
@@ -23,8 +22,7 @@ WINDOW, EVENTS = 40, 150
 def test_figures_of_the_served_weights_are_those_of_scikit_learn(labels: Any, serve: Any) -> None:
     """Each event is predicted before it is learned. The figures are over the window and over all events."""
     rng, options = random.Random(1), Options(WINDOW, serve=serve)
-    learner = Learner(Identity(average=True, labels=labels), options=options)
-    learner.begin({0: 0})
+    learner = learner_of(Identity(average=True, labels=labels), (), options)
     truth, predicted, used = list[Any](), list[Any](), labels[:3]
     for at in range(EVENTS):
         k = rng.choices(range(len(used)), (6, 3, 1)[: len(used)])[0]
@@ -52,8 +50,7 @@ def test_figures_of_the_served_weights_are_those_of_scikit_learn(labels: Any, se
 
 def test_what_is_not_defined_is_null() -> None:
     """A share has no value without events, without positive ones, and for an average of an older release."""
-    learner = Learner(Identity(average=True), options=Options(serve="average"))
-    learner.begin({0: 0})
+    learner = learner_of(Identity(average=True), (), Options(serve="average"))
     for events in (0, 1):
         learner.apply(0, Records.of(0, [event({"a": 1}, 0)] * events))
         said = described(learner)

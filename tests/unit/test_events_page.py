@@ -20,11 +20,10 @@ from service.learning.events import flatten, json_values
 from service.learning.events.batch import REASONS, Decoder
 from service.learning.events.content_types import MessagePack
 from service.learning.identity import Identity, Text
-from service.learning.learner import Learner
-from service.learning.records import Records
 from service.settings.load import load
 from service.settings.model import EventSettings, ModelSettings
 from service.tools.formats import Events, format_of
+from tests.checks import learner_of
 from tests.fuzz import judge
 from tests.fuzz.requests import Asked, ask
 from tests.unit.applications import application
@@ -108,9 +107,7 @@ def _shown(lines: list[str]) -> list[tuple[str, float]]:
 
 def _answer(name: str, of: Identity, records: list[str], request: str) -> tuple[str, Any]:
     """Status line and body of the answer to `POST path`, and a body."""
-    learner = Learner(of)
-    learner.begin({0: 0})
-    learner.apply(0, Records.of(0, [record.encode() for record in records]))
+    learner = learner_of(of, [record.encode() for record in records])
     first, _, body = request.partition("\n")
     method, path = first.split()
     found = asyncio.run(ask(application(learner, name), Asked(method, path, "", b"application/json", body.encode())))

@@ -14,9 +14,8 @@ from service.learning.columns import columns_for
 from service.learning.events.batch import Batch, Decoder
 from service.learning.events.content_types import DoubleVector, MessagePack, double_vector
 from service.learning.identity import Identity, Places
-from service.learning.learner import Learner
-from service.learning.records import Records
 from service.tools.sample import parse_object
+from tests.checks import learner_of
 
 pytestmark = pytest.mark.usefixtures("reading")
 
@@ -113,11 +112,7 @@ def test_a_vector_is_what_the_same_list_is() -> None:
         same(decoded(POINTS, vectors), expected)
         mixed = [source.choice(pair) for pair in zip(as_json, vectors, strict=True)]
         same(decoded(POINTS, mixed), expected)
-        learners = [Learner(POINTS) for _ in range(2)]
-        for learner, values in zip(learners, (as_json, vectors), strict=True):
-            learner.begin({0: 0})
-            learner.apply(0, Records.of(0, values))
-        assert learners[0].weights.tobytes() == learners[1].weights.tobytes()
+        assert learner_of(POINTS, as_json).weights.tobytes() == learner_of(POINTS, vectors).weights.tobytes()
     assert {reject.reason for reject in expected[1]} == {
         "empty", "wrong-length", "not-finite", "out-of-range", "unknown-label"
     }  # fmt: skip

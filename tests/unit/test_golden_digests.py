@@ -23,7 +23,7 @@ from service.learning.learner import Learner
 from service.learning.records import Records
 from service.learning.weights import Weights
 from service.snapshots import head as heads
-from tests.checks import RULES
+from tests.checks import RULES, learner_of
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL, GOOD_NAMED
 
 pytestmark = pytest.mark.usefixtures("reading")
@@ -97,8 +97,7 @@ def models(exact: bool) -> Iterator[tuple[Identity, Weights | None]]:
 
 def learned(identity: Identity, start: Weights | None) -> Learner:
     """A learner after the whole stream, in slices of uneven sizes. Nothing else here calls `apply`."""
-    learner, at = Learner(identity, start=start), 0
-    learner.begin({0: 0})
+    learner, at = learner_of(identity, start=start), 0
     records = stream(identity.features, identity.labels)
     rng = random.Random(3)
     while at < len(records):

@@ -9,6 +9,7 @@ import pytest
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.records import Records
+from tests.checks import learner_of
 
 LIMIT = 1 << 20
 MOST_SECONDS, MOST_PARSED = 0.05, 8
@@ -63,14 +64,6 @@ def records() -> dict[str, bytes]:
 RECORDS = records()
 
 
-def begun(identity: Identity) -> Learner:
-    learner = Learner(identity)
-    learner.begin({0: 0})
-    # Compiled from here on.
-    learner.apply(0, Records.of(0, [b'{"features":{"a":{},"b":{}},"label":1,"ts":"a"}']))
-    return learner
-
-
 IDENTITIES = {
     "named": Identity(),
     "hashed": Identity(features="hashed", bits=18),
@@ -83,7 +76,8 @@ IDENTITIES = {
 @pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDENTITIES)
 def test_no_record_holds_the_event_loop_for_50_ms(identity: Identity) -> None:
     """The best of several runs, in processor time, which does not depend on how busy the machine is."""
-    learner, costs = begun(identity), {}
+    # Compiled from here on.
+    learner, costs = learner_of(identity, [b'{"features":{"a":{},"b":{}},"label":1,"ts":"a"}']), {}
     for name, raw in RECORDS.items():
         assert len(raw) <= LIMIT, name
         costs[name] = _cost(learner, raw)

@@ -12,8 +12,8 @@ from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.options import Options
-from service.learning.records import Records
 from service.serving import predictor, requests
+from tests.checks import learner_of
 
 NAMES = ["a", "b", "c 1.5e3", "d.e", "é", "f", "g", "never seen"]
 IDENTITIES = {
@@ -36,11 +36,10 @@ def compiled() -> Iterator[None]:
 
 
 def learned(identity: Identity) -> Learner:
-    rng, learner = Random(1), Learner(identity, options=Options(serve="average" if identity.average else "last"))
-    learner.begin({0: 0})
-    for i in range(60):
-        event = {**instance(identity, rng, 7), "label": rng.choice(identity.labels or (-1, 1))}
-        learner.apply(0, Records.of(i, [json.dumps(event).encode()]))
+    rng, labels = Random(1), identity.labels or (-1, 1)
+    events = [instance(identity, rng, 7) | {"label": rng.choice(labels)} for _ in range(60)]
+    options = Options(serve="average" if identity.average else "last")
+    learner = learner_of(identity, [json.dumps(event).encode() for event in events], options)
     assert learner.counts.events > 50
     return learner
 

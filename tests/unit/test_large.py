@@ -19,6 +19,8 @@ from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving import predictor
 from service.serving.http.app import Application
+from tests.checks import learner_of
+from tests.conftest import event
 from tests.fuzz.requests import Answered, Asked, ask
 from tests.unit.applications import application, figures
 
@@ -71,9 +73,7 @@ class Served(NamedTuple):
 @pytest.fixture
 def served() -> Served:
     """A model of a hundred features, whose kernels are compiled."""
-    learner = Learner(Identity())
-    learner.begin({0: 0})
-    learner.apply(0, Records.of(0, [json.dumps({"features": dict.fromkeys(NAMES, 0.5), "label": 1}).encode()]))
+    learner = learner_of(Identity(), [event(dict.fromkeys(NAMES, 0.5), 1)])
     predictor.answer_large(
         predictor.moment(learner), b'{"instances":[{"features":{}},{"features":{}}]}', 2, explain=False
     )

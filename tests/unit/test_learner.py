@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from service.errors import OutOfOrder
 from service.learning.identity import Identity
-from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
 from service.learning.start import initial
 from tests import formulas
-from tests.checks import restored
+from tests.checks import learner_of, restored
 from tests.conftest import event
 from tests.kinds import BAD_NAMED
 from tests.oracle import Fold
@@ -25,12 +24,6 @@ pytestmark = pytest.mark.usefixtures("reading")
 
 
 OPTIONS = Options(window=10)
-
-
-def begun(identity: Identity) -> Learner:
-    learner = Learner(identity, options=OPTIONS)
-    learner.begin({0: 0})
-    return learner
 
 
 numbers = st.floats(-1e3, 1e3) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 5e-324])
@@ -49,7 +42,7 @@ def events(features: Any) -> Any:
 @given(records=events(named), margins=st.sampled_from([(0.0, 0.0), (0.0, 2.5), (0.7, 0.1)]))
 def test_the_state_is_the_oracles_fold(records: list[bytes | None], margins: tuple[float, float]) -> None:
     bad = {raw for raw, _ in BAD_NAMED}
-    learner = begun(Identity(eta=0.3, margin=margins))
+    learner = learner_of(Identity(eta=0.3, margin=margins))
     consumed = learner.apply(0, Records.of(0, records)).consumed
     fold = Fold(eta=0.3, margins=margins).fold(raw for raw in records if raw is not None and raw not in bad)
     assert learner.columns.names == list(fold.w)
@@ -64,7 +57,7 @@ def test_the_state_is_the_oracles_fold(records: list[bytes | None], margins: tup
 
 
 def test_offsets_that_do_not_go_on_are_refused() -> None:
-    learner = begun(Identity())
+    learner = learner_of(Identity())
     for partition, first in ((0, 1), (1, 0)):
         with pytest.raises(OutOfOrder):
             learner.apply(partition, Records.of(first, [b"{}"]))
@@ -100,7 +93,7 @@ def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start:
         w, at = after, at + 1
     assert 2 < at < len(rows), "it is the limit that is met"
     for size in (1, 7, len(rows)):
-        learner, next_ = begun(identity), 0
+        learner, next_ = learner_of(identity), 0
         while not learner.diverged and next_ < len(records):
             next_ += learner.apply(0, Records.of(next_, records[next_ : next_ + size])).consumed
             learner = restored(learner, OPTIONS) if size == 7 else learner
@@ -112,7 +105,7 @@ def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start:
 
 def test_a_snapshot_beyond_the_limit_is_one_that_diverged() -> None:
     """An older release could save such a state: it is restored, says so, and learns nothing more."""
-    learner = begun(Identity(rule="lms"))
+    learner = learner_of(Identity(rule="lms"))
     learner.apply(0, Records.of(0, [b'{"features":{"a":1},"label":1}']))
     learner.weights[:] = 1.5e147
     assert restored(learner).diverged == "the squared norm of the weights is 4.5e+294, beyond 1e+30"
@@ -127,8 +120,7 @@ def test_the_average_is_counted_as_it_answered(average: Any, size: float, eta: f
     identity = Identity(features="positional", dimension=3, average=average, half_life=half_life, eta=eta)
     ties = 0
     for _ in range(streams):
-        learner, missed = Learner(identity, options=Options(serve="average")), []
-        learner.begin({0: 0})
+        learner, missed = learner_of(identity, options=Options(serve="average")), []
         for i in range(count):
             features, label = [size * rng.randint(-1, 1) for _ in range(3)], rng.choice((-1, 1))
             score: Any = learner.score(features)[0]

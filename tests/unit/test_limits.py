@@ -14,13 +14,13 @@ import pytest
 
 from service.credentials.tls import Tls
 from service.learning.identity import Identity
-from service.learning.learner import Learner
-from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import MAX_UNREAD_BYTES, Connections, Limits
 from service.serving.http.server import Server
 from tests.certificates import Certificates
+from tests.checks import learner_of
+from tests.conftest import event
 from tests.unit.applications import application
 
 PREDICT = "/v1/models/m/predict"
@@ -92,9 +92,7 @@ class Served:
         origins: Sequence[str] = (),
     ) -> None:
         self.causes, self.metrics = list[str](), Metrics("0", list, lambda: True, dict)
-        learner = Learner(Identity(labels=("x", "y", "z")))
-        learner.begin({0: 0})
-        learner.apply(0, Records.of(0, [b'{"features":{"a":1},"label":"y"}', b'{"features":{"a":-1},"label":"x"}']))
+        learner = learner_of(Identity(labels=("x", "y", "z")), [event({"a": 1}, "y"), event({"a": -1}, "x")])
         self.learner, self.stopping = learner, False
         self.connections = Connections(limits, self.causes.append, lambda: 0, lambda: self.stopping)
         more: Any = {"tokens": tokens, "root_path": root_path, "allowed_origins": origins}

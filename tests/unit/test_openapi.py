@@ -11,7 +11,6 @@ import jsonschema
 
 from service.embedded.servers import free_port
 from service.learning.identity import Identity
-from service.learning.learner import Learner
 from service.learning.options import Beside, Options
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import Limits
@@ -19,6 +18,7 @@ from service.serving.http.openapi import PROBLEMS
 from service.serving.models import Model, given
 from service.snapshots.head import Kept
 from service.snapshots.store import RedisStore
+from tests.checks import learner_of
 from tests.unit.applications import serving
 
 JSON = {"content-type": "application/json"}
@@ -56,10 +56,8 @@ HOW: dict[str, dict[str, Any]] = {
 
 async def test_each_problem_is_what_its_route_answers(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("token-0123456789")
-    learner = Learner(Identity(), options=Options(candidates={"logistic": Beside(Identity(rule="logistic-delta"))}))
-    learner.begin({0: 0})
-    learner.reconcile()
-    learned = given("learned", learner, 0.0)
+    options = Options(candidates={"logistic": Beside(Identity(rule="logistic-delta"))})
+    learned = given("learned", learner_of(Identity(), (), options), 0.0)
     assert learned.answering is not None
     learned.answering.head.kept.append(Kept(1, 0.0))  # so that Redis is asked for it
     away = RedisStore(f"redis://127.0.0.1:{free_port()}")

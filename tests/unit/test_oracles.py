@@ -1,6 +1,5 @@
 """Rules compared with scikit-learn and River, on real data."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,15 +14,15 @@ from service.learning.learner import Learner
 from service.learning.records import Records
 from service.settings.model import ModelSettings
 from tests import data
-from tests.checks import RULES, close
+from tests.checks import RULES, close, learner_of
+from tests.conftest import event
 
 
 def one_by_one(x: Any, y: Any, **identity: Any) -> Iterator[tuple[int, Learner]]:
     """A learner that has just learned row i, for each i."""
-    learner = Learner(Identity(features="positional", dimension=x.shape[1], **identity))
-    learner.begin({0: 0})
+    learner = learner_of(Identity(features="positional", dimension=x.shape[1], **identity))
     for i, (row, label) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
-        learner.apply(0, Records.of(i, [json.dumps({"features": row, "label": label}).encode()]))
+        learner.apply(0, Records.of(i, [event(row, label)]))
         yield i, learner
 
 
@@ -79,12 +78,7 @@ def test_the_default_rate_does_not_diverge(rule: str, name: str) -> None:
     x, y = data.table(name)
     settings = {k: v for k, v in RULES[rule].items() if k != "slope"}
     identity = ModelSettings(features="positional", dimension=x.shape[1], **settings).identity()
-    learner = Learner(identity)
-    learner.begin({0: 0})
-    records = [
-        json.dumps({"features": row, "label": label}).encode()
-        for row, label in zip(x.tolist(), y.tolist(), strict=True)
-    ]
+    learner, records = learner_of(identity), [event(*row) for row in zip(x.tolist(), y.tolist(), strict=True)]
     norms: list[float] = []
     for i in range(50):
         assert learner.apply(0, Records.of(i * len(records), records)).diverged is None

@@ -12,7 +12,6 @@ import pytest
 
 from service.learning.events.content_types import MessagePack, double_vector
 from service.learning.identity import Identity, Places
-from service.learning.learner import Learner
 from service.learning.options import Beside, Options
 from service.learning.records import Records
 from service.learning.seen import POINTS
@@ -22,6 +21,7 @@ from service.serving.models import Model, Models, given
 from service.serving.page import OPEN
 from service.serving.page.event import MAX_BYTES
 from service.serving.page.history import MAX_POINTS, History, Point, Points
+from tests.checks import learner_of
 from tests.conftest import event
 from tests.unit.applications import serving
 
@@ -39,11 +39,7 @@ def client(
 
 def learned(*records: bytes, **identity: Any) -> Model:
     """A model that has learned these."""
-    learner = Learner(Identity(**identity))
-    learner.begin({0: 0})
-    learner.reconcile()
-    learner.apply(0, Records.of(0, records))
-    return given("m", learner, time.time())
+    return given("m", learner_of(Identity(**identity), records), time.time())
 
 
 async def shown(model: Model) -> Any:
@@ -113,9 +109,7 @@ async def test_the_confusion_is_of_what_answers(labels: tuple[str, ...] | None, 
     """Each event is predicted before it is learned; of three labels the last weights' stands for the average's."""
     identity, names = Identity(labels=labels, average=True), labels or (-1, 1)
     other = Beside(msgspec.structs.replace(identity, start="random:7", eta=0.1))
-    learner = Learner(identity, options=Options(serve=serve, candidates={"other": other}))
-    learner.begin({0: 0})
-    learner.reconcile()
+    learner = learner_of(identity, (), Options(serve=serve, candidates={"other": other}))
     expected = [[0] * len(names) for _ in names]
     for i in range(60):
         x, place = {"a": i % 5, "b": i % 7}, i * i % len(names)

@@ -3,7 +3,6 @@
 Rows about finite data and many passes are in test_passes.py; docs/model.md names the test of every row.
 """
 
-import json
 import math
 import random
 from typing import Any
@@ -17,14 +16,13 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.learning.weights import Weights
+from tests.checks import learner_of
+from tests.conftest import event
 
 
 def learned(identity: Identity, *events: tuple[list[float], int]) -> Learner:
     """A learner of these events: positional features, labels ±1."""
-    learner = Learner(identity)
-    learner.begin({0: 0})
-    learner.apply(0, Records.of(0, [json.dumps({"features": x, "label": y}).encode() for x, y in events]))
-    return learner
+    return learner_of(identity, [event(x, y) for x, y in events])
 
 
 def of(rule: Any, dimension: int = 2, **more: Any) -> Identity:
@@ -52,12 +50,11 @@ def test_row_2_the_error_correction_form() -> None:
 
 def test_row_3_the_half_step_form_is_row_1_but_at_0() -> None:
     rng = random.Random(1)
-    events = [([rng.gauss(0, 1), rng.gauss(0, 1)], rng.choice([-1, 1])) for _ in range(500)]
+    records = [event([rng.gauss(0, 1), rng.gauss(0, 1)], rng.choice([-1, 1])) for _ in range(500)]
     start = Weights([0.25, 0.5], 0.125)
-    mistaken, halved = (Learner(of(rule, eta=0.5, start="given"), start=start) for rule in ("perceptron", "half-step"))
-    for learner in (mistaken, halved):
-        learner.begin({0: 0})
-        learner.apply(0, Records.of(0, [json.dumps({"features": x, "label": y}).encode() for x, y in events]))
+    mistaken, halved = (
+        learner_of(of(rule, eta=0.5, start="given"), records, start=start) for rule in ("perceptron", "half-step")
+    )
     assert mistaken.weights.tolist() == halved.weights.tolist()
     assert mistaken.counts.updates == halved.counts.updates > 100
     assert learned(of("half-step", eta=0.5), ([1.0, 1.0], -1)).counts.updates == 0
@@ -98,7 +95,7 @@ def test_row_14_the_mcculloch_pitts_unit() -> None:
 
     def unit(weights: list[float], threshold: float) -> Learner:
         identity = of("threshold-unit", len(weights), tie="positive", start="given")
-        return Learner(identity, start=Weights(weights, -threshold))
+        return learner_of(identity, start=Weights(weights, -threshold))
 
     def fires(learner: Learner, *inputs: float) -> bool:
         return learner.label(learner.score(list(inputs))[0]) == 1
@@ -109,8 +106,7 @@ def test_row_14_the_mcculloch_pitts_unit() -> None:
         for b in (0.0, 1.0):
             assert fires(both, a, b) == bool(a and b)
             assert fires(either, a, b) == bool(a or b)
-    both.begin({0: 0})
-    both.apply(0, Records.of(0, [b'{"features":[0,0],"label":1}']))
+    both.apply(0, Records.of(0, [event([0, 0], 1)]))
     assert (both.weights.tolist(), both.counts.updates, both.counts.mistakes) == ([-2.0, 1.0, 1.0], 0, 1)
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from service.errors import DataError
 from service.learning.learner import Learner
-from service.learning.records import Records
 from service.settings.model import ModelSettings
 from service.tools.check import unmatched_settings
 from service.tools.choices import EventChoices, choose_event
@@ -17,6 +16,9 @@ from service.tools.labels import is_amount, positive_is_rare
 from service.tools.model_selection import compare
 from service.tools.profile import member_at
 from service.tools.sample import Sample
+from tests.checks import learner_of
+from tests.conftest import event
+from tests.oracle import Classes
 
 
 def click(i: int, rng: random.Random) -> dict[str, Any]:
@@ -268,10 +270,7 @@ def model_of(found: EventChoices) -> dict[str, Any]:
 
 def learned(found: EventChoices) -> Learner:
     """What a service learns of the sample, under what was suggested."""
-    learner = Learner(ModelSettings(**model_of(found)).identity())
-    learner.begin({0: 0})
-    learner.apply(0, Records.of(0, found.values))
-    return learner
+    return learner_of(ModelSettings(**model_of(found)).identity(), found.values)
 
 
 def test_settings_that_match_nothing() -> None:
@@ -299,26 +298,20 @@ def test_trials_of_classes_are_what_a_fold_by_hand_gives() -> None:
     rows = [row | {"y": "pqr"[(row["a"] > 0) + (row["b"] + rng.choice([-1, 0]) > 1)]} for row in rows]
     found = choose_event(sample(rows), None)
     assert settings(found)["labels"] == ["p", "q", "r"]
-    w = [[0, 0, 0] for _ in "pqr"]
-    last, seen = [], [0, 0, 0]
+    fold, last = Classes("pqr"), list[bool]()
     for row in rows:
-        x, own = [1, row["a"], row["b"]], "pqr".index(row["y"])
-        s = [sum(p * q for p, q in zip(row, x, strict=True)) for row in w]
-        last.append(s.index(max(s)) == own)
-        seen[own] += 1
-        rival = max((k for k in range(3) if k != own), key=lambda k: (s[k], -k))
-        if not s[own] > s[rival]:
-            w[own] = [p + q for p, q in zip(w[own], x, strict=True)]
-            w[rival] = [p - q for p, q in zip(w[rival], x, strict=True)]
+        before = fold.wrong
+        fold.learn(event({"a": row["a"], "b": row["b"]}, row["y"]))
+        last.append(fold.wrong == before)
     comparison = compare(model_of(found), found.values)
     baseline, done = comparison.baseline, {(t.rule, t.scale, t.weights): t for t in comparison.trials}
     trial = done["perceptron", "none", "last"]
     assert trial.later == pytest.approx(sum(last[150:]) / 150)
     assert trial.accuracy == pytest.approx(sum(last) / 300)
     assert len(done) == 2 * 2 * 3
-    assert baseline.accuracy == pytest.approx(max(seen) / 300)
-    later = "".join(row["y"] for row in rows[150:])
-    assert baseline.later == pytest.approx(max(map(later.count, "pqr")) / 150)
+    labels = "".join(row["y"] for row in rows)
+    assert baseline.accuracy == pytest.approx(max(map(labels.count, "pqr")) / 300)
+    assert baseline.later == pytest.approx(max(map(labels[150:].count, "pqr")) / 150)
 
 
 def test_a_hashed_table_is_smaller_for_many_labels() -> None:
