@@ -16,7 +16,14 @@ from tests.fuzz.requests import application
 
 CONFIG = schemathesis.Config.from_dict({"generation": {"mode": "all", "deterministic": True}})
 APP, LEARNERS = application()
-DOCUMENTED = schemathesis.openapi.from_asgi("/openapi.json", APP, config=CONFIG)
+
+
+async def answer(scope: Any, receive: Any, send: Any) -> None:
+    """The application as a coroutine function, by which schemathesis knows that it is ASGI."""
+    await APP(scope, receive, send)
+
+
+DOCUMENTED = schemathesis.openapi.from_asgi("/openapi.json", answer, config=CONFIG)
 PREDICT = "POST /v1/models/{name}/predict"
 """Which features a model takes depends on its settings: the schema of a request allows those of all."""
 
