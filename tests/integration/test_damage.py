@@ -2,25 +2,17 @@
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.record import util
 from redis import Redis as Client
-from redis.asyncio import Redis
 
 from service.embedded.servers import Server
 from service.snapshots.store import key
-from tests.conftest import (
-    Run,
-    Running,
-    event,
-    perceptron,
-    read_all,
-    wait,
-)
+from tests.conftest import Run, Running, event, read_all, wait
+from tests.integration.kept import Tool
 
 pytestmark = pytest.mark.nightly
 
@@ -57,7 +49,7 @@ async def test_a_header_name_that_is_not_utf_8_is_no_reason_to_stop(run: Run, ka
 
 
 async def test_a_damaged_blob_is_said_once_with_the_ways_out(
-    run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str, tmp_path: Path
+    run: Run, tool: Tool, producer: AIOKafkaProducer, raw: Any, topic: str
 ) -> None:
     """The snapshot is looked at again, so that one put right is gone on from; a rollback needs no mending."""
     settings = "[snapshots]\nkeep_every = 0.1\nkeep = 50\n"
@@ -66,20 +58,20 @@ async def test_a_damaged_blob_is_said_once_with_the_ways_out(
         await producer.send_and_wait(topic, event({f"n{i}": i + 1}, i % 2))
         await asyncio.to_thread(service.wait_for, i + 1)
     assert await asyncio.to_thread(service.stop) == 0
-    client: Any = Redis.from_url(service.redis_url)
-    head = json.loads(await client.hget(key(topic), "head"))
-    version, others = head["kept"][0]["version"], json.loads(await client.hget(key(topic), "v:2"))
+    head = json.loads(await raw.hget(key(topic), "head"))
+    version, others = head["kept"][0]["version"], json.loads(await raw.hget(key(topic), "v:2"))
     blob = next(name for name in head["names"] if name not in others["names"])
-    good = await client.hget(key(topic), f"b:{blob}")
+    good = await raw.hget(key(topic), f"b:{blob}")
 
     def stopped(again: Running) -> None:
+        """Once it is said, though it is looked at all the time."""
         with Client.from_url(service.redis_url) as counting:
-            wait(lambda: "learning stopped" in again.log.read_text(), "it stops")
 
             def calls() -> int:
                 found: Any = counting.info("commandstats")
                 return int(found["cmdstat_hmget"]["calls"])
 
+            wait(lambda: "learning stopped" in again.log.read_text(), "it stops")
             looked = calls()
             wait(lambda: calls() > looked + 4, "it is looked at again")
         said = again.log.read_text()
@@ -88,20 +80,17 @@ async def test_a_damaged_blob_is_said_once_with_the_ways_out(
         assert f"`perceptron rollback -t {topic} --to VERSION --yes`" in said
         assert f"`perceptron reset -t {topic} --yes`" in said
 
-    await client.hset(key(topic), f"b:{blob}", b"x" + good[1:])
+    await raw.hset(key(topic), f"b:{blob}", b"x" + good[1:])
     again = run(settings)
     await asyncio.to_thread(stopped, again)
-    await client.hset(key(topic), f"b:{blob}", good)
+    await raw.hset(key(topic), f"b:{blob}", good)
     await asyncio.to_thread(again.up)
     # What follows the head may have found it good before who learns looks again.
     await asyncio.to_thread(wait, lambda: again.wait_for(4)["stopped"] is None, "it goes on")
     assert await asyncio.to_thread(again.stop) == 0
-    await client.hset(key(topic), f"b:{blob}", b"x" + good[1:])
-    await client.aclose()
+    await raw.hset(key(topic), f"b:{blob}", b"x" + good[1:])
     third = run(settings)
-    arguments = ("-t", topic, "-b", kafka.address, "--redis", third.redis_url, "--to", str(version), "--yes")
-    done = await asyncio.to_thread(perceptron, "rollback", *arguments, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    await tool.back(version)
     await asyncio.to_thread(third.up)
     model = await asyncio.to_thread(third.wait_for, 4)
     assert (model["events"], model["stopped"]) == (4, None)

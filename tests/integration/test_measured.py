@@ -24,9 +24,11 @@ async def test_a_model_below_its_baseline_says_so_and_what_to_try(
     service = await asyncio.to_thread(run(SETTINGS).up)
     replica = await asyncio.to_thread(run(SETTINGS, "--no-learn").up)
     rng = random.Random(3)
-    labels = [int(rng.random() < 0.1) for _ in range(EVENTS)]
-    for label in labels:
-        await producer.send(topic, event([rng.gauss(0, 1), rng.gauss(0, 1)], label))
+    labels = []
+    for _ in range(EVENTS):
+        x = [rng.gauss(0, 1), rng.gauss(0, 1)]
+        labels.append(int(rng.random() < 0.1))
+        await producer.send(topic, event(x, labels[-1]))
     await producer.flush()
     model = await asyncio.to_thread(service.wait_for, EVENTS)
     baseline = {"all": 1 - sum(labels) / EVENTS, "recent": 1 - sum(labels[-100:]) / 100}
