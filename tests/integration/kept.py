@@ -1,11 +1,15 @@
-"""Models with kept versions, in a store and under a running service; the commands that go back and verify."""
+"""Models with kept versions, in a store and under a running service; the commands that go back and verify; askers."""
 
 import asyncio
+import contextlib
 import json
 import random
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
@@ -89,3 +93,29 @@ class Tool:
         done = await self(*command)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done
         return str(done.stderr)
+
+
+@contextlib.contextmanager
+def asked_all_the_time(service: Running) -> Iterator[None]:
+    """Meanwhile /livez and predictions are asked for all the time; each is answered within 5 s."""
+    over, wrong = threading.Event(), list[str]()
+
+    def ask(method: str, path: str, body: Any) -> None:
+        with httpx.Client(base_url=service.http.base_url, timeout=5) as client:
+            while not over.wait(0.005):
+                try:
+                    client.request(method, path, json=body).raise_for_status()
+                except httpx.HTTPError as error:
+                    wrong.append(f"{path}: {error!r}")
+
+    predict = "POST", f"/v1/models/{service.topic}/predict", {"features": {"a": 1}}
+    threads = [threading.Thread(target=ask, args=one) for one in (("GET", "/livez", None), predict)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert wrong == []

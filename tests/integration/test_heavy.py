@@ -4,15 +4,13 @@ import asyncio
 import itertools
 import json
 import os
-import threading
-from collections.abc import Callable
 
-import httpx
 import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from tests.conftest import Run, Running, event, wait
+from tests.conftest import Run, event, wait
+from tests.integration.kept import asked_all_the_time
 
 pytestmark = pytest.mark.nightly
 
@@ -25,31 +23,6 @@ def heavy(i: int) -> bytes:
     """10,000 features in a little less than 1 MiB, and two members that the format does not name."""
     features = {name: (i * j % 1999 - 999) / 1024 for j, name in enumerate(NAMES)}
     return event(features, i % 2, ts="2026-01-01T12:00:01Z", source={"host": "a:1", "tags": ["x:y"]})
-
-
-class Asker:
-    """Asks one thing all the time; an answer that takes more than 5 s is wrong."""
-
-    def __init__(self, service: Running, method: str, path: str, body: object = None) -> None:
-        self.wrong = 0
-        self._ask: Callable[[], httpx.Response] = lambda: service.http.request(method, path, json=body, timeout=5)
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        while not self._done.wait(0.005):
-            try:
-                self.wrong += self._ask().status_code != 200
-            except httpx.TimeoutException:
-                self.wrong += 1
-
-    def __enter__(self) -> "Asker":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
 
 
 @pytest.mark.parametrize("bad", [False, True], ids=["accepted", "rejected"])
@@ -66,11 +39,7 @@ async def test_heavy_events_hold_nobody_up(run: Run, kafka: Server, topic: str, 
     try:
         await producer.send_and_wait(topic, event({NAMES[0]: 1}, 1))
         await asyncio.to_thread(service.wait_for, 1)
-        path = f"/v1/models/{topic}/predict"
-        with (
-            Asker(service, "GET", "/livez") as alive,
-            Asker(service, "POST", path, {"features": {NAMES[0]: 1}}) as predicted,
-        ):
+        with asked_all_the_time(service):
             sent = [await producer.send(topic, value) for value in itertools.islice(itertools.cycle(values), EVENTS)]
             await asyncio.gather(*sent)
             await asyncio.to_thread(
@@ -81,7 +50,6 @@ async def test_heavy_events_hold_nobody_up(run: Run, kafka: Server, topic: str, 
     metrics = service.metrics()
     results = {name: metrics[f'perceptron_snapshots_total{{model="{topic}",result="{name}"}}'] for name in RESULTS}
     slices = metrics[f'perceptron_slice_duration_seconds_count{{model="{topic}"}}']
-    assert (alive.wrong, predicted.wrong) == (0, 0)
     assert slices > EVENTS / 4
     assert results["accepted"] > 0
     assert results["failed"] + results["refused"] == 0

@@ -1,17 +1,15 @@
 """Batches that are little in the log and very much in memory, in each codec, on a real broker."""
 
 import asyncio
-import threading
-from collections.abc import Awaitable
 from pathlib import Path
 
-import httpx
 import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
 from tests.batches import CODECS, packed, send_packed
 from tests.conftest import Run, Running, create_topic, event, one_line, perceptron, wait
+from tests.integration.kept import asked_all_the_time
 
 pytestmark = pytest.mark.nightly
 
@@ -23,23 +21,6 @@ def memory(service: Running, what: str = "VmRSS") -> int:
     """MiB of the process, now or at most."""
     [line] = [x for x in Path(f"/proc/{service.process.pid}/status").read_text().splitlines() if x.startswith(what)]
     return int(line.split()[1]) // 1024
-
-
-async def answers_while(service: Running, work: Awaitable[None]) -> None:
-    """Do this, while /livez answers within 2 s all the time."""
-    over = threading.Event()
-
-    def ask() -> None:
-        with httpx.Client(base_url=service.http.base_url, timeout=2) as client:
-            while not over.wait(0.01):
-                client.get("/livez").raise_for_status()
-
-    asking = asyncio.create_task(asyncio.to_thread(ask))
-    try:
-        await work
-    finally:
-        over.set()
-        await asking
 
 
 async def test_a_batch_that_is_too_large_stops_its_topic_alone(
@@ -58,8 +39,7 @@ async def test_a_batch_that_is_too_large_stops_its_topic_alone(
             await client.send_and_wait(name, event({"a": i}, i % 2))
     await asyncio.to_thread(wait, lambda: all(service.model(n)["version"] >= 2 for n in names.values()), "saved")
     before = memory(service)
-
-    async def bombs() -> None:
+    with asked_all_the_time(service):
         for codec, name in names.items():
             raw = packed(codec, [(bytes(20 * MIB), []), (event({"b": 1}, 1), []), (bytes(20 * MIB), [])])
             assert len(raw) < (4 * MIB if codec == "snappy" else MIB // 2)
@@ -67,7 +47,6 @@ async def test_a_batch_that_is_too_large_stops_its_topic_alone(
                 await send_packed(client, name, raw)
         await asyncio.to_thread(wait, lambda: all(service.model(n)["stopped"] for n in names.values()), "each stops")
 
-    await answers_while(service, bombs())
     for name in names.values():
         said = service.model(name)["stopped"]
         assert (
@@ -105,14 +84,10 @@ async def test_many_batches_within_the_limit_are_not_in_memory_together(run: Run
     before = memory(service)
     raw = packed("zstd", [(bytes(15 * MIB), []), (event({"b": 1}, 1), [])])
     crowded = packed("zstd", [(b"x", [("", b"")] * 200_000)] * 10)
-    records = 1 + 2 * TIMES + 10
-
-    async def sent() -> None:
+    with asked_all_the_time(service):
         for batch in [raw] * TIMES + [crowded]:
             await send_packed(client, topic, batch)
-        await asyncio.to_thread(service.wait_for, records)
-
-    await answers_while(service, sent())
+        await asyncio.to_thread(service.wait_for, 1 + 2 * TIMES + 10)
     await client.stop()
     grown = memory(service, "VmHWM") - before
     assert service.model()["events"] == 1 + TIMES

@@ -76,7 +76,6 @@ async def test_a_newer_releases_model_is_left_alone(
         assert "reset" not in done.stderr
     for one in (service, replica):
         assert not any(word in one.log.read_text() for word in ("reset", "rollback", "damaged"))
-        assert one.log.read_text().count("run that one") <= 2
     now = client.hgetall(key(topic))
     assert (now[b"head"], now[b"digest"].decode()) == (newer["head"], newer["digest"])
     # The state from before it is given back: learning goes on by itself.

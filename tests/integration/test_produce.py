@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import json
-import re
 import signal
 import struct
 import subprocess
@@ -185,17 +184,3 @@ def test_other_forms_are_sent_and_learned_as_the_same_json(run: Run, kafka: Serv
             "-c", str(config), "verify", "-t", to, "-b", kafka.address, "--redis", service.redis_url, cwd=tmp_path
         )
         assert done.returncode == 0, done
-
-
-@pytest.mark.nightly
-def test_the_producers_of_the_page_do_what_it_says(run: Run, kafka: Server, topic: str) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "events.md").read_text()
-    points = f"{topic}-points"
-    service = run(f"[models.{points}]\nfeatures = 'positional'\ndimension = 3\n", "-t", points).up()
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
-    for block in blocks:
-        code = block.replace("localhost:9092", kafka.address).replace("churn", topic).replace('"points"', f'"{points}"')
-        subprocess.run([sys.executable, "-c", code], check=True)
-    service.wait_for(1)
-    wait(lambda: service.http.get(f"/v1/models/{points}").json()["events"] == 1, "the vector is learned")

@@ -1,4 +1,4 @@
-"""Other people's producers, as docs/producing.md shows them: what each block sends is learned."""
+"""Other people's producers, as docs/events.md and docs/producing.md show them: what each block sends is learned."""
 
 import asyncio
 import json
@@ -13,11 +13,11 @@ import pytest
 from jgo.maven import MavenContext, PythonResolver
 
 from service.embedded import servers
-from tests.conftest import Run, clean_environment, read_all
+from tests.conftest import Run, clean_environment, read_all, wait
 
 pytestmark = pytest.mark.nightly
 
-PAGE = (Path(__file__).parents[2] / "docs" / "producing.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def console_producer(folder: Path) -> None:
@@ -30,19 +30,32 @@ def console_producer(folder: Path) -> None:
     script.chmod(0o755)
 
 
-def test_each_producer_of_the_page_feeds_the_model(run: Run, kafka: servers.Server, topic: str, tmp_path: Path) -> None:
+def test_each_producer_of_the_pages_feeds_the_model(
+    run: Run, kafka: servers.Server, topic: str, tmp_path: Path
+) -> None:
     console_producer(tmp_path)
-    service = run().up()
+    points = f"{topic}-points"
+    service = run(f"[models.{points}]\nfeatures = 'positional'\ndimension = 3\n", "-t", points).up()
     path = os.pathsep.join((str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]))
-    for name, text in re.findall(r"^```(?:text|python) (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
+    page = (DOCS / "producing.md").read_text()
+    for name, text in re.findall(r"^```(?:text|python) (\S+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
         (tmp_path / name).write_text(text)
-    blocks = re.findall(r"^```(bash|python)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 7
-    for sent, (language, block) in enumerate(blocks, 1):
-        code = block.replace("localhost:9092", kafka.address).replace("churn", topic)
-        command = [sys.executable, "-c", code] if language == "python" else ["bash", "-ec", code]
-        subprocess.run(command, check=True, timeout=60, env=clean_environment(PATH=path), cwd=tmp_path)
-        service.wait_for(sent)
-    *_, svmlight, vw = (json.loads(record.value) for record in asyncio.run(read_all(kafka, topic)))
-    assert svmlight == {"features": {"3": 0.5, "17": 2}, "label": 1}
-    assert vw == {"features": {"user.age": 31, "user.nl": True, "page.x": 2}, "label": 1, "weight": 0.5}
+    for text, number in ((page, 7), ((DOCS / "events.md").read_text(), 2)):
+        blocks = re.findall(r"^```(bash|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        assert len(blocks) == number
+        for language, block in blocks:
+            code = (
+                block.replace("localhost:9092", kafka.address)
+                .replace("churn", topic)
+                .replace('"points"', f'"{points}"')
+            )
+            command = [sys.executable, "-c", code] if language == "python" else ["bash", "-ec", code]
+            subprocess.run(command, check=True, timeout=60, env=clean_environment(PATH=path), cwd=tmp_path)
+    service.wait_for(8)
+    wait(lambda: service.model(points)["events"] == 1, "the vector is learned")
+    assert service.model()["rejected"] == {}
+    records = [json.loads(record.value) for record in asyncio.run(read_all(kafka, topic))[:7]]
+    assert records[-2:] == [
+        {"features": {"3": 0.5, "17": 2}, "label": 1},
+        {"features": {"user.age": 31, "user.nl": True, "page.x": 2}, "label": 1, "weight": 0.5},
+    ]

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from redis.asyncio import Redis
@@ -31,8 +31,6 @@ def started(folder: Path, *flags: str) -> Iterator[Server]:
     folder.mkdir()
     port = free_port()
     place = ["--tls-port" if "--tls-cert-file" in flags else "--port", str(port), "--dir", str(folder)]
-    if "--tls-cert-file" in flags:
-        place += ["--port", "0"]
     server = Server([binary, "--bind", "127.0.0.1", "--appendonly", "yes", *place, *flags], port, folder / "log")
     server.start()
     try:
@@ -87,62 +85,49 @@ async def test_a_renamed_command_is_refused_and_hello_is_not_needed(
 ) -> None:
     """Without HELLO a server speaks the older protocol alone, as those before 6 and some proxies do."""
     with started(tmp_path / "redis", "--rename-command", renamed, "") as server:
-        store = RedisStore(f"redis://{server.address}/0")
-        try:
+        async with RedisStore(f"redis://{server.address}/0") as store:
             if refused:
                 with pytest.raises(ConfigurationError, match=r"refuses to write snapshots by a script: .*nknown"):
                     await store.check()
             else:
                 assert await store.check() == []
                 await save(keeper(store, "t"), fresh())
-        finally:
-            await store.close()
 
 
 async def test_what_may_pass_is_no_wrong_setting(tmp_path: Path) -> None:
     """A replica may be made primary, so it is asked again; one that takes no writes for now is said to."""
     with started(tmp_path / "redis") as server:
-        store, raw = RedisStore(f"redis://{server.address}/0"), _client(server)
-        try:
+        async with RedisStore(f"redis://{server.address}/0") as store, Redis(port=server.port) as raw:
             await raw.config_set("min-replicas-to-write", "1")
             assert ["fails, so saves will: NOREPLICAS" in warning for warning in await store.check()] == [True]
             await raw.config_set("min-replicas-to-write", "0")
             await raw.replicaof("127.0.0.1", "1")
             with pytest.raises(DependencyError, match="is a replica, which takes no saves: name its primary"):
                 await store.check()
-        finally:
-            await store.close()
-            await raw.aclose()
-
-
-def _client(server: Server) -> Any:
-    return Redis(host="127.0.0.1", port=server.port)
 
 
 async def test_a_node_of_a_cluster_is_told(tmp_path: Path) -> None:
     flags = "--cluster-enabled", "yes", "--cluster-port", str(free_port())
     with started(tmp_path / "redis", *flags) as server:
-        raw = _client(server)
-        await raw.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-        await raw.aclose()
-        async with RedisStore(f"redis://{server.address}/0") as store:
+        async with RedisStore(f"redis://{server.address}/0") as store, Redis(port=server.port) as raw:
+            await raw.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
             with pytest.raises(ConfigurationError, match=r"is a node of a Redis Cluster.*without cluster mode"):
                 await store.check()
 
 
-class Other:
+class Other(NamedTuple):
     """A server whose INFO says this."""
 
-    def __init__(self, version: str, **info: Any) -> None:
-        self._info = {"redis_version": version} | info
+    redis_version: str
+    aof_enabled: int = 1
 
     async def info(self) -> dict[str, Any]:
-        return self._info
+        return self._asdict()
 
 
 async def test_the_least_version_is_said() -> None:
     least = ".".join(map(str, needs.MIN_VERSION))
     with pytest.raises(ConfigurationError, match=rf"is version 3\.2\.6: the least is {least}"):
         await needs._settings(Other("3.2.6"), "here:1")
-    assert await needs._settings(Other(f"{least}.1", aof_enabled=1), "here:1") == []
+    assert await needs._settings(Other(f"{least}.1"), "here:1") == []
     assert f"Redis {least} or later" in (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
