@@ -26,7 +26,6 @@ class Proxy:
         """Connections are closed as they come."""
         self.cut_in: bytes | None = None
         """The next message that holds this is sent on by half; then its connection is gone."""
-        self.cuts = 0
         self.before: Callable[[bytes], bool] | None = None
         """Is given each message before it is sent on, until it says that this was the one."""
         self._writers: set[asyncio.StreamWriter] = set()
@@ -112,7 +111,7 @@ class Proxy:
             if self.before is not None and self.before(data):
                 self.before = None
             if self.cut_in is not None and (at := data.find(self.cut_in)) >= 0:
-                self.cut_in, self.cuts = None, self.cuts + 1
+                self.cut_in = None
                 upstream.write(data[: at + (len(data) - at) // 2])
                 await upstream.drain()
                 raise ConnectionAbortedError("cut inside a message")

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -162,16 +161,14 @@ class SentinelTrial(Trial):
         for process in others:
             process.send_signal(signal.SIGCONT)
 
-    def promoted(self) -> float:
-        """Wait until another one is primary, and is followed by the third; how long that took."""
-        old, began = self.redis, time.monotonic()
+    def promoted(self) -> None:
+        """Wait until another one is primary, and is followed by the third."""
+        old = self.redis
         self.redis = self.redundant.primary(but=old)
-        took = time.monotonic() - began
         self._watcher.look_at(self.redis, current=True)
         for server in self.redundant.servers:
             if server not in {self.redis, old}:
                 self.redundant.follows(server, self.redis)
-        return took
 
     def back(self, old: Server) -> None:
         """A primary that was killed is there again, and takes itself for one, with what it had."""

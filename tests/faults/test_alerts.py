@@ -270,10 +270,8 @@ def test_a_fault_fires_its_alerts_and_no_other(trial: Trial, fault: Fault) -> No
         next(steps, None)
         wait(lambda: must <= fired(asked), f"{must} fire")
         assert fired(asked) <= must | may
-        print(f"{fault.__name__}: {', '.join(sorted(fired(asked))) or 'none'}")
         if next(steps, "over") != "over":
             wait(lambda: not firing(asked) & must, f"{must} end")
-            print("and silent again")
 
 
 def test_mistakes_are_counted_once_over_a_kill(trial: Trial) -> None:

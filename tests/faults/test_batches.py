@@ -94,7 +94,6 @@ def stopped(running: Running, topic: str, words: str) -> None:
     assert running.process.poll() is None, running.log.read_text()
     wait(lambda: running.model(topic)["stopped"] and not running.model(topic)["ahead"], "it stops and saves")
     model = running.model(topic)
-    print(f"\n{model['stopped']}")
     assert re.search(rf"topic {topic}: the record at offset (19|20) of partition 0 {words}", model["stopped"])
     assert f"`perceptron reset -t {topic} --yes`" in model["stopped"]
     assert (model["covered"], model["events"]) == ({"0": [[0, 20]]}, 20)
@@ -131,7 +130,6 @@ async def test_a_flipped_base_offset_stops_learning_before_it(
         assert running.model(healthy)["stopped"] is None
     damage(kafka, healthy, 2, *BASES["4"])
     done = perceptron("verify", "-t", healthy, "-b", kafka.address, "--redis", f"redis://{redis.address}/0")
-    print(done.stderr)
     assert done.returncode == 1
     assert re.search(f"{MISPLACED}4 to 13", one_line(done.stderr))
 
@@ -159,7 +157,6 @@ async def test_a_damaged_length_stops_its_topic_alone(service: Any, kafka: Serve
                 answered += 1
                 await send(client, name, range(sent, sent + 1))
             sent += 1
-        print(f"{answered} predictions answered in {time.monotonic() - began:.1f} s")
         for fresh in range(2):  # the second at the offset where the one before stopped
             if fresh:
                 assert await asyncio.to_thread(running.stop) == 0

@@ -56,14 +56,14 @@ class Clients:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def connect(self, text: bytes = b"", buffer: int = 0, silent: bool = False) -> socket.socket:
-        """One more, which has sent this; `buffer` is what its own side takes unread. With TLS too, unless silent."""
+    def connect(self, text: bytes = b"", buffer: int = 0) -> socket.socket:
+        """One more, which has sent this; `buffer` is what its own side takes unread."""
         one = self._stack.enter_context(socket.socket())
         if buffer:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         one.settimeout(20)
         one.connect(("127.0.0.1", self.service.port))
-        if self._tls and not silent:
+        if self._tls:
             one = self._stack.enter_context(self._tls.wrap_socket(one, server_hostname="localhost"))
         with contextlib.suppress(ConnectionError, ssl.SSLError):  # refused before all was sent
             one.sendall(text)
@@ -116,9 +116,7 @@ def unharmed(trial: Trial, service: Running, mib: int) -> Iterator[None]:
             assert service.http.get(path).status_code == 200
         wait(lambda: len(trial.answers) >= first + 20, "predictions go on")
     assert not trial.failures, trial.failures[:3]
-    taken = (memory().rss - before) / MIB
-    print(f"{taken:.0f} MiB more, the slowest answer {max(a.seconds for a in trial.answers[first:]):.2f} s")
-    assert taken < mib
+    assert (memory().rss - before) / MIB < mib
 
 
 def test_readers_that_never_read(trial: Trial, door: Door) -> None:
@@ -179,44 +177,6 @@ def test_bodies_that_do_not_arrive(trial: Trial, door: Door) -> None:
         for path in PROBES:
             assert service.http.get(path).status_code == 200
         quietly_stopped(service)
-
-
-LARGER = "headers are larger than 65536 bytes"
-ENDLESS = {
-    "header": ("GET /livez HTTP/1.1\r\na: ", "a" * 1024, "431", LARGER),
-    "headers": ("GET /livez HTTP/1.1\r\n", "a: b\r\n", "431", "more than 100 headers"),
-    "line": ("GET /", "a" * 1024, "414", "line is longer than 32768 bytes"),
-    "trailer": (POST + "transfer-encoding: chunked\r\n\r\n1\r\n{{\r\n0\r\na: ", "a" * 1024, "431", LARGER),
-    "chunk": (POST + "transfer-encoding: chunked\r\n\r\n1;a=", "a" * 1024, "431", LARGER),
-    "requests": ("", "GET /livez HTTP/1.1\r\n\r\n", "200", '{"live":true}'),
-}
-
-
-def test_requests_without_end(trial: Trial, door: Door) -> None:
-    """Headers, request lines, trailers, requests one behind the other: they end at their limit, with an answer.
-
-    What does not end because it is slow is answered when its time is over.
-    """
-    trial.begin(settings=f"{door.settings}header_timeout = 2.0\n", ca=door.ca)
-    service, size = trial.live[0], 145 * MIB
-    with Clients(service, door.ca) as clients, unharmed(trial, service, 64):
-        slow, silent = clients.connect(b"GET /livez HTTP/1.1\r\nhost"), clients.connect(silent=True)
-        for name, (begin, more, status, detail) in ENDLESS.items():
-            one = clients.connect(begin.format(trial.topic).encode())
-            block = more.encode() * (256 * 1024 // len(more))
-            with contextlib.suppress(ConnectionError, ssl.SSLError):
-                for _ in range(size // len(block)):
-                    one.sendall(block)
-            said = answer(one)
-            assert said.startswith(f"HTTP/1.1 {status} "), (name, said)
-            assert detail in said
-        said = answer(slow)
-        assert said.startswith("HTTP/1.1 408 ")
-        assert "headers did not arrive within 2 seconds" in said
-        assert answer(silent) == ""
-    assert ended(service, "large-headers") == 5
-    assert ended(service, "slow-headers") == 1
-    assert ended(service, "pipelined") == 1
 
 
 def test_connections_that_are_only_held(trial: Trial, door: Door) -> None:

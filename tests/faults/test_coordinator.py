@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -78,55 +78,55 @@ async def both_topics(kafka: Server, topic: str) -> None:
         await create_topic(kafka, name)
 
 
-def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str, tmp_path: Path) -> None:
-    """Kafka's own default on one broker: no group has a coordinator. Log, metric and `check` name the setting."""
-    (tmp_path / "kafka").mkdir()
-    properties = PROPERTIES.replace("offsets.topic.replication.factor=1", "offsets.topic.replication.factor=3")
-    with servers.kafka(tmp_path / "kafka", properties=properties) as kafka:
-        service = Running(topic, kafka.address, redis.address, tmp_path, "", "--create-topics")
+@contextlib.contextmanager
+def service_of_another_kafka(
+    redis: Server, topic: str, folder: Path, was: str, then: str, session: float
+) -> Iterator[Running]:
+    """A service on a broker of its own, with one property that is another."""
+    assert was in PROPERTIES
+    (folder / "kafka").mkdir()
+    with servers.kafka(folder / "kafka", properties=PROPERTIES.replace(was, then)) as kafka:
+        service = Running(topic, kafka.address, redis.address, folder, "", "--create-topics", session_timeout=session)
         try:
-            wait(lambda: "listening" in service.log.read_text(), "it listens")
-            why = (
-                f"Kafka at {kafka.address}: group g-{topic} cannot be joined: no coordinator: its topic "
-                "__consumer_offsets is not there or has no leader, as if offsets.topic.replication.factor is larger "
-                "than the number of brokers"
-            )
-            started = time.monotonic()
-            wait(lambda: why in service.log.read_text(), "it says why")
-            print(f"\nsaid after {time.monotonic() - started:.1f} s")
-            missing = 'perceptron_missing_since_timestamp_seconds{dependency="kafka"}'
-            wait(lambda: service.metrics()[missing], "the metric says so")
-            flags = ("-t", topic, "-b", kafka.address, "-g", f"g-{topic}", "--redis", service.redis_url)
-            checked = perceptron("check", *flags)
-            assert (checked.returncode, f"fail  {why}\n" in checked.stdout) == (3, True), checked
-            assert service.log.read_text().count("cannot be joined") == 1
-            started = time.monotonic()
-            assert service.stop() == 0
-            print(f"ended after {time.monotonic() - started:.1f} s")
-            assert "Traceback" not in service.log.read_text()
+            yield service
         finally:
             service.kill()
             service.http.close()
+
+
+def checked(service: Running) -> tuple[int, str]:
+    """What `check` says of the settings of a service."""
+    done = perceptron("-c", str(service.config), "check", *service.command[service.command.index("-g") : -3])
+    return done.returncode, done.stdout
+
+
+def test_one_broker_that_cannot_make_the_groups_topic(redis: Server, topic: str, tmp_path: Path) -> None:
+    """Kafka's own default on one broker: no group has a coordinator. Log, metric and `check` name the setting."""
+    factor = "offsets.topic.replication.factor="
+    with service_of_another_kafka(redis, topic, tmp_path, f"{factor}1", f"{factor}3", SESSION_SECONDS) as service:
+        why = (
+            f"group g-{topic} cannot be joined: no coordinator: its topic __consumer_offsets is not there or has no "
+            "leader, as if offsets.topic.replication.factor is larger than the number of brokers"
+        )
+        wait(lambda: why in service.log.read_text(), "it says why")
+        missing = 'perceptron_missing_since_timestamp_seconds{dependency="kafka"}'
+        wait(lambda: service.metrics()[missing], "the metric says so")
+        code, said = checked(service)
+        assert (code, f"{why}\n" in said) == (3, True), said
+        assert service.log.read_text().count("cannot be joined") == 1
+        assert service.stop() == 0
+        assert "Traceback" not in service.log.read_text()
 
 
 def test_a_session_that_the_broker_does_not_allow(redis: Server, topic: str, tmp_path: Path) -> None:
     """The process ends and `check` fails, both with the setting's name."""
-    (tmp_path / "kafka").mkdir()
-    properties = PROPERTIES.replace("group.min.session.timeout.ms=1000", "group.min.session.timeout.ms=6000")
-    with servers.kafka(tmp_path / "kafka", properties=properties) as kafka:
-        service = Running(topic, kafka.address, redis.address, tmp_path, "", "--create-topics", session_timeout=1.5)
-        try:
-            assert service.process.wait(DEADLINE) == 3
-            why = "its group.min.session.timeout.ms, 6 s where nobody set it, allows no such kafka.session_timeout"
-            said = service.log.read_text()
-            assert said.splitlines()[-1] == f"perceptron: Kafka at {kafka.address}, group g-{topic}: {why}"
-            where = ("-t", topic, "-b", kafka.address, "-g", f"g-{topic}", "--redis", service.redis_url)
-            checked = perceptron("-c", str(service.config), "check", *where)
-            assert f"group g-{topic} cannot be joined at broker 1: {why}\n" in checked.stdout
-            assert checked.returncode == 3
-        finally:
-            service.kill()
-            service.http.close()
+    least = "group.min.session.timeout.ms="
+    with service_of_another_kafka(redis, topic, tmp_path, f"{least}1000", f"{least}6000", 1.5) as service:
+        assert service.process.wait(DEADLINE) == 3
+        why = "its group.min.session.timeout.ms, 6 s where nobody set it, allows no such kafka.session_timeout"
+        assert service.log.read_text().splitlines()[-1].endswith(f", group g-{topic}: {why}")
+        code, said = checked(service)
+        assert (code, f"group g-{topic} cannot be joined at broker 1: {why}\n" in said) == (3, True), said
 
 
 async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: KafkaProxy, topic: str) -> None:
@@ -140,9 +140,8 @@ async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: Ka
             for member in members.values():
                 await stack.enter_async_context(member.running())
             for name, member in members.items():
-                took = await until(partial(member.about, "no answer in time"), f"{name} is missed")
+                await until(partial(member.about, "no answer in time"), f"{name} is missed")
                 (text,) = member.about("no answer in time")
-                print(f"\n{took:.1f} s: {text}")
                 where = " at broker 1" if name == "JoinGroup" else ""
                 assert f"group {name}-{topic} cannot be joined{where}: no answer in time" in text
                 assert member.kafka.missing_since
@@ -210,7 +209,6 @@ async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -
         async with member.running():
             took = await until(lambda: member.said, "it says what it waits for")
             (text,) = member.said
-            print(f"\n{took:.1f} s: {text}")
             assert took > SESSION_SECONDS, "a killed member is waited for so long, and that is ordinary"
             assert "it is PreparingRebalance, in Kafka's words, so another member is slow" in text
             assert member.kafka.missing_since == 0
@@ -232,8 +230,7 @@ async def test_connections_that_are_silent_are_replaced(kafka: Server, kafka_pro
             kafka_proxy.keep({FETCH: b"", LIST_OFFSETS: b""}, old=True)
             async with AIOKafkaProducer(bootstrap_servers=kafka.address) as client:
                 await client.send_and_wait(topic, b"new")
-            took = await until(lambda: member.kafka.logs[topic].ends == {0: 1}, "its looks succeed")
-            print(f"\nafter {took:.1f} s")
+            await until(lambda: member.kafka.logs[topic].ends == {0: 1}, "its looks succeed")
             assert not task.done()
     finally:
         kafka_proxy.heal()

@@ -20,7 +20,6 @@ def stopped(service: Running, *words: str) -> None:
     """It learns no more, and says why."""
     wait(lambda: service.model()["stopped"], "it stops learning")
     model = service.model()
-    print(f"\n{model['stopped']}")
     for word in words:
         assert word in model["stopped"]
     assert model["learning_here"] is False

@@ -19,13 +19,12 @@ from tests.faults.trial import Trial
 @pytest.mark.long
 def test_killed_at_random(trial: Trial, kind: str, often: int) -> None:
     """SIGKILL, each after at least 0.5 % of the run's records since the last; the standby goes on from the snapshot."""
-    kills, rng = repeated(often, 3), random.Random(11)
+    rng, progress = random.Random(11), list[int]()
     trial.kind = kind
     trial.stream(rate=300)
     trial.up(trial.service(), trial.service())
     trial.ask()
-    progress = []
-    for _ in range(kills):
+    for _ in range(repeated(often, 3)):
         progress.append(trial.progress(rng.randint(1000, 2000)))
         learner = trial.learning()
         trial.kill(learner)
@@ -34,10 +33,8 @@ def test_killed_at_random(trial: Trial, kind: str, often: int) -> None:
     total = sum(part.end for part in trial.logs[-1].partitions)
     least = min(b - a for a, b in zip([0, *progress], progress, strict=False))
     assert least >= 0.005 * total, (least, total)
-    print(f"{kills} SIGKILLs, at least {least} of {total} records after each")
     verified = trial.perceptron("verify")
     assert verified.returncode == 0, verified.stderr
-    print(verified.stdout)
 
 
 @pytest.mark.nightly

@@ -5,6 +5,7 @@ import contextlib
 import random
 import signal
 import time
+from collections.abc import Callable
 
 import pytest
 from redis.exceptions import OutOfMemoryError
@@ -98,7 +99,6 @@ def test_an_old_copy_is_restored_and_the_owner_killed(trial: Trial) -> None:
     owner = trial.learning()
     (standby,) = (service for service in trial.services if service is not owner)
     copy, old = copied(trial)
-    version = standby.model()["version"]
     trial.progress(1000)
     with away(trial) as folder:
         put_back(copy, folder)
@@ -108,7 +108,6 @@ def test_an_old_copy_is_restored_and_the_owner_killed(trial: Trial) -> None:
     assert said(trial, EMPTIED) == 0
     twice = [v for v in judge.known.values() if v.version == judge.known[old].version + 1]
     assert len(twice) == 2, "two heads went on from the old one, one after the other"
-    print(f"the standby went on from version {version}")
 
 
 @pytest.mark.nightly
@@ -164,14 +163,13 @@ def test_emptied_when_the_log_does_not_begin_at_0(trial: Trial) -> None:
     assert "say where with --start-at earliest" in reason
     seen = len(trial.answers)
     wait(lambda: len(trial.answers) >= seen + 10, "predictions go on")
-    assert {answer.version for answer in trial.answers[-10:]} == {last}
+    assert set(trial.answers[-10:]) == {last}
     trial.judged(dropped=1)
     # The command that decides, given: a process that never had the model begins where it was told to.
     trial.kill(service)
     trial.again(service)
     wait(lambda: service.model()["next"]["0"] == end, "it learns from where the log begins now")
     assert service.model()["covered"] == {"0": [[300, end]]}
-    print(f"stopped: {reason}")
 
 
 @pytest.mark.nightly
@@ -198,7 +196,6 @@ def test_full(trial: Trial) -> None:
     trial.finish()
     assert said(trial, "answers again") >= 1
     assert said(trial, DROPPED) == 0
-    print(f"{saves(trial, 'failed'):.0f} saves failed")
 
 
 @pytest.mark.nightly
@@ -228,9 +225,12 @@ def test_one_after_another(trial: Trial, seed: int) -> None:
         trial.redis_proxy.heal()
         trial.again(owner)
 
-    def given(*command: str) -> None:
-        with client(trial) as redis:
-            redis.execute_command(*command)
+    def given(*command: str) -> Callable[[], None]:
+        def carried_out() -> None:
+            with client(trial) as redis:
+                redis.execute_command(*command)
+
+        return carried_out
 
     def unheard() -> None:
         at_commit(trial, lambda: setattr(trial.redis_proxy, "dropping", True))
@@ -238,25 +238,13 @@ def test_one_after_another(trial: Trial, seed: int) -> None:
         time.sleep(rng.random() / 10)  # it arrives, or not: who sent it cannot know
         trial.redis_proxy.refuse()
 
-    def delete() -> None:
-        given("DEL", key(trial.topic))
-
-    def flush() -> None:
-        given("FLUSHALL")
-
-    def forget() -> None:
-        given("SCRIPT", "FLUSH")
-
-    others = [kill, cut, old, other_owner, delete, flush, forget, trial.redis_proxy.hang]
-    told = []
+    others = [kill, cut, old, other_owner, trial.redis_proxy.hang]
+    others += [given("DEL", key(trial.topic)), given("FLUSHALL"), given("SCRIPT", "FLUSH")]
     for _ in range(40):
         for fault in [unheard] * (rng.random() < 0.4) + [rng.choice(others)]:
-            print(fault.__name__, end=" ", flush=True)
             fault()
-            told.append(fault)
         time.sleep(rng.random())  # as long as what the proxy does lasts
         trial.redis_proxy.heal()
         if rng.random() < 0.7:
             trial.progress(rng.choice([1, 200]))
     trial.finish(5)
-    print(f"{len(told)} faults")

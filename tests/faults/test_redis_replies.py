@@ -32,7 +32,6 @@ def test_the_reply_to_a_save_is_lost(trial: Trial) -> None:
     trial.finish()
     assert said(trial, DROPPED) == 0
     assert said(trial, "no answer in time") >= 1
-    print(f"{saves(trial, 'failed'):.0f} saves failed")
 
 
 def test_slow_replies(trial: Trial) -> None:
@@ -55,4 +54,3 @@ def test_cut_inside_a_save(trial: Trial) -> None:
         wait(lambda: trial.redis_proxy.cut_in is None, "a message is cut")
     trial.finish()
     assert said(trial, DROPPED) == 0
-    print(f"cut {trial.redis_proxy.cuts} times")

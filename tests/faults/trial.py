@@ -22,7 +22,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -72,15 +72,6 @@ SETTLE_SECONDS = 40.0 if ALL else 400.0
 """Within which all of the log is learned when a fault has ended; docs/guarantees.md says 40 s."""
 
 
-class Answer(NamedTuple):
-    """What one process said at one time, between its starts."""
-
-    process: int
-    version: int
-    ahead: int
-    seconds: float
-
-
 class Trial:
     """See the module's first lines. A context: all that it started ends with it."""
 
@@ -93,7 +84,8 @@ class Trial:
         self.services: list[Running] = []
         self.live: list[Running] = []
         """Those that must answer now."""
-        self.answers: list[Answer] = []
+        self.answers: list[int] = []
+        """The version that each prediction named."""
         self.scrapes: dict[int, list[tuple[float, float]]] = {}
         """By process: events and mistakes, as its durable counters say."""
         self.failures: list[str] = []
@@ -254,12 +246,10 @@ class Trial:
             self._ended.wait(0.05)
 
     def _ask_one(self, service: Running, scrape: bool) -> None:
-        pid, started = service.process.pid, time.monotonic()
+        pid = service.process.pid
         answer = service.predict({"features": {"n1": 1.0}})
-        seconds = time.monotonic() - started
         assert answer.status_code == 200, answer.text
-        said = answer.json()
-        self.answers.append(Answer(pid, said["version"], said["ahead"], seconds))
+        self.answers.append(answer.json()["version"])
         if scrape:
             metrics, label = service.metrics(), f'{{model="{self.topic}"}}'
             if (events := metrics.get(f"perceptron_events_total{label}")) is not None:
@@ -318,12 +308,11 @@ class Trial:
             offset: int = json.loads(client.hget(key(self.topic), "head") or b"")["next"]["0"]["offset"]
             return offset
 
-    def settle(self) -> float:
-        """End the stream, and wait until every live process answers with all of the log; how long that took."""
+    def settle(self) -> None:
+        """End the stream, and wait until every live process answers with all of the log."""
         self.hold()
         self.read_log()
         ends = {str(p): part.end for p, part in enumerate(self.logs[-1].partitions)}
-        started = time.monotonic()
 
         def settled() -> bool:
             for service in self.live:
@@ -334,14 +323,11 @@ class Trial:
             return True
 
         wait(settled, f"all of the log is learned: {ends}", SETTLE_SECONDS)
-        return time.monotonic() - started
 
     def finish(self, dropped: int = 0) -> Judge:
         """All is learned in time, and right; at least so often state was dropped."""
-        took = self.settle()
-        judge = self.judged(dropped)
-        print(f"settled in {took:.1f} s")
-        return judge
+        self.settle()
+        return self.judged(dropped)
 
     # Judging
 
@@ -399,16 +385,10 @@ class Trial:
             assert counted == sorted(counted), f"a durable counter of process {pid} fell"
             assert not set(counted) - states, f"process {pid} exports counters that no accepted head has"
         versions = {j.version for j in judge.known.values()}
-        assert {answer.version for answer in self.answers} <= versions, "a prediction names a version never accepted"
+        assert set(self.answers) <= versions, "a prediction names a version never accepted"
         assert not self.failures, self.failures[:3]
         drops = sum(s.log.read_text().count("state dropped") for s in self.services)
         assert drops >= dropped, f"state was dropped {drops} times"
-        slowest = max((answer.seconds for answer in self.answers), default=0.0)
-        print(
-            f"\n{last.state.fold.events + last.state.rejected} records, {len(accepted)} heads accepted, "
-            f"{len(letters)} dead letters, {len(self.answers)} predictions, the slowest {1000 * slowest:.0f} ms, "
-            f"state dropped {drops} times"
-        )
         return judge
 
 
