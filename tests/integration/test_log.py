@@ -116,6 +116,10 @@ def learned(service: Running, topic: str, events: int) -> bool:
     return (model["events"], model["ahead"]) == (events, 0)
 
 
+def stopped(service: Running, topic: str) -> Any:
+    return service.model(topic)["stopped"]
+
+
 async def test_another_clusters_model_is_never_gone_on_with(
     kafka: Server, producer: AIOKafkaProducer, redis: Server, topic: str, tmp_path: Path
 ) -> None:
@@ -151,9 +155,7 @@ async def test_another_clusters_model_is_never_gone_on_with(
         try:
             await asyncio.to_thread(other.up)
             for name, events in ((topic, 5), (empty, 0), (same, 5), (settings, 5)):
-                said = await asyncio.to_thread(
-                    wait, lambda name=name: other.model(name)["stopped"], "it does not learn"
-                )
+                said = await asyncio.to_thread(wait, partial(stopped, other, name), "it does not learn")
                 assert said.startswith(f"model {name} was learned from Kafka cluster ")
                 assert other.model(name)["events"] == events
                 assert not any(word in said for word in ("reset", "rollback", "recreated", "trimmed"))

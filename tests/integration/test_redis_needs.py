@@ -94,10 +94,14 @@ async def test_a_renamed_command_is_refused_and_hello_is_not_needed(
                 await save(keeper(store, "t"), fresh())
 
 
+def client_of(server: Server) -> Any:
+    return Redis(port=server.port)
+
+
 async def test_what_may_pass_is_no_wrong_setting(tmp_path: Path) -> None:
     """A replica may be made primary, so it is asked again; one that takes no writes for now is said to."""
     with started(tmp_path / "redis") as server:
-        async with RedisStore(f"redis://{server.address}/0") as store, Redis(port=server.port) as raw:
+        async with RedisStore(f"redis://{server.address}/0") as store, client_of(server) as raw:
             await raw.config_set("min-replicas-to-write", "1")
             assert ["fails, so saves will: NOREPLICAS" in warning for warning in await store.check()] == [True]
             await raw.config_set("min-replicas-to-write", "0")
@@ -109,7 +113,7 @@ async def test_what_may_pass_is_no_wrong_setting(tmp_path: Path) -> None:
 async def test_a_node_of_a_cluster_is_told(tmp_path: Path) -> None:
     flags = "--cluster-enabled", "yes", "--cluster-port", str(free_port())
     with started(tmp_path / "redis", *flags) as server:
-        async with RedisStore(f"redis://{server.address}/0") as store, Redis(port=server.port) as raw:
+        async with RedisStore(f"redis://{server.address}/0") as store, client_of(server) as raw:
             await raw.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
             with pytest.raises(ConfigurationError, match=r"is a node of a Redis Cluster.*without cluster mode"):
                 await store.check()
