@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.conftest import DEADLINE, Running, wait
+from tests.conftest import DEADLINE, TAKEOVER_SECONDS, Running, wait
 from tests.faults.conftest import repeated
 from tests.faults.failing import POINTS
 from tests.faults.trial import Trial
@@ -22,9 +22,9 @@ def test_killed_at_random(trial: Trial, kind: str, often: int) -> None:
     rng, progress = random.Random(11), list[int]()
     trial.kind = kind
     trial.stream(rate=300)
-    trial.up(trial.service(), trial.service())
+    trial.up(*[trial.service(session_timeout=TAKEOVER_SECONDS) for _ in range(2)])
     trial.ask()
-    for _ in range(repeated(often, 3)):
+    for _ in range(repeated(often, 2)):
         progress.append(trial.progress(rng.randint(1000, 2000)))
         learner = trial.learning()
         trial.kill(learner)
