@@ -14,6 +14,8 @@ from service.embedded.servers import Server
 from tests.conftest import Run, Running, create_topic, event, trim, wait
 from tests.oracle import Fold
 
+pytestmark = pytest.mark.nightly
+
 
 def _said(service: Running, text: str) -> bool:
     return text in service.log.read_text()
@@ -66,7 +68,6 @@ async def test_topics_that_a_pattern_names_are_learned_as_they_come_to_exist(
     assert not _said(service, "waiting for a topic that a pattern")
 
 
-@pytest.mark.nightly
 @pytest.mark.long
 async def test_no_topic_holds_up_another(run: Run, kafka: Server, producer: AIOKafkaProducer, topic: str) -> None:
     """One poisoned, one trimmed, one whose letters cannot be written, one absent, one slow: the good one is learned."""
