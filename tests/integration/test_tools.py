@@ -67,7 +67,7 @@ def test_config_shows_values_and_origins_and_no_secret(tmp_path: Path) -> None:
     assert shown["kafka.group_id"] == {"value": "mine", "origin": "perceptron.toml"}
     assert shown["models.x.eta"] == {"value": 0.5, "origin": "perceptron.toml"}
     assert shown["models.x.window"] == {"value": 7, "origin": "environment PERCEPTRON_MODELS__X__WINDOW"}
-    assert shown["redis.url"] == {"value": "redis://me:***@r:1/0", "origin": "environment PERCEPTRON_REDIS__URL"}
+    assert shown["redis.url"] == {"value": "redis://***@r:1/0", "origin": "environment PERCEPTRON_REDIS__URL"}
     assert shown["http.port"] == {"value": 8000, "origin": "default"}
     text = perceptron("config", "-t", "y", cwd=tmp_path, env=environment)
     assert "hush" not in text.stdout + done.stdout
