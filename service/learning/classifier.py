@@ -215,9 +215,11 @@ class Classifier:
         """Let the arrays have so many columns, and more: those that are not in use have what a new one begins with."""
         have = len(self._state)
         if have < count:
-            new = np.zeros((max(count - have, have), *self._state.shape[1:]))
-            new[:, 0] = self._initial(have, len(new))
-            self._state = np.concatenate([self._state, new])
+            state = np.zeros((max(count, 2 * have), *self._state.shape[1:]))
+            state[:have] = self._state
+            if self.identity.start != "zero":
+                state[have:, 0] = self._initial(have, len(state) - have)
+            self._state = state
 
     def _initial(self, first: int, count: int) -> NDArray[np.float64]:
         """What these columns begin with."""

@@ -11,17 +11,20 @@ No asyncio and no clock of its own: `Clock` and `offload` are handed in, so that
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from service.errors import DependencyError, SnapshotDamaged
+from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.learning.weights import Weights
 from service.snapshots import blobs, codec, head
 from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, Source, Stored, Writer
 from service.snapshots.ports import Clock, Commit, Offload, Store
+
+T = TypeVar("T")
 
 SHARE, FEW = 84, 7
 """A save is followed by a pause of this many times its cost, within the two bounds below. So many models of a process
@@ -180,6 +183,24 @@ class Keeper:
         self._last_kept = 0, 0.0
         """The last kept version, and when it was kept, on the clock that never goes back."""
 
+    async def beside(self, learner: Learner, function: Callable[[], T]) -> T:
+        """What this function of a learner's state returns; for a large state it is called next to the event loop."""
+        return function() if _is_small(learner) else await self._offload(function)
+
+    async def new_learner(self, identity: Identity) -> Learner:
+        """A learner that has learned nothing, with its candidates.
+
+        One that has all its columns from the start is made next to the event loop: a gigabyte takes a second.
+        """
+
+        def make() -> Learner:
+            learner = Learner(identity, options=self.options, start=self.start)
+            learner.reconcile()
+            return learner
+
+        learner: Learner = make() if identity.features == "named" else await self._offload(make)
+        return learner
+
     async def restore(self) -> Learner | None:
         """The learner of the current head, which the next save goes on from; None where there is no head."""
         snapshot = await self._followed() or await fetch(self._store, self.model, self._offload, self.options)
@@ -254,7 +275,7 @@ class Keeper:
             cut, learner.runs = learner.runs, cut
             stored = stored._replace(runs=[])
         # The bound's next stretch begins here. Its reference, these weights, is then in the store already.
-        if (keep or learner.watch.unreferred) and learner.begin_stretch():
+        if (keep or learner.watch.unreferred) and await self.beside(learner, learner.begin_stretch):
             stored = stored._replace(reference=None)
         # The store says MISSING where blobs are gone that it had: then the second try uploads everything.
         for before in (stored, head.NOTHING):

@@ -250,12 +250,11 @@ class Learning:
     async def _begin(self, bounds: Mapping[int, tuple[int, int]], source: Source) -> Learner | None:
         """A new model, its first head saved; None where somebody else began it."""
         began = self._began or self._known()
-        learner = Learner(self._identity, options=self._keeper.options, start=self._keeper.start)
+        learner = await self._keeper.new_learner(self._identity)
         if began:
             self._tell.emptied()
         # Where to begin is said for a new model. One that was lost is learned again from 0, or not at all.
         learner.begin(self._starts(bounds, None if began else self._start_at))
-        learner.reconcile()
         saved = await self._keeper.save(learner, {}, source)
         if isinstance(saved, Refused):
             return None
@@ -335,7 +334,7 @@ class Learning:
 
     async def _save(self, model: _Model) -> None:
         learner = model.learner
-        if broken := learner.watch.broken(learner.squared_norm):
+        if broken := await self._keeper.beside(learner, lambda: learner.watch.broken(learner.squared_norm)):
             # What the theorem excludes cannot have been learned: memory or program are at fault, so nothing is saved.
             raise DataError(
                 f"model {self._log.topic} is corrupt: {broken}; its last good version answers. A restart goes on from "
