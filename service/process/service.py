@@ -63,8 +63,6 @@ Python's own 700 they are looked through, a millisecond at a time and many times
 """
 SETTLED_SECONDS = 10.0
 """After the start: then there is what a process has for as long as it runs, which is not looked through again."""
-DESCRIPTORS, MODEL_DESCRIPTORS = 64, 8
-"""Not for HTTP connections: the process needs them itself, and each model for Kafka and Redis. A request may too."""
 FIND_SECONDS = 2.0
 """Between two looks of a replica for models that it does not know."""
 
@@ -179,12 +177,7 @@ class Service:
             root_path=http.root_path,
             allowed_origins=http.allowed_origins,
         )
-        connections = Connections(
-            limits,
-            lambda cause: self._metrics.ended.labels(cause).inc(),
-            lambda: DESCRIPTORS + http.max_in_flight + MODEL_DESCRIPTORS * len(list(self._models)),
-            stopping,
-        )
+        connections = Connections(limits, lambda cause: self._metrics.ended.labels(cause).inc(), stopping)
         return Server(app, connections, ANSWER_SECONDS, http.tls.context(warn) if http.tls else None)
 
     def _stopping(self, number: int) -> None:

@@ -37,7 +37,7 @@ class HttpSettings(Section):
     max_in_flight: int = Field(100, ge=1)
     """Requests that are answered at a time; a further one gets 503."""
     max_connections: int = Field(1000, ge=1)
-    """Connections that are open at a time; fewer if there are too few file descriptors."""
+    """Connections that are open at a time, at most half of the file descriptors that the process may have."""
     header_timeout: float = Field(10.0, gt=0)
     """Seconds for a request's headers to arrive."""
     body_timeout: float = Field(10.0, gt=0)

@@ -94,7 +94,7 @@ class Served:
         self.causes, self.metrics = list[str](), Metrics("0", list, lambda: True, dict)
         learner = learner_of(Identity(labels=("x", "y", "z")), [event({"a": 1}, "y"), event({"a": -1}, "x")])
         self.learner, self.stopping = learner, False
-        self.connections = Connections(limits, self.causes.append, lambda: 0, lambda: self.stopping)
+        self.connections = Connections(limits, self.causes.append, lambda: self.stopping)
         more: Any = {"tokens": tokens, "root_path": root_path, "allowed_origins": origins}
         self.app = app or application(
             learner, metrics=self.metrics, limits=limits, stopping=lambda: self.stopping, **more
@@ -276,7 +276,7 @@ HEAD = f"POST {PREDICT} HTTP/1.1\r\nhost: x\r\n{JSON}transfer-encoding: chunked\
 WITHOUT_END = {
     "header": (b"GET /livez HTTP/1.1\r\na: ", b"a" * 1024, 431, "headers are larger than 65536 bytes"),
     "headers": (b"GET /livez HTTP/1.1\r\n", b"a: b\r\n", 431, "more than 100 headers"),
-    "line": (b"GET /", b"a" * 1024, 414, "line is longer than 32768 bytes"),
+    "line": (b"GET /", b"a" * 1024, 431, "headers are larger than 65536 bytes"),
     "trailer": (HEAD + b"1\r\n{\r\n0\r\na: ", b"a" * 1024, 431, "headers are larger than 65536 bytes"),
     "chunk": (HEAD + b"1;a=", b"a" * 1024, 431, "headers are larger than 65536 bytes"),
     "upgrade": (b"GET /livez HTTP/1.1\r\nconnection: upgrade\r\nupgrade: x\r\na: ", b"a" * 1024, 431, "headers are"),
@@ -302,7 +302,7 @@ async def test_heads_without_end_are_refused(name: str) -> None:
 @pytest.mark.parametrize("before", [b"", post()])
 async def test_heads_that_are_too_large_are_refused_whole(before: bytes, upgrade: str) -> None:
     large = {
-        f"GET /{'a' * 40_000} HTTP/1.1\r\n{upgrade}\r\n": 414,
+        f"GET /{'a' * 70_000} HTTP/1.1\r\n{upgrade}\r\n": 431,
         f"GET / HTTP/1.1\r\n{upgrade}{'a: b' + chr(13) + chr(10)}" + "a: b\r\n" * 100 + "\r\n": 431,
         f"GET / HTTP/1.1\r\n{upgrade}a: {'b' * 70_000}\r\n\r\n": 431,
     }

@@ -18,7 +18,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.serving.http import problems
 
-MAX_URL_BYTES = 32 << 10
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 100
 MAX_PIPELINED = 32
@@ -50,26 +49,15 @@ class Limits(NamedTuple):
 class Connections:
     """All open connections."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        count_end: Callable[[str], None],
-        reserved: Callable[[], int],
-        stopping: Callable[[], bool],
-    ) -> None:
-        """`count_end` gets the cause of each end that is ours; `reserved` is how many descriptors to keep free.
-
-        While `stopping`, each answer is the last of its connection.
-        """
-        self.limits, self.count_end, self.stopping, self._reserved = limits, count_end, stopping, reserved
+    def __init__(self, limits: Limits, count_end: Callable[[str], None], stopping: Callable[[], bool]) -> None:
+        """`count_end` gets the cause of each end that is ours. While `stopping`, an answer is its connection's last."""
+        self.limits, self.count_end, self.stopping = limits, count_end, stopping
         self.open: set[Connection] = set()
 
     def add(self, new: "Connection") -> None:
         """Take in a connection. If they are too many, the longest idle one ends; if none is idle, the new one."""
-        most, descriptors = self.limits.connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if descriptors != resource.RLIM_INFINITY:
-            most = min(most, max(descriptors // 4, descriptors - self._reserved()))
-        if len(self.open) >= most:
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if len(self.open) >= min(self.limits.connections, descriptors // 2):
             idle = [connection for connection in self.open if not connection.unanswered]
             if idle:
                 min(idle, key=lambda connection: connection.since).end("too-many")
@@ -203,9 +191,7 @@ class Connection(HttpToolsProtocol):
 
     def _check_head(self, size: int) -> None:
         """Raise httptools.HttpParserError if a head is too large, or what is not a body in a body of chunks."""
-        if len(self.url) > MAX_URL_BYTES:
-            self._fault = "large-headers", 414, f"the request's line is longer than {MAX_URL_BYTES} bytes"
-        elif len(self.headers) > MAX_HEADERS:
+        if len(self.headers) > MAX_HEADERS:
             self._fault = "large-headers", 431, f"the request has more than {MAX_HEADERS} headers"
         elif size > MAX_HEAD_BYTES:
             self._fault = "large-headers", 431, f"the request's headers are larger than {MAX_HEAD_BYTES} bytes"
@@ -266,7 +252,7 @@ class Connection(HttpToolsProtocol):
                 raise httptools.HttpParserError
             return
         if self._received > MAX_HEAD_BYTES:  # much of it may be body
-            self._received = sum(map(len, chain.from_iterable(self.headers)))
+            self._received = len(self.url) + sum(map(len, chain.from_iterable(self.headers)))
         self._check_head(self._received)
         super().on_headers_complete()
         self.unanswered.append(self.cycle)
