@@ -24,7 +24,6 @@ from service.learning.start import RANDOM, initial
 from service.learning.weights import Weights
 from service.snapshots import blobs, codec
 from service.snapshots import head as heads
-from service.snapshots.head import Head
 from tests import formulas
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL
 
@@ -125,14 +124,9 @@ def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
     """What a reader of this learner's snapshot has."""
     content = heads.content(learner)
     following = {str(p): heads.Position(offset) for p, offset in learner.next.items()}
-    head = Head(
-        model="m", version=1, parent="", saved_at=0.0, identity=learner.identity, state_digest=content.state_digest,
-        order="log", source=heads.Source("c"), next=following,
-        covered=heads.covered_as_json(learner), counts=learner.counts, observations=heads.observations(learner),
-        runs=content.runs, run_blobs=content.stored.runs, kept=[], columns=len(learner.columns),
-        arrays=content.arrays, reference=content.reference, names=content.stored.names.blobs,
-        candidates=heads.candidates(learner),
-    )  # fmt: skip
+    head = content.head(
+        learner, model="m", version=1, parent="", saved_at=0.0, source=heads.Source("c"), next=following, kept=[]
+    )
     data = codec.encode(head)
     return heads.decode(codec.decode(data, blobs.digest(data)), content.blobs, options)[1]()
 

@@ -242,27 +242,9 @@ class Models:
 
 def given(name: str, learner: Learner, now: float) -> Model:
     """A model that is never learned, a threshold unit: it answers as it is, from no snapshot."""
-    model, content = Model(name), heads.content(learner)
-    head = Head(
-        model=name,
-        version=1,
-        parent="",
-        saved_at=now,
-        identity=learner.identity,
-        state_digest=content.state_digest,
-        order="log",
-        source=heads.Source(),
-        next={},
-        covered={},
-        counts=learner.counts,
-        observations=heads.observations(learner),
-        runs=[],
-        run_blobs=[],
-        kept=[],
-        columns=len(learner.columns),
-        arrays=content.arrays,
-        reference=None,
-        names=content.stored.names.blobs,
+    model = Model(name)
+    head = heads.content(learner).head(
+        learner, model=name, version=1, parent="", saved_at=now, source=heads.Source(), next={}, kept=[]
     )
     model.answering = Answering(learner, head, digest(codec.encode(head)))
     return model

@@ -7,7 +7,7 @@ times, runs, windows) is beside it. A head is named by the SHA-256 of its own by
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NotRequired, TypedDict, Unpack
 
 import msgspec
 import numpy as np
@@ -184,6 +184,19 @@ class Stored(NamedTuple):
 NOTHING = Stored({}, None, EncodedNames(0, []), [])
 
 
+class More(TypedDict):
+    """What a head has besides a learner's state."""
+
+    model: str
+    version: int
+    parent: str
+    saved_at: float
+    source: Source
+    writer: NotRequired[Writer]
+    next: dict[str, Position]
+    kept: list[Kept]
+
+
 class Content(NamedTuple):
     """A learner's state as a head is to refer to it, and the blobs that the store lacks."""
 
@@ -192,15 +205,25 @@ class Content(NamedTuple):
     runs: blobs.Runs
     blobs: dict[str, bytes]
 
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """The arrays as the head names them."""
-        return {name: _named(array) for name, array in self.stored.arrays.items()}
-
-    @property
-    def reference(self) -> Array | None:
-        """The bound's reference as the head names it."""
-        return _named(self.stored.reference) if self.stored.reference else None
+    def head(self, learner: Learner, **more: Unpack[More]) -> Head:
+        """The head of this state, which is that of the learner."""
+        stored = self.stored
+        return Head(
+            identity=learner.identity,
+            state_digest=self.state_digest,
+            order="log" if len(learner.covered) <= 1 else "arrival",
+            covered=covered_as_json(learner),
+            counts=learner.counts.copy(),
+            observations=observations(learner),
+            runs=self.runs,
+            run_blobs=stored.runs,
+            columns=len(learner.columns),
+            arrays={name: _named(array) for name, array in stored.arrays.items()},
+            reference=_named(stored.reference) if stored.reference else None,
+            names=stored.names.blobs,
+            candidates=candidates(learner),
+            **more,
+        )
 
 
 def _named(array: Encoded) -> Array:

@@ -180,8 +180,6 @@ class Keeper:
         self._next_save = 0.0
         self._cost = 0.0
         self._failures, self._missed = 0, False
-        self._last_kept = 0, 0.0
-        """The last kept version, and when it was kept, on the clock that never goes back."""
 
     async def beside(self, learner: Learner, function: Callable[[], T]) -> T:
         """What this function of a learner's state returns; for a large state it is called next to the event loop."""
@@ -326,12 +324,8 @@ class Keeper:
             return True
         if not self._keep or not self.head.kept:
             return bool(self._keep)
-        last, now = self.head.kept[-1], self._clock.now()
-        if last.version != self._last_kept[0]:
-            # A version that another process kept: only the wall clock tells its age. Where that says the future, the
-            # clock was wrong then or is now, and the distance is taken as the age, so that it ends.
-            self._last_kept = last.version, now - abs(self._clock.time() - last.saved_at)
-        return now - self._last_kept[1] >= self._keep_every
+        # A clock that was wrong then, or is now, may say the future: then the distance is taken as the age.
+        return abs(self._clock.time() - self.head.kept[-1].saved_at) >= self._keep_every
 
     def _compose(
         self,
@@ -356,28 +350,16 @@ class Keeper:
             str(partition): Position(offset, fingerprints.get(partition) or known.get(str(partition)))
             for partition, offset in sorted(learner.next.items())
         }
-        new = Head(
+        new = content.head(
+            learner,
             model=self.model,
             version=version,
             parent=self.digest,
             saved_at=now,
-            identity=learner.identity,
-            state_digest=content.state_digest,
-            order="log" if len(learner.covered) == 1 else "arrival",
             source=source,
             writer=self.writer,
             next=positions,
-            covered=head.covered_as_json(learner),
-            counts=learner.counts.copy(),
-            observations=head.observations(learner),
-            runs=content.runs,
-            run_blobs=content.stored.runs,
             kept=kept,
-            columns=len(learner.columns),
-            arrays=content.arrays,
-            reference=content.reference,
-            names=content.stored.names.blobs,
-            candidates=head.candidates(learner),
         )
         return new, evict
 

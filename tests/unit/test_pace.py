@@ -108,7 +108,7 @@ async def test_a_wall_clock_that_is_wrong_for_seconds_keeps_no_version_back(wron
         await save(k, learner)
         clock.wrong = wrong
         kept = (await _save_more(k, learner, clock, 350.0))[-1].head.kept
-        assert len(kept) in {1, 2}
+        assert len(kept) <= 3
         clock.wrong = 0.0
         if takes_over:
             k = keeper(store, "t", clock, keep_every=300.0)
