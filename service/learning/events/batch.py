@@ -171,7 +171,9 @@ class Decoder:
             rows = self._rows.read(values, read_carefully, enough)
         else:
             rows = self._vectors.read(values)
-            for i in np.setdiff1d(np.arange(len(values)), rows.records).tolist():
+            is_left = np.ones(len(values), np.bool_)
+            is_left[rows.records] = False
+            for i in np.flatnonzero(is_left).tolist():
                 read_carefully(i)
         self._slices_without = UNUSUAL_SLICES if declined > len(values) / 2 else 0
         placed = self._columns.place_rows(rows)

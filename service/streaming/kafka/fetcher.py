@@ -51,9 +51,9 @@ from service.streaming.records import KafkaRecords
 
 FETCH_BYTES = 4 << 20
 """The size of a response. Measured: smaller ones cost more a record, larger ones no less."""
-MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 256 << 10, 2 << 20
-"""The part of one partition in it. Less brings one batch of many producers at a time."""
-BUFFER_BYTES = 2 << 20
+MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 256 << 10, 1 << 20
+"""The part of one partition in it. Less brings one batch of many producers at a time; 2 MiB cost a tenth more."""
+BUFFER_BYTES = 1 << 20
 """A partition whose buffer has as many bytes, not unpacked, is not asked for."""
 WAIT_MS, SHORT_WAIT_MS = 500, 10
 """How long a broker waits for a first record; and while a partition of its that is being read has a full buffer, and so

@@ -196,24 +196,22 @@ class RecordsBuilder:
     def __init__(self) -> None:
         self.bytes = 0
         self.count = 0
-        self._data, self._rows = bytearray(), list[NDArray[np.int64]]()
+        self._parts, self._rows = list[memoryview](), list[NDArray[np.int64]]()
 
     def add(self, batch: OpenBatch, start: int, count: int) -> int | None:
         """Add the batch's next `count` records at most, from the offset `start` on.
 
         Returns the offset of the last one, or None if they are all before `start`. Raises DamagedBatch.
         """
-        data, rows = batch.frame(start, count, len(self._data))
-        self._data += data
+        data, rows = batch.frame(start, count, self.bytes)
+        self._parts.append(data)
         self._rows.append(rows)
-        self.bytes, self.count = len(self._data), self.count + rows.shape[1]
+        self.bytes, self.count = self.bytes + len(data), self.count + rows.shape[1]
         return int(rows[OFFSET, -1]) if rows.shape[1] else None
 
     def build(self) -> KafkaRecords:
         """All records that were added; the builder is used up."""
-        self._data += bytes(SPARE_BYTES)
+        data = np.frombuffer(b"".join((*self._parts, bytes(SPARE_BYTES))), np.uint8)
         rows = np.concatenate(self._rows, 1) if self._rows else np.empty((ROWS, 0), np.int64)
         rows = np.ascontiguousarray(rows)  # compiled loops are compiled for one layout
-        data = np.frombuffer(self._data, np.uint8)
-        data.flags.writeable = False  # of one type with other buffers, for compiled loops
         return KafkaRecords(data, rows)
