@@ -105,7 +105,7 @@ class Served:
     async def running(
         self, tls: ssl.SSLContext | None = None, trust: ssl.SSLContext | None = None
     ) -> AsyncIterator["Served"]:
-        server = Server(self.app, self.connections, 2, tls)
+        self.server = server = Server(self.app, self.connections, 2, tls)
         self._trust = trust
         async with self._stack:
             listening = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -494,3 +494,11 @@ async def test_large_bodies_and_answers_arrive_whole(secured: Any) -> None:
         for _ in range(2):
             answer = await served.ask(post(large))
             assert answer.body == large + large
+
+
+async def test_every_answer_is_counted_for_the_clock_that_shortens_learning() -> None:
+    async with Served().running() as served:
+        client = await served.client(post(), post() + post())
+        for _ in range(3):
+            assert (await client.answer()).status == 200
+        assert served.server.server_state.total_requests == 3

@@ -274,5 +274,8 @@ class Connection(HttpToolsProtocol):
         self.since = self.loop.time()
         if self.pipeline:
             super().on_response_complete()
-        elif not self.transport.is_closing():  # uvicorn would start a timer, which `check` spares
+            return
+        # uvicorn would start a timer for an idle connection, which `check` spares.
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
             self.flow.resume_reading()
