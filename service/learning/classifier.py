@@ -217,7 +217,7 @@ class Classifier:
         if have < count:
             state = np.zeros((max(count, 2 * have), *self._state.shape[1:]))
             state[:have] = self._state
-            if self.identity.start != "zero":
+            if self.identity.start != "zero":  # else the memory is zero already, and is not touched
                 state[have:, 0] = self._initial(have, len(state) - have)
             self._state = state
 

@@ -145,8 +145,8 @@ class Learner(Classifier):
             self.scaler = Scaler.of(self.identity, [arrays[name] for name in SUMS])
         self.covered = covered
 
-    def pass_over(self, partition: int, offset: int) -> None:
-        """Cover offsets up to `offset` that hold no record: compacted away, control records, aborted."""
+    def cover(self, partition: int, offset: int) -> None:
+        """Cover the offsets before `offset`: they were learned, or hold no record (compacted, control, aborted)."""
         start, at = self.covered[partition][-1]
         if offset == at:
             return
@@ -207,7 +207,7 @@ class Learner(Classifier):
         self.counts.skipped += len(batch.skipped)
         for reject in rejects:
             self.counts.rejected[reject.reason] = self.counts.rejected.get(reject.reason, 0) + 1
-        self.pass_over(partition, first + consumed)
+        self.cover(partition, first + consumed)
         return Outcome(consumed, rejects, diverged)
 
     def score(

@@ -140,7 +140,7 @@ class Names(Spelled):
 
 
 def room(array: NDArray[Any], used: int, count: int) -> NDArray[Any]:
-    """An array with the values that are used, and room for so many. Memory that is not touched is not taken."""
+    """An array with at least `count` places that begins with the `used` values of this one."""
     if count <= len(array):
         return array
     longer = np.empty((2 * count, *array.shape[1:]), array.dtype)

@@ -50,14 +50,14 @@ COUNTERS = {
     "ignored_features": "Features beyond the cap on columns.",
     "skipped_events": "Records that `where` passed over.",
 }
-"""Of `durable`, and of the learner alone."""
+"""Counters of the process that learns, by the member of `Figures.durable`."""
 GAUGES = {
     "version": ("about.version", "Accepted snapshots so far."),
     "columns": ("about.columns", "Columns of the weight vector, the bias included."),
     "scaled_columns": ("about.scaled_columns", "Columns that have scaled numbers, where the model scales."),
     "squared_norm": ("about.squared_norm", "Squared norm of the weights."),
 }
-"""Where in `Figures` it is, and its text; so are the next two."""
+"""Gauges of every process: the path of the value in `Figures`, and the help text. The next two have the same form."""
 LEARNER_GAUGES = {
     "squared_norm_limit": (
         "about.squared_norm_limit",
@@ -71,12 +71,12 @@ LEARNER_GAUGES = {
     "snapshot_timestamp_seconds": ("saved_at", "When the last save was accepted."),
     "unsaved_records": ("unsaved", "Records read that no accepted snapshot covers."),
 }
-"""Of the learner alone."""
+"""Gauges of the process that learns."""
 LOG_GAUGES = {
     "learning": ("about.learning_here", "Whether this process learns the model."),
     "served_snapshot_timestamp_seconds": ("saved_at", "When the snapshot that answers was saved."),
 }
-"""Of models with a log: a threshold unit is nobody's to learn, and as old as its process."""
+"""Gauges of models that learn a topic. A threshold unit does not."""
 SHARES = {
     "baseline": ("baseline_accuracy", "Share of the most frequent label: what who always answers with it is right in"),
     "balanced_accuracy": ("balanced_accuracy", "Mean over labels of the share of right predictions, as served"),
@@ -84,26 +84,26 @@ SHARES = {
     "recall": ("recall", "Share of right predictions among the events of the positive label, as served"),
     "f1": ("f1", "Harmonic mean of precision and recall"),
 }
-"""By member, of the learner alone: for each of SPANS."""
+"""Shares of the process that learns, by metric: the member of the description, and the help text."""
 WEIGHTS = {"last": "accuracy", "average": "average_accuracy", "served": "served_accuracy"}
-"""The accuracies' members by the label `weights`. The average is there where one is kept."""
+"""The accuracies of a description by the metric label `weights`. The average is null unless one is kept."""
 CANDIDATE_GAUGES = {
     "events": "Events learned by a candidate.",
     "mistakes": "Events with y*s <= 0 before learning, of a candidate.",
     "updates": "Events that changed a candidate's weights.",
     "answers": "Whether a candidate answers for its model.",
 }
-"""By member, of the learner alone: gauges, since a candidate that begins again counts from 0."""
+"""Gauges of candidates, by member. They are no counters, since a candidate that begins again counts from 0."""
 SPANS = {
     "": ("recent", ", over the recent window."),
     "_overall": ("all", "."),
 }
-"""What is added to the name of a share, by the member that it is, and to its text."""
+"""The suffix of a share's metric: the member of `Share`, and the end of the help text."""
 ENDS = {
     "_low": (0, ": the lower end of an interval that holds at all times (95 %)."),
     "_high": (1, ": the upper end of an interval that holds at all times (95 %)."),
 }
-"""The same for the ends of an accuracy's interval."""
+"""The suffix of an accuracy's metric: the index in its interval, and the end of the help text."""
 
 
 class Metrics:

@@ -118,8 +118,10 @@ class ModelObserver:
 
     def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
         for name in dropped:
-            anew, gone = "candidate begins anew: its settings changed", "candidate dropped: it is not set any more"
-            self._log.warning(anew if name in began else gone, candidate=name)
+            if name in began:
+                self._log.warning("candidate begins anew: its settings changed", candidate=name)
+            else:
+                self._log.warning("candidate dropped: it is not set any more", candidate=name)
         for name in began:
             self._log.info("candidate begins", candidate=name, next=dict(following))
 

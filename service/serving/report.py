@@ -27,41 +27,41 @@ Interval = tuple[float, float]
 
 
 class Share(msgspec.Struct, forbid_unknown_fields=True):
-    """Of all events, and of the recent ones. Null where it is not defined, as before the first event."""
+    """A share of all events, and of the recent ones. Null if it is not defined, as before the first event."""
 
     all: Annotated[float | None, Meta(examples=[0.969])]
     recent: Annotated[float | None, Meta(examples=[0.98])]
 
 
 class Accuracy(Share, forbid_unknown_fields=True):
-    """Of right predictions; with what `all` is an estimate of, and how sure it is."""
+    """The share of right predictions, and how sure it is."""
 
     all_interval: Annotated[Interval | None, Meta(examples=[(0.951, 0.983)])]
-    """Holds the mean chance to be right over all events, at all times together with 95 %."""
+    """An interval that holds, at all times together with 95 %, the mean chance to be right over all events."""
 
     @classmethod
     def of(cls, events: int, wrong: int, recent: float | None) -> Self:
-        """Of so many events in all, so many of them wrong."""
+        """The accuracy of predictions that were `wrong` for so many of all events."""
         return cls(share(events - wrong, events), recent, interval(events, events - wrong) if events else None)
 
     @classmethod
     def last(cls, one: Classifier) -> Self:
-        """Of the last weights."""
+        """The accuracy of the last weights."""
         return cls.of(one.counts.events, one.counts.wrong_predictions, one.watch.recent.accuracy)
 
     @classmethod
     def average(cls, one: Classifier) -> Self:
-        """Of the average of the weights, of a model that keeps it."""
+        """The accuracy of the average weights, if an average is kept."""
         return cls.of(*one.watch.recent.averaged, one.watch.recent.average_accuracy)
 
     @classmethod
     def served(cls, one: Classifier) -> Self:
-        """Of the weights that answer, where this one is asked."""
+        """The accuracy of the weights that answer if this classifier is asked."""
         return cls.average(one) if one.averaged else cls.last(one)
 
     @classmethod
     def of_each(cls, learner: Learner) -> dict[str, Self]:
-        """Of each that predicts, by the name that comparisons have for it."""
+        """The accuracy of each predictor, by its name in comparisons."""
         average = {"average": cls.average(learner)} if learner.identity.average else {}
         candidates = {name: cls.served(one) for name, one in learner.candidates.items()}
         return {"last": cls.last(learner), **average, **candidates}
@@ -77,14 +77,14 @@ class Comparison(msgspec.Struct, forbid_unknown_fields=True):
     second: Annotated[str, Meta(examples=["last"])]
     events: Annotated[int, Meta(examples=[1230])]
     first_only: Annotated[int, Meta(examples=[40])]
-    """Events that the first alone was right about."""
+    """Events that the first alone predicted rightly."""
     second_only: Annotated[int, Meta(examples=[11])]
     difference: Annotated[float | None, Meta(examples=[0.024])]
-    """Of accuracy; above 0 the first has more."""
+    """The accuracy of the first less that of the second."""
     interval: Annotated[Interval | None, Meta(examples=[(0.007, 0.036)])]
-    """Holds the mean difference like `all_interval`."""
+    """An interval that holds the mean difference, in the sense of `all_interval`."""
     better: Annotated[str | None, Meta(examples=["average"])]
-    """Null where no difference is shown (95 %)."""
+    """Which one is better; null if no difference is shown (95 %)."""
 
     @classmethod
     def of(cls, pair: Paired) -> Self:
@@ -99,7 +99,7 @@ class Recalled(msgspec.Struct, forbid_unknown_fields=True):
     label: Annotated[Label, Meta(examples=[1])]
     events: Annotated[int, Meta(examples=[614])]
     recall: Share
-    """The share of its events that was predicted so."""
+    """The share of its events that was predicted rightly."""
 
 
 class Beside(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -119,13 +119,13 @@ class Beside(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     wrong_predictions: Annotated[int, Meta(examples=[5])]
     updates: Annotated[int, Meta(examples=[230])]
     accuracy: Accuracy
-    """Prequential, since it began."""
+    """Its accuracy since it began, each event predicted before it was learned."""
     precision: Share
-    """This and the next two as the model's."""
+    """The share of its positive predictions that was right; null with three labels and more."""
     recall: Share
     f1: Share
     against_the_model: Comparison | None
-    """On the same events, with the model's own weights; null before the first."""
+    """It and the model's own weights on the same events; null before the first."""
     diverged: str | None
     """Why it learns no more, while the model and others go on."""
 
@@ -180,37 +180,37 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     wrong_predictions: Annotated[int, Meta(examples=[29])]
     updates: Annotated[int, Meta(examples=[31])]
     confusion: Annotated[list[list[int]], Meta(examples=[[[600, 14], [15, 601]]])]
-    """[truth][prediction]."""
+    """Events by `[truth][prediction]`."""
     rejected: Annotated[dict[str, int], Meta(examples=[{"not-json": 4}])]
     ignored_features: Annotated[int, Meta(examples=[0])]
     skipped: Annotated[int, Meta(examples=[0])]
     """Records that `where` passed over."""
     accuracy: Accuracy
-    """Prequential: the last weights predicted each event before it was learned."""
+    """The accuracy of the last weights, each event predicted before it was learned."""
     average_accuracy: Accuracy | None
-    """The same of the average; null if none is kept."""
+    """The accuracy of the average weights; null if no average is kept."""
     baseline: Share
     """The accuracy of always answering with the most frequent label."""
     comparisons: list[Comparison]
     """Every two predictors, on the same events."""
     balanced_accuracy: Share
-    """Of the weights that answer, as the next four: the mean over both labels of the share of their events that was
-    predicted so; of three labels and more, over those that came."""
+    """The mean over the labels that came of the share of their events that was predicted rightly, by the weights that
+    answer."""
     labels: list[Recalled]
-    """In the order of the confusion."""
+    """How well the weights that answer find each label, in the order of the confusion."""
     precision: Share
-    """The share of positive predictions that was right; two labels have it, and the next."""
+    """The share of positive predictions that was right; null with three labels and more."""
     recall: Share
-    """The share of positive events that was predicted so."""
+    """The share of positive events that was predicted rightly; null with three labels and more."""
     f1: Share
-    """The harmonic mean of precision and recall."""
+    """The harmonic mean of precision and recall; null with three labels and more."""
     advice: Annotated[list[str], Meta(examples=[[]])]
     """What to try with a model that is of little use."""
     columns: Annotated[int, Meta(examples=[21])]
     scaled_columns: int | None
-    """Those that have scaled numbers; null where none is scaled."""
+    """Columns with scaled numbers; null if the model does not scale."""
     squared_norm: Annotated[float | None, Meta(examples=[88.5])]
-    """Null where it is beyond what a number can hold."""
+    """The squared norm of the weights; null if it is beyond what a number can hold."""
     squared_norm_limit: Annotated[float | None, Meta(examples=[310.25])]
     loss: Annotated[float | None, Meta(examples=[0.02])]
     """Mean perceptron loss max(0, -y*s) of recent events."""
@@ -219,15 +219,15 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     serve: Annotated[str, Meta(examples=["last"])]
     """The weights that answer: last, average, or a candidate's name."""
     served_accuracy: Accuracy
-    """`accuracy` of the weights that answer."""
+    """The accuracy of the weights that answer."""
     candidates: Annotated[list[Beside], Meta(examples=[[]])]
-    """What learns side by side with it."""
+    """The models with other settings that learn next to it."""
     bound: Annotated[int | None, Meta(examples=[112])]
     """The most updates that the perceptron theorem allows."""
     bound_reason: str | None
     digest: Digest
     state_digest: Annotated[str, Meta(examples=["f7f41c9b…"])]
-    """What `inspect` and `verify` print."""
+    """The digest of the state, which `inspect` and `verify` print."""
     saved_at: Saved
     learning_here: bool
     stopped: str | None
@@ -368,7 +368,7 @@ def _confusion(one: Classifier) -> Confusion:
 
 
 def _confusions(one: Classifier) -> tuple[Confusion, Confusion]:
-    """Of all events, and of the recent ones."""
+    """The confusions of all events and of the recent ones, by the weights that answer."""
     return _confusion(one), one.watch.recent.confusion(one.averaged)
 
 

@@ -181,14 +181,14 @@ class Keeper:
         self._cost = 0.0
         self._failures, self._missed = 0, False
 
-    async def beside(self, learner: Learner, function: Callable[[], T]) -> T:
-        """What this function of a learner's state returns; for a large state it is called next to the event loop."""
+    async def compute(self, learner: Learner, function: Callable[[], T]) -> T:
+        """Call a function of a learner's state; in a thread if the state is large."""
         return function() if _is_small(learner) else await self._offload(function)
 
     async def new_learner(self, identity: Identity) -> Learner:
         """A learner that has learned nothing, with its candidates.
 
-        One that has all its columns from the start is made next to the event loop: a gigabyte takes a second.
+        One that has all its columns from the start is made in a thread: a gigabyte takes a second.
         """
 
         def make() -> Learner:
@@ -273,7 +273,7 @@ class Keeper:
             cut, learner.runs = learner.runs, cut
             stored = stored._replace(runs=[])
         # The bound's next stretch begins here. Its reference, these weights, is then in the store already.
-        if (keep or learner.watch.unreferred) and await self.beside(learner, learner.begin_stretch):
+        if (keep or learner.watch.unreferred) and await self.compute(learner, learner.begin_stretch):
             stored = stored._replace(reference=None)
         # The store says MISSING where blobs are gone that it had: then the second try uploads everything.
         for before in (stored, head.NOTHING):

@@ -292,7 +292,7 @@ class Learning:
     async def _take(self, model: _Model, partition: int, records: KafkaRecords) -> None:
         learner = model.learner
         for run in records.runs():
-            learner.pass_over(partition, int(run.offsets[0]))
+            learner.cover(partition, int(run.offsets[0]))
             start = 0
             while start < len(run):
                 if not self._log.held or self._model is None:
@@ -304,7 +304,7 @@ class Learning:
         """Cover offsets after what was polled that hold no record: transaction markers, aborted or compacted ones."""
         for partition, position in self._log.positions().items():
             if position > learner.next[partition]:
-                learner.pass_over(partition, position)
+                learner.cover(partition, position)
         if gaps := self._log.take_gaps():
             for partition, *gap in gaps:
                 learner.watch.add_gap(partition, (gap[0], gap[1]))
@@ -334,7 +334,7 @@ class Learning:
 
     async def _save(self, model: _Model) -> None:
         learner = model.learner
-        if broken := await self._keeper.beside(learner, lambda: learner.watch.broken(learner.squared_norm)):
+        if broken := await self._keeper.compute(learner, lambda: learner.watch.broken(learner.squared_norm)):
             # What the theorem excludes cannot have been learned: memory or program are at fault, so nothing is saved.
             raise DataError(
                 f"model {self._log.topic} is corrupt: {broken}; its last good version answers. A restart goes on from "

@@ -188,19 +188,19 @@ async def _replay(
                             "one that was learned, so the topic was recreated"
                         )
                 for run in _slices(part):
-                    _pass_over(learner, partition, int(run.offsets[0]))
+                    _cover(learner, partition, int(run.offsets[0]))
                     if diverged := learner.apply(partition, run).diverged:
                         return diverged
-            _pass_over(learner, partition, to)
+            _cover(learner, partition, to)
     _add_due(learner, snapshot.learner)
     return None
 
 
-def _pass_over(learner: Learner, partition: int, to: int) -> None:
+def _cover(learner: Learner, partition: int, to: int) -> None:
     """Cover the offsets up to `to`, which hold no record."""
     if to > (start := learner.next[partition]):
         learner.watch.add_gap(partition, (start, to))
-        learner.pass_over(partition, to)
+        learner.cover(partition, to)
 
 
 def _check_log(topic: str, steps: Sequence[Step], there: dict[int, tuple[int, int]]) -> None:

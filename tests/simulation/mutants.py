@@ -14,6 +14,7 @@ WORLD, CLASSIFIER, HEAD = "tests/simulation/world.py", f"{LEARNING}classifier.py
 LEARN, KEEPER, CODEC = f"{STREAMING}learn.py::Learning", f"{SNAPSHOTS}keeper.py::Keeper", f"{SNAPSHOTS}codec.py"
 RECOGNISE, SEQUENCE = f"{STREAMING}recognise.py", f"{STREAMING}kafka/offset_sequence.py::OffsetSequence"
 SEEDS = 300
+OFFSETS = "tests/unit/test_offset_sequence.py"
 CONTRACT = "tests/contract/test_store.py::test_of_the_simulator"
 ALONE = "tests/simulation/test_alone.py"
 NEWER = f"{ALONE}::test_a_newer_releases_head_is_not_gone_on_with"
@@ -115,7 +116,8 @@ MUTANTS = (
     Mutant("a batch that the next one contradicts", f"{SEQUENCE}.admit",
            "(gap or self._sought or first) and not agreed", "False"),
     Mutant("the next one contradicts a batch in its place", f"{SEQUENCE}.admit",
-           "gap or self._sought or first", "gap or self._sought", seed=4090),
+           "gap or self._sought or first", "gap or self._sought",
+           f"{OFFSETS}::test_a_batch_in_its_place_that_the_next_one_contradicts_is_looked_at_again_before_it_is_learned"),
 )  # fmt: skip
 
 

@@ -134,6 +134,15 @@ def test_a_held_batch_that_the_next_one_contradicts_is_damage() -> None:
         sequence.admit([Batch(135, 140)], None, 300, 300)
 
 
+def test_a_batch_in_its_place_that_the_next_one_contradicts_is_looked_at_again_before_it_is_learned() -> None:
+    """One of the two is misplaced, and nothing before the first one in the response says which."""
+    broker = Broker([Batch(0, 5), Batch(5, 10), Batch(8, 12)], 12)
+    sequence: OffsetSequence[Batch] = OffsetSequence(0)
+    assert sequence.admit(*broker.response(0, 1), broker.end, broker.end) == [Batch(0, 5)]
+    assert sequence.admit(*broker.response(5, 2), broker.end, broker.end) == []
+    assert sequence.fetch_offset == 0
+
+
 def test_batches_that_go_back_are_damage_though_they_agree_with_each_other() -> None:
     sequence: OffsetSequence[Batch] = OffsetSequence(0)
     sequence.admit([Batch(0, 20)], None, 300, 300)
