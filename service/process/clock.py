@@ -1,7 +1,7 @@
 """The real clock, and the event loop's turns: how learning and predictions share it.
 
-A request that is under way is answered before more is learned, and while requests come slices of learning are short.
-Nobody waits longer than the slice that is running, and where nobody asks slices are as long as it costs least.
+A request that is under way is answered before more is learned. It waits for at most one slice. While many requests come,
+slices are short; else they grow to the size that is cheapest.
 """
 
 import asyncio
@@ -12,10 +12,11 @@ from service.streaming.learn import AIM_SECONDS
 
 TURNS = 8
 """An answer takes three; one whose body is slow to arrive is not waited for."""
-ASKED_SECONDS = 0.02
-"""After a request slices are short for so long."""
+BUSY_SECONDS = 0.02
+"""Two requests within this time make slices short for as long. A client that polls ten times a second does not: short
+slices cost a tenth more."""
 SHORT, LONG = 0.0002, AIM_SECONDS
-"""Of slices. What each costs by itself is a tenth of a long one."""
+"""How long a slice may take, in seconds. A slice costs a tenth of a long one by itself."""
 
 
 class SystemClock:
@@ -28,8 +29,8 @@ class SystemClock:
         """How many, so far."""
         self._seen = 0
         self._turn = asyncio.Lock()
-        self._asked = -ASKED_SECONDS
-        """When a request was seen last."""
+        self._requested_at = self._busy_at = -BUSY_SECONDS
+        """When the last request was seen, and the last that came within BUSY_SECONDS of another."""
 
     def now(self) -> float:
         """Seconds that never go back."""
@@ -50,13 +51,16 @@ class SystemClock:
                 if not self.under_way:
                     break
                 await asyncio.sleep(0)
-            if self.under_way or self.answered() != self._seen:
-                self._seen, self._asked = self.answered(), self.now()
+            answered, now = self.answered(), self.now()
+            if self.under_way or answered != self._seen:
+                if now - self._requested_at < BUSY_SECONDS:
+                    self._busy_at = now
+                self._seen, self._requested_at = answered, now
 
-    def asked(self) -> bool:
-        """Whether requests come."""
-        return self.now() - self._asked < ASKED_SECONDS
+    def is_busy(self) -> bool:
+        """Whether many requests come."""
+        return self.now() - self._busy_at < BUSY_SECONDS
 
     def slice_seconds(self) -> float:
         """How long a slice of learning may take now."""
-        return SHORT if self.asked() else LONG
+        return SHORT if self.is_busy() else LONG

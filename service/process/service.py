@@ -97,7 +97,7 @@ class Service:
             session_timeout=settings.kafka.session_timeout,
             watchdog=settings.kafka.watchdog,
             wanted=settings.wanted if settings.patterns else None,
-            predictions_wait=self._clock.asked,
+            predictions_wait=self._clock.is_busy,
         )
 
     @property
