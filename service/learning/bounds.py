@@ -269,5 +269,5 @@ def why_none(identity: Identity, wanted: bool) -> str | None:
 def direction(vector: Vector | Reference) -> float:
     """1 / ‖vector‖, or 0 where it has no direction that its square could give exactly."""
     parts = vector.ravel().astype(np.float64, copy=False)
-    squared: Any = parts @ parts
+    squared: Any = np.dot(parts, parts)  # unlike `@` it lets other threads run
     return 1.0 / math.sqrt(squared) if LEAST**2 < squared < math.inf else 0.0

@@ -183,7 +183,7 @@ class Classifier:
         """‖w‖², the bias included."""
         with np.errstate(over="ignore"):  # an older release let them grow without a limit
             flat = self.weights if self._state.ndim == 2 else self.weights.ravel()
-            return float(flat @ flat)
+            return float(np.dot(flat, flat))  # unlike `@` it lets other threads run
 
     def restore(
         self,
@@ -197,8 +197,8 @@ class Classifier:
         """Take over restored state, these very objects; the columns have their names already."""
         self._state, self.counts = state, counts
         self.make_room(len(self.columns))
-        self._reach, self._part = math.inf, part(self.identity, counts.events)
         self.diverged, norm = diverged, self.squared_norm
+        self._reach, self._part = math.sqrt(norm + self._state.size), part(self.identity, counts.events)
         if norm > MAX_SQUARED_NORM * (1.0 + ROUNDING):  # saved by a release that had no limit
             self.diverged = f"the squared norm of the weights is {norm:g}, beyond {MAX_SQUARED_NORM:g}"
         self.watch.restored(recent, squared_steps, stretch, self.weights, counts.updates, self.columns.names)
@@ -216,6 +216,9 @@ class Classifier:
         have = len(self._state)
         if have < count:
             state = np.zeros((max(count, 2 * have), *self._state.shape[1:]))
+            if not have:
+                state.fill(0.0)  # the system gives the memory of a large model now, in the thread that makes it
+                self._reach = math.sqrt(state.size)  # a weight begins within ±1
             state[:have] = self._state
             if self.identity.start != "zero":  # else the memory is zero already, and is not touched
                 state[have:, 0] = self._initial(have, len(state) - have)

@@ -107,7 +107,7 @@ class Watch:
 
     def grow(self, started: Vector, first: int) -> None:
         """Columns came, from `first` on: what they begin with is part of w(0), whenever they come."""
-        self.squared_steps += float(started.ravel() @ started.ravel())
+        self.squared_steps += float(np.dot(started.ravel(), started.ravel()))
         if self.stretch is not None:
             self.stretch.grow(started, first)
 
@@ -134,8 +134,8 @@ class Watch:
         reference, scale = vector.astype(np.float32), direction(whole.astype(np.float32))
         if why_none(self._identity, self.options.bound) is None and scale > 0.0:
             with np.errstate(over="ignore"):  # an older release let them grow without a limit
-                squared = float(w.ravel() @ w.ravel())
-            along = scale * float(w.ravel() @ reference.ravel())
+                squared = float(np.dot(w.ravel(), w.ravel()))
+            along = scale * float(np.dot(w.ravel(), reference.ravel()))
             self.stretch = Stretch(reference, Sums(name, scale, updates, squared, along))
 
     def _parts(self, names: Sequence[str]) -> list[float]:

@@ -1,7 +1,7 @@
 """The real clock, and the event loop's turns: how learning and predictions share it.
 
-A request that is under way is answered before more is learned. It waits for at most one slice. While many requests come,
-slices are short; else they grow to the size that is cheapest.
+A request that is under way is answered before more is learned. It waits for at most one slice. Slices are short while
+many requests come; else they grow to the size that is cheapest.
 """
 
 import asyncio

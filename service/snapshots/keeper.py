@@ -288,7 +288,8 @@ class Keeper:
             digest = blobs.digest(data)
             # From here on the head may be accepted although we hear nothing of it.
             self._doubtful = _Doubt(new, digest, content.stored, learner, cut)
-            along = content.blobs if sum(map(len, content.blobs.values())) <= ALONG else {}
+            blob_bytes = sum(map(len, content.blobs.values()))
+            along = content.blobs if blob_bytes <= ALONG else {}
             if not along:
                 await self._store.put(self.model, content.blobs)
             made = Commit(self.digest, digest, data, new.refs, str(new.version) if keep else "", evict, along)
@@ -305,7 +306,7 @@ class Keeper:
         if verdict == "CONFLICT":
             return Refused(self.digest)
         self.head, self.digest, self._stored = new, digest, content.stored
-        written = len(data) + sum(map(len, content.blobs.values()))
+        written = len(data) + blob_bytes
         seconds = self._clock.now() - started
         return Saved(new, digest, written, seconds, seconds - turn)
 

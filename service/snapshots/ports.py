@@ -59,8 +59,8 @@ class Store(Protocol):
     async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
         """The blobs that are there, by digest."""
 
-    async def put(self, model: str, blobs: Mapping[str, bytes]) -> None:
-        """Upload blobs."""
+    async def put(self, model: str, blobs: dict[str, bytes]) -> None:
+        """Upload blobs. It may take them out of `blobs` one by one: to free a gigabyte at once holds the event loop."""
 
     async def commit(self, model: str, new: Commit) -> Verdict:
         """Make a head the current one if its parent is; see commit.lua."""

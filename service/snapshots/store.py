@@ -8,7 +8,7 @@ perceptron:models   the set of model names
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any, Self, cast
@@ -104,15 +104,13 @@ class RedisStore:
                 found.update((d, blob) for d, blob in zip(part, answer, strict=True) if blob is not None)
         return found
 
-    async def put(self, model: str, blobs: Mapping[str, bytes]) -> None:
-        part: dict[str, bytes] = {}
+    async def put(self, model: str, blobs: dict[str, bytes]) -> None:
         async with self._asking(model):
-            for digest, blob in blobs.items():
-                if part and sum(map(len, part.values())) + len(blob) > MAX_COMMAND:
-                    await self._redis.hset(key(model), mapping=part)
-                    part = {}
-                part[f"b:{digest}"] = blob
-            if part:
+            while blobs:
+                part, size = dict[str, bytes](), 0
+                while blobs and size < MAX_COMMAND:
+                    digest, blob = blobs.popitem()
+                    part[f"b:{digest}"], size = blob, size + len(blob)
                 await self._redis.hset(key(model), mapping=part)
 
     async def commit(self, model: str, new: Commit) -> Verdict:
