@@ -5,10 +5,9 @@ takes any `Upgrade` for the end of HTTP, so that a POST loses its body, which is
 """
 
 import asyncio
-import contextlib
 import resource
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
@@ -79,10 +78,11 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, connections: Connections, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
-        self._connections, self._application = connections, self.app
-        self.app = cast(Any, self._answer_in_turn)
+        self._connections = connections
         self.unanswered = deque[RequestResponseCycle]()
         """Requests, of which the first is being answered; empty if it is idle."""
+        answer = cast(Any, self.app)
+        self.app = lambda scope, receive, _: answer(scope, receive, self._sender(self.unanswered[0]))
         self.since = self.loop.time()
         """When it became idle, the head of a request began, or its client stopped reading."""
         self._received = 0  # bytes since a request began or ended, or its body went on
@@ -165,6 +165,9 @@ class Connection(HttpToolsProtocol):
                     self._write(head["status"], headers, body)
                     cycle.message_event.set()
                     return cycle.on_response()
+                self._unsent_bytes = len(body)
+                if self.flow.write_paused:  # the client has not read the answer before this one
+                    self._connections.limit_unread()
                 await cycle.send(head)
             for end in range(PIECE_BYTES, len(body) + PIECE_BYTES, PIECE_BYTES) or [0]:
                 self._unsent_bytes = max(len(body) - end, 0)
@@ -172,18 +175,6 @@ class Connection(HttpToolsProtocol):
                 await cycle.send(cast(Any, piece))
 
         return send
-
-    def _answer_in_turn(self, scope: Any, receive: Any, _: Any) -> Awaitable[None]:
-        send = self._sender(self.unanswered[0])
-        if not self.flow.write_paused:
-            return cast(Awaitable[None], self._application(scope, receive, send))
-
-        async def wait() -> None:  # until the client has read the answer before
-            with contextlib.suppress(asyncio.CancelledError):  # at a stop, which has ended this connection
-                await self.flow.drain()
-                await self._application(scope, receive, send)
-
-        return wait()
 
     @property
     def _in_head(self) -> bool:
