@@ -42,7 +42,7 @@ def _defined(file: Path) -> set[str]:
 def test_every_fault_has_a_row_and_every_row_a_test() -> None:
     lines = _table_lines()
     rows = [row for line in lines for row in re.findall(r"^\| .* \| (`test_.*`) \|$", line)]
-    tables = [line for line in lines if line.startswith(("| fault |", "| harm |"))]
+    tables = [line for line in lines if line.startswith(("| fault |", "| attack"))]
     assert len(rows) + 2 * len(tables) == len(lines)
     named = {name for row in rows for name in re.findall(r"`(test_\w+\.py::test_\w+)`", row)}
     there = {f"{file.name}::{test}" for file in TESTS.parent.rglob("test_*.py") for test in _defined(file)}
@@ -72,7 +72,7 @@ def test_what_you_see_is_what_is_said() -> None:
 
 
 def _table_lines() -> list[str]:
-    """The lines of the tables of faults, and of harms."""
+    """The lines of the tables of faults and attacks."""
     faults = (DOCS / "guarantees.md").read_text().split("## What stops a model")[0]
     text = faults + (DOCS / "security.md").read_text()
     return [line for line in text.splitlines() if line.startswith("|")]
