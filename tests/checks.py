@@ -124,9 +124,8 @@ def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
     """What a reader of this learner's snapshot has."""
     content = heads.content(learner)
     following = {str(p): heads.Position(offset) for p, offset in learner.next.items()}
-    head = content.head(
-        learner, model="m", version=1, parent="", saved_at=0.0, source=heads.Source("c"), next=following, kept=[]
-    )
+    source = heads.Source("c")
+    head = msgspec.structs.replace(content.head, model="m", version=1, source=source, next=following)
     data = codec.encode(head)
     return heads.decode(codec.decode(data, blobs.digest(data)), content.blobs, options)[1]()
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from service.errors import (
     DependencyError,
     Diverged,
@@ -243,8 +245,6 @@ class Models:
 def given(name: str, learner: Learner, now: float) -> Model:
     """A model that is never learned, a threshold unit: it answers as it is, from no snapshot."""
     model = Model(name)
-    head = heads.content(learner).head(
-        learner, model=name, version=1, parent="", saved_at=now, source=heads.Source(), next={}, kept=[]
-    )
+    head = replace(heads.content(learner).head, model=name, version=1, saved_at=now)
     model.answering = Answering(learner, head, digest(codec.encode(head)))
     return model

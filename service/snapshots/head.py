@@ -7,10 +7,11 @@ times, runs, windows) is beside it. A head is named by the SHA-256 of its own by
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Literal, NamedTuple, NotRequired, TypedDict, Unpack
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from service.errors import SnapshotDamaged
@@ -184,56 +185,24 @@ class Stored(NamedTuple):
 NOTHING = Stored({}, None, EncodedNames(0, []), [])
 
 
-class More(TypedDict):
-    """What a head has besides a learner's state."""
-
-    model: str
-    version: int
-    parent: str
-    saved_at: float
-    source: Source
-    writer: NotRequired[Writer]
-    next: dict[str, Position]
-    kept: list[Kept]
-
-
 class Content(NamedTuple):
-    """A learner's state as a head is to refer to it, and the blobs that the store lacks."""
+    """A learner's state as a head, and the blobs that the store lacks."""
 
-    state_digest: str
+    head: Head
+    """All but what a save says of itself: model, version, parent, time, source, writer, next offsets, kept versions."""
     stored: Stored
-    runs: blobs.Runs
     blobs: dict[str, bytes]
 
-    def head(self, learner: Learner, **more: Unpack[More]) -> Head:
-        """The head of this state, which is that of the learner."""
-        stored = self.stored
-        return Head(
-            identity=learner.identity,
-            state_digest=self.state_digest,
-            order="log" if len(learner.covered) <= 1 else "arrival",
-            covered=covered_as_json(learner),
-            counts=learner.counts.copy(),
-            observations=observations(learner),
-            runs=self.runs,
-            run_blobs=stored.runs,
-            columns=len(learner.columns),
-            arrays={name: _named(array) for name, array in stored.arrays.items()},
-            reference=_named(stored.reference) if stored.reference else None,
-            names=stored.names.blobs,
-            candidates=candidates(learner),
-            **more,
-        )
-
-
-def _named(array: Encoded) -> Array:
-    return Array(array.base, [d for d, _ in array.deltas])
+    @property
+    def state_digest(self) -> str:
+        """The digest of the state."""
+        return self.head.state_digest
 
 
 def content(learner: Learner, before: Stored = NOTHING) -> Content:
-    """Cut a learner's state into blobs where the store has `before`, and digest it.
+    """Cut a learner's state into blobs, for a store that has `before`, and digest it.
 
-    Heavy for many columns, so it may run in a thread; the learner must not change meanwhile.
+    This takes long for many columns, so it may run in a thread. The learner must not change meanwhile.
     """
     arrays, new = dict[str, Encoded](), dict[str, bytes]()
     for name, array in learner.arrays.items():
@@ -241,7 +210,7 @@ def content(learner: Learner, before: Stored = NOTHING) -> Content:
         new |= more
     reference: Encoded | None = None
     if learner.watch.stretch is not None:
-        # One that is the weights of a kept version is in the store already, under the same names.
+        # A reference that is the weights of a kept version is in the store already, under the same names.
         like = before.reference or arrays.get("w", blobs.NOTHING)
         values = learner.watch.stretch.reference[: len(learner.columns)].ravel()
         reference, more = blobs.encode(values, like, constant=True)
@@ -251,51 +220,59 @@ def content(learner: Learner, before: Stored = NOTHING) -> Content:
     runs, rest, more = blobs.encode_runs(learner.runs, before.runs)
     new |= more
     stored = Stored(arrays, reference, names, runs)
-    own = learner.identity, covered_as_json(learner), learner.counts, len(learner.columns)
-    return Content(digest_of(*own, stored, candidates(learner) or {}), stored, rest, new)
+    head = Head(
+        model="",
+        version=0,
+        parent="",
+        saved_at=0.0,
+        identity=learner.identity,
+        state_digest="",
+        order="log" if len(learner.covered) <= 1 else "arrival",
+        source=Source(),
+        next={},
+        covered=covered_as_json(learner),
+        counts=learner.counts.copy(),
+        observations=observations(learner),
+        runs=rest,
+        run_blobs=runs,
+        kept=[],
+        columns=len(learner.columns),
+        arrays={name: _named(array) for name, array in arrays.items()},
+        reference=_named(reference) if reference else None,
+        names=names.blobs,
+        candidates={name: _candidate(candidate) for name, candidate in learner.candidates.items()} or msgspec.UNSET,
+    )
+    return Content(replace(head, state_digest=digest_of(head, stored)), stored, new)
 
 
-def digest_of(
-    identity: Identity,
-    covered: dict[str, list[tuple[int, int]]],
-    counts: Counts,
-    columns: int,
-    stored: Stored,
-    beside: Mapping[str, Besides],
-) -> str:
-    """SHA-256 of the canonical state."""
-    state = {
-        "identity": identity,
-        "covered": covered,
-        "counts": counts,
-        "columns": columns,
-        "arrays": {name: array.blocks for name, array in stored.arrays.items()},
-        "names": stored.names.blobs,
-    }
-    if beside:
+def _named(array: Encoded) -> Array:
+    return Array(array.base, [digest for digest, _ in array.deltas])
+
+
+def _candidate(candidate: Candidate) -> Besides:
+    """A candidate as the head has it."""
+    return Besides(
+        identity=candidate.identity,
+        since={str(partition): offset for partition, offset in sorted(candidate.since.items())},
+        counts=deepcopy(candidate.counts),
+        diverged_at=candidate.diverged_at,
+        observations=observations(candidate),
+    )
+
+
+def digest_of(head: Head, stored: Stored) -> str:
+    """SHA-256 of the canonical state, which this head describes and `stored` has the blocks of."""
+    state = {name: getattr(head, name) for name in ("identity", "covered", "counts", "columns", "names")}
+    state["arrays"] = {name: array.blocks for name, array in stored.arrays.items()}
+    if head.candidates:
         members = ("identity", "since", "counts", "diverged_at")
-        state["candidates"] = {name: {m: getattr(one, m) for m in members} for name, one in beside.items()}
+        state["candidates"] = {name: {m: getattr(c, m) for m in members} for name, c in head.candidates.items()}
     return blobs.digest(msgspec.json.encode(msgspec.to_builtins(state), order="sorted"))
 
 
 def covered_as_json(learner: Learner) -> dict[str, list[tuple[int, int]]]:
     """Covered ranges with partitions as decimal strings, in ascending order."""
     return {str(partition): list(ranges) for partition, ranges in sorted(learner.covered.items())}
-
-
-def candidates(learner: Learner) -> dict[str, Besides] | msgspec.UnsetType:
-    """The candidates as the head has them."""
-    found = {
-        name: Besides(
-            identity=one.identity,
-            since={str(partition): offset for partition, offset in sorted(one.since.items())},
-            counts=deepcopy(one.counts),
-            diverged_at=one.diverged_at,
-            observations=observations(one),
-        )
-        for name, one in learner.candidates.items()
-    }
-    return found or msgspec.UNSET
 
 
 def observations(learner: Classifier) -> Observations:
@@ -382,7 +359,7 @@ def decode(
     if head.columns != (count + 1 if head.identity.features == "named" else len(learner.columns)):
         raise SnapshotDamaged(f"{count} features are named, which do not make the {head.columns} columns of the head")
     decoded = Stored(arrays, reference, EncodedNames(count, head.names), head.run_blobs)
-    if digest_of(head.identity, head.covered, head.counts, head.columns, decoded, head.beside) != head.state_digest:
+    if digest_of(head, decoded) != head.state_digest:
         raise SnapshotDamaged(f"version {head.version}: the state does not match its digest")
     seen, recent = head.observations, _recent(head.observations, options, head.identity.classes)
     # A learner's change, a head's do not.

@@ -351,8 +351,8 @@ class Keeper:
             str(partition): Position(offset, fingerprints.get(partition) or known.get(str(partition)))
             for partition, offset in sorted(learner.next.items())
         }
-        new = content.head(
-            learner,
+        new = replace(
+            content.head,
             model=self.model,
             version=version,
             parent=self.digest,

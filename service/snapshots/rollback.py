@@ -122,12 +122,11 @@ def restored(
         name: replace(one, since={p: one.since.get(p, ranges[0][0]) for p, ranges in covered.items()})
         for name, one in version.beside.items()
     }
-    return replace(
+    head = replace(
         version,
         version=current.version + 1,
         parent=digest,
         saved_at=now,
-        state_digest=digest_of(version.identity, covered, version.counts, version.columns, stored, beside),
         order="log" if len(covered) == 1 else "arrival",
         source=current.source,
         writer=NOBODY,
@@ -144,3 +143,4 @@ def restored(
         run_blobs=[],
         kept=[*(k if k.digest else replace(k, digest=digest) for k in current.kept), Kept(current.version + 1, now)],
     )
+    return replace(head, state_digest=digest_of(head, stored))
