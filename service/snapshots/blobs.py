@@ -9,7 +9,8 @@ The cuts are fixed, so equal arrays have equal blocks; which of them are stored,
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import msgspec
@@ -101,7 +102,7 @@ def encode(array: NDArray[Any], before: Encoded, constant: bool = False) -> tupl
 def missing(base: list[str], deltas: list[str], before: Encoded = NOTHING) -> list[str]:
     """Which blobs of an array are to be fetched by a reader who has `before`."""
     if base == before.base:
-        return deltas[_known(deltas, before) :]
+        return deltas[common_deltas(deltas, before) :]
     return [name for i, name in enumerate(base) if before.blocks[i : i + 1] != [name]] + deltas
 
 
@@ -112,24 +113,21 @@ def decode(
 
     Raises SnapshotDamaged when they do not fit `columns`, or do not go on from `before`.
     """
-    values = np.zeros(columns)
-    if base == before.base:
-        start = len(before.values)
-        fresh = deltas[_known(deltas, before) :]
-        blocks = list(before.blocks)
-    else:
-        # A block of the base has its digest for a name, so one that we hold under this name is it.
-        held = {i for i, name in enumerate(base) if before.blocks[i : i + 1] == [name]}
-        parts = (_block(before.values, i) if i in held else found[name] for i, name in enumerate(base))
-        stored = _rows(b"".join(parts), np.dtype("<f8"))
-        before = Encoded(stored, base, base, [])
-        start, fresh, blocks = len(stored), deltas, list(base)
+    if base != before.base:
+        # The name of a block is its digest, so a block that `before` has under this name is the same.
+        parts = (
+            _block(before.values, i) if before.blocks[i : i + 1] == [name] else found[name]
+            for i, name in enumerate(base)
+        )
+        before = Encoded(_rows(b"".join(parts), np.dtype("<f8")), base, base, [])
+    start, known, blocks = len(before.values), common_deltas(deltas, before), list(before.blocks)
     if start > columns:
         raise SnapshotDamaged(f"an array has {start} columns where the head says {columns}")
+    values = np.zeros(columns)
     values[:start] = before.values
-    covered = before.deltas[: len(deltas) - len(fresh)]
+    covered = before.deltas[:known]
     dirty = set(range(start // BLOCK_COLUMNS, -(-columns // BLOCK_COLUMNS)) if columns > start else ())
-    for name in fresh:
+    for name in deltas[known:]:
         delta = _rows(found[name], DELTA)
         if len(delta) and int(delta["column"].max()) >= columns:
             raise SnapshotDamaged(f"delta {name[:12]} has a column beyond the {columns} of the head")
@@ -148,12 +146,10 @@ def _rows(blob: bytes, kind: np.dtype[Any]) -> NDArray[Any]:
     return np.frombuffer(blob, kind)
 
 
-def _known(deltas: list[str], before: Encoded) -> int:
-    """How many of these deltas `before` has already. The rest cover what else it has (see `encode`)."""
+def common_deltas(deltas: list[str], before: Encoded) -> int:
+    """The number of deltas that `before` begins with too. The later ones cover what else it has (see `encode`)."""
     pairs = zip(deltas, before.deltas, strict=False)
-    return next(
-        (i for i, (name, (known, _)) in enumerate(pairs) if name != known), min(len(deltas), len(before.deltas))
-    )
+    return len(list(takewhile(lambda pair: pair[0] == pair[1][0], pairs)))
 
 
 def _blocks_of(columns: NDArray[np.uint32]) -> list[int]:
@@ -199,18 +195,14 @@ def missing_names(names: list[str], before: EncodedNames) -> list[str]:
 def decode_names(names: list[str], found: Mapping[str, bytes], before: EncodedNames, known: Sequence[str]) -> list[str]:
     """The names after the `known` ones, which are those of `before`; raises SnapshotDamaged where it does not go on."""
     fetched = missing_names(names, before)
-    joined = _join_names(found[name] for name in fetched)
+    try:
+        joined = [name for digest in fetched for name in _names.decode(found[digest])]
+    except msgspec.DecodeError as error:
+        raise SnapshotDamaged(f"a names blob does not decode: {error}") from error
     again = known[(len(names) - len(fetched)) * BLOCK_NAMES :] if fetched else ()
     if joined[: len(again)] != list(again):
         raise SnapshotDamaged("the names are not those of the snapshot before, and more")
     return joined[len(again) :]
-
-
-def _join_names(blobs: Iterable[bytes]) -> list[str]:
-    try:
-        return [name for blob in blobs for name in _names.decode(blob)]
-    except msgspec.DecodeError as error:
-        raise SnapshotDamaged(f"a names blob does not decode: {error}") from error
 
 
 def encode_runs(runs: Runs, before: list[str]) -> tuple[list[str], Runs, dict[str, bytes]]:

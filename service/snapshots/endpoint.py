@@ -71,14 +71,12 @@ class Endpoint:
                 "protocol": PROTOCOL,
                 **_login(self.username, self.password),
             }
-            pool_class: type[BlockingConnectionPool] = BlockingConnectionPool
             if self.sentinels:
-                pool_class = _Primaries
                 login = _login(self.sentinel_username, self.sentinel_password)
                 options["service_name"] = self.service
                 options["sentinel_manager"] = Sentinels(self.sentinels, tls | login)
                 options["connection_class"] = _SecuredPrimary if secured else SentinelManagedConnection
-            pool = pool_class(**options)
+            pool = _Primaries(**options) if self.sentinels else BlockingConnectionPool(**options)
             pool.connection_class(**pool.connection_kwargs)  # an unknown option is an error only here
         except TypeError as error:
             raise ConfigurationError(f"redis.url: there is no option {str(error).rpartition(' ')[2]}") from None
@@ -88,10 +86,10 @@ class Endpoint:
 
 
 class Sentinels:
-    """The sentinels of a primary; the last one that answered is asked first.
+    """The sentinels of a primary. The last one that answered is asked first.
 
-    redis-py's `Sentinel` asks for all primaries, which needs another right, gives up at the first sentinel that
-    answers with an error, and does not say what each of them said.
+    redis-py's `Sentinel` asks for all primaries, which needs another right. It gives up at the first sentinel that
+    answers with an error, and does not report what each of them said.
     """
 
     def __init__(self, addresses: tuple[str, ...], options: dict[str, Any]) -> None:

@@ -314,10 +314,8 @@ def _like(reference: Array, before: Stored) -> Encoded:
     No digest is over a reference, so only what it plainly goes on from counts.
     """
     for held in (before.reference, before.arrays.get("w")):
-        if held and held.base == reference.base:
-            deltas = [name for name, _ in held.deltas]
-            if deltas == reference.deltas[: len(deltas)]:
-                return held
+        if held and (held.base, blobs.common_deltas(reference.deltas, held)) == (reference.base, len(held.deltas)):
+            return held
     return blobs.NOTHING
 
 

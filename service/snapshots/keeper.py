@@ -11,7 +11,7 @@ No asyncio and no clock of its own: `Clock` and `offload` are handed in, so that
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -25,6 +25,8 @@ from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, So
 from service.snapshots.ports import Clock, Commit, Offload, Store
 
 T = TypeVar("T")
+Fingerprints = Mapping[int, Fingerprint]
+"""The last record learned of each partition."""
 
 SHARE, FEW = 84, 7
 """A save is followed by a pause of this many times its cost, within the two bounds below. So many models of a process
@@ -69,64 +71,57 @@ class Refused(NamedTuple):
     parent: str
 
 
-class _Doubt(NamedTuple):
-    """A save without a reply: its head, and the runs that the learner put down for the kept version."""
-
-    head: Head
-    digest: str
-    stored: Stored
-    learner: Learner
-    runs: list[tuple[int, int, int]]
+class BlobMissing(SnapshotDamaged):
+    """A blob of a head is not in the store: damage, unless the head has moved on meanwhile."""
 
 
 async def fetch(
     store: Store, model: str, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> Snapshot | None:
-    """The newest snapshot of a model, verified; None where there is none.
+    """The newest snapshot of a model, verified; None if there is none.
 
     With the one fetched `before`, only blobs that it lacks are read, and its learner is brought up to date. Raises
-    SnapshotDamaged when the current head, or a blob of it, is missing or differs from its digest, and SnapshotForeign.
+    SnapshotDamaged if the current head, or a blob of it, is missing or differs from its digest, and SnapshotForeign.
     """
-    found = await store.head(model)
-    while found is not None:
-        digest, current = found[0], codec.readable(model, *found)
-        wanted = head.missing(current, before.stored if before else head.NOTHING)
-        parts = await store.blobs(model, wanted)
-        missing = [d for d in wanted if d not in parts]
-        if not missing:
-            try:
-                stored, finish = await offload(verified, current, parts, options, before)
-            except SnapshotDamaged as error:
-                if before is None:
-                    raise SnapshotDamaged(f"{error}{_ways_out(model)}") from error
-                before = None  # another history, such as a rollback: decode all of it
-                continue
+    newest = await store.head(model)
+    while newest is not None:
+        digest, current = newest[0], codec.readable(model, *newest)
+        try:
+            stored, finish = await read(store, current, offload, options, before)
             return Snapshot(current, digest, finish(), stored)
-        found = await store.head(model)
-        if found is not None and found[0] == digest:
-            what = f"model {model}: blob {missing[0][:12]} of version {current.version} is missing"
-            raise SnapshotDamaged(f"{what}{_ways_out(model)}")
-        # The head has moved on, and took the blob away.
+        except SnapshotDamaged as error:
+            damage = error
+        if isinstance(damage, BlobMissing):
+            newest = await store.head(model)
+            if newest is None or newest[0] != digest:
+                continue  # the head has moved on, and took the blob away
+        elif before is not None:
+            before = None  # another history, such as a rollback: decode all of it
+            continue
+        raise SnapshotDamaged(
+            f"model {model}: {damage}: go back to a kept version with `perceptron rollback -t {model} --to VERSION "
+            f"--yes`, or begin anew with `perceptron reset -t {model} --yes`"
+        ) from damage
     return None
 
 
-def _ways_out(model: str) -> str:
-    return (
-        f": go back to a kept version with `perceptron rollback -t {model} --to VERSION --yes`, or begin anew with "
-        f"`perceptron reset -t {model} --yes`"
-    )
-
-
-def verified(
-    current: Head, parts: Mapping[str, bytes], options: Options, before: Snapshot | None
+async def read(
+    store: Store, current: Head, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
-    """`head.decode` of blobs that match their digests; raises SnapshotDamaged where one does not."""
-    for digest, blob in parts.items():
-        if blobs.digest(blob) != digest:
-            raise SnapshotDamaged(
-                f"model {current.model}: blob {digest[:12]} of version {current.version} does not match its digest"
-            )
-    return head.decode(current, parts, options, (before.learner, before.stored) if before else None)
+    """`head.decode` of the store's blobs; raises BlobMissing, and SnapshotDamaged if a blob differs from its digest."""
+    names = head.missing(current, before.stored if before else head.NOTHING)
+    parts = await store.blobs(current.model, names)
+    if lost := [name for name in names if name not in parts]:
+        raise BlobMissing(f"blob {lost[0][:12]} is missing")
+
+    def decode() -> Any:
+        for name, blob in parts.items():
+            if blobs.digest(blob) != name:
+                raise SnapshotDamaged(f"blob {name[:12]} of version {current.version} does not match its digest")
+        return head.decode(current, parts, options, (before.learner, before.stored) if before else None)
+
+    decoded: tuple[Stored, Callable[[], Learner]] = await offload(decode)
+    return decoded
 
 
 class Together:
@@ -176,7 +171,8 @@ class Keeper:
         self.head: Head | None = None
         self.digest = ""
         self._stored = head.NOTHING
-        self._doubtful: _Doubt | None = None
+        self._doubtful: tuple[Snapshot, blobs.Runs] | None = None
+        """A save without a reply, and the runs that the learner gave up for the kept version."""
         self._next_save = 0.0
         self._cost = 0.0
         self._failures, self._missed = 0, False
@@ -240,7 +236,7 @@ class Keeper:
         finally:
             self._together.under_way -= 1
 
-    async def save(self, learner: Learner, fingerprints: Mapping[int, Fingerprint], source: Source) -> Saved | Refused:
+    async def save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> Saved | Refused:
         """Save the learner's state as the child of the head it goes on from.
 
         Raises DependencyError when the store did not answer; what it was to save is part of the next save.
@@ -263,11 +259,11 @@ class Keeper:
         self._next_save = self._clock.now() + min(LONGEST, SHORTEST * 2**self._failures)
 
     async def _save(
-        self, learner: Learner, fingerprints: Mapping[int, Fingerprint], source: Source, started: float
+        self, learner: Learner, fingerprints: Fingerprints, source: Source, started: float
     ) -> Saved | Refused:
         await self._resolve()
         keep = self._keeping(learner)
-        cut: list[tuple[int, int, int]] = []
+        cut = blobs.Runs()
         stored, turn = self._stored, 0.0
         if keep:
             cut, learner.runs = learner.runs, cut
@@ -287,7 +283,7 @@ class Keeper:
             data = codec.encode(new)
             digest = blobs.digest(data)
             # From here on the head may be accepted although we hear nothing of it.
-            self._doubtful = _Doubt(new, digest, content.stored, learner, cut)
+            self._doubtful = Snapshot(new, digest, learner, content.stored), cut
             blob_bytes = sum(map(len, content.blobs.values()))
             along = content.blobs if blob_bytes <= ALONG else {}
             if not along:
@@ -329,12 +325,7 @@ class Keeper:
         return abs(self._clock.time() - self.head.kept[-1].saved_at) >= self._keep_every
 
     def _compose(
-        self,
-        learner: Learner,
-        content: head.Content,
-        fingerprints: Mapping[int, Fingerprint],
-        source: Source,
-        keep: bool,
+        self, learner: Learner, content: head.Content, fingerprints: Fingerprints, source: Source, keep: bool
     ) -> tuple[Head, str]:
         """The new head, and the kept version to evict or ''."""
         before, now = self.head, self._clock.time()
@@ -368,9 +359,9 @@ class Keeper:
         """Find out whether a save whose reply was lost had been accepted."""
         if self._doubtful is None:
             return
-        new, digest, stored, learner, cut = self._doubtful
-        if await self._store.digest(self.model) == digest:
-            self.head, self.digest, self._stored = new, digest, stored
+        new, cut = self._doubtful
+        if await self._store.digest(self.model) == new.digest:
+            self.head, self.digest, self._stored = new.head, new.digest, new.stored
         else:
-            learner.runs[:0] = cut
+            new.learner.runs[:0] = cut
         self._doubtful = None

@@ -10,6 +10,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from service.errors import led_to, os_cause
 
 REPLICA = "ReadOnly|MasterDown|READONLY"
+"""How a server says that it is a replica."""
 WAYS_OUT = {
     "SSL": "look at redis.ssl_cafile, redis.ssl_certfile and redis.ssl_check_hostname; redis:// is without TLS",
     "Authentication": "look at redis.{of}username and redis.{of}password",
@@ -34,7 +35,7 @@ def reason(error: Exception, of: str = "") -> str:
     kinds = Unknown, AuthenticationError, ssl.SSLError, OSError | RedisTimeoutError
     cause = next((e for kind in kinds for e in chain if isinstance(e, kind)), error)
     name = type(cause).__name__
-    if isinstance(cause, Unknown):
+    if isinstance(cause, Unknown):  # its text has the ways out of each sentinel's error
         return str(cause)
     if isinstance(cause, TimeoutError | RedisTimeoutError):
         text = "no answer in time"
@@ -47,5 +48,5 @@ def reason(error: Exception, of: str = "") -> str:
 
 
 def elsewhere(error: Exception) -> bool:
-    """True if the server says that it is not, or no longer, the primary."""
+    """Whether the server says that it is not the primary, or not any more."""
     return re.search(f"{REPLICA}|NOREPLICAS", f"{type(error).__name__}: {error}") is not None

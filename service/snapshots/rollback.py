@@ -14,9 +14,9 @@ from service.errors import DataError, SnapshotDamaged, SnapshotForeign
 from service.learning.identity import MAX_SQUARED_NORM
 from service.learning.learner import with_hole
 from service.learning.options import Options
-from service.snapshots import blobs, codec, head
+from service.snapshots import blobs, codec
 from service.snapshots.head import NOBODY, Head, Kept, Position, Stored, digest_of
-from service.snapshots.keeper import Snapshot, verified
+from service.snapshots.keeper import Snapshot, read
 from service.snapshots.ports import Commit, KeptStore, Offload, Store
 
 GROWN = 1000.0
@@ -31,26 +31,21 @@ async def kept_snapshot(
     store: KeptStore, current: Head, digest: str, version: int, offload: Offload, options: Options
 ) -> Snapshot:
     """A version that this head keeps, verified; raises DataError, naming those that are there."""
-    name, others = f"model {current.model}", [k.version for k in current.kept if k.version != version]
-    wanted = next((k.digest or digest for k in current.kept if k.version == version), None)
-    if wanted is None:
-        raise DataError(f"{name} has no kept version {version}: it has {listed(others)}")
+    name, digests = f"model {current.model}", {k.version: k.digest or digest for k in current.kept}
+    others = listed([other for other in digests if other != version])
+    if version not in digests:
+        raise DataError(f"{name} has no kept version {version}: it has {others}")
     try:
-        found = await store.kept(current.model, [version])
-        if not found:
+        data = await store.kept(current.model, [version])
+        if not data:
             raise SnapshotDamaged("its head is missing")
-        kept = codec.decode(found[0], wanted)
-        needed = head.missing(kept)
-        parts = await store.blobs(current.model, needed)
-        if missing := [d for d in needed if d not in parts]:
-            raise SnapshotDamaged(f"blob {missing[0][:12]} is missing")
-        stored, finish = await offload(verified, kept, parts, options, None)
+        kept = codec.decode(data[0], digests[version])
+        stored, finish = await read(store, kept, offload, options)
     except SnapshotDamaged as error:
-        detail = str(error).removeprefix(f"{name}: ")
-        raise DataError(f"{name}: kept version {version} is damaged ({detail}): others are {listed(others)}") from error
+        raise DataError(f"{name}: kept version {version} is damaged ({error}): others are {others}") from error
     except SnapshotForeign as error:
         raise SnapshotForeign(f"{name}: kept version {version}: {error}") from error
-    return Snapshot(kept, wanted, finish(), stored)
+    return Snapshot(kept, digests[version], finish(), stored)
 
 
 async def before_growth(store: KeptStore, diverged: Snapshot, offload: Offload, options: Options) -> Snapshot | None:
@@ -122,7 +117,7 @@ def restored(
         name: replace(one, since={p: one.since.get(p, ranges[0][0]) for p, ranges in covered.items()})
         for name, one in version.beside.items()
     }
-    head = replace(
+    new = replace(
         version,
         version=current.version + 1,
         parent=digest,
@@ -143,4 +138,4 @@ def restored(
         run_blobs=[],
         kept=[*(k if k.digest else replace(k, digest=digest) for k in current.kept), Kept(current.version + 1, now)],
     )
-    return replace(head, state_digest=digest_of(head, stored))
+    return replace(new, state_digest=digest_of(new, stored))

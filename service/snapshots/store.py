@@ -6,11 +6,11 @@ perceptron:models   the set of model names
 """
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from itertools import chain
 from typing import Any, Self, cast
 
 from redis.asyncio import Redis
@@ -35,7 +35,6 @@ end
 return found
 """
 """One command for any number of models, often: a pipeline of as many HGETs costs six times as much."""
-PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def key(model: str) -> str:
@@ -44,9 +43,8 @@ def key(model: str) -> str:
 
 
 def _text(raw: bytes) -> str:
-    """A digest, or the name of a model, out of the store; of what is neither, its bytes, to be shown."""
-    text = raw.decode(errors="replace")
-    return text if PLAIN.fullmatch(text) else repr(raw)
+    """A digest or a model's name out of the store. Bytes that are neither can be shown, and differ from both."""
+    return repr(raw)[2:-1]
 
 
 class RedisStore:
@@ -72,7 +70,7 @@ class RedisStore:
     async def check(self, learn: bool = True) -> list[str]:
         """Refuse a Redis that is not fit for learning, or for following alone: see needs.check."""
         async with self._asking():
-            return await needs.check(self._redis, self.address, learn)
+            return await needs.check(self._redis, f"Redis at {self.address}", learn)
 
     async def digest(self, model: str) -> str:
         async with self._asking(model):
@@ -84,15 +82,13 @@ class RedisStore:
     async def digests(self, models: Sequence[str]) -> list[str | None]:
         async with self._asking():
             found = await self._look(keys=[key(model) for model in models])
-        return [digest.decode() if isinstance(digest, bytes) and digest.isascii() else None for digest in found]
+        return [_text(digest) if isinstance(digest, bytes) else None for digest in found]
 
     async def head(self, model: str) -> tuple[str, bytes] | None:
         async with self._asking(model):
             digest, head = await self._redis.hmget(key(model), ["digest", "head"])
         if bool(digest) != bool(head):
-            raise damaged(
-                model, f"Redis has its {'digest' if digest else 'head'} and no {'head' if digest else 'digest'}"
-            )
+            raise damaged(model, f"Redis has its {'digest and no head' if digest else 'head and no digest'}")
         return (_text(digest), head) if digest else None
 
     async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
@@ -117,14 +113,13 @@ class RedisStore:
         if not new.parent:
             async with self._asking():
                 await self._redis.sadd(MODELS, model)
-        said: list[Any] = [new.parent, new.digest, new.head, new.keep, new.evict, len(new.refs), *new.refs]
-        said += (part for blob in new.blobs.items() for part in blob)
+        blobs = chain.from_iterable(new.blobs.items())
+        args: list[Any] = [new.parent, new.digest, new.head, new.keep, new.evict, len(new.refs), *new.refs, *blobs]
         async with self._asking(model):
-            answer = await self._commit(keys=[key(model)], args=said)
+            answer = await self._commit(keys=[key(model)], args=args)
         return cast(Verdict, answer.decode())
 
     async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:
-        """The heads of kept versions, as far as they are there."""
         fields = [f"v:{version}" for version in versions]
         if not fields:
             return []
@@ -132,7 +127,7 @@ class RedisStore:
             return [data for data in await self._redis.hmget(key(model), fields) if data is not None]
 
     async def models(self) -> list[str]:
-        """The names of all models that have a snapshot; what is there and is no name, as `_text` shows it."""
+        """The names of all models that have a snapshot."""
         async with self._asking():
             return sorted(map(_text, await self._redis.smembers(MODELS)))
 
@@ -141,12 +136,11 @@ class RedisStore:
         async with self._asking():
             return bool(await self._redis.exists(key(model)))
 
-    async def delete(self, model: str) -> bool:
-        """Forget a model: head, kept versions, blobs. True when there was one."""
+    async def delete(self, model: str) -> None:
+        """Forget a model: head, kept versions, blobs."""
         async with self._asking():
-            there = bool(await self._redis.delete(key(model)))
+            await self._redis.delete(key(model))
             await self._redis.srem(MODELS, model)
-            return there
 
     async def __aenter__(self) -> Self:
         return self

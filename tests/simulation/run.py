@@ -107,7 +107,7 @@ class Process:
         self.name, self.log, self.elsewhere = name, SimulatedLog(world, name, elsewhere), elsewhere
         self.tell = Tell(world, judge, self.log, identity, group)
         clock = Clock(world)
-        store = SimulatedStore(world, name, lambda: saver._doubtful.runs if saver._doubtful else [])
+        store = SimulatedStore(world, name, lambda: saver._doubtful[1] if saver._doubtful else [])
         saver = Keeper("t", store, clock, offload, writer=Writer(group, name), **keeping)
         known = bool(world.redis.state) and world.rng.random() < 0.5
         self.looked: str | None = None
