@@ -165,7 +165,7 @@ async def _stream(
     back: asyncio.Task[None] | None = None
     _, state = _look(services)
     say(f"streaming {events:,} visits to a shop, {rate:,} a second, such as")
-    print(f"        {_encoded(_first())}", file=sys.stderr)
+    print(f"        {msgspec.json.encode(_first()).decode()}", file=sys.stderr)
     say("a rule says who buys: many items, long visits and returning users do, phones and vouchers do not")
     async with Cluster(address).producer(enable_idempotence=True, linger_ms=5) as producer:
         begun = printed = time.monotonic()
@@ -178,12 +178,12 @@ async def _stream(
                         "bound by the perceptron theorem: a vector separates them"
                     )
                     say("[bold]a sale begins[/] and the rule turns: phones and vouchers buy, returning users do not")
-                value = _encoded(visit).encode()
+                value = msgspec.json.encode(visit)
                 await producer.send(TOPIC, value)
                 fold.apply(0, Records.of(sent, [value]))
                 sent += 1
-            learner, seen = await asyncio.to_thread(_look, services)
-            state = seen or state
+            learner, latest = await asyncio.to_thread(_look, services)
+            state = latest or state
             if learner and not killed and state["events"] >= KILLED_AT * events:
                 learner.kill()
                 killed, killed_at = learner, time.monotonic()
@@ -212,10 +212,6 @@ async def _stream(
 def _first() -> dict[str, Any]:
     """The first visit, made now."""
     return next(visits(SEED, 1, 1))
-
-
-def _encoded(visit: Mapping[str, Any]) -> str:
-    return json.dumps(visit, separators=(",", ":"))
 
 
 def _line(state: Any) -> str:

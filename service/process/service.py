@@ -76,14 +76,15 @@ class Service:
         self._stop = asyncio.Event()
         self._signal = 0
         self._clock = SystemClock()
+        self._metrics = Metrics(
+            __version__, lambda: figures(self._models, self._kafka), lambda: self.ready, self._missing
+        )
+        self._observers: dict[str, ModelObserver] = {}
         self._models = Models(map(self._model, settings.listed))
         for name in settings.units:
             unit = settings.of(name)
             learner = Learner(unit.identity(), options=unit.options(), start=unit.start_weights())
             self._models.add(given(name, learner, self._clock.time()))
-        self._metrics = Metrics(
-            __version__, lambda: figures(self._models, self._kafka), lambda: self.ready, self._missing
-        )
         self._saves = Together(lambda: sum(model.learning_here for model in self._models))
         self._learners: list[asyncio.Task[None]] = []
         self._store = settings.redis.store()
@@ -204,25 +205,18 @@ class Service:
         for warning in await self._insist(lambda: self._store.check(settings.learn), settings.fail_fast):
             self._log.warning(warning)
         async with Lasting() as following:
-            observers: dict[str, ModelObserver] = {}
-
-            def follow(model: Model) -> None:
-                observers[model.name] = ModelObserver(model, self._metrics, self._log)
 
             def learn(model: Model) -> None:
-                self._learners.append(tasks.create_task(self._learning(model, observers[model.name]).run()))
+                self._learners.append(tasks.create_task(self._learning(model).run()))
 
             def found(topic: str) -> None:
                 self._log.info("topic found", topic=topic)
                 model = self._models.add(self._model(topic))
-                follow(model)
                 if settings.learn:
                     learn(model)
 
-            for model in self._models.listed:
-                follow(model)
             spawn = following.create_task
-            spawn(self._models.follow(self._store, self._clock, asyncio.to_thread, observers, spawn))
+            spawn(self._models.follow(self._store, self._clock, asyncio.to_thread, self._observers, spawn))
             if settings.learn:
                 await self._insist(self._kafka.connect, settings.fail_fast)
                 for model in self._models.listed:
@@ -241,12 +235,13 @@ class Service:
 
     def _model(self, topic: str) -> Model:
         model = Model(topic, options=self._settings.of(topic).options())
+        self._observers[topic] = ModelObserver(model, self._metrics, self._log)
         if self._settings.learn:
             model.waits = lambda: self._kafka.waits(topic)
             model.lacks = lambda: self._kafka.lacks(topic)
         return model
 
-    def _learning(self, model: Model, tell: ModelObserver) -> Learning:
+    def _learning(self, model: Model) -> Learning:
         settings = self._settings
         own = settings.of(model.name)
         keeper = Keeper(
@@ -268,7 +263,7 @@ class Service:
             log,
             keeper,
             self._clock,
-            tell,
+            self._observers[model.name],
             own.identity(),
             parse_start_at(settings.start_at),
             known=lambda: model.answering is not None,
