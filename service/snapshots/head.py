@@ -7,12 +7,12 @@ times, runs, windows) is beside it. A head is named by the SHA-256 of its own by
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from itertools import chain
 from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from service.errors import SnapshotDamaged
 from service.learning.bounds import Stretch, Sums
@@ -298,14 +298,13 @@ def observations(learner: Classifier) -> Observations:
 
 
 def missing(head: Head, before: Stored = NOTHING) -> list[str]:
-    """The blobs to fetch for a reader who has `before`; all where that is nothing."""
-    arrays = ((a, before.arrays.get(name, blobs.NOTHING)) for name, a in head.arrays.items())
-    parts = [blobs.missing(a.base, a.deltas, held) for a, held in arrays]
+    """The blobs to fetch for a reader who has `before`; all of them if that is nothing."""
+    parts = [blobs.missing_names(head.names, before.names), blobs.missing_runs(head.run_blobs, before.runs)]
+    for name, array in head.arrays.items():
+        parts.append(blobs.missing(array.base, array.deltas, before.arrays.get(name, blobs.NOTHING)))
     if head.reference is not None:
         parts.append(blobs.missing(head.reference.base, head.reference.deltas, _like(head.reference, before)))
-    runs = blobs.missing_runs(head.run_blobs, before.runs)
-    wanted = (*blobs.missing_names(head.names, before.names), *runs, *(d for part in parts for d in part))
-    return list(dict.fromkeys(wanted))
+    return list(dict.fromkeys(chain.from_iterable(parts)))
 
 
 def _like(reference: Array, before: Stored) -> Encoded:
@@ -359,42 +358,37 @@ def decode(
     decoded = Stored(arrays, reference, EncodedNames(count, head.names), head.run_blobs)
     if digest_of(head, decoded) != head.state_digest:
         raise SnapshotDamaged(f"version {head.version}: the state does not match its digest")
-    seen, recent = head.observations, _recent(head.observations, options, head.identity.classes)
-    # A learner's change, a head's do not.
-    own, counts = {name: array.values for name, array in arrays.items()}, head.counts.copy()
-    state = state_of(head.identity, own)
-    beside = {
-        name: (
-            one,
-            _recent(one.observations, options, head.identity.classes),
-            state_of(one.identity, {array: own[stored_as(name, array)] for array in arrays_of(one.identity)}),
-        )
-        for name, one in head.beside.items()
+    values = {name: array.values for name, array in arrays.items()}
+    state = state_of(head.identity, values)
+    states = {
+        name: state_of(c.identity, {array: values[stored_as(name, array)] for array in arrays_of(c.identity)})
+        for name, c in head.beside.items()
     }
-    sums = deepcopy(head.observations.stretch)
-    stretch = None
-    if reference is not None and sums is not None:
-        values = reference.values
-        stretch = Stretch(values.reshape(head.columns, -1) if head.identity.multiclass else values, sums)
+    seen, stretch = head.observations, None
+    if reference is not None and seen.stretch is not None:
+        vector = reference.values.reshape(head.columns, -1) if head.identity.multiclass else reference.values
+        stretch = Stretch(vector, deepcopy(seen.stretch))
     runs = blobs.decode_runs(head.run_blobs, head.runs, found, stored.runs, learner.runs)
     covered = {int(partition): list(ranges) for partition, ranges in head.covered.items()}
     if before is None:
         learner.columns.extend(names)
         names = []
 
-    def candidate(name: str, one: Besides, recent: Recent, state: NDArray[np.float64]) -> Candidate:
-        since = {int(partition): offset for partition, offset in one.since.items()}
-        made = Candidate(one.identity, learner.columns, options.beside(name), since)
-        made.restore(state, deepcopy(one.counts), one.observations.squared_steps, recent, None)
-        if one.diverged_at is not None:
-            made.stop(*one.diverged_at)
-        return made
+    def candidate(name: str, saved: Besides) -> Candidate:
+        since = {int(partition): offset for partition, offset in saved.since.items()}
+        candidate = Candidate(saved.identity, learner.columns, options.beside(name), since)
+        recent = _recent(saved.observations, options, head.identity.classes)
+        candidate.restore(states[name], deepcopy(saved.counts), saved.observations.squared_steps, recent, None)
+        if saved.diverged_at is not None:
+            candidate.stop(*saved.diverged_at)
+        return candidate
 
     def finish() -> Learner:
         learner.columns.extend(names)
-        learner.candidates = {name: candidate(name, *of) for name, of in beside.items()}
-        learner.load(own, covered)
-        learner.restore(state, counts, seen.squared_steps, recent, stretch, seen.diverged)
+        learner.candidates = {name: candidate(name, saved) for name, saved in head.beside.items()}
+        learner.load(values, covered)
+        recent = _recent(seen, options, head.identity.classes)
+        learner.restore(state, head.counts.copy(), seen.squared_steps, recent, stretch, seen.diverged)
         learner.watch.gaps = seen.gaps.copy()
         learner.runs = runs
         return learner
