@@ -94,16 +94,9 @@ CANDIDATE_GAUGES = {
     "answers": "Whether a candidate answers for its model.",
 }
 """Gauges of candidates, by member. They are no counters, since a candidate that begins again counts from 0."""
-SPANS = {
-    "": ("recent", ", over the recent window."),
-    "_overall": ("all", "."),
-}
-"""The suffix of a share's metric: the member of `Share`, and the end of the help text."""
-ENDS = {
-    "_low": (0, ": the lower end of an interval that holds at all times (95 %)."),
-    "_high": (1, ": the upper end of an interval that holds at all times (95 %)."),
-}
-"""The suffix of an accuracy's metric: the index in its interval, and the end of the help text."""
+
+Values = Iterable[tuple[tuple[str, ...], Any]]
+"""The labels of each series, the model's name first, and its value."""
 
 
 class Metrics(Collector):
@@ -196,18 +189,10 @@ class Metrics(Collector):
 
         learned = [row for row in rows if row.about.learning_here]
         for name, text in COUNTERS.items():
-            family = CounterMetricFamily(f"perceptron_{name}", text, labels=["model"])
             count = attrgetter(name.removesuffix("_events"))
-            for row in learned:
-                family.add_metric([row.about.model], self._rising(count(row.durable), name, row.about.model))
-            yield family
-        family = CounterMetricFamily(
-            "perceptron_rejected_events", "Records that were no event, by reason.", labels=["model", "reason"]
-        )
-        for row in learned:
-            for reason, n in sorted(row.durable.rejected.items()):
-                family.add_metric([row.about.model, reason], self._rising(n, "rejected", row.about.model, reason))
-        yield family
+            yield self._counter(name, text, [], [((row.about.model,), count(row.durable)) for row in learned])
+        rejected = [((r.about.model, reason), n) for r in learned for reason, n in sorted(r.durable.rejected.items())]
+        yield self._counter("rejected_events", "Records that were no event, by reason.", ["reason"], rejected)
 
         logged = [row for row in rows if row.about.next]
         for table, of in ((GAUGES, rows), (LEARNER_GAUGES, learned), (LOG_GAUGES, logged)):
@@ -237,14 +222,13 @@ class Metrics(Collector):
         lags = [((row.about.model, str(p)), n) for row in learned for p, n in sorted(row.lag.items())]
         yield _gauge("lag_records", "Records not learned yet.", ["partition"], lags)
 
-    def _rising(self, value: int, *key: str) -> int:
-        """Never less than before: a Redis that was rolled back must not look like a reset of the process."""
-        self._highest[key] = max(value, self._highest.get(key, 0))
-        return self._highest[key]
-
-
-Values = Iterable[tuple[tuple[str, ...], Any]]
-"""The labels of each series, the model's name first, and its value."""
+    def _counter(self, name: str, text: str, labels: list[str], values: Values) -> CounterMetricFamily:
+        """A counter of models. It never goes back: a Redis that was rolled back must not look like a new process."""
+        family = CounterMetricFamily(f"perceptron_{name}", text, labels=["model", *labels])
+        for of, value in values:
+            self._highest[name, *of] = max(value, self._highest.get((name, *of), 0))
+            family.add_metric(of, self._highest[name, *of])
+        return family
 
 
 def _gauge(name: str, text: str, labels: list[str], values: Values) -> GaugeMetricFamily:
@@ -257,8 +241,8 @@ def _gauge(name: str, text: str, labels: list[str], values: Values) -> GaugeMetr
 
 
 def _shares(name: str, text: str, labels: list[str], values: Sequence[tuple[tuple[str, ...], Any]]) -> Iterator[Metric]:
-    """Shares (`serving.report.Share`) over each of SPANS; one that is None has no series."""
-    for suffix, (member, words) in SPANS.items():
+    """Shares (`serving.report.Share`) over the recent window and overall; one that is None has no series."""
+    for suffix, member, words in (("", "recent", ", over the recent window."), ("_overall", "all", ".")):
         shares = ((of, share and getattr(share, member)) for of, share in values)
         yield _gauge(name + suffix, text + words, labels, shares)
 
@@ -278,8 +262,9 @@ def _accuracies(rows: Sequence[Figures]) -> Iterator[Metric]:
         ("candidate_accuracy", by_candidate, "candidate", [(of, one.accuracy) for of, one in candidates]),
     ):
         yield from _shares(name, text, [label], values)
-        for suffix, (place, words) in ENDS.items():
-            ends = ((of, share and share.all_interval and share.all_interval[place]) for of, share in values)
+        for i, (suffix, end) in enumerate((("_low", "lower"), ("_high", "upper"))):
+            ends = [(of, share and share.all_interval and share.all_interval[i]) for of, share in values]
+            words = f": the {end} end of an interval that holds at all times (95 %)."
             yield _gauge(name + suffix, text + words, [label], ends)
     for name, text in CANDIDATE_GAUGES.items():
         yield _gauge(f"candidate_{name}", text, ["candidate"], ((of, getattr(one, name)) for of, one in candidates))
