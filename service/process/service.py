@@ -83,7 +83,7 @@ class Service:
         self._models = Models(map(self._model, settings.listed))
         for name in settings.units:
             unit = settings.of(name)
-            learner = Learner(unit.identity(), options=unit.options(), start=unit.start_weights())
+            learner = Learner(unit.identity(), options=unit.options(), start=unit.start_weights)
             self._models.add(given(name, learner, self._clock.time()))
         self._saves = Together(lambda: sum(model.learning_here for model in self._models))
         self._learners: list[asyncio.Task[None]] = []
@@ -250,7 +250,7 @@ class Service:
             self._clock,
             asyncio.to_thread,
             options=own.options(),
-            start=own.start_weights(),
+            start=own.start_weights,
             keep_every=settings.snapshots.keep_every,
             keep=settings.snapshots.keep,
             writer=Writer(settings.kafka.group_id, f"{socket.gethostname()}:{os.getpid()}"),

@@ -32,7 +32,12 @@ HALF_LIFE = 1000
 OF_A_RULE = ("eta", "outputs", "slope", "margin", "tie")
 """What a candidate of another rule does not take over."""
 TAKEN = (*OWN_WEIGHTS, "baseline")
-"""What else predicts."""
+"""No candidate can have these names: something else that predicts has them."""
+AS_SET = (
+    "rule", "average", "features", "dimension", "bits", "text", "scale", "max_record_bytes", "max_features",
+    "max_name_bytes",
+)  # fmt: skip
+"""Members of the identity that are the settings of the same name."""
 _NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 
 Label = bool | int | float | str
@@ -57,7 +62,7 @@ class EventSettings(Section):
     """Patterns of the flattened names to learn, such as `"user.*"`; default: all."""
     without: tuple[str, ...] = ()
     """Patterns of features to leave out."""
-    where: dict[Pointer, Label | list[Label]] = Field({})
+    where: dict[Pointer, Label | Annotated[list[Label], Field(min_length=1)]] = Field({})
     """For each JSON Pointer a value, or a list of values; records with others are passed over."""
 
     @model_validator(mode="after")
@@ -66,8 +71,6 @@ class EventSettings(Section):
         for outer in parts[1:]:
             if sum(f"{part}/".startswith(f"{outer}/") for part in parts) > 1:
                 raise ValueError(f"{outer} stands for two parts of the event, or holds another")
-        if empty := [at for at, value in self.where.items() if value == []]:
-            raise ValueError(f"where {empty[0]}: expected a value, or some: of none every record is passed over")
         return self
 
     def places(self) -> Places:
@@ -213,8 +216,8 @@ class ModelSettings(Section):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name} is of two labels: with {len(self.labels):,} there is none")
         with as_value_error():  # now, so that a bad file is a bad setting
-            given = self._start, self._reference
-        if given[0] and (self.scale == "standard" or len(self.labels or ()) > 2):
+            start, _ = self.start_weights, self._reference
+        if start and (self.scale == "standard" or len(self.labels or ()) > 2):
             raise ValueError(
                 'start: weights of a file are of two labels and without scale; take "zero" or "random:SEED"'
             )
@@ -263,7 +266,7 @@ class ModelSettings(Section):
             "reference",
             *(OF_A_RULE if rule != self.rule else ()),
             *(("half_life",) if average != "recent" else ()),
-            *(("start",) if self._start else ()),
+            *(("start",) if self.start_weights else ()),
         }
         identity = ModelSettings(**self.model_dump(exclude_unset=True, exclude=left_out) | given).identity()
         return msgspec.structs.replace(self.identity(), **{name: getattr(identity, name) for name in OF_A_CANDIDATE})
@@ -285,7 +288,8 @@ class ModelSettings(Section):
         return (negative + 0.0, positive + 0.0) if negative or positive else msgspec.UNSET  # no -0
 
     @cached_property
-    def _start(self) -> Weights | None:
+    def start_weights(self) -> Weights | None:
+        """The weights that the model begins with, if they are given; raises ConfigurationError."""
         if self.weights is not None:
             bias = -(self.threshold or 0.0)
             if isinstance(self.weights, dict):
@@ -317,10 +321,6 @@ class ModelSettings(Section):
             raise ConfigurationError(f"{name}: {file}: {self.features} features need {needed}")
         return weights
 
-    def start_weights(self) -> Weights | None:
-        """The weights that the model begins with, where they are given ones."""
-        return self._start
-
     def options(self) -> Options:
         """How the model is watched and served."""
         beside = {name: Beside(self._of(one), one.serve) for name, one in self.candidates.items()}
@@ -328,28 +328,19 @@ class ModelSettings(Section):
 
     def identity(self) -> Identity:
         """What the stored model must have been learned with."""
-        given, rule = self._start, RULES[self.rule]
+        rule = RULES[self.rule]
         return Identity(
-            rule=self.rule,
             eta=self.rate,
             outputs=self.outputs or rule.settings.get("outputs"),
             slope=self.slope or rule.settings.get("slope"),
             margin=self._margins,
             tie=self.tie or rule.tie,
-            start=given.identity if given else self.start,
-            average=self.average,
+            start=self.start_weights.identity if self.start_weights else self.start,
             half_life=(self.half_life or HALF_LIFE) if self.average == "recent" else None,
-            features=self.features,
-            dimension=self.dimension,
-            bits=self.bits,
-            text=self.text,
             event=self.event.places(),
-            scale=self.scale,
             labels=self.labels and tuple(map(_by_value, self.labels)),
-            max_record_bytes=self.max_record_bytes,
-            max_features=self.max_features,
-            max_name_bytes=self.max_name_bytes,
             max_columns=self.max_columns if self.features == "named" else None,
+            **{name: getattr(self, name) for name in AS_SET},
         )
 
 

@@ -113,7 +113,7 @@ def fit(source: Source, own: ModelSettings, options: FitOptions, output: str | N
     """Fit, print and write; returns the exit code: 4 if a bound does not hold, which no data can bring about."""
     identity = own.identity()
     files.check_folder(output)
-    data = passes.gather(identity, source.values, own.start_weights())
+    data = passes.gather(identity, source.values, own.start_weights)
     rejected = Counter(reject.reason for reject in data.rejects)
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(rejected.items()))
     events = len(data.batch.labels)

@@ -138,7 +138,7 @@ def _start(settings: Settings, name: str, head: Head) -> Weights | None:
     """The weights that the model was begun with, where they are given ones: a head has only what became of them."""
     if not head.identity.start.startswith(GIVEN):
         return None
-    start = settings.of(name).start_weights()
+    start = settings.of(name).start_weights
     if start is None or start.identity != head.identity.start:
         raise ConfigurationError(
             f"model {name} began with given weights ({head.identity.start[:20]}…), and the setting start has "
