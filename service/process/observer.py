@@ -1,4 +1,4 @@
-"""What happens to one model, into its serving, its metrics and the log: said once, not every second."""
+"""What happens to one model goes into its serving, its metrics and the log: once, not every second."""
 
 import asyncio
 import time
@@ -23,22 +23,20 @@ REWINDS = {
     "recreated": "the topic was created again under the process",
 }
 """Why state is dropped, by the metric's label."""
-
-
 LARGE_SAVE, LARGE_EVENT = 4 << 20, 0.002
-"""Bytes, and seconds that a record takes: what such a save, or event before one, took goes back to the system."""
+"""Bytes of a save, and seconds a record. The memory that such a save or record took goes back to the system."""
 
 
 class ModelObserver:
-    """`streaming.ports.Observer` of one model; and what `serving.models.Model.catch_up` tells."""
+    """The `streaming.ports.Observer` of one model, which also hears what `serving.models.Model.catch_up` tells."""
 
     def __init__(self, model: Model, metrics: Metrics, log: Any) -> None:
         self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)
-        # What is missing (kafka, redis, or a save, which may fail where both answer), of which dependency, since when.
         self._missing: dict[str, tuple[str, str, float]] = {}
+        """Message, dependency, and since when, of what is missing: kafka, redis, or a save (both may answer)."""
         self._said = set[tuple[str, ...]]()
         self._rejections = Rejections()
-        # From 0 on, so that the first is an increase too.
+        # These begin with 0, so that the first one is an increase too.
         for result in ("accepted", "failed", "refused"):
             metrics.snapshots.labels(model.name, result)
         for cause in REWINDS:
@@ -56,7 +54,7 @@ class ModelObserver:
 
     def resigned(self) -> None:
         if self._model.learning_here:
-            # From here on the newest snapshot answers, also where our own state was dropped.
+            # From here on the newest snapshot answers, even if our own state was dropped.
             self._model.learning_here = False
             head = self._model.answering.head if self._model.answering else None
             self._log.info("not learning any more", version=head and head.version)
@@ -89,11 +87,9 @@ class ModelObserver:
             asyncio.get_running_loop().run_in_executor(None, give_back)
         if answering and self._model.learning_here:
             self._model.answering = answering._replace(head=saved.head, digest=saved.digest)
-            for candidate, one in answering.learner.candidates.items():
-                if one.diverged and self._first("diverged", candidate, one.diverged):
-                    self._log.error(
-                        "candidate learns no more, the others go on", candidate=candidate, reason=one.diverged
-                    )
+            for candidate, its in answering.learner.candidates.items():
+                if (reason := its.diverged) and self._first("diverged", candidate, reason):
+                    self._log.error("candidate learns no more, the others go on", candidate=candidate, reason=reason)
             if (accuracy := advice(answering.learner).get("accuracy")) and self._first("accuracy"):
                 self._log.warning(f"{accuracy} (said once)")
 
@@ -101,10 +97,9 @@ class ModelObserver:
         if cause == "refused":
             self._metrics.snapshots.labels(self._model.name, "refused").inc()
         self._metrics.rewinds.labels(self._model.name, cause).inc()
-        # Once it was said who it is, the metric counts the rest.
-        known = cause != "recreated" and any(what[0] == "outsider" for what in self._said)
-        say = self._log.debug if known else self._log.warning
-        say(f"state dropped: {REWINDS[cause]}", cause=cause)
+        # After a line that says who else saves the model, only the metric counts.
+        if cause == "recreated" or all(what[0] != "outsider" for what in self._said):
+            self._log.warning(f"state dropped: {REWINDS[cause]}", cause=cause)
 
     def outsider(self, writer: Writer) -> None:
         if self._first("outsider", writer.group):
@@ -118,18 +113,16 @@ class ModelObserver:
 
     def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
         for name in dropped:
-            if name in began:
-                self._log.warning("candidate begins anew: its settings changed", candidate=name)
-            else:
-                self._log.warning("candidate dropped: it is not set any more", candidate=name)
+            changed, gone = "candidate begins anew: its settings changed", "candidate dropped: it is not set any more"
+            self._log.warning(changed if name in began else gone, candidate=name)
         for name in began:
             self._log.info("candidate begins", candidate=name, next=dict(following))
 
     def gaps_accepted(self, gaps: Sequence[Gap]) -> None:
         self._metrics.offset_gaps.labels(self._model.name).inc(len(gaps))
         if self._first("gaps"):
-            first = {"partition": gaps[0].partition, "start": gaps[0].start, "end": gaps[0].end}
-            self._log.info("offsets without a batch, as where a topic is or was compacted (said once)", **first)
+            said = "offsets without a batch, as where a topic is or was compacted (said once)"
+            self._log.info(said, **gaps[0]._asdict())
 
     def emptied(self) -> None:
         self._log.error("the store has no snapshot of this model any more: learning the log again from its start")
@@ -160,20 +153,19 @@ class ModelObserver:
         self._miss("save", error, f"save failed: {error}")
 
     def stopped(self, error: Exception) -> None:
-        if self._model.stopped != str(error):  # one that is looked at again is said once
+        if self._model.stopped != str(error):  # a model that is looked at again is logged once
             self._log.error("learning stopped", reason=str(error))
             if isinstance(error, LogGap):
                 self._metrics.gaps.labels(self._model.name).inc()
         self._model.stopped = str(error)
 
-    def followed(self, head: Head) -> None:
-        """A newer snapshot answers now: somebody else learns the model."""
+    def followed(self) -> None:
+        """A newer snapshot answers now: another process learns the model."""
         self._recovered("redis")
         self._model.stopped = None
-        self._log.debug("following", version=head.version)
 
     def unusable(self, error: DataError) -> None:
-        """The store's current snapshot is damaged or another release's; what answers stays."""
+        """The store's current snapshot is damaged or of another release. The model that answers stays."""
         self._recovered("redis")
         self._log.error("snapshot not usable; the model that answers stays", reason=str(error))
 
@@ -184,8 +176,8 @@ class ModelObserver:
         return new
 
     def _miss(self, what: str, error: DependencyError, said: str) -> None:
-        # A save that fails where its dependency is known to be missing is the same outage, and the other way round: the
-        # log has what noticed it first.
+        # A save that fails while its dependency is known to be missing is the same outage, and the other way round: the
+        # log has the line of what noticed it first.
         if all(dependency != error.dependency for _, dependency, _ in self._missing.values()):
             self._missing[what] = said, error.dependency, time.monotonic()
             self._log.error(said)

@@ -117,7 +117,7 @@ class Model:
         """Swap in the newest snapshot.
 
         In place of one that diverged answers the last kept from before its weights grew, or none: it stays itself, so
-        that it can be looked at. `tell` hears `unavailable(error)`, `followed(head)`, `unusable(error)` and
+        that it can be looked at. `tell` hears `unavailable(error)`, `followed()`, `unusable(error)` and
         `stopped(error)`; the model that answers stays.
         """
         self._catching_up = True
@@ -167,7 +167,7 @@ class Model:
             tell.stopped(Diverged(self.name, diverged))
             self._diverged = snapshot.digest
         elif self.answering is None or snapshot.digest != self.answering.digest:
-            tell.followed(snapshot.head)
+            tell.followed()
         self.answering = Answering(instead.learner, instead.head, instead.digest)
 
 
