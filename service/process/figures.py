@@ -1,4 +1,4 @@
-"""The models' figures at the moment of a scrape, and the lag, which the page shows too."""
+"""The models' figures at the moment of a scrape, and their lag, which the page shows too."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from service.streaming.kafka.group import Kafka
 
 
 def figures(models: Models, kafka: Kafka) -> Iterator[Figures]:
-    """Those of each model that answers."""
+    """The figures of each model that answers."""
     for model in models:
         if a := model.answering:
             saved = {int(p): position.offset for p, position in a.head.next.items()}
@@ -18,7 +18,7 @@ def figures(models: Models, kafka: Kafka) -> Iterator[Figures]:
 
 
 def lag(model: Model, kafka: Kafka) -> dict[int, int] | None:
-    """Records that are still to be learned, by partition; None where another process learns the model."""
+    """Records that are still to be learned, by partition; None if another process learns the model."""
     if model.answering is None or not model.learning_here:
         return None
     return kafka.logs[model.name].lag(model.answering.learner.next)

@@ -1,7 +1,7 @@
-"""The composition root: settings in, a running process out. One kind of process; `learn` adds the group's member.
+"""The composition root: it makes a running process of the settings. With `learn` the process joins the consumer group.
 
-Tasks live in one TaskGroup: a task that dies ends the process, which never goes on half alive. SIGTERM or SIGINT:
-1. unready; 2. every learner saves a last time; 3. requests in flight are answered; 4. the group is left; exit 0.
+Tasks live in one TaskGroup: a task that dies ends the process, which never goes on half alive. On SIGTERM or SIGINT the
+process 1. becomes unready, 2. saves every learner a last time, 3. answers requests in flight, 4. leaves the group.
 """
 
 import asyncio
@@ -49,22 +49,24 @@ from service.streaming.learn import Learning
 T = TypeVar("T")
 
 DRAIN_SECONDS = 0.5
-"""Unready, still answering: balancers look elsewhere, and each answer ends its connection."""
+"""Time to answer while unready: balancers choose other processes, and each answer ends its connection."""
 STOP_SECONDS = 4.0
+"""Time for the last saves."""
 ANSWER_SECONDS = 2
-"""For the last saves, then for requests in flight. With leaving the group it all stays within ten seconds."""
+"""Time for requests in flight. A stop takes at most ten seconds, leaving the group included."""
 LONGEST_PAUSE = 5.0
-"""Between two tries of a dependency: soon enough once it answers, and no flood while it does not."""
+"""Seconds between two tries of a dependency: it is seen soon once it answers, and not flooded while it does not."""
 SWITCH_SECONDS = 0.001
-"""For so long the event loop waits for a thread that holds the interpreter."""
+"""The longest time that the event loop waits for a thread that holds the interpreter."""
 COLLECTED = 10_000, 4, 10
-"""Garbage is, after so many objects: more than a fetch of a hundred topics is made of, which are gone with it. With
-Python's own 700 they are looked through, a millisecond at a time and many times a second.
+"""Thresholds of Python's garbage collector: more objects than a fetch of a hundred topics makes, which soon go.
+
+With Python's own 700 the collector looks through them many times a second, for a millisecond each time.
 """
 SETTLED_SECONDS = 10.0
-"""After the start: then there is what a process has for as long as it runs, which is not looked through again."""
+"""Time after the start until a process has what it keeps. The collector does not look through that again."""
 FIND_SECONDS = 2.0
-"""Between two looks of a replica for models that it does not know."""
+"""Seconds between two looks of a replica for models that it does not know."""
 
 
 class Service:
@@ -118,7 +120,7 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping, number)
-        # While Kafka does not answer, how far its log goes is not known.
+        # While Kafka does not answer, the end of its log is not known.
         history = History(self._models, lambda model: None if self._kafka.missing_since else lag(model, self._kafka))
         server = self._server(history)
         self._clock.under_way = server.server_state.tasks
@@ -142,7 +144,7 @@ class Service:
                 for task in background:
                     task.cancel()
         except* PerceptronError as errors:
-            failed = _first(errors)  # raised here it would come out as a group, before Python 3.11.4
+            failed = _first(errors)  # before Python 3.11.4 an error raised here comes out as a group
         finally:
             await self._kafka.close()
             await self._store.close()
@@ -152,7 +154,7 @@ class Service:
         return self._signal
 
     def _server(self, history: History) -> Server:
-        """What serves the models, and at the end waits for requests in flight."""
+        """The HTTP server, which at the end waits for requests in flight."""
         http, warn, stopping = self._settings.http, self._log.warning, self._stop.is_set
         limits = Limits(
             body_bytes=http.max_body_bytes,
@@ -193,11 +195,11 @@ class Service:
         if NOTHING_KEPT:
             self._log.info("compiling, once: 10 to 20 seconds")
         await asyncio.to_thread(warm_up, kinds)
-        # One collection of everything imported so far would take longer than any slice of learning.
+        # A collection that looks through all imported modules would take longer than any slice of learning.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*COLLECTED)
-        gc.enable()  # the command began without it
+        gc.enable()  # the command began with the collector off
         asyncio.get_running_loop().call_later(SETTLED_SECONDS, _settle)
         tasks.create_task(asyncio.to_thread(use_compiled_reader, True))
         if not settings.topics:
@@ -226,7 +228,7 @@ class Service:
                 await self._find_stored(found)
 
     async def _find_stored(self, found: Callable[[str], None]) -> None:
-        """As a replica, which needs no Kafka: the models that patterns ask for, as the store comes to have them."""
+        """For a replica, which needs no Kafka: find the models in the store whose names match a pattern."""
         while True:
             for name in await self._insist(self._store.models, fail_fast=False):
                 if self._settings.wanted(name) and self._models.get(name) is None:
@@ -272,7 +274,7 @@ class Service:
         )
 
     async def _insist(self, ask: Callable[[], Awaitable[T]], fail_fast: bool) -> T:
-        """Try until a dependency answers, and log once what is missing; raises DependencyError if `fail_fast`."""
+        """Ask until a dependency answers, and log each error once; raises DependencyError if `fail_fast`."""
         pause, said = 0.1, ""
         while True:
             try:
@@ -299,15 +301,15 @@ class Service:
 
 
 Kinds = Iterable[tuple[int, Literal["none", "standard"]]]
-"""Of models: how many labels (3 for any more), and the scale."""
+"""Kinds of models: the number of labels (3 for 3 and more), and the scale."""
 ALL_KINDS: Kinds = ((2, "none"), (3, "standard"))
 
 
 def warm_up(kinds: Kinds = ALL_KINDS) -> None:
-    """Compile what is compiled before the first event and the first scrape wait for it.
+    """Compile the kernels, so that the first event and the first scrape do not wait for them.
 
-    All there is, as an image wants it, or what a process cannot begin without for models of some kinds: where no result
-    is kept, each takes seconds.
+    An image compiles all of them. A process compiles at its start only what its kinds of models cannot begin without:
+    if no result is kept on disk, each kind takes seconds.
     """
     if kinds is ALL_KINDS:
         use_compiled_reader(True)
@@ -323,24 +325,24 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
         learner.begin_stretch()
         learner.apply(0, Records.of(1, [event]))
         predictor.warm_up(learner)
-        if scale != "none":  # hashed names may share a column, which is merged
+        if scale != "none":  # hashed names may share a column: their values are merged by a kernel of its own
             hashed = Learner(Identity(features="hashed", bits=1, scale=scale))
             hashed.begin({0: 0})
             hashed.apply(0, Records.of(0, [b'{"features":{"a":1},"label":1}']))
 
 
 def bind(host: str, port: int, reuse_port: bool = False) -> socket.socket:
-    """A socket that listens at this address, perhaps beside other processes; raises ConfigurationError."""
+    """A socket that listens at this address; other processes may share the port. Raises ConfigurationError."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        both = family == socket.AF_INET6  # "::" is IPv4 too
+        both = family == socket.AF_INET6  # "::" stands for IPv4 too
         return socket.create_server(address, family=family, reuse_port=reuse_port, dualstack_ipv6=both)
     except OSError as error:
         raise ConfigurationError(f"http: cannot listen on {host}:{port}: {os_cause(error)}") from None
 
 
 def _settle() -> None:
-    gc.collect()  # what is frozen stays for ever
+    gc.collect()  # frozen garbage would stay for ever
     gc.freeze()
     asyncio.get_running_loop().run_in_executor(None, give_back)
 
