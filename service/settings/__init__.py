@@ -1,3 +1,3 @@
-"""What can be set, and where it comes from."""
+"""The settings, and where each comes from."""
 
 __all__ = ["load", "model", "section", "words"]

@@ -1,4 +1,4 @@
-"""`[http]`: where predictions are asked for, by whom, and how much of it."""
+"""`[http]`: the address that answers requests, who may ask, and limits on requests."""
 
 import re
 from typing import Self
@@ -76,33 +76,34 @@ class HttpSettings(Section):
 
     @property
     def tls(self) -> Tls | None:
-        """The service's side of it, where it is set."""
+        """The files of the service's side of TLS, if they are set."""
         set_here = self.ssl_certfile or self.ssl_keyfile
         return Tls(certfile=self.ssl_certfile, keyfile=self.ssl_keyfile, server=True) if set_here else None
 
     @property
     def scheme(self) -> str:
-        """Of the service's address."""
+        """The scheme of the service's URL."""
         return "https" if self.tls else "http"
 
     @property
     def token(self) -> str | None:
-        """What a command sends to a service of these settings."""
+        """The token that a command sends to a service with these settings."""
         return BearerTokens(self.token_file).first if self.token_file else None
 
     @property
     def warnings(self) -> list[str]:
-        """An open door, tokens that others can read, an old certificate: a line each.
+        """A line each for a port that is open to all, tokens that others can read, and a certificate that is too old.
 
-        What only this machine's own programs reach is no door.
+        A port of the loopback is not open: only this machine's own programs reach it.
         """
-        said = []
+        lines, where = [], f"http.host = {self.host}:"
         alone = loopback(self.host)
         if not alone and self.token_file is None:
-            said.append("whoever reaches it may ask for predictions and weights; set http.token_file")
+            lines.append(f"{where} whoever reaches it may ask for predictions and weights; set http.token_file")
         if not alone and self.tls is None and (self.token_file or self.metrics_token_file):
-            said.append("tokens come over the network as they are; set http.ssl_certfile, or have TLS before it")
-        found = [f"http.host = {self.host}: {line}" for line in said]
+            lines.append(
+                f"{where} tokens come over the network as they are; set http.ssl_certfile, or have TLS before it"
+            )
         if self.tls and (why := refused(self.tls)):
-            found.append(f"http.ssl_certfile: {self.ssl_certfile}: clients refuse it: {why}")
-        return found
+            lines.append(f"http.ssl_certfile: {self.ssl_certfile}: clients refuse it: {why}")
+        return lines

@@ -1,4 +1,4 @@
-"""`[kafka]`: where events come from, and how we are let in there."""
+"""`[kafka]`: where events come from, and with which credentials."""
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, Self
@@ -17,7 +17,7 @@ _SASL_NEEDS: dict[str | None, tuple[str, ...]] = {
     "OAUTHBEARER": ("oauth_token_url", "oauth_client_id", "oauth_client_secret"),
     "AWS_MSK_IAM": ("aws_region",),
 }
-"""What a mechanism needs; others need a user's name and password."""
+"""The settings that a mechanism needs. Mechanisms that are not listed need a user and a password."""
 
 
 class KafkaSettings(TlsSection):
@@ -68,7 +68,7 @@ class KafkaSettings(TlsSection):
 
     @model_validator(mode="after")
     def _sasl(self) -> Self:
-        """What a mechanism needs is there, and nothing that it does not know."""
+        """Everything that the mechanism needs is set, and nothing else."""
         mechanism = self.sasl_mechanism if self.security_protocol.startswith("SASL") else None
         use = mechanism or f"security_protocol = {self.security_protocol}"
         needed = _SASL_NEEDS.get(mechanism, ("sasl_username", "sasl_password"))
@@ -77,10 +77,10 @@ class KafkaSettings(TlsSection):
                 raise ValueError(f"{name}: is needed for {use}")
         if mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None:
             raise ValueError("sasl_mechanism: AWS_MSK_IAM needs the extra: pip install 'perceptron-service[msk]'")
-        known = {*needed, *(f"{name}_file" for name in needed), "oauth_scope" if mechanism == "OAUTHBEARER" else ""}
-        known |= {"sasl_mechanism"} if mechanism else set()
+        allowed = {*needed, *(f"{name}_file" for name in needed), "oauth_scope" if mechanism == "OAUTHBEARER" else ""}
+        allowed |= {"sasl_mechanism"} if mechanism else set()
         for name in type(self).model_fields:
-            if name.startswith(("sasl_", "oauth_", "aws_")) and name in self.model_fields_set - known:
+            if name.startswith(("sasl_", "oauth_", "aws_")) and name in self.model_fields_set - allowed:
                 raise ValueError(f"{name}: is of no use with {use}")
         return self
 
@@ -88,14 +88,14 @@ class KafkaSettings(TlsSection):
     @classmethod
     def _keeps_a_secret(cls, url: str | None) -> str | None:
         parts = urlsplit(url or "https://none")
-        kept = parts.scheme == "https" or (parts.scheme == "http" and loopback(parts.hostname or ""))
-        if not kept or "@" in parts.netloc:
+        private = parts.scheme == "https" or (parts.scheme == "http" and loopback(parts.hostname or ""))
+        if not private or "@" in parts.netloc:
             raise ValueError("expected https://HOST/PATH, without a name or a password: a secret is sent there")
         return url
 
     @property
     def warnings(self) -> list[str]:
-        """A line where a password goes over a network in the clear."""
+        """A line if a password goes over a network in the clear."""
         clear = self.security_protocol == "SASL_PLAINTEXT" and self.sasl_mechanism in {"PLAIN", "OAUTHBEARER"}
         if not clear or all(loopback(address.rpartition(":")[0]) for address in self.bootstrap_servers.split(",")):
             return []
@@ -106,19 +106,19 @@ class KafkaSettings(TlsSection):
 
     @property
     def cluster(self) -> "Cluster":
-        """What reaches it."""
-        # Half of the commands need no client of Kafka, and load none.
+        """The cluster that these settings name."""
+        # Half of the commands need no client of Kafka, and do not import one.
         from service.streaming.kafka.cluster import Cluster
         from service.streaming.kafka.security import Security
 
         tls = self.tls if self.security_protocol.endswith("SSL") else None
-        known = self.sasl_username, self.secret("sasl_password"), self._tokens
-        security = Security(self.security_protocol, tls, self.sasl_mechanism, *known)
+        credentials = self.sasl_username, self.secret("sasl_password"), self._tokens
+        security = Security(self.security_protocol, tls, self.sasl_mechanism, *credentials)
         return Cluster(self.bootstrap_servers, self.max_batch_bytes, security)
 
     @property
     def _tokens(self) -> "TokenSource | None":
-        """Where tokens come from, for the mechanisms that have some."""
+        """The source of tokens, for the mechanisms that use them."""
         from service.streaming.kafka.oauth import ClientCredentials, MskIam
 
         if self.aws_region:

@@ -1,6 +1,6 @@
 """Settings: one source of truth, from flags, environment, `perceptron.toml` and defaults, in that order.
 
-The composition root (`process/service.py`) and the commands alone read these; everything else takes plain arguments.
+Only the composition root (`process/service.py`) and the commands read these. Everything else takes plain arguments.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from service.settings.words import either, perhaps, worded
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|tuple|dict|constrained).*\W.*|\[key\]")
-"""What pydantic names in a place for one of several types."""
+"""The name of a type in the place of a pydantic error, if a value may be of several types."""
 _SETTING = re.compile(r"(candidates\.[\w-]+|[a-z_]+): ")
 REMOVED: dict[tuple[str, ...], str] = {
     ("reader",): "each event is read by the fastest reader that can",
     ("kafka", "whole_batches"): "records are always read in whole batches",
 }
-"""Settings of earlier releases, with what holds now. Until 0.4 they are ignored with a warning."""
+"""Settings of earlier releases, and what holds now. Until 0.4 they are ignored with a warning."""
 
 
 def is_topic(name: str) -> bool:
@@ -40,9 +40,9 @@ def is_topic(name: str) -> bool:
 
 
 def _matching(patterns: Iterable[str], topic: str) -> str | None:
-    """The first of these names that is a pattern, and finds the topic."""
+    """The first of these names that is a pattern and matches the topic."""
     for pattern in patterns:
-        with contextlib.suppress(re.error):  # reported where topics are checked
+        with contextlib.suppress(re.error):  # the check of topics reports it
             if pattern.startswith("^") and re.search(pattern, topic):
                 return pattern
     return None
@@ -79,7 +79,7 @@ class Settings(BaseSettings):
     redis: RedisSettings = RedisSettings()
     http: HttpSettings = HttpSettings()
     snapshots: SnapshotSettings = SnapshotSettings()
-    # Without types the library reads a variable's value as JSON where it is JSON.
+    # Without types the library reads a variable's value as JSON if it is JSON.
     model: dict = {}  # type: ignore[type-arg]
     models: dict[str, ModelSettings] = {}
     _origins: Origins = PrivateAttr(default_factory=Origins)
@@ -136,22 +136,22 @@ class Settings(BaseSettings):
 
     @property
     def patterns(self) -> list[str]:
-        """Regular expressions, each beginning with '^': every topic that one of them finds is learned."""
+        """Regular expressions, each beginning with '^': every topic that one of them matches is learned."""
         return [topic for topic in self.topics if topic.startswith("^")]
 
     @property
     def units(self) -> list[str]:
-        """Models that are given, not learned: threshold units, which need no topic."""
+        """The threshold units, which are never learned and need no topic."""
         return [name for name, model in self.models.items() if model.rule == "threshold-unit"]
 
     def check_work(self) -> None:
-        """Raise ConfigurationError where there is nothing to learn and nothing to serve."""
+        """Raise ConfigurationError if there is nothing to learn and nothing to serve."""
         if not self.topics and not self.units:
             raise ConfigurationError('topics: name at least one, with -t TOPIC or topics = ["…"] in perceptron.toml')
 
     @property
     def ignored(self) -> list[str]:
-        """A line for each thing that is set and changes nothing: most often a misspelt name."""
+        """A line for each setting that changes nothing: most often its name is misspelt."""
         used = {*self.units, *self.topics, *(_matching(self.models, topic) for topic in self.topics)}
         unused = [
             f"models.{name}: no topic uses it: name it in topics, or take its table out"
@@ -167,21 +167,21 @@ class Settings(BaseSettings):
 
     @property
     def warnings(self) -> list[str]:
-        """A line for each thing that is set and is most often not meant."""
+        """A line for each setting that is most often a mistake."""
         return [*self.ignored, *self.kafka.warnings, *self.redis.warnings, *self.http.warnings]
 
     def wanted(self, topic: str) -> bool:
-        """Whether a pattern asks for this topic. Kafka's own topics and dead letters are nobody's events."""
+        """Whether a pattern asks for this topic. Kafka's own topics and those of dead letters hold no events."""
         aside = topic.startswith("__") or topic.endswith(".dead-letters") or not is_topic(topic)
         return not aside and _matching(self.patterns, topic) is not None
 
     def of(self, model: str) -> ModelSettings:
-        """A model's settings: its own, or those of the pattern that its topic was found by."""
+        """A model's settings: its own, or those of the pattern that matches its topic."""
         return self.models[model if model in self.models else _matching(self.models, model) or model]
 
     @property
     def origins(self) -> Origins:
-        """Where each of them comes from."""
+        """Where each setting comes from."""
         return self._origins
 
 
@@ -190,14 +190,14 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
     chosen = file or os.environ.get("PERCEPTRON_CONFIG")
     path = Path(chosen or "perceptron.toml")
     for name, line in _unknown_variables().items():
-        if "__" in name:  # nobody but a user of ours writes that: it is refused as it is in the file
+        if "__" in name:  # only our users write such a name: it is refused, as in the file
             raise ConfigurationError(line)
     try:
         origins = Origins(flags, EnvSettingsSource(Settings)(), _read(path) if chosen or path.exists() else {}, path)
         settings = Settings(**origins.merged())
-        if not settings.models:  # their defaults are looked at all the same
+        if not settings.models:  # the defaults of models are checked all the same
             ModelSettings(**settings.model)
-    except SettingsError as error:  # it says which setting, and its cause why the text is not JSON
+    except SettingsError as error:  # it names the setting, and its cause says why the text is not JSON
         name = "".join(re.findall(r'field "(\w+)"', str(error))).upper()
         raise ConfigurationError(f"environment PERCEPTRON_{name}: expected JSON: {error.__cause__}") from None
     except ValidationError as error:
@@ -207,7 +207,7 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
 
 
 def without_removed(values: Mapping[str, Any], place: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Settings without those that are removed, in tables too.
+    """Settings without those that are removed, also in tables.
 
     >>> without_removed({"reader": "decoder", "log": "json"})
     {'log': 'json'}
@@ -229,19 +229,19 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _unknown_variables() -> dict[str, str]:
-    """A line for each variable that begins as ours and is not read: within something that is no table, or misspelt.
+    """A line for each variable that begins with PERCEPTRON_ and is not read: misspelt, or within what is no table.
 
-    Another name may be somebody else's, as of those that Kubernetes gives a pod. What is unknown within a table is an
-    error of that table.
+    Other names may be set for somebody else: Kubernetes gives a pod many. An unknown name within a table is an error of
+    that table.
     """
-    known = {"CONFIG": None} | {name.upper(): field.default for name, field in Settings.model_fields.items()}
-    tables = {name: default for name, default in known.items() if isinstance(default, Section | dict)}
-    names = [*known, *(f"{name}__{part.upper()}" for name, table in tables.items() for part in dict(table))]
+    top = {"CONFIG": None} | {name.upper(): field.default for name, field in Settings.model_fields.items()}
+    tables = {name: default for name, default in top.items() if isinstance(default, Section | dict)}
+    names = [*top, *(f"{name}__{part.upper()}" for name, table in tables.items() for part in dict(table))]
     lines = {}
     for variable in sorted(os.environ):
         prefix, ours, name = variable.upper().partition("PERCEPTRON_")
         table, within, _ = name.partition("__")
-        if ours and not prefix and table not in (tables if within else known):
+        if ours and not prefix and table not in (tables if within else top):
             near = perhaps(name, names).replace(": perhaps ", ": perhaps PERCEPTRON_")
             if near or within:
                 lines[variable] = f"environment {variable}: there is no such setting{near}"
@@ -249,7 +249,7 @@ def _unknown_variables() -> dict[str, str]:
 
 
 def model_settings(settings: Settings, model: str | None, flags: dict[str, Any]) -> ModelSettings:
-    """A model's settings under these flags. Where none is named: the only one's, or the defaults of all.
+    """A model's settings under these flags; with no name, those of the only model, or the defaults of all models.
 
     Raises ConfigurationError.
     """
@@ -258,7 +258,7 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
     name = model or next(iter(settings.models), None)
     try:
         own = settings.model if name is None else settings.of(name).model_dump(exclude_unset=True)
-        # Without what learns beside it and who answers: under other settings it may be one of them.
+        # Without its candidates and who answers: under these flags it may be equal to a candidate.
         alone = {key: value for key, value in own.items() if key not in {"candidates", "serve"}}
         return ModelSettings(**{**alone, **flags})
     except KeyError:
@@ -268,27 +268,27 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
 
 
 def _refused(error: ValidationError, origins: Origins, *within: str) -> ConfigurationError:
-    """One line for all that is wrong. What is wrong in `[model]` is wrong with each model, and is said once."""
+    """One line for all that is wrong. An error in `[model]` is one of each model, and is said once."""
     lines: dict[str, list[str]] = {}
-    for one in error.errors():
-        where = [*within, *(str(part) for part in one["loc"] if not _TYPE.fullmatch(str(part)))]
-        message = worded(one, secretive=where[:1] in [["kafka"], ["redis"], ["http"]])
+    for detail in error.errors():
+        where = [*within, *(str(part) for part in detail["loc"] if not _TYPE.fullmatch(str(part)))]
+        message = worded(detail, secretive=where[:1] in [["kafka"], ["redis"], ["http"]])
         # A check of a whole table begins with the setting that it is about.
         if len(where) == (2 if where[:1] == ["models"] else 1) and (setting := _SETTING.match(message)):
             where, message = [*where, *setting[1].split(".")], message[setting.end() :]
         place, origin = origins.of(where)
-        if one["type"] == "extra_forbidden":
-            message = f"there is no such setting{_meant(where, place, isinstance(one['input'], dict))}"
+        if detail["type"] == "extra_forbidden":
+            message = f"there is no such setting{_meant(where, place, isinstance(detail['input'], dict))}"
         name = f"{'.'.join(place)}{f' ({origin})' if origin.startswith('environment') else ''}" if where else ""
         lines.setdefault(name, []).append(message)
     return ConfigurationError("; ".join(f"{name}: {either(of)}" if name else either(of) for name, of in lines.items()))
 
 
 def _meant(where: Sequence[str], place: Sequence[str], table: bool) -> str:
-    """The setting, or table, that a name which is none was perhaps to be."""
+    """A hint at the setting or table that an unknown name was perhaps meant to be, or ''."""
     section: type[BaseModel] = Settings
     for part in where[:-1]:
-        section = _table_of(section, part) or section  # else it is a model's, or a candidate's, name
+        section = _table_of(section, part) or section  # a part that is no table is the name of a model or candidate
     if section is CandidateSettings and place[-1] in ModelSettings.model_fields:
         return ": it is the model's, and the same for all its candidates"
     near = perhaps(place[-1], [name for name in section.model_fields if not table or _table_of(section, name)])
@@ -296,7 +296,7 @@ def _meant(where: Sequence[str], place: Sequence[str], table: bool) -> str:
 
 
 def _table_of(section: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """What the table of this name holds, or each table in it; None if it is a value."""
+    """The type of the table of this name, or of each table in it; None if the name is a value's."""
     if name == "model":
         return ModelSettings
     kind = section.model_fields[name].annotation if name in section.model_fields else None

@@ -28,9 +28,9 @@ from service.settings.section import Section, as_value_error
 from service.settings.words import worded
 
 HALF_LIFE = 1000
-"""The default, in events."""
+"""The default of `half_life`, in events."""
 OF_A_RULE = ("eta", "outputs", "slope", "margin", "tie")
-"""What a candidate of another rule does not take over."""
+"""Settings of the model that a candidate with another rule does not take over."""
 TAKEN = (*OWN_WEIGHTS, "baseline")
 """No candidate can have these names: something else that predicts has them."""
 AS_SET = (
@@ -43,7 +43,7 @@ _NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 Label = bool | int | float | str
 OneMargin = Annotated[float, Field(ge=0, le=MAX_VALUE)]
 Margin = OneMargin | tuple[OneMargin, OneMargin] | None
-"""Of both labels, or of each: the negative one's first."""
+"""One margin for both labels, or one for each: the negative label's first."""
 Average = bool | Literal["recent"]
 
 
@@ -69,12 +69,12 @@ class EventSettings(Section):
     def _parts_differ(self) -> "EventSettings":
         parts = [self.features, *(part for part in (self.label, self.weight, self.id) if part)]
         for outer in parts[1:]:
-            if sum(f"{part}/".startswith(f"{outer}/") for part in parts) > 1:
+            if sum(f"{part}/".startswith(f"{outer}/") for part in parts) > 1:  # it is one of them itself
                 raise ValueError(f"{outer} stands for two parts of the event, or holds another")
         return self
 
     def places(self) -> Places:
-        """What the identity says of it."""
+        """These settings as a part of the identity."""
         return Places(
             features=self.features,
             label=self.label,
@@ -176,11 +176,11 @@ class ModelSettings(Section):
     @model_validator(mode="after")
     def _mode_fits(self) -> "ModelSettings":
         for mode, name in (("positional", "dimension"), ("hashed", "bits")):
-            given = getattr(self, name) is not None
-            if (self.features == mode) != given:
+            is_set = getattr(self, name) is not None
+            if (self.features == mode) != is_set:
                 raise ValueError(
-                    f'features = "{self.features}" {"takes no" if given else "needs"} {name}'
-                    + (f' (it belongs to features = "{mode}")' if given else f", such as {name} = 20")
+                    f'features = "{self.features}" {"takes no" if is_set else "needs"} {name}'
+                    + (f' (it belongs to features = "{mode}")' if is_set else f", such as {name} = 20")
                 )
         places = self.event.places()
         inside = any((at or "").startswith(f"{places.features}/") for at in (places.label, places.weight, places.id))
@@ -195,10 +195,10 @@ class ModelSettings(Section):
 
     @model_validator(mode="after")
     def _rule_fits(self) -> "ModelSettings":
-        for other, its in RULES.items():
+        for rule, its in RULES.items():
             for name in its.settings:
-                if other != self.rule and getattr(self, name) is not None:
-                    raise ValueError(f'rule = "{self.rule}" takes no {name} (it belongs to rule = "{other}")')
+                if rule != self.rule and getattr(self, name) is not None:
+                    raise ValueError(f'rule = "{self.rule}" takes no {name} (it belongs to rule = "{rule}")')
         if not self.rate < (below := RULES[self.rule].eta_below):
             raise ValueError(f'rule = "{self.rule}" needs 0 < eta < {below:g}')
         if self.rule == "threshold-unit":
@@ -215,7 +215,7 @@ class ModelSettings(Section):
             for name in ("margin", "tie", "reference"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name} is of two labels: with {len(self.labels):,} there is none")
-        with as_value_error():  # now, so that a bad file is a bad setting
+        with as_value_error():  # files are read now, so that a bad file is a bad setting
             start, _ = self.start_weights, self._reference
         if start and (self.scale == "standard" or len(self.labels or ()) > 2):
             raise ValueError(
@@ -243,9 +243,9 @@ class ModelSettings(Section):
             identities.append(identity)
             if identity == identities[0]:
                 raise ValueError(f"candidates.{name}: it is the model itself: give it another rule, eta, margin, …")
-        known = (*OWN_WEIGHTS, *self.candidates)
-        if self.serve not in known:
-            raise ValueError(f"serve: there is no candidate {self.serve!r}: expected one of {', '.join(known)}")
+        answering = (*OWN_WEIGHTS, *self.candidates)
+        if self.serve not in answering:
+            raise ValueError(f"serve: there is no candidate {self.serve!r}: expected one of {', '.join(answering)}")
         vectors = sum((each.classes if each.multiclass else 1) * (2 if each.average else 1) for each in identities)
         needed = 8 * self._columns * vectors
         if needed > self.max_model_bytes:
@@ -257,8 +257,8 @@ class ModelSettings(Section):
 
     def _of(self, candidate: CandidateSettings) -> Identity:
         """The identity of a candidate: see CandidateSettings."""
-        given = {name: value for name, value in candidate if value is not None}
-        rule, average = given.get("rule", self.rule), given.get("average", self.average)
+        own = {name: value for name, value in candidate if value is not None}
+        rule, average = own.get("rule", self.rule), own.get("average", self.average)
         if "threshold-unit" in (rule, self.rule):
             raise ValueError("candidates: a threshold-unit never learns: it is none and has none")
         left_out = {
@@ -268,22 +268,22 @@ class ModelSettings(Section):
             *(("half_life",) if average != "recent" else ()),
             *(("start",) if self.start_weights else ()),
         }
-        identity = ModelSettings(**self.model_dump(exclude_unset=True, exclude=left_out) | given).identity()
+        identity = ModelSettings(**self.model_dump(exclude_unset=True, exclude=left_out) | own).identity()
         return msgspec.structs.replace(self.identity(), **{name: getattr(identity, name) for name in OF_A_CANDIDATE})
 
     @property
     def rate(self) -> float:
-        """η: the one that is set, or the rule's default."""
+        """η: the value that is set, or the rule's default."""
         return RULES[self.rule].eta if self.eta is None else self.eta
 
     @property
     def _columns(self) -> int:
-        """How many columns there are from the start: of named features one, since names come one by one."""
+        """The number of columns from the start. Named features begin with one, since names come one by one."""
         return self.dimension or 1 << (self.bits or 0)
 
     @property
     def _margins(self) -> tuple[float, float] | msgspec.UnsetType:
-        """Of both labels, unset where there are none."""
+        """The margins of both labels; unset if there are none."""
         negative, positive = self.margin if isinstance(self.margin, tuple) else [self.margin or 0.0] * 2
         return (negative + 0.0, positive + 0.0) if negative or positive else msgspec.UNSET  # no -0
 
@@ -309,8 +309,8 @@ class ModelSettings(Section):
         try:
             raw = Path(file).read_bytes()
         except OSError as error:
-            others = ': expected "zero", "random:SEED" or a file of weights' if name == "start" else ""
-            raise ConfigurationError(f"{name}: {file}: {error.strerror}{others}") from None
+            expected = ': expected "zero", "random:SEED" or a file of weights' if name == "start" else ""
+            raise ConfigurationError(f"{name}: {file}: {error.strerror}{expected}") from None
         weights = read(raw, f"{name}: {file}", self.features, self.scale)
         if self.features == "named":
             good, needed = weights.names is not None, "a name for each weight"
@@ -323,11 +323,11 @@ class ModelSettings(Section):
 
     def options(self) -> Options:
         """How the model is watched and served."""
-        beside = {name: Beside(self._of(one), one.serve) for name, one in self.candidates.items()}
-        return Options(self.window, self.serve, self.bound, self._reference, beside)
+        candidates = {name: Beside(self._of(candidate), candidate.serve) for name, candidate in self.candidates.items()}
+        return Options(self.window, self.serve, self.bound, self._reference, candidates)
 
     def identity(self) -> Identity:
-        """What the stored model must have been learned with."""
+        """The identity that a stored model must have to be continued."""
         rule = RULES[self.rule]
         return Identity(
             eta=self.rate,
@@ -350,5 +350,5 @@ def _seeded(text: str) -> bool:
 
 
 def _by_value(label: Label) -> Label:
-    """A label with 1.0 written as 1: numbers are the same by value."""
+    """The label with 1.0 written as 1: equal numbers are one label."""
     return int(label) if isinstance(label, float) and label.is_integer() else label

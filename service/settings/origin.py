@@ -21,7 +21,7 @@ class Origins:
         return _merge(self.file, _merge(self.environment, self.flags))
 
     def of(self, where: Sequence[str]) -> tuple[Sequence[str], str]:
-        """Where this setting or table is written, and by whom. A model's may stand in `[model]`, for all models."""
+        """The place of a setting or table, and its source. A model's may be in `[model]`, which is for all models."""
         for place in (where, ("model", *where[2:])) if len(where) > 1 and where[0] == "models" else (where,):
             if _within(self.flags, place) is not None:
                 return place, "flag"
@@ -34,16 +34,16 @@ class Origins:
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Both; what is in both is a table of both, or else the value of `over`."""
-    both = {name: (under[name], over[name]) for name in under.keys() & over.keys()}
-    tables = {name: _merge(*pair) for name, pair in both.items() if all(isinstance(one, dict) for one in pair)}
+    pairs = {name: (under[name], over[name]) for name in under.keys() & over.keys()}
+    tables = {name: _merge(*pair) for name, pair in pairs.items() if all(isinstance(value, dict) for value in pair)}
     return {**under, **over, **tables}
 
 
 def _variable(place: Sequence[str]) -> str:
-    """The variable that has a setting: its own, or one that has a table around it as JSON."""
+    """The variable that a setting is read from: its own, or that of a table around it, which is JSON."""
     names = ["PERCEPTRON_" + "__".join(place[:depth]).upper() for depth in range(len(place), 0, -1)]
-    known = {name.upper() for name in os.environ}
-    return next((name for name in names if name in known), f"{names[0]}__…")
+    variables = {name.upper() for name in os.environ}
+    return next((name for name in names if name in variables), f"{names[0]}__…")
 
 
 def _within(values: Any, place: Sequence[str]) -> Any:

@@ -1,4 +1,4 @@
-"""JSON Pointers as settings: where a part of an event stands in a record."""
+"""JSON Pointers as settings: the place of a part of an event in a record."""
 
 import re
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`[redis]`: where snapshots are kept, and how we are let in there."""
+"""`[redis]`: where snapshots are kept, and with which credentials."""
 
 import re
 from typing import TYPE_CHECKING, Self
@@ -40,12 +40,12 @@ class RedisSettings(TlsSection):
             good = parts.scheme == "unix" or (
                 parts.scheme in {"redis", "rediss"}
                 and parts.port != 0
-                and bool(parts.hostname or not parts.netloc)  # else credentials are not quoted
+                and bool(parts.hostname or not parts.netloc)  # a missing host means unquoted credentials
                 and re.fullmatch(r"/?\d*", parts.path)
             )
         except ValueError:
             good = False
-        if not good:  # it is not shown: any part of it may be the password
+        if not good:  # the url is not shown: any part of it may be the password
             raise ValueError("expected redis://[user:password@]host:port/number, rediss:// or unix://path")
         return url
 
@@ -58,16 +58,16 @@ class RedisSettings(TlsSection):
 
     @model_validator(mode="after")
     def _credentials(self) -> Self:
-        for of in ("", "sentinel_"):
-            if getattr(self, f"{of}username") is not None and self.secret(f"{of}password") is None:
-                raise ValueError(f"{of}username: needs {of}password, or {of}password_file")
+        for whose in ("", "sentinel_"):
+            if getattr(self, f"{whose}username") is not None and self.secret(f"{whose}password") is None:
+                raise ValueError(f"{whose}username: needs {whose}password, or {whose}password_file")
         if self._in_url and self.secret("password"):
             raise ValueError("password: url has credentials too: say them in one place")
         return self
 
     @model_validator(mode="after")
     def _sentinels(self) -> Self:
-        """Who names the primary, and nothing beside that does."""
+        """If sentinels name the primary, nothing else does."""
         if not self.sentinels:
             for name in self.model_fields_set:
                 if name.startswith("sentinel_"):
@@ -83,7 +83,7 @@ class RedisSettings(TlsSection):
 
     @property
     def warnings(self) -> list[str]:
-        """A line where a password goes over a network in the clear."""
+        """A line if a password goes over a network in the clear."""
         parts = urlsplit(self.url)
         hosts = [sentinel.rpartition(":")[0] for sentinel in self.sentinels] or [parts.hostname or "localhost"]
         if parts.scheme != "redis" or not (self._in_url or self.secret("password")) or all(map(loopback, hosts)):
@@ -98,8 +98,8 @@ class RedisSettings(TlsSection):
         return "@" in parts.netloc or re.search("(^|&)(username|password)=", parts.query) is not None
 
     def store(self, timeout: float = 3.0) -> "RedisStore":
-        """The store, whose answers come within `timeout` seconds; the caller closes it."""
-        # Half of the commands need no client of Redis, and load none.
+        """The store, which answers within `timeout` seconds; the caller closes it."""
+        # Half of the commands need no client of Redis, and do not import one.
         from service.snapshots.endpoint import Endpoint
         from service.snapshots.store import RedisStore
 

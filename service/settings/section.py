@@ -1,4 +1,4 @@
-"""What every table of the settings file is: of known names, each secret in a file too, TLS by its files."""
+"""What all tables of the settings file share: known names only, secrets in files too, the files of TLS."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
 
 
 def check_addresses(addresses: Iterable[str], expected: str) -> None:
-    """Raise ValueError if one of them is not HOST:PORT. It is not shown, since it may hold a password."""
+    """Raise ValueError if an address is not HOST:PORT. The error does not show it, since it may hold a password."""
     for address in addresses:
         if not _ADDRESS.fullmatch(address):
             raise ValueError(expected)
@@ -26,12 +26,12 @@ def check_addresses(addresses: Iterable[str], expected: str) -> None:
 
 
 def comma_separated(value: Any) -> Any:
-    """A list that the environment has as text, with commas between its values."""
+    """The list that a text with commas stands for; any other value as it is."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 Texts = Annotated[list[str], NoDecode, BeforeValidator(comma_separated)]
-"""A list of strings; in the environment, text with commas."""
+"""A list of strings; in the environment, a text with commas."""
 
 
 def masked(url: str) -> str:
@@ -44,7 +44,7 @@ def masked(url: str) -> str:
 
 
 def loopback(host: str) -> bool:
-    """Whether this names this machine alone."""
+    """Whether this host is this machine's loopback."""
     try:
         return host == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -59,14 +59,14 @@ class Section(BaseModel):
     @model_validator(mode="after")
     def _a_secret_or_its_file(self) -> Self:
         for name in type(self).model_fields:
-            of = name.removesuffix("_file")
-            if of != name and of in type(self).model_fields and getattr(self, name) is not None:
-                if not getattr(self, name):
+            secret, file = name.removesuffix("_file"), getattr(self, name)
+            if secret != name and secret in type(self).model_fields and file is not None:
+                if not file:
                     raise ValueError(f"{name}: expected the name of a file")
-                if getattr(self, of) is not None:
-                    raise ValueError(f"{of}: set it or {name}, not both")
+                if getattr(self, secret) is not None:
+                    raise ValueError(f"{secret}: set it or {name}, not both")
                 with as_value_error(f"{name}: "):
-                    _read_secret(getattr(self, name))
+                    _read_secret(file)
         return self
 
     def secret(self, name: str) -> str | None:
@@ -85,7 +85,7 @@ def _read_secret(file: str) -> str:
 
 @contextmanager
 def as_value_error(before: str = "") -> Iterator[None]:
-    """What is wrong with a file is wrong with the setting that names it."""
+    """Raise a ConfigurationError within as a ValueError: an error in a file is one of the setting that names it."""
     try:
         yield
     except ConfigurationError as error:
@@ -93,7 +93,7 @@ def as_value_error(before: str = "") -> Iterator[None]:
 
 
 class TlsSection(Section):
-    """A table of what is reached over TLS, or not."""
+    """A table of a dependency that may be reached over TLS."""
 
     ssl_cafile: str | None = None
     """Certificates to trust, in PEM; default: the system's."""
@@ -109,15 +109,15 @@ class TlsSection(Section):
 
     @property
     def tls(self) -> Tls:
-        """The client's side of it."""
+        """The files of a client's side of TLS."""
         password = self.secret("ssl_key_password")
         return Tls(self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile, password, self.ssl_check_hostname)
 
     def check_tls(self, used: bool, otherwise: str) -> None:
-        """Raise ValueError where files are no certificates, or where they are set and nothing uses them."""
-        given = [name for name in TlsSection.model_fields if getattr(self, name) not in {None, True}]
+        """Raise ValueError if files are no certificates, or if they are set and nothing uses them."""
+        names = [name for name in TlsSection.model_fields if getattr(self, name) not in {None, True}]
         if used:
             with as_value_error():
                 self.tls.load()
-        elif given:
-            raise ValueError(f"{given[0]}: {otherwise}")
+        elif names:
+            raise ValueError(f"{names[0]}: {otherwise}")

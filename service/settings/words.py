@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a value, in our words: what was expected, and what there is. And names from data."""
+"""pydantic's errors in our words: what was expected, and what there is. And names from data, on one line."""
 
 import json
 import re
@@ -12,19 +12,19 @@ _EXPECTED = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "string": "a string", "list": _LIST,
     "tuple": _LIST, "dict": _TABLE, "model": _TABLE, "greater": _NUMBER, "less": _NUMBER,
 }  # fmt: skip
-"""By the first word of an error's type."""
+"""What was expected, by the first word of an error's type."""
 _NUMBERS = {"int", "float", "bool", "greater", "less"}
 _LONGEST = 40
 
 
 def worded(error: Any, secretive: bool = False) -> str:
-    """One of pydantic's errors. In a table that has secrets, a value is shown only if a number is expected."""
+    """The text of a pydantic error. In a table that has secrets, a value is shown only if a number is expected."""
     message, kind = error["msg"].removeprefix("Value error, "), error["type"].partition("_")[0]
     if " should have " in message:
         return f"expected {message.partition(' should have ')[2].partition(' after')[0]}"
     if not message.startswith(_SHOULD_BE):
         return str(message)
-    # As TOML and JSON write them.
+    # TOML and JSON write booleans in small letters.
     expected = message.removeprefix(_SHOULD_BE).replace("False", "false").replace("True", "true")
     message = f"expected {_EXPECTED.get(kind, '{}').format(expected)}"
     if kind in _NUMBERS or not secretive:
@@ -35,12 +35,12 @@ def worded(error: Any, secretive: bool = False) -> str:
 
 
 def short(value: Any) -> str:
-    """A value as JSON writes it, cut to what a line has room for."""
+    """A value as JSON, cut to what a line has room for."""
     return json.dumps(value, ensure_ascii=False, default=str)[:_LONGEST]
 
 
 def on_a_line(name: str) -> str:
-    """A name from data on one line: as JSON where it holds what would break it, or what a terminal would obey.
+    """A name from data on one line: as JSON if it has characters that end a line or control a terminal.
 
     >>> on_a_line("größe"), on_a_line("a\\nb")
     ('größe', '"a\\\\nb"')
@@ -49,22 +49,22 @@ def on_a_line(name: str) -> str:
 
 
 def either(messages: Iterable[str]) -> str:
-    """What several types say of one value, as one: each says what it expected.
+    """The errors of one value that may be of several types, as one message.
 
     >>> either(["expected a string", "expected false, got true"])
     'expected a string or false, got true'
     >>> either(["the labels must differ"])
     'the labels must differ'
     """
-    different = list(dict.fromkeys(messages))
-    if len(different) == 1 or not all(message.startswith("expected ") for message in different):
-        return "; ".join(different)
-    parts = [message.removeprefix("expected ").partition(", got ") for message in different]
+    distinct = list(dict.fromkeys(messages))
+    if len(distinct) == 1 or not all(message.startswith("expected ") for message in distinct):
+        return "; ".join(distinct)
+    parts = [message.removeprefix("expected ").partition(", got ") for message in distinct]
     got = next((f", got {value}" for _, there, value in parts if there), "")
     return f"expected {' or '.join(dict.fromkeys(expected for expected, _, _ in parts))}{got}"
 
 
-def perhaps(name: str, known: Iterable[str]) -> str:
-    """What a name that is not known was perhaps to be."""
-    near = get_close_matches(name, known, 1)
-    return f": perhaps {near[0]}" if near and near[0] != name else ""  # a candidate has not all that a model has
+def perhaps(name: str, names: Iterable[str]) -> str:
+    """A hint at the known name that an unknown one was perhaps meant to be, or ''."""
+    near = get_close_matches(name, names, 1)
+    return f": perhaps {near[0]}" if near and near[0] != name else ""  # a candidate lacks some settings of a model
