@@ -1,8 +1,8 @@
-"""Every error that a user can meet, by whose fault it is.
+"""Every error that a user can meet, by what is at fault.
 
 PerceptronError
 ├── ConfigurationError    the settings: nothing was started, change them
-│   └── IdentityChanged   the settings no longer mean what the stored model learned
+│   └── IdentityChanged   the settings give events another meaning than the stored model's
 ├── DataError             the log or the store holds something that must not be learned or served
 │   ├── OutOfOrder        records do not go on where the model stopped
 │   ├── LogLost           the log no longer has the next record
@@ -13,12 +13,12 @@ PerceptronError
 │   └── SnapshotForeign   a stored snapshot is whole, and another release's
 ├── DependencyError       Kafka or Redis did not answer, or refused
 │   └── Unauthorised      a user of Kafka's lacks a right
-├── Stuck                 ours or a client library's: there is work and nothing moves; a fresh process goes on
+├── Stuck                 our code or a client library: there is work and nothing moves; a fresh process goes on
 ├── Rejected              one event or request that breaks the format (never ends a process)
 ├── UnknownModel          a request is for a model that is not there
 └── Unanswerable          a model that is there and cannot answer now
 
-Each message is one line that says what was found and what to do.
+Each message is one line that says what is wrong and what to do.
 """
 
 import os
@@ -26,13 +26,13 @@ from collections.abc import Iterable, Iterator
 
 
 class PerceptronError(Exception):
-    """The root; `exit_code` is what the command ends with when nothing handles it."""
+    """The root. The command ends with `exit_code` if nothing handles the error."""
 
     exit_code = 1
 
 
 class ConfigurationError(PerceptronError):
-    """A setting is missing, malformed or contradicts another; found before anything connects."""
+    """A setting is missing, malformed or contradicts another."""
 
     exit_code = 2
 
@@ -46,7 +46,7 @@ class DataError(PerceptronError):
 
 
 class OutOfOrder(DataError):
-    """Records were offered whose first offset is not the one after the last record learned."""
+    """The first offset of the records is not the one after the last record learned."""
 
 
 class LogLost(DataError):
@@ -54,7 +54,7 @@ class LogLost(DataError):
 
 
 class LogGap(LogLost):
-    """Offsets are missing, or stand twice, that no marker, aborted transaction or compaction explains."""
+    """Offsets are missing or there twice, and no marker, aborted transaction or compaction explains it."""
 
 
 class AnotherCluster(DataError):
@@ -62,7 +62,10 @@ class AnotherCluster(DataError):
 
 
 class Diverged(DataError):
-    """A model whose weights grow beyond all bounds: it learns nothing more, and does not answer. `why` says at what."""
+    """The weights of a model grow beyond all bounds: it learns nothing more, and does not answer.
+
+    `why` names the event or the norm.
+    """
 
     def __init__(self, model: str, why: str) -> None:
         super().__init__(
@@ -77,7 +80,7 @@ class SnapshotDamaged(DataError):
 
 
 class SnapshotForeign(DataError):
-    """A head in the store matches its digest and is another release's: a newer one's, or one of another fold."""
+    """A head in the store matches its digest and was written by a newer release, or by one of another fold."""
 
 
 class DependencyError(PerceptronError):
@@ -95,7 +98,7 @@ class Unauthorised(DependencyError):
 
 
 class Stuck(PerceptronError):
-    """Kafka answers, but for long the client brought none of its records or answers; or it ended what awaits it."""
+    """Kafka answers, but the client has delivered nothing for a long time, or has cancelled a task of ours."""
 
 
 class Rejected(PerceptronError):
@@ -118,7 +121,7 @@ class UnknownModel(PerceptronError):
 
 
 class UnknownCandidate(PerceptronError):
-    """A request is for a candidate that its model has not."""
+    """A request is for a candidate that its model does not have."""
 
     def __init__(self, known: Iterable[str]) -> None:
         super().__init__(f"?candidate: the model has none of this name, it has {', '.join(known) or 'none'}")
@@ -129,17 +132,17 @@ class Unanswerable(PerceptronError):
 
 
 def led_to(error: BaseException | None) -> Iterator[BaseException]:
-    """It and what led to it, the newest first: clients raise their own on top of what the system says."""
+    """An error and the errors that led to it, the newest first: clients raise theirs on top of the system's."""
     while error is not None:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def os_cause(error: OSError) -> str:
-    """Why the operating system refused, in its own words, or TLS: event loops and clients wrap them in others."""
-    from ssl import SSLError  # learning, which imports this file, works where there are no sockets
+    """Why the operating system or TLS refused, in its own words, without those of event loops and clients."""
+    from ssl import SSLError  # learning imports this file, and works without sockets
 
-    if isinstance(error, SSLError):  # whose number is OpenSSL's, and would be read as another error
+    if isinstance(error, SSLError):  # its number is OpenSSL's, and would be taken for another error
         detail = getattr(error, "verify_message", "")
         return f"TLS: {(error.reason or 'failed').lower().replace('_', ' ')}{detail and f': {detail}'}"
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""How somebody is asked over HTTP with a secret: it goes where it was sent, and nowhere else."""
+"""HTTP requests that carry a secret: it goes to the address that was asked, and nowhere else."""
 
 import ssl
 import urllib.error
@@ -14,11 +14,11 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def opener(trust: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
-    """What asks, over TLS as `trust` says (None: as the system does), and follows nobody elsewhere."""
+    """An opener that trusts certificates as `trust` says (None: as the system does), and follows no redirects."""
     return urllib.request.build_opener(urllib.request.HTTPSHandler(context=trust), _NoRedirect)
 
 
 def why_not(error: OSError) -> str:
-    """Why there was no answer: urllib wraps what the system says."""
+    """Why there was no answer: the system's words, without those that urllib wraps them in."""
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     return os_cause(cause) if isinstance(cause, OSError) else str(cause)

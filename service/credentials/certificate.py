@@ -1,4 +1,4 @@
-"""A service's own certificate as a client sees it: how to trust it alone, and whether clients refuse it today."""
+"""The service's own certificate as clients see it: how to trust only this one, and whether clients refuse it."""
 
 import re
 import ssl
@@ -10,21 +10,18 @@ _FIRST = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", r
 
 
 def trusting(certfile: str) -> ssl.SSLContext:
-    """A client's, which trusts the one that shows this very certificate and nobody else, under whatever name.
-
-    Raises ConfigurationError.
-    """
+    """A client's context that trusts this very certificate, under any name, and no other; raises ConfigurationError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # else an authority's is needed
-    if own := _FIRST.search(text(certfile)):  # others are of those who signed it
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # else only an authority's certificate is trusted
+    if own := _FIRST.search(text(certfile)):  # the others in the file are the authorities'
         context.load_verify_locations(cadata=own[0])
     return context
 
 
 def refused(tls: Tls) -> str | None:
-    """Why clients refuse the certificate of this server, whomever they trust: most often it has expired."""
-    assert tls.certfile is not None  # noqa: S101 - a server has one
+    """Why clients refuse a server's certificate even if they trust it, such as that it has expired; or None."""
+    assert tls.certfile is not None  # noqa: S101 - a server has a certificate
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = trusting(tls.certfile).wrap_bio(to_client, to_server)
     server = tls.load().wrap_bio(to_server, to_client, server_side=True)

@@ -1,4 +1,4 @@
-"""Values read from files: bearer tokens and the HTTP certificate change without a restart."""
+"""Values that are read again when their files change: bearer tokens and the HTTP certificate need no restart."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -11,16 +11,16 @@ T = TypeVar("T")
 
 
 class Reread(Generic[T]):
-    """The result of `read`, which reads these files; `read` is called again when one of them changed."""
+    """The result of `read`, which reads these files. It is called again when a file has changed."""
 
     def __init__(self, files: Sequence[str], read: Callable[[], T], tell: Callable[[str], object]) -> None:
-        """Raises ConfigurationError if `read` does; later `tell` gets that error, once for each change."""
+        """Raises ConfigurationError if `read` does. Later `tell` gets that error, once for each change."""
         self._files, self._read, self._tell = files, read, tell
         self._stamps, self._value = [*map(_stamp, files)], read()
 
     @property
     def now(self) -> T:
-        """The result for the files as they are now, or the result before if they cannot be used."""
+        """The result for the files as they are now, or the last one if they cannot be used."""
         if (stamps := [*map(_stamp, self._files)]) != self._stamps:
             self._stamps = stamps
             try:
@@ -31,7 +31,7 @@ class Reread(Generic[T]):
 
 
 def _stamp(file: str) -> tuple[int, int, int] | None:
-    """Differs after each change of the file, also of its rights; None if it cannot be looked at."""
+    """Differs after each change of the file or of its rights; None if the file cannot be looked at."""
     try:
         status = os.stat(file)
     except OSError:
@@ -40,7 +40,7 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
 
 
 def text(file: str) -> str:
-    """What a file says; raises ConfigurationError that names it, and nothing of what it says."""
+    """The text of a file; raises ConfigurationError that names the file and shows nothing of its text."""
     try:
         return Path(file).read_text("utf-8")
     except OSError as error:

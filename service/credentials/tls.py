@@ -1,4 +1,4 @@
-"""TLS contexts from files. A client reads them at start, the server again when they change."""
+"""TLS contexts from files. A client reads the files at its start; the server reads them again when they change."""
 
 import ssl
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from service.errors import ConfigurationError, os_cause
 class Tls:
     """The files of one side of TLS, in PEM.
 
-    `cafile` has the authorities to trust (None: the system's). `certfile` and `keyfile` are what this side shows; the
-    key may stand in the certificate's file. Errors name settings as `ssl_cafile` and so on.
+    `cafile` has the authorities to trust (None: the system's). `certfile` and `keyfile` have this side's certificate
+    and key; the key may be in the certificate's file. Errors name settings, such as `ssl_cafile`.
     """
 
     cafile: str | None = None
@@ -27,7 +27,7 @@ class Tls:
     def context(self, tell: Callable[[str], object] = lambda _: None) -> ssl.SSLContext:
         """A server's context, which reads the files again when they change.
 
-        Raises ConfigurationError; `tell` hears of files that change to what cannot be used.
+        Raises ConfigurationError. `tell` gets a line if files change and cannot be used.
         """
         current = Reread([file for file in (self.certfile, self.keyfile) if file], self.load, tell)
         context = self.load()
@@ -39,12 +39,12 @@ class Tls:
         return context
 
     def load(self) -> ssl.SSLContext:
-        """As the files are now; raises ConfigurationError that names the setting and its file."""
+        """A context of the files as they are now; raises ConfigurationError that names the setting and its file."""
         files = {"ssl_cafile": self.cafile, "ssl_certfile": self.certfile, "ssl_keyfile": self.keyfile}
         for setting, file in files.items():
             try:
                 if file is not None:
-                    Path(file).read_bytes()  # what OpenSSL says of a file that is missing names no file
+                    Path(file).read_bytes()  # OpenSSL's error for a missing file does not name it
             except OSError as error:
                 raise ConfigurationError(f"{setting}: {file}: {os_cause(error)}") from None
         if self.server:
@@ -57,7 +57,7 @@ class Tls:
             context.check_hostname = self.check_hostname
         if self.certfile is not None:
             try:
-                # Without any password OpenSSL asks for one at the terminal.
+                # If there is no password OpenSSL asks for one at the terminal.
                 context.load_cert_chain(self.certfile, self.keyfile, self.key_password or "")
             except ssl.SSLError as error:
                 opened = "without a password" if self.server else "which ssl_key_password opens if it has a password"

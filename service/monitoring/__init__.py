@@ -1,3 +1,3 @@
-"""What the service shows of itself. Imports no room: it is handed callables."""
+"""What the service shows of itself. It imports no other room: it gets callables."""
 
 __all__ = ["logs", "metrics", "rejections"]

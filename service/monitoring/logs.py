@@ -1,4 +1,4 @@
-"""Structured logs on stderr: one line an event that matters, as text or JSON."""
+"""Structured logs on stderr: a line for each event that matters, as text or JSON."""
 
 import logging
 import sys
@@ -23,5 +23,5 @@ def set_up(form: str) -> Any:
         cache_logger_on_first_use=True,
     )
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what it calls an error is a defect of ours
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # an error of uvicorn's is a defect of ours
     return structlog.get_logger()

@@ -1,7 +1,7 @@
 """Every metric, declared once.
 
-Durable counters are those of the last accepted snapshot: a process that replays records after a crash does not
-count them twice, and a counter never goes back within a process. The learner alone exports them.
+Durable counters are those of the last accepted snapshot: a process that replays records after a crash does not count
+them twice, and a counter never goes back within a process. Only the learner exports them.
 """
 
 import asyncio
@@ -24,22 +24,22 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 MAX_LABELS = 50
-"""Of a model of more there are no series by label."""
+"""A model with more labels has no series by label."""
 FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""Buckets of what takes milliseconds where all is well."""
+"""Buckets, in seconds, of what takes milliseconds if all is well."""
 
 
 class Figures(NamedTuple):
-    """One model at this moment. What has its metric named alike is read from it by that name: see COUNTERS, GAUGES."""
+    """One model at this moment. COUNTERS and GAUGES name the members that are metrics."""
 
     about: Any
-    """What the model has to say of itself (`serving.report.Description`)."""
+    """The description of the model (`serving.report.Description`)."""
     durable: Any
-    """Its counts as of its last accepted snapshot (`learning.learner.Counts`)."""
+    """Its counts in the last accepted snapshot (`learning.learner.Counts`)."""
     saved_at: float
     lag: dict[int, int]
     unsaved: int
-    """Records that it read and that no accepted snapshot covers."""
+    """Records that were read and that no accepted snapshot covers."""
 
 
 COUNTERS = {
@@ -76,7 +76,7 @@ LOG_GAUGES = {
     "learning": ("about.learning_here", "Whether this process learns the model."),
     "served_snapshot_timestamp_seconds": ("saved_at", "When the snapshot that answers was saved."),
 }
-"""Gauges of models that learn a topic. A threshold unit does not."""
+"""Gauges of models that learn a topic. A threshold unit does not learn one."""
 SHARES = {
     "baseline": ("baseline_accuracy", "Share of the most frequent label: what who always answers with it is right in"),
     "balanced_accuracy": ("balanced_accuracy", "Mean over labels of the share of right predictions, as served"),
@@ -86,14 +86,14 @@ SHARES = {
 }
 """Shares of the process that learns, by metric: the member of the description, and the help text."""
 WEIGHTS = {"last": "accuracy", "average": "average_accuracy", "served": "served_accuracy"}
-"""The accuracies of a description by the metric label `weights`. The average is null unless one is kept."""
+"""The accuracies of a description by the metric label `weights`. That of the average is None if no average is kept."""
 CANDIDATE_GAUGES = {
     "events": "Events learned by a candidate.",
     "mistakes": "Events with y*s <= 0 before learning, of a candidate.",
     "updates": "Events that changed a candidate's weights.",
     "answers": "Whether a candidate answers for its model.",
 }
-"""Gauges of candidates, by member. They are no counters, since a candidate that begins again counts from 0."""
+"""Gauges of candidates, by member. They are not counters, since a candidate that begins again counts from 0."""
 
 Values = Iterable[tuple[tuple[str, ...], Any]]
 """The labels of each series, the model's name first, and its value."""
@@ -110,7 +110,7 @@ class Metrics(Collector):
         missing: Callable[[], Mapping[str, float]],
     ) -> None:
         """`missing` gives, for each dependency, since when it does not answer (seconds since 1970), or 0."""
-        # Else each counter has a series of start times beside it, which nothing here reads.
+        # Otherwise each counter has a series of start times too, which nothing here reads.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -163,8 +163,8 @@ class Metrics(Collector):
     async def render(self) -> bytes:
         """All metrics in Prometheus' text format (`CONTENT_TYPE`).
 
-        A hundred models have ten thousand lines. The figures of each are taken in a turn of the loop, and the text is
-        made in a thread.
+        A hundred models have ten thousand lines. The figures of each model are taken in a turn of the event loop, and
+        the text is made in a thread.
         """
         async with self._scraping:
             rows = []
@@ -213,7 +213,7 @@ class Metrics(Collector):
                 for one in row.about.labels
             ],
         )
-        # A summary: in the exposition format quantiles are a summary's alone.
+        # This is a summary, since in the exposition format only summaries have quantiles.
         margins = Metric("perceptron_margin", "Quantiles of y*s/|x| over the recent window.", "summary")
         for row in learned:
             for quantile, value in (row.about.margins or {}).items():

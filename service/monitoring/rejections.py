@@ -1,17 +1,17 @@
-"""Whether most of a topic's records are rejected: one line for each reason would be all that shows it."""
+"""Whether most of a topic's records are rejected. The log has one line for each reason, which does not show it."""
 
 from typing import NamedTuple
 
 WINDOW = 1000
-"""About so many of the last records count; older ones half, a quarter, and so on."""
+"""About this many of the last records count in full; older ones count half, a quarter, and so on."""
 LEAST = 10
-"""Fewer records say nothing."""
+"""Records below which nothing is reported."""
 AGAIN_SECONDS = 3600.0
-"""So often it is said again, for whoever came to look later."""
+"""Seconds after which a report is repeated while it holds."""
 
 
 class Mostly(NamedTuple):
-    """Most records are rejected: so many of so many, and what is known of the newest one with the commonest reason."""
+    """Most records are rejected: how many of how many, and the newest example of the commonest reason."""
 
     rejected: int
     records: int
@@ -19,7 +19,7 @@ class Mostly(NamedTuple):
 
 
 class Rejections:
-    """Of the last records of one topic."""
+    """The rejected among the last records of one topic."""
 
     def __init__(self) -> None:
         self._records = 0.0
@@ -33,9 +33,9 @@ class Rejections:
         self._examples[reason] = example
 
     def add_records(self, count: int, now: float) -> Mostly | bool:
-        """So many records were read, some of them rejected: what is to be said at `now` (seconds), if anything.
+        """Count records that were read, the rejected ones included; what to report at `now` (seconds), or False.
 
-        `Mostly` when it begins and once in AGAIN_SECONDS while it lasts, True when it is over.
+        Mostly when most records begin to be rejected and once in AGAIN_SECONDS while they are, True when that is over.
         """
         self._records += count
         rejected = sum(self._reasons.values())
