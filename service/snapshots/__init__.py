@@ -1,3 +1,3 @@
-"""All state at one point of the log, kept in Redis: heads, blobs, and the one script that accepts a save."""
+"""Snapshots, kept in Redis: all state at one point of the log, as a head and blobs. One script accepts a save."""
 
 __all__ = ["blobs", "codec", "endpoint", "head", "keeper", "ports", "rollback", "store"]

@@ -3,9 +3,9 @@
 base    8,192 columns of an array as little-endian f8 (the last block is shorter)
 delta   (column u4, value f8), …, little-endian: written over the base, and over earlier deltas
 names   4,096 feature names in column order as a JSON list (the last is shorter)
-runs    1,024 runs as (partition u4, from u8, to u8), little-endian; those after the last whole blob are in the head
+runs    1,024 runs as (partition u4, from u8, to u8), little-endian; the runs after the last whole blob are in the head
 
-The cuts are fixed, so equal arrays have equal blocks; which of them are stored, and what as deltas, is not state.
+The cuts are fixed, so equal arrays have equal blocks. Which blocks are stored, and what is a delta, is not state.
 """
 
 import hashlib
@@ -22,13 +22,13 @@ from service.errors import SnapshotDamaged
 BLOCK_COLUMNS = 8192
 BLOCK_NAMES = 4096
 BLOCK_RUNS = 1024
-"""Blobs of 64 KB, of names about as much, and of runs 20 KB: one that changed a little costs little, and a million
-columns are 123 of them."""
+"""A block has 64 KB, a blob of names about as much, a blob of runs 20 KB: a small change costs little, and a million
+columns are 123 blobs."""
 DELTA = np.dtype([("column", "<u4"), ("value", "<f8")])
 RUN = np.dtype([("partition", "<u4"), ("from", "<u8"), ("to", "<u8")])
 
 Runs = list[tuple[int, int, int]]
-"""(partition, from, to) in the order in which they were learned."""
+"""(partition, from, to), in the order in which these offsets were learned."""
 
 _names = msgspec.json.Decoder(list[str])
 
@@ -39,39 +39,39 @@ def digest(blob: bytes) -> str:
 
 
 class Encoded(NamedTuple):
-    """An array as the store has it, and what the next save of it needs to know."""
+    """An array as the store has it, with what its next save needs."""
 
     values: NDArray[Any]
-    """Of double precision, as its blobs are; the bound's reference of single."""
+    """Doubles, as in the blobs; single precision for the bound's reference."""
     blocks: list[str]
-    """The digest of each of its blocks: what the state digest is made of, however the blobs are cut."""
+    """The digest of each block. The state digest is made of these, however the blobs are cut."""
     base: list[str]
     deltas: list[tuple[str, NDArray[np.uint32]]]
-    """Each delta's digest, and the columns in it; the later ones are shorter and win."""
+    """Each delta's digest, and the columns in it. Later deltas are shorter, and are written over earlier ones."""
 
 
 NOTHING = Encoded(np.zeros(0), [], [], [])
 
 
 def encode(array: NDArray[Any], before: Encoded, constant: bool = False) -> tuple[Encoded, dict[str, bytes]]:
-    """How to store an array of which the store has `before`, and the blobs it lacks. One that is `constant` is kept.
+    """How to store an array if the store has `before`, and the blobs that it lacks.
 
-    One of single precision is there already where it is what `before` is rounded to.
+    A `constant` array is not copied. The store has an array of single precision already if it is `before`, rounded.
 
-    What changed becomes a delta where that is smaller than the blocks it touches, until deltas pass a quarter of the
-    base; then a new base is cut. A delta swallows earlier ones that are not longer, so that they stay few although
-    each save writes about as much as changed. Values are compared by their bits with those of the last accepted save,
-    so a save that failed needs no merging back: its changes are still changes.
+    Changes become a delta if that is smaller than the blocks they are in, until deltas pass a quarter of the base. Then
+    a new base is cut. A delta takes in the earlier ones that are not longer, so there are few deltas although each save
+    writes about as much as changed. Values are compared by their bits with those of the last accepted save, so a save
+    that failed needs no merging back: its changes are still changes.
     """
     old = before.values.astype(array.dtype, copy=False)
     if constant and len(old) == len(array) and np.may_share_memory(old, array):
-        return before, {}  # it is the one that was kept
+        return before, {}  # it is the very array of `before`
     if len(old) < len(array):
         old = np.concatenate([old, np.zeros(len(array) - len(old), array.dtype)])
     bits = f"u{array.itemsize}"
     changed = np.flatnonzero(array.view(bits) != old.view(bits)).astype(np.uint32)
     if len(array) == len(before.values) and not len(changed):
-        return (before._replace(values=array) if constant else before), {}  # one of two equal arrays is enough
+        return (before._replace(values=array) if constant else before), {}  # keep one of two equal arrays
     grown = range(len(before.values) // BLOCK_COLUMNS, -(-len(array) // BLOCK_COLUMNS))
     dirty = {*_blocks_of(changed), *(grown if len(array) > len(before.values) else ())}
     blocks = before.blocks + [""] * (-(-len(array) // BLOCK_COLUMNS) - len(before.blocks))
@@ -100,7 +100,7 @@ def encode(array: NDArray[Any], before: Encoded, constant: bool = False) -> tupl
 
 
 def missing(base: list[str], deltas: list[str], before: Encoded = NOTHING) -> list[str]:
-    """Which blobs of an array are to be fetched by a reader who has `before`."""
+    """The blobs of an array that a reader with `before` has to fetch."""
     if base == before.base:
         return deltas[common_deltas(deltas, before) :]
     return [name for i, name in enumerate(base) if before.blocks[i : i + 1] != [name]] + deltas
@@ -109,9 +109,9 @@ def missing(base: list[str], deltas: list[str], before: Encoded = NOTHING) -> li
 def decode(
     base: list[str], deltas: list[str], found: Mapping[str, bytes], columns: int, before: Encoded = NOTHING
 ) -> Encoded:
-    """The array that these blobs describe: verified ones, as `missing` named them.
+    """The array that these verified blobs, the ones that `missing` names, describe.
 
-    Raises SnapshotDamaged when they do not fit `columns`, or do not go on from `before`.
+    Raises SnapshotDamaged if they do not fit `columns`, or do not go on from `before`.
     """
     if base != before.base:
         # The name of a block is its digest, so a block that `before` has under this name is the same.
@@ -153,7 +153,7 @@ def common_deltas(deltas: list[str], before: Encoded) -> int:
 
 
 def _blocks_of(columns: NDArray[np.uint32]) -> list[int]:
-    """The numbers of the blocks that these columns are in."""
+    """The numbers of the blocks with these columns."""
     return np.flatnonzero(np.bincount(columns // BLOCK_COLUMNS)).tolist()
 
 
@@ -162,7 +162,7 @@ def _block(array: NDArray[Any], i: int) -> bytes:
 
 
 class EncodedNames(NamedTuple):
-    """Names as the store has them: how many, the digest of each blob, and the last one, or b"" if it is not at hand."""
+    """Names as the store has them: their number, the digest of each blob, and the last blob, or b"" if not at hand."""
 
     known: int
     blobs: list[str]
@@ -170,7 +170,7 @@ class EncodedNames(NamedTuple):
 
 
 def encode_names(names: Sequence[str], before: EncodedNames) -> tuple[EncodedNames, dict[str, bytes]]:
-    """As `encode`, for names: stored names never change, so the last blob goes on, and others follow it."""
+    """`encode` for names. Stored names never change: the last blob gets longer, and others follow it."""
     known, _, last = before
     if len(names) == known:
         return before, {}
@@ -185,7 +185,7 @@ def encode_names(names: Sequence[str], before: EncodedNames) -> tuple[EncodedNam
 
 
 def missing_names(names: list[str], before: EncodedNames) -> list[str]:
-    """Which blobs of names are to be fetched by a reader who has those of `before`: none, the last ones, or all."""
+    """The blobs of names that a reader with `before` has to fetch: none, the last ones, or all."""
     full = before.known // BLOCK_NAMES
     if names[:full] != before.blobs[:full]:
         return names
@@ -193,7 +193,7 @@ def missing_names(names: list[str], before: EncodedNames) -> list[str]:
 
 
 def decode_names(names: list[str], found: Mapping[str, bytes], before: EncodedNames, known: Sequence[str]) -> list[str]:
-    """The names after the `known` ones, which are those of `before`; raises SnapshotDamaged where it does not go on."""
+    """The names after the `known` ones, which `before` has; raises SnapshotDamaged if they do not go on from these."""
     fetched = missing_names(names, before)
     try:
         joined = [name for digest in fetched for name in _names.decode(found[digest])]
@@ -206,9 +206,9 @@ def decode_names(names: list[str], found: Mapping[str, bytes], before: EncodedNa
 
 
 def encode_runs(runs: Runs, before: list[str]) -> tuple[list[str], Runs, dict[str, bytes]]:
-    """Runs as blobs, of which the store has those of `before`; the runs that stay in the head; and the blobs it lacks.
+    """Runs as blobs, the runs that stay in the head, and the blobs that a store with those of `before` lacks.
 
-    Several partitions make very many runs between two kept versions. All but the last never change again.
+    Several partitions make very many runs between two kept versions. Only the last run may still change.
     """
     full = max(0, len(runs) - 1) // BLOCK_RUNS
     new = [np.array(runs[i * BLOCK_RUNS : (i + 1) * BLOCK_RUNS], RUN).tobytes() for i in range(len(before), full)]
@@ -217,12 +217,12 @@ def encode_runs(runs: Runs, before: list[str]) -> tuple[list[str], Runs, dict[st
 
 
 def missing_runs(names: list[str], before: list[str]) -> list[str]:
-    """Which blobs of runs are to be fetched by a reader who has those of `before`: the later ones, or all."""
+    """The blobs of runs that a reader with those of `before` has to fetch: the later ones, or all."""
     return names[len(before) :] if names[: len(before)] == before else names
 
 
 def decode_runs(names: list[str], rest: Runs, found: Mapping[str, bytes], before: list[str], known: Runs) -> Runs:
-    """All runs of a head: those of `before` are at the start of the `known`."""
+    """All runs of a head. The `known` runs begin with those of the blobs `before`."""
     fetched = missing_runs(names, before)
     fresh = (run for name in fetched for run in _rows(found[name], RUN).tolist())
     return [*known[: (len(names) - len(fetched)) * BLOCK_RUNS], *fresh, *rest]

@@ -1,4 +1,4 @@
-"""A head's bytes: written, and read whole or not at all. What is damaged is told from what is another release's."""
+"""Heads to bytes and back: a head is read whole or not at all. Damage and heads of other releases are told apart."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,7 +14,7 @@ from service.snapshots.head import SCHEMA, Head
 
 
 class _Release(msgspec.Struct):
-    """What a head of any release has."""
+    """The member that the heads of all releases have."""
 
     schema: Annotated[int, msgspec.Meta(ge=1)]
 
@@ -23,15 +23,15 @@ _decoder, _any_release = msgspec.json.Decoder(Head), msgspec.json.Decoder(_Relea
 
 
 def encode(head: Head) -> bytes:
-    """A head's bytes; their SHA-256 names it."""
+    """A head's bytes. Their SHA-256 is its name."""
     return msgspec.json.encode(head)
 
 
 def decode(data: bytes, digest: str) -> Head:
     """The head with this digest.
 
-    Raises SnapshotDamaged when the bytes are not those, or no head; SnapshotForeign when they are, and what they say is
-    not all known here (what was not read would be gone with the next save) or is of another fold.
+    Raises SnapshotDamaged if the bytes do not match the digest or are not a head. Raises SnapshotForeign if the head is
+    of another fold, or has members that this release does not know: the next save would drop them.
     """
     if blobs.digest(data) != digest:
         raise SnapshotDamaged(f"the head's bytes do not match their digest {digest[:12]}")
@@ -53,7 +53,7 @@ def decode(data: bytes, digest: str) -> Head:
             f"{head.identity.fold}, this one {FOLD}): run that release, or learn the log again with `perceptron reset "
             f"-t {head.model} --yes`"
         )
-    beside = [stored_as(name, array) for name, one in head.beside.items() for array in arrays_of(one.identity)]
+    beside = [stored_as(name, array) for name, saved in head.beside.items() for array in arrays_of(saved.identity)]
     if head.arrays.keys() != (known := {*head.identity.arrays, *beside}):
         raise _newer(digest, f"it has arrays {', '.join(head.arrays)}, this one knows {', '.join(sorted(known))}")
     return head
@@ -64,26 +64,26 @@ def _newer(digest: str, what: str) -> SnapshotForeign:
 
 
 def damaged(model: str, what: str) -> SnapshotDamaged:
-    """What to say of a model that has no head to read, so that no rollback helps."""
+    """The error of a model whose head cannot be read, so that no rollback helps."""
     return SnapshotDamaged(
         f"model {model}: {what}: give Redis back a copy of its data, or begin anew with `perceptron reset -t {model} "
         "--yes`"
     )
 
 
-def kept(head: Head, digest: str, found: Iterable[bytes]) -> list[tuple[str, Head]]:
-    """The kept versions of this head, each under its digest, out of their stored bytes; anything else is left out."""
+def kept(head: Head, digest: str, stored: Iterable[bytes]) -> list[tuple[str, Head]]:
+    """The kept versions of this head, with their digests, from their stored bytes. Other bytes are left out."""
     digests = {k.digest or digest for k in head.kept}
-    there = list[tuple[str, Head]]()
-    for data in found:
+    versions = list[tuple[str, Head]]()
+    for data in stored:
         if (name := blobs.digest(data)) in digests:
             with suppress(SnapshotDamaged, SnapshotForeign):
-                there.append((name, decode(data, name)))
-    return there
+                versions.append((name, decode(data, name)))
+    return versions
 
 
 def readable(model: str, digest: str, data: bytes) -> Head:
-    """The model's current head, from the store; raises SnapshotDamaged and SnapshotForeign, naming the model."""
+    """The model's current head, as the store has it; raises SnapshotDamaged and SnapshotForeign that name the model."""
     try:
         return decode(data, digest)
     except SnapshotDamaged as error:

@@ -1,4 +1,4 @@
-"""How to reach the Redis that takes saves: its address or its sentinels, credentials, TLS; as one value."""
+"""How to reach the Redis that takes saves: its address or its sentinels, with credentials and TLS."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -17,11 +17,11 @@ from service.errors import ConfigurationError
 from service.snapshots.refusals import Unknown, reason
 
 CONNECTIONS = 16
-"""Connections of a process, however many models it has: a command waits for a free one."""
+"""Connections of a process, for all its models. A command waits for a free one."""
 SENTINEL_SECONDS = 1.0
-"""For a sentinel to answer, before the next one is asked."""
+"""Time for a sentinel to answer before the next one is asked."""
 PROTOCOL = 2
-"""Every server and proxy speaks it, and nothing here needs more."""
+"""Every server and proxy speaks RESP 2, and nothing here needs more."""
 
 
 def redacted(url: str) -> str:
@@ -36,9 +36,8 @@ def redacted(url: str) -> str:
 class Endpoint:
     """How to reach Redis.
 
-    With `sentinels`, each "host:port", the primary of their `service` is meant, and `url` has only its scheme and
-    database. `tls` is for urls of `rediss://`, unless they have ssl options of their own; sentinels are then asked
-    over TLS too.
+    With `sentinels`, each "host:port", this is the primary of their `service`, and `url` has only scheme and database.
+    `tls` is for `rediss://`, unless the url has ssl options of its own. Sentinels are then asked over TLS too.
     """
 
     url: str
@@ -77,7 +76,7 @@ class Endpoint:
                 options["sentinel_manager"] = Sentinels(self.sentinels, tls | login)
                 options["connection_class"] = _SecuredPrimary if secured else SentinelManagedConnection
             pool = _Primaries(**options) if self.sentinels else BlockingConnectionPool(**options)
-            pool.connection_class(**pool.connection_kwargs)  # an unknown option is an error only here
+            pool.connection_class(**pool.connection_kwargs)  # this raises if an option is unknown
         except TypeError as error:
             raise ConfigurationError(f"redis.url: there is no option {str(error).rpartition(' ')[2]}") from None
         except (ValueError, RedisError) as error:
@@ -103,7 +102,7 @@ class Sentinels:
         }
 
     async def discover_master(self, service: str) -> tuple[str, int]:
-        """Host and port of the primary of a service; raises Unknown, with what each sentinel said."""
+        """Host and port of the primary of a service; raises Unknown with the answer of each sentinel."""
         said = []
         for address in tuple(self._addresses):
             host, _, port = address.rpartition(":")
@@ -122,11 +121,11 @@ class Sentinels:
 
 
 class _Primaries(BlockingConnectionPool, SentinelConnectionPool):
-    """Connections to the primary that sentinels name: at its limit redis-py's own pool fails, and this one waits."""
+    """Connections to the primary that sentinels name. At its limit this pool waits; redis-py's own fails."""
 
 
 class _Secured(SSLConnection):
-    """TLS by the endpoint's context, or by the options of the url."""
+    """TLS with the endpoint's context, or with the url's options."""
 
     def __init__(self, *, context: ssl.SSLContext | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -137,5 +136,5 @@ class _SecuredPrimary(SentinelManagedConnection, _Secured): ...
 
 
 def _login(username: str | None, password: str | None) -> dict[str, Any]:
-    """The options of a login, none without a password: the url may have one."""
+    """The options of a login. There are none without a password, since the url may have a login."""
     return {"username": username, "password": password} if password else {}

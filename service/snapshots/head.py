@@ -1,8 +1,8 @@
-"""The head of a snapshot: small JSON that names everything the state consists of, with its digests.
+"""The head of a snapshot: small JSON that names all parts of the state, with their digests.
 
-`state_digest` is the SHA-256 of the canonical state: sorted JSON of identity, covered ranges, counts, and the
-digests of names and arrays in fixed cuts. What depends on a clock or on how the state was reached (version,
-times, runs, windows) is beside it. A head is named by the SHA-256 of its own bytes, parent included.
+`state_digest` is the SHA-256 of the canonical state: sorted JSON of identity, covered ranges, counts, and the digests
+of names and arrays in fixed cuts. What depends on a clock or on how the state was reached (version, times, runs,
+windows) is not in it. The name of a head is the SHA-256 of its own bytes, parent included.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,31 +28,31 @@ from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
 
 SCHEMA = 1
-"""Of heads. A release refuses one that is newer."""
+"""The schema of heads. A release refuses heads with a newer one."""
 
 
 class Fingerprint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The last record applied of a partition, so that a recreated topic is recognised."""
+    """The last record learned of a partition, so that a recreated topic is recognised."""
 
     offset: int
     timestamp: int
     crc32: int
-    """Of the key's bytes, then the value's."""
+    """The checksum of the key's bytes, then the value's."""
 
 
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a partition goes on."""
+    """Where learning goes on in a partition."""
 
     offset: int
     fingerprint: Fingerprint | None = None
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where records come from: another topic may have the same name."""
+    """The topic that records come from: another one may have the same name."""
 
     cluster: str = ""
     topic_id: str = ""
-    """Empty where Kafka gives no ids."""
+    """Empty if Kafka gives no ids."""
 
     def elsewhere(self, now: "Source") -> bool:
         """Whether this is another cluster than the one `now`."""
@@ -64,7 +64,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Writer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who wrote a head. Empty in one that a command wrote, or a release that did not say."""
+    """The process that wrote a head. Empty if a command wrote it, or an early release."""
 
     group: str = ""
     """The consumer group."""
@@ -76,37 +76,37 @@ NOBODY = Writer()
 
 
 class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An array as base blobs, and deltas that are written over them in order."""
+    """An array: base blobs, and deltas that are written over them in order."""
 
     base: list[str]
     deltas: list[str] = []
 
 
 class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Kept with the state, not part of it."""
+    """What is stored next to the state, and is no part of it."""
 
     squared_steps: float
-    """The start's squared norm, and what the updates can have added to it: see `watch`."""
+    """The start's squared norm, and the most that the updates can have added to it: see `watch`."""
     recent_events: int
     recent_wrong: str
-    """One bit for each event of the recent window, oldest first, packed, hexadecimal; so are the other two."""
+    """One bit for each event of the recent window, oldest first, packed, hexadecimal; also the next two."""
     margins: Margins | None
     stretch: Sums | None
-    """Of the mistake bound; its reference array is in `reference`."""
+    """The sums of the mistake bound. Its reference array is `Head.reference`."""
     recent_positive: str = ""
     recent_averaged: str = ""
-    """Empty where they are not known of each event of the window: see `recent.FLAGS`."""
+    """Empty if they are not known of each event of the window: see `recent.FLAGS`."""
     averaged: Averaged = Averaged()
     pairs: list[Paired] = []
-    """Who predicted which events better: see `learning.confidence`."""
+    """Comparisons of predictions by two weights: see `learning.confidence`."""
     averaged_missed: int | list[int] | None = None
-    """See `Recent.missed`; None too where no average is kept."""
+    """See `Recent.missed`; also None if no average is kept."""
     recent_truth: str = ""
-    """The place of each event's label as little-endian u2, hexadecimal; of three labels and more alone."""
+    """The place of each event's label as little-endian u2, hexadecimal; only for three and more labels."""
     diverged: str | None = None
-    """Why nothing is learned on top of this, and it does not answer; see `Learner.diverged`."""
+    """Why nothing more is learned and the weights do not answer: see `Learner.diverged`."""
     gaps: dict[str, OffsetGaps] = {}
-    """Gaps between batches that were accepted, by partition."""
+    """Accepted gaps between batches, by partition."""
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,25 +115,25 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     saved_at: float
     digest: str = ""
-    """Of its head; '' in that head itself, which cannot hold its own."""
+    """The digest of its head; '' in that head itself, which cannot hold its own."""
 
 
 class Besides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A candidate. All but its observations is state, and so are its arrays, which are among the head's."""
+    """A candidate. All but its observations is state. Its arrays are among the head's."""
 
     identity: Identity
     since: dict[str, int]
     """The next offset when it began, by partition."""
     counts: Counts
     diverged_at: tuple[int, int] | None
-    """Partition and offset of the event that it stopped before, if it did."""
+    """Partition and offset of the event that it stopped before, or None."""
     observations: Observations
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """See the module's first lines. `saved_at` is seconds since 1970; partitions are decimal strings.
+    """See the module's first lines. `saved_at` is seconds since 1970. Partitions are decimal strings.
 
-    A member that is added has a default, so that older heads can be read; and older releases refuse a head that has it.
+    A member that a later release adds has a default, so that older heads can be read. Older releases refuse it.
     """
 
     schema: int = SCHEMA
@@ -151,7 +151,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     counts: Counts
     observations: Observations
     runs: blobs.Runs
-    """Since the last kept version: the last of them; those before are in `run_blobs`."""
+    """The last runs since the last kept version. The earlier ones are in `run_blobs`."""
     run_blobs: list[str]
     kept: list[Kept]
     columns: int
@@ -159,7 +159,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     reference: Array | None
     names: list[str]
     candidates: dict[str, Besides] | msgspec.UnsetType = msgspec.UNSET
-    """Unset where there are none, and then not written: older releases read such a head."""
+    """Unset if there are none, and then not written, so that older releases can read the head."""
 
     @property
     def beside(self) -> dict[str, Besides]:
@@ -168,13 +168,13 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def refs(self) -> list[str]:
-        """The digests of all blobs that this snapshot consists of."""
+        """The digests of all blobs of this snapshot."""
         arrays = [*self.arrays.values(), *([self.reference] if self.reference else [])]
         return [*self.names, *self.run_blobs, *(d for a in arrays for d in (*a.base, *a.deltas))]
 
 
 class Stored(NamedTuple):
-    """What the store has of a model."""
+    """The parts of a model that the store has."""
 
     arrays: dict[str, Encoded]
     reference: Encoded | None
@@ -276,7 +276,7 @@ def covered_as_json(learner: Learner) -> dict[str, list[tuple[int, int]]]:
 
 
 def observations(learner: Classifier) -> Observations:
-    """What is kept beside the state."""
+    """What a head has next to the state."""
     watch = learner.watch
     recent, sums = watch.recent, watch.stretch.stored() if watch.stretch else None
     bits = [np.packbits(recent.flag(name)).tobytes().hex() for name in FLAGS]
@@ -308,9 +308,9 @@ def missing(head: Head, before: Stored = NOTHING) -> list[str]:
 
 
 def _like(reference: Array, before: Stored) -> Encoded:
-    """What a reader has of a reference: the one before, or the weights, since those of a kept version become one.
+    """What a reader has of a reference: the one before, or the weights, since a kept version's become the reference.
 
-    No digest is over a reference, so only what it plainly goes on from counts.
+    No digest covers a reference, so it has to begin with all deltas of what the reader has.
     """
     for held in (before.reference, before.arrays.get("w")):
         if held and (held.base, blobs.common_deltas(reference.deltas, held)) == (reference.base, len(held.deltas)):
@@ -319,6 +319,7 @@ def _like(reference: Array, before: Stored) -> Encoded:
 
 
 def _recent(seen: Observations, options: Options, classes: int) -> Recent:
+    """The recent window, from the head's observations."""
     packed = zip(FLAGS, (seen.recent_wrong, seen.recent_positive, seen.recent_averaged), strict=True)
     flags = {
         name: np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8), count=seen.recent_events).astype(bool)
@@ -335,8 +336,8 @@ def decode(
 ) -> tuple[Stored, Callable[[], Learner]]:
     """The learner that a head describes, from the verified blobs that `missing` names; raises SnapshotDamaged.
 
-    Where the reader has a learner `before`, that one is brought up to date, for the price of what changed. This is the
-    heavy part and changes nothing; what it returns finishes the work, quickly, in one step of whoever shares it.
+    A learner `before` is brought up to date, at the cost of what changed. This function does the heavy part and changes
+    nothing. The function that it returns finishes the work quickly, in one step.
     """
     learner, stored = before or (Learner(head.identity, options=options), NOTHING)
     if head.identity != learner.identity:

@@ -1,12 +1,12 @@
 """When to save a model, what to save of it, and what a refusal means.
 
 Rules that hold whatever crashes:
-1. A save names the digest of the head it was built on; the store accepts it only if that is still current.
-2. A refused save means that somebody else went on from our parent: our state is dropped, never merged.
+1. A save names the digest of the head that it was built on. The store accepts it only if that is still current.
+2. A refused save means that another process went on from our parent: our state is dropped, never merged.
 3. A save whose reply was lost is looked up before the next one: it may have been accepted.
-4. Nothing changes the learner while a save runs: the loop that learns awaits it.
+4. Nothing changes the learner while a save runs: the learning loop awaits the save.
 
-No asyncio and no clock of its own: `Clock` and `offload` are handed in, so that a test can step every await.
+The keeper has no asyncio and no clock of its own. It gets `Clock` and `offload`, so that a test can step every await.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -29,24 +29,25 @@ Fingerprints = Mapping[int, Fingerprint]
 """The last record learned of each partition."""
 
 SHARE, FEW = 84, 7
-"""A save is followed by a pause of this many times its cost, within the two bounds below. So many models of a process
-together take a tenth of its time; of more, each has its part of that.
+"""The pause after a save is SHARE times its cost, within the two bounds below. The saves of FEW models together take a
+tenth of the process's time. More models share this tenth.
 """
 AT_A_TIME = 2
-"""Saves of one process: a hundred that go on in one turn of the loop would hold predictions up."""
+"""Saves of one process at a time: a hundred in one turn of the event loop would make predictions wait."""
 SHORTEST, LONGEST = 0.1, 10.0
+"""Bounds of the pause between two saves, in seconds."""
 BYTES_PER_SECOND = 8 << 20
-"""Of blobs on average, so that a large model does not keep Redis and its disk busy with nothing else."""
+"""Average rate of blobs, so that a large model does not take all of Redis and its disk."""
 SMALL = 4096
-"""Weights: of no more a save is put together in the loop. A thread for it takes longer, and learning waits for it."""
+"""Weights up to which a save is composed in the event loop: a thread would take longer, and learning waits for it."""
 ALONG = 1 << 18
-"""Bytes of blobs that are put down by the command that makes the head current: one question less."""
+"""Bytes of blobs up to which they are uploaded by the command that makes the head current: one round trip less."""
 MOST_RUNS = 128 * blobs.BLOCK_RUNS
-"""Runs since the last kept version (2.6 MB in the store), beyond which a version is kept though none is due."""
+"""Runs since the last kept version (2.6 MB in the store), above which a version is kept before it is due."""
 
 
 class Snapshot(NamedTuple):
-    """An accepted head with its digest, the learner it describes, and what the store has of it."""
+    """A head with its digest, the learner that it describes, and the parts of it that the store has."""
 
     head: Head
     digest: str
@@ -62,11 +63,11 @@ class Saved(NamedTuple):
     written: int
     seconds: float
     cost: float
-    """Of its seconds, without the turn that predictions have within it."""
+    """Its seconds without the turn of the event loop that predictions have during it."""
 
 
 class Refused(NamedTuple):
-    """A save whose parent was not current any more."""
+    """A save that was refused, since its parent is not current any more."""
 
     parent: str
 
@@ -125,15 +126,15 @@ async def read(
 
 
 class Together:
-    """What the saves of one process share: its time."""
+    """The saves of one process, which share its time."""
 
     def __init__(self, models: Callable[[], int] = lambda: 1) -> None:
-        """`models` says how many are learned here now."""
+        """`models` returns the number of models that the process learns now."""
         self.models, self.under_way = models, 0
 
 
 def _is_small(learner: Learner) -> bool:
-    """Whether what is to be saved is put together in less time than a thread begins in."""
+    """Whether a save is composed in less time than a thread takes to begin."""
     weights = len(learner.columns) * learner.identity.classes * (1 + len(learner.candidates))
     return weights <= SMALL and len(learner.runs) <= blobs.BLOCK_RUNS
 
@@ -143,7 +144,7 @@ async def _nothing() -> Snapshot | None:
 
 
 class Keeper:
-    """Saves one model. Between `restore` and the first refusal it knows the head that its learner goes on from."""
+    """Saves one model. From `restore` to the first refusal it knows the head that its learner goes on from."""
 
     def __init__(
         self,
@@ -160,9 +161,9 @@ class Keeper:
         followed: Callable[[], Awaitable[Snapshot | None]] = _nothing,
         together: Together | None = None,
     ) -> None:
-        """`writer` is what heads say of us. `followed` gives the current snapshot where it was read already.
+        """`writer` names this process in heads. `followed` returns the current snapshot if it was read already.
 
-        `together` is what it shares with other keepers, if there are any.
+        `together` is shared with the other keepers of the process.
         """
         self.model, self.options, self.start, self.writer = model, options, start, writer
         self._store, self._clock, self._offload, self._followed = store, clock, offload, followed
@@ -178,13 +179,13 @@ class Keeper:
         self._failures, self._missed = 0, False
 
     async def compute(self, learner: Learner, function: Callable[[], T]) -> T:
-        """Call a function of a learner's state; in a thread if the state is large."""
+        """Call a function of a learner's state: in a thread if the state is large."""
         return function() if _is_small(learner) else await self._offload(function)
 
     async def new_learner(self, identity: Identity) -> Learner:
         """A learner that has learned nothing, with its candidates.
 
-        One that has all its columns from the start is made in a thread: a gigabyte takes a second.
+        A learner with all its columns from the start is made in a thread: a gigabyte takes a second.
         """
 
         def make() -> Learner:
@@ -196,7 +197,7 @@ class Keeper:
         return learner
 
     async def restore(self) -> Learner | None:
-        """The learner of the current head, which the next save goes on from; None where there is no head."""
+        """The learner of the current head, which the next save goes on from; None if there is no head."""
         snapshot = await self._followed() or await fetch(self._store, self.model, self._offload, self.options)
         self._doubtful = None
         if snapshot is None:
@@ -221,7 +222,7 @@ class Keeper:
         }
 
     def due(self, learner: Learner) -> bool:
-        """Whether it is time to save: also as soon as a store that was missing answers whoever asks it meanwhile."""
+        """Whether it is time to save: also as soon as a store that was missing answers anyone in this process."""
         if self._together.under_way >= AT_A_TIME:
             return False
         back = self._missed and not self._store.missing_since
@@ -229,7 +230,7 @@ class Keeper:
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """What a save takes, from its first look at Kafka on."""
+        """Count a save as under way, from its first look at Kafka on."""
         self._together.under_way += 1
         try:
             yield
@@ -239,14 +240,14 @@ class Keeper:
     async def save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> Saved | Refused:
         """Save the learner's state as the child of the head it goes on from.
 
-        Raises DependencyError when the store did not answer; what it was to save is part of the next save.
+        Raises DependencyError if the store did not answer. The next save then includes this one.
         """
         started = self._clock.now()
         saved = await self._save(learner, fingerprints, source, started)
         self._failures, self._missed = 0, False
         if isinstance(saved, Saved):
-            # A save that waited for a store that hung says nothing of what the next one will cost: the lesser of the
-            # last two costs counts.
+            # A save that waited for a store that hung does not tell the cost of the next one: the smaller of the last
+            # two costs counts.
             cost, self._cost = min(saved.cost, self._cost), saved.cost
             share = SHARE * max(1.0, self._together.models() / FEW)
             pause = max(min(max(share * cost, SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
@@ -254,7 +255,7 @@ class Keeper:
         return saved
 
     def postpone(self) -> None:
-        """Put off the next save after one that failed, longer each time."""
+        """Put off the next save after a failed one, longer each time."""
         self._failures, self._missed = self._failures + 1, bool(self._store.missing_since)
         self._next_save = self._clock.now() + min(LONGEST, SHORTEST * 2**self._failures)
 
@@ -268,28 +269,28 @@ class Keeper:
         if keep:
             cut, learner.runs = learner.runs, cut
             stored = stored._replace(runs=[])
-        # The bound's next stretch begins here. Its reference, these weights, is then in the store already.
+        # The bound's next stretch begins here. Its reference is these weights, which the store then has already.
         if (keep or learner.watch.unreferred) and await self.compute(learner, learner.begin_stretch):
             stored = stored._replace(reference=None)
-        # The store says MISSING where blobs are gone that it had: then the second try uploads everything.
+        # The store says MISSING if it lost blobs that it had. Then the second try uploads everything.
         for before in (stored, head.NOTHING):
             if _is_small(learner):
                 content, began = head.content(learner, before), self._clock.now()
-                await self._clock.sleep(0)  # a turn for predictions: the rest of it takes as long again
+                await self._clock.sleep(0)  # a turn for predictions: the rest of the save takes as long again
                 turn += self._clock.now() - began
             else:
                 content = await self._offload(head.content, learner, before)
             new, evict = self._compose(learner, content, fingerprints, source, keep)
             data = codec.encode(new)
             digest = blobs.digest(data)
-            # From here on the head may be accepted although we hear nothing of it.
+            # From here on the head may be accepted although no reply comes.
             self._doubtful = Snapshot(new, digest, learner, content.stored), cut
             blob_bytes = sum(map(len, content.blobs.values()))
             along = content.blobs if blob_bytes <= ALONG else {}
             if not along:
                 await self._store.put(self.model, content.blobs)
-            made = Commit(self.digest, digest, data, new.refs, str(new.version) if keep else "", evict, along)
-            verdict = await self._store.commit(self.model, made)
+            commit = Commit(self.digest, digest, data, new.refs, str(new.version) if keep else "", evict, along)
+            verdict = await self._store.commit(self.model, commit)
             if verdict != "MISSING":
                 break
         if verdict == "MISSING":
@@ -307,21 +308,21 @@ class Keeper:
         return Saved(new, digest, written, seconds, seconds - turn)
 
     def _most_kept(self, learner: Learner) -> int:
-        """How many versions are kept: at least one of a model of several partitions, even where `keep` is 0.
+        """The number of versions to keep: at least one if there are several partitions, even if `keep` is 0.
 
-        The order in which their records were learned is recorded since the last kept version, and `verify` needs it.
+        `verify` needs the order in which their records were learned, which is recorded since the last kept version.
         """
         return max(self._keep, int(len(learner.covered) > 1))
 
     def _keeping(self, learner: Learner) -> bool:
         """Whether the next head is to be kept for rollback."""
         if self.head is None or len(self.head.kept) > self._most_kept(learner):
-            return False  # each save lets one of too many go
+            return False  # if there are too many, each save lets one go
         if len(learner.runs) > MOST_RUNS:
             return True
         if not self._keep or not self.head.kept:
             return bool(self._keep)
-        # A clock that was wrong then, or is now, may say the future: then the distance is taken as the age.
+        # If the clock was wrong then, or is now, that may be in the future: then the distance counts as the age.
         return abs(self._clock.time() - self.head.kept[-1].saved_at) >= self._keep_every
 
     def _compose(
@@ -336,10 +337,10 @@ class Keeper:
             kept.append(Kept(version, now))
         if len(kept) > self._most_kept(learner):
             evict = str(kept.pop(0).version)
-        # A partition in which nothing was learned since keeps the parent's fingerprint.
-        known = {p: position.fingerprint for p, position in before.next.items()} if before else {}
+        # A partition in which nothing was learned since then keeps the parent's fingerprint.
+        parents = {p: position.fingerprint for p, position in before.next.items()} if before else {}
         positions = {
-            str(partition): Position(offset, fingerprints.get(partition) or known.get(str(partition)))
+            str(partition): Position(offset, fingerprints.get(partition) or parents.get(str(partition)))
             for partition, offset in sorted(learner.next.items())
         }
         new = replace(
@@ -356,7 +357,7 @@ class Keeper:
         return new, evict
 
     async def _resolve(self) -> None:
-        """Find out whether a save whose reply was lost had been accepted."""
+        """Find out whether a save whose reply was lost was accepted."""
         if self._doubtful is None:
             return
         new, cut = self._doubtful

@@ -1,4 +1,4 @@
-"""What keeping snapshots needs of the world: time, another thread, and a store; so that a test can step every await."""
+"""Interfaces that keeping snapshots needs: time, another thread, and a store. With them a test can step every await."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -8,7 +8,7 @@ Verdict = Literal["OK", "CONFLICT", "MISSING"]
 
 
 class Clock(Protocol):
-    """Time, as far as anything that is simulated may see it."""
+    """Time, for all code that the simulator runs too."""
 
     def now(self) -> float:
         """Seconds that never go back."""
@@ -17,7 +17,7 @@ class Clock(Protocol):
         """Seconds since 1970."""
 
     async def sleep(self, seconds: float) -> None:
-        """Let others run for at least this long; 0 is one turn, which nobody else has who sleeps for 0."""
+        """Let others run for at least this long; 0 waits for a turn of the event loop that no other sleep(0) shares."""
 
 
 Offload = Callable[..., Awaitable[Any]]
@@ -25,56 +25,56 @@ Offload = Callable[..., Awaitable[Any]]
 
 
 class Commit(NamedTuple):
-    """A head that is to be the current one, with what commit.lua is told of it."""
+    """A head to make the current one, and the other arguments of commit.lua."""
 
     parent: str
     digest: str
     head: bytes
     refs: Sequence[str]
-    """The digest of every blob that it refers to."""
+    """The digest of every blob that the head refers to."""
     keep: str = ""
-    """The version to keep it as, or ''."""
+    """The version to keep the head as, or ''."""
     evict: str = ""
-    """The kept version that goes, or ''."""
+    """The kept version to remove, or ''."""
     blobs: Mapping[str, bytes] = MappingProxyType({})
-    """Those that are uploaded with it."""
+    """The blobs that are uploaded with the head."""
 
 
 class Store(Protocol):
-    """What the keeper needs.
+    """A store of snapshots.
 
-    Every method raises DependencyError when the store cannot be reached, and SnapshotDamaged where it holds something
-    else under the model's key.
+    Every method raises DependencyError if the store cannot be reached, and SnapshotDamaged if it holds something else
+    under the model's key.
     """
 
     missing_since: float
-    """Since when it does not answer (seconds since 1970); 0 while it does."""
+    """Since when the store does not answer (seconds since 1970); 0 while it answers."""
 
     async def digest(self, model: str) -> str:
-        """The digest of the current head, or ''; as `head`, where there is none."""
+        """The digest of the current head, or ''. Raises what `head` raises if there is no digest."""
 
     async def head(self, model: str) -> tuple[str, bytes] | None:
-        """Digest and bytes of the current head, of one moment. Raises SnapshotDamaged where one of them is missing."""
+        """Digest and bytes of the current head, of one moment. Raises SnapshotDamaged if one of them is missing."""
 
     async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
-        """The blobs that are there, by digest."""
+        """The blobs that the store has, by digest."""
 
     async def put(self, model: str, blobs: dict[str, bytes]) -> None:
         """Upload blobs. It may take them out of `blobs` one by one: to free a gigabyte at once holds the event loop."""
 
     async def commit(self, model: str, new: Commit) -> Verdict:
-        """Make a head the current one if its parent is; see commit.lua."""
+        """Make a head the current one if its parent is the current one; see commit.lua."""
 
 
 class Looking(Store, Protocol):
-    """A store that is looked at for many models in one command."""
+    """A store that is asked for many models in one command."""
 
     async def digests(self, models: Sequence[str]) -> list[str | None]:
-        """Each model's `digest`, all of one moment; None where something else is under its key."""
+        """Each model's `digest`, all of one moment; None if something else is under its key."""
 
 
 class KeptStore(Store, Protocol):
-    """A store that also reads what it keeps."""
+    """A store that also reads kept versions."""
 
     async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:
-        """The heads of kept versions, as far as they are there."""
+        """The heads of the kept versions that the store has."""

@@ -1,4 +1,4 @@
-"""Why Redis, or a sentinel, does not answer: one line, with the settings to look at."""
+"""Why Redis or a sentinel does not answer: one line, with the settings to look at."""
 
 import re
 import ssl
@@ -19,7 +19,7 @@ WAYS_OUT = {
     REPLICA: "it is a replica, which takes no saves: name its primary, or its sentinels (redis.sentinels)",
     "ConnectionReset|InvalidResponse|closed by": "if it speaks TLS, redis.url is rediss://; if it is Kafka, another",
 }
-"""By a pattern over an error's class and text."""
+"""What to do, by a pattern over an error's class and text. `{of}` is the prefix of the settings of a login."""
 
 
 class Unknown(RedisConnectionError):
@@ -27,9 +27,9 @@ class Unknown(RedisConnectionError):
 
 
 def reason(error: Exception, of: str = "") -> str:
-    """Why the client failed: the cause, without the words that the client wraps it in, and the way out.
+    """Why the client failed, without the words that the client wraps the cause in, and what to do.
 
-    `of` stands before the names of the settings of its credentials.
+    `of` is the prefix of the settings of its login.
     """
     chain = list(led_to(error))
     kinds = Unknown, AuthenticationError, ssl.SSLError, OSError | RedisTimeoutError

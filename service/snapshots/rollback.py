@@ -1,7 +1,8 @@
 """A kept version: read and verified, and made the newest snapshot again by `perceptron rollback`.
 
-The restored state is a new head, child of the current one. To put the old digest back would let a process that is
-behind undo it: its parent would be current again. As a child, it refuses every save built on what was current before.
+The restored state is a new head, a child of the current one. If the old digest were put back, a process that is behind
+could undo the rollback, since its parent would be current again. With a child, the store refuses every save that was
+built on an earlier head.
 """
 
 import math
@@ -20,17 +21,17 @@ from service.snapshots.keeper import Snapshot, read
 from service.snapshots.ports import Commit, KeptStore, Offload, Store
 
 GROWN = 1000.0
-"""How many times the mean square of a model's steps may differ where its weights are not about to grow without end."""
+"""The factor by which the mean square of a model's steps may differ before its weights count as growing without end."""
 LARGE = math.sqrt(MAX_SQUARED_NORM)
-"""The squared norm of weights with half as many digits as there may be."""
+"""The squared norm of weights with half the digits of the largest norm."""
 TRIES = 20
-"""A learner may save ten times a second; each time the rollback begins again on top of that save."""
+"""A learner may save ten times a second. Each time the rollback begins again, on top of that save."""
 
 
 async def kept_snapshot(
     store: KeptStore, current: Head, digest: str, version: int, offload: Offload, options: Options
 ) -> Snapshot:
-    """A version that this head keeps, verified; raises DataError, naming those that are there."""
+    """A version that this head keeps, verified; raises DataError that names the other versions."""
     name, digests = f"model {current.model}", {k.version: k.digest or digest for k in current.kept}
     others = listed([other for other in digests if other != version])
     if version not in digests:
@@ -49,48 +50,50 @@ async def kept_snapshot(
 
 
 async def before_growth(store: KeptStore, diverged: Snapshot, offload: Offload, options: Options) -> Snapshot | None:
-    """The last version kept from before the weights of a model that diverged began to grow; None where none is kept.
+    """The last version kept from before the weights of a diverged model began to grow; None if none is kept.
 
-    Growth is in the steps: their mean square, which is what a model's data and rule make it, rises without end. Where
-    it begins within what is kept, versions up to there have one near the least; where it began before, they are large.
+    Growth shows in the steps: their mean square, which data and rule otherwise hold about equal, rises without end. If
+    growth began among the kept versions, the earlier ones have a mean square near the least. If it began before them,
+    their weights are large.
     """
     current = diverged.head
-    found = codec.kept(current, diverged.digest, await store.kept(current.model, [k.version for k in current.kept]))
-    steps = [(kept.observations.squared_steps / max(kept.counts.updates, 1), kept.version) for _, kept in found]
+    stored = await store.kept(current.model, [k.version for k in current.kept])
+    versions = [kept for _, kept in codec.kept(current, diverged.digest, stored)]
+    steps = [(kept.observations.squared_steps / max(kept.counts.updates, 1), kept.version) for kept in versions]
     least = min((step for step, _ in steps if step > 0.0), default=0.0)
     for step, version in reversed(steps):
         if step <= GROWN * least:
             try:
                 kept = await kept_snapshot(store, current, diverged.digest, version, offload, options)
             except DataError:
-                continue  # damaged: an older one may answer
+                continue  # it is damaged; an older one may answer
             if not kept.learner.diverged and kept.learner.squared_norm <= LARGE:
                 return kept
     return None
 
 
 def listed(versions: Sequence[int]) -> str:
-    """Versions for a message."""
+    """A list of versions, for a message."""
     return ", ".join(map(str, versions)) or "none"
 
 
 async def current_head(store: Store, model: str) -> tuple[Head, str] | None:
-    """The current head and its digest, without its blobs: they may be damaged, which is a reason to go back."""
-    found = await store.head(model)
-    return (codec.readable(model, *found), found[0]) if found else None
+    """The current head and its digest, without its blobs: they may be damaged, which is a reason for a rollback."""
+    stored = await store.head(model)
+    return (codec.readable(model, *stored), stored[0]) if stored else None
 
 
 async def roll_back(store: Store, kept: Snapshot, resume_at: Mapping[int, int], now: float) -> Head:
-    """Make a kept version the newest snapshot; raises DataError when the model moves on faster than that."""
+    """Make a kept version the newest snapshot; raises DataError if the model moves on faster than that."""
     model, version = kept.head.model, kept.head.version
     for _ in range(TRIES):
-        found = await current_head(store, model)
-        if found is None or not any((k.digest or found[1]) == kept.digest for k in found[0].kept):
+        current, digest = await current_head(store, model) or (None, "")
+        if current is None or not any((k.digest or digest) == kept.digest for k in current.kept):
             raise DataError(f"model {model} does not keep version {version} any more: it moved on meanwhile")
-        new = restored(kept.head, kept.stored, *found, resume_at, now)
+        new = restored(kept.head, kept.stored, current, digest, resume_at, now)
         data = codec.encode(new)
-        # Its blobs are those of the kept version, which the store holds for as long as it keeps that.
-        verdict = await store.commit(model, Commit(found[1], blobs.digest(data), data, new.refs, str(new.version)))
+        # Its blobs are those of the kept version: the store has them for as long as it keeps the version.
+        verdict = await store.commit(model, Commit(digest, blobs.digest(data), data, new.refs, str(new.version)))
         if verdict == "OK":
             return new
         if verdict == "MISSING":
@@ -101,10 +104,10 @@ async def roll_back(store: Store, kept: Snapshot, resume_at: Mapping[int, int], 
 def restored(
     version: Head, stored: Stored, current: Head, digest: str, resume_at: Mapping[int, int], now: float
 ) -> Head:
-    """A kept version as the child of the current head, which has this digest; `stored` is the version's, verified.
+    """A kept version as the child of the current head, which has this digest. `stored` is what the store has of it.
 
-    It goes on where that version did, or at `resume_at`, behind a hole. A partition that came later begins where it
-    began. The source is that which was learned from last; fingerprints are those of the last records applied.
+    The new head goes on where the version did, or at `resume_at`, after a hole. A partition that the version does not
+    have begins where it began. The source is the current head's, fingerprints are the version's.
     """
     covered = {p: list(ranges) for p, ranges in version.covered.items()}
     for partition, ranges in current.covered.items():
@@ -113,9 +116,9 @@ def restored(
         covered[str(number)] = with_hole(covered[str(number)], offset)
     covered = dict(sorted(covered.items(), key=lambda item: int(item[0])))
     prints = {p: position.fingerprint for p, position in version.next.items()}
-    beside = {
-        name: replace(one, since={p: one.since.get(p, ranges[0][0]) for p, ranges in covered.items()})
-        for name, one in version.beside.items()
+    candidates = {
+        name: replace(saved, since={p: saved.since.get(p, ranges[0][0]) for p, ranges in covered.items()})
+        for name, saved in version.beside.items()
     }
     new = replace(
         version,
@@ -127,13 +130,13 @@ def restored(
         writer=NOBODY,
         next={p: Position(ranges[-1][1], prints.get(p)) for p, ranges in covered.items()},
         covered=covered,
-        candidates=beside or msgspec.UNSET,
-        # Whether it diverges again is seen at the next event, which may be another.
+        candidates=candidates or msgspec.UNSET,
+        # The next event may be another one, and shows whether the model diverges again.
         observations=replace(version.observations, diverged=None),
-        # A head has the runs since its last kept version, so that `verify` can begin there. The last version kept so
-        # far may belong to the history that this rollback leaves, and no run leads on from it. So this head is kept
-        # itself, and begins without runs. All versions kept so far stay, the later ones too, since one of them is the
-        # way to undo this rollback. That may be one more than `keep` allows; the next save lets one go.
+        # A head has the runs since its last kept version, so that `verify` can begin there. The last kept version may
+        # belong to the history that this rollback leaves, and no run leads on from it. So this head is kept too, and
+        # begins without runs. All kept versions stay, also the later ones, since one of them undoes this rollback. That
+        # may be one more than `keep` allows; the next save lets one go.
         runs=[],
         run_blobs=[],
         kept=[*(k if k.digest else replace(k, digest=digest) for k in current.kept), Kept(current.version + 1, now)],

@@ -25,7 +25,7 @@ from service.snapshots.refusals import elsewhere, reason
 
 MODELS = "perceptron:models"
 MAX_COMMAND = 1 << 20
-"""Bytes of blobs in one command: a larger write holds the event loop longer than a slice of learning."""
+"""Bytes of blobs in one command. A larger write would hold the event loop longer than a slice of learning."""
 
 LOOK = """
 local found = {}
@@ -34,7 +34,7 @@ for i, key in ipairs(KEYS) do
 end
 return found
 """
-"""One command for any number of models, often: a pipeline of as many HGETs costs six times as much."""
+"""One command for all models, since it is often sent: a pipeline of HGETs costs six times as much (measured)."""
 
 
 def key(model: str) -> str:
@@ -43,46 +43,46 @@ def key(model: str) -> str:
 
 
 def _text(raw: bytes) -> str:
-    """A digest or a model's name out of the store. Bytes that are neither can be shown, and differ from both."""
+    """A digest or a model's name from the store. Other bytes become text that can be shown."""
     return repr(raw)[2:-1]
 
 
 class RedisStore:
-    """The store on one Redis: of this URL, or where the endpoint says."""
+    """The store on one Redis, at a URL or an endpoint."""
 
     def __init__(self, where: str | Endpoint, timeout: float = 3.0) -> None:
         self.missing_since = 0.0
         self._endpoint = Endpoint(where) if isinstance(where, str) else where
         pool: Any = self._endpoint.pool(timeout)
-        # Typed as Any: its stubs answer str or bytes, and without decode_responses it is bytes.
+        # Typed as Any: redis-py's stubs answer str or bytes. Without decode_responses it is bytes.
         self._redis: Any = Redis.from_pool(pool)
         self._commit = self._redis.register_script(files(__package__).joinpath("commit.lua").read_text())
         self._look = self._redis.register_script(LOOK)
 
     @property
     def address(self) -> str:
-        """Where Redis is, for messages: with sentinels, whom they named last."""
+        """The address of Redis, for messages; with sentinels, the one that they named last."""
         if not self._endpoint.sentinels:
             return redacted(self._endpoint.url)
         primary = self._redis.connection_pool.master_address
         return f"{':'.join(map(str, primary)) if primary else self._endpoint.service} (by Sentinel)"
 
     async def check(self, learn: bool = True) -> list[str]:
-        """Refuse a Redis that is not fit for learning, or for following alone: see needs.check."""
+        """Refuse a Redis that is not fit for learning, or only for following: see needs.check."""
         async with self._asking():
             return await needs.check(self._redis, f"Redis at {self.address}", learn)
 
     async def digest(self, model: str) -> str:
         async with self._asking(model):
-            if found := await self._redis.hget(key(model), "digest"):
-                return _text(found)
+            if digest := await self._redis.hget(key(model), "digest"):
+                return _text(digest)
         head = await self.head(model)
         return head[0] if head else ""
 
     async def digests(self, models: Sequence[str]) -> list[str | None]:
         async with self._asking():
-            found = await self._look(keys=[key(model) for model in models])
-        return [_text(digest) if isinstance(digest, bytes) else None for digest in found]
+            digests = await self._look(keys=[key(model) for model in models])
+        return [_text(digest) if isinstance(digest, bytes) else None for digest in digests]
 
     async def head(self, model: str) -> tuple[str, bytes] | None:
         async with self._asking(model):
@@ -92,13 +92,13 @@ class RedisStore:
         return (_text(digest), head) if digest else None
 
     async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
-        wanted, found = list(digests), dict[str, bytes]()
+        names, blobs = list(digests), dict[str, bytes]()
         async with self._asking(model):
-            for i in range(0, len(wanted), 16):
-                part = wanted[i : i + 16]
-                answer = await self._redis.hmget(key(model), [f"b:{d}" for d in part])
-                found.update((d, blob) for d, blob in zip(part, answer, strict=True) if blob is not None)
-        return found
+            for i in range(0, len(names), 16):
+                part = names[i : i + 16]
+                answer = await self._redis.hmget(key(model), [f"b:{name}" for name in part])
+                blobs |= {name: blob for name, blob in zip(part, answer, strict=True) if blob is not None}
+        return blobs
 
     async def put(self, model: str, blobs: dict[str, bytes]) -> None:
         async with self._asking(model):
@@ -154,12 +154,12 @@ class RedisStore:
 
     @asynccontextmanager
     async def _asking(self, model: str = "") -> AsyncIterator[None]:
-        """Errors become ours; those of a key that holds something else are of this model, or of the set of models."""
+        """Raise Redis' errors as ours. One of a key's type is damage of this model, or of the set of models."""
         try:
             yield
-        except (RedisError, OSError, RuntimeError) as error:  # the last is uvloop's, of one that just broke
+        except (RedisError, OSError, RuntimeError) as error:  # uvloop's, if the connection just broke
             if "WRONGTYPE" in str(error):
-                self.missing_since = 0.0  # it answered
+                self.missing_since = 0.0  # Redis answered
                 if model:
                     raise damaged(model, f"what Redis holds under {key(model)} is no hash") from error
                 raise DependencyError(
@@ -167,12 +167,12 @@ class RedisStore:
                     "rename or delete that key",
                     "redis",
                 ) from error
-            if elsewhere(error):  # connections are made anew, to whoever is the primary by then
+            if elsewhere(error):  # new connections go to the server that is the primary then
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
-            if not isinstance(error, ResponseError):  # which is an answer
+            if not isinstance(error, ResponseError):  # that is an answer
                 self.missing_since = self.missing_since or time.time()
             raise DependencyError(f"Redis at {self.address}: {reason(error)}", "redis") from error
         self.missing_since = 0.0
-        # The client can swallow a cancellation that arrives while it connects; the task must end all the same.
+        # redis-py can swallow a cancellation that arrives while it connects. The task must end all the same.
         if (task := asyncio.current_task()) and task.cancelling():
             raise asyncio.CancelledError
