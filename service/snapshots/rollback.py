@@ -6,7 +6,7 @@ built on an earlier head.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -33,7 +33,7 @@ async def kept_snapshot(
 ) -> Snapshot:
     """A version that this head keeps, verified; raises DataError that names the other versions."""
     name, digests = f"model {current.model}", {k.version: k.digest or digest for k in current.kept}
-    others = listed([other for other in digests if other != version])
+    others = ", ".join(str(other) for other in digests if other != version) or "none"
     if version not in digests:
         raise DataError(f"{name} has no kept version {version}: it has {others}")
     try:
@@ -70,11 +70,6 @@ async def before_growth(store: KeptStore, diverged: Snapshot, offload: Offload, 
             if not kept.learner.diverged and kept.learner.squared_norm <= LARGE:
                 return kept
     return None
-
-
-def listed(versions: Sequence[int]) -> str:
-    """A list of versions, for a message."""
-    return ", ".join(map(str, versions)) or "none"
 
 
 async def current_head(store: Store, model: str) -> tuple[Head, str] | None:
