@@ -11,11 +11,11 @@ AGAIN_SECONDS = 3600.0
 
 
 class Mostly(NamedTuple):
-    """Most records are rejected: how many of how many, and the newest example of the commonest reason."""
+    """Most records are rejected: how many of how many, and the commonest reason."""
 
     rejected: int
     records: int
-    example: dict[str, str]
+    reason: str
 
 
 class Rejections:
@@ -24,13 +24,11 @@ class Rejections:
     def __init__(self) -> None:
         self._records = 0.0
         self._reasons = dict[str, float]()
-        self._examples: dict[str, dict[str, str]] = {}
         self._said: float | None = None
 
-    def add(self, reason: str, example: dict[str, str]) -> None:
-        """A record was rejected; `add_records` counts it among all."""
+    def add(self, reason: str) -> None:
+        """Count a record that was rejected. `add_records` counts it among all."""
         self._reasons[reason] = self._reasons.get(reason, 0.0) + 1.0
-        self._examples[reason] = example
 
     def add_records(self, count: int, now: float) -> Mostly | bool:
         """Count records that were read, the rejected ones included; what to report at `now` (seconds), or False.
@@ -43,7 +41,7 @@ class Rejections:
             if self._said is None or now - self._said >= AGAIN_SECONDS:
                 self._said = now
                 reason = max(self._reasons, key=self._reasons.__getitem__)
-                return Mostly(round(rejected), round(self._records), self._examples[reason])
+                return Mostly(round(rejected), round(self._records), reason)
         elif self._said is not None and rejected < self._records / 4:
             self._said = None
             return True

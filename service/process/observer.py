@@ -63,12 +63,13 @@ class ModelObserver:
         self._recovered("kafka")
         said = self._rejections.add_records(records, time.monotonic())
         if isinstance(said, Mostly):
-            key = "{topic}-{partition}-{offset}".format_map(said.example)
+            newest = self._model.set_aside[said.reason]
+            key = "{topic}-{partition}-{offset}".format_map(newest)
             self._log.error(
                 "most records are rejected, so little is learned: `perceptron suggest` says what to set",
                 rejected=f"{said.rejected} of the last {said.records}",
                 look=f"perceptron dead-letters show {key} -t {self._model.name}",
-                **said.example,
+                **newest,
             )
         elif said:
             self._log.info("most records are accepted again")
@@ -137,7 +138,7 @@ class ModelObserver:
     def set_aside(self, letter: DeadLetter) -> None:
         self._metrics.dead_letters.labels(self._model.name).inc()
         about = {name: (value or b"").decode(errors="replace") for name, value in letter.headers[:5]}
-        self._rejections.add(about["reason"], about)
+        self._rejections.add(about["reason"])
         self._model.set_aside[about["reason"]] = about
         if self._first("rejected", about["reason"]):  # the rest are in the metrics
             self._log.warning("event rejected (said once a reason)", **about)

@@ -64,8 +64,6 @@ def encode(array: NDArray[Any], before: Encoded, constant: bool = False) -> tupl
     that failed needs no merging back: its changes are still changes.
     """
     old = before.values.astype(array.dtype, copy=False)
-    if constant and len(old) == len(array) and np.may_share_memory(old, array):
-        return before, {}  # it is the very array of `before`
     if len(old) < len(array):
         old = np.concatenate([old, np.zeros(len(array) - len(old), array.dtype)])
     bits = f"u{array.itemsize}"
@@ -162,26 +160,21 @@ def _block(array: NDArray[Any], i: int) -> bytes:
 
 
 class EncodedNames(NamedTuple):
-    """Names as the store has them: their number, the digest of each blob, and the last blob, or b"" if not at hand."""
+    """Names as the store has them: their number, and the digest of each blob."""
 
     known: int
     blobs: list[str]
-    last: bytes = b""
 
 
 def encode_names(names: Sequence[str], before: EncodedNames) -> tuple[EncodedNames, dict[str, bytes]]:
     """`encode` for names. Stored names never change: the last blob gets longer, and others follow it."""
-    known, _, last = before
-    if len(names) == known:
+    if len(names) == before.known:
         return before, {}
-    full = known // BLOCK_NAMES
-    new = list[bytes]()
-    for begin in range(full * BLOCK_NAMES, len(names), BLOCK_NAMES):
-        goes_on = last and begin < known
-        text = msgspec.json.encode(names[known if goes_on else begin : begin + BLOCK_NAMES])
-        new.append(last[:-1] + b"," + text[1:] if goes_on else text)
+    full = before.known // BLOCK_NAMES
+    begins = range(full * BLOCK_NAMES, len(names), BLOCK_NAMES)
+    new = [msgspec.json.encode(names[begin : begin + BLOCK_NAMES]) for begin in begins]
     digests = [digest(blob) for blob in new]
-    return EncodedNames(len(names), before.blobs[:full] + digests, new[-1]), dict(zip(digests, new, strict=True))
+    return EncodedNames(len(names), before.blobs[:full] + digests), dict(zip(digests, new, strict=True))
 
 
 def missing_names(names: list[str], before: EncodedNames) -> list[str]:
