@@ -92,8 +92,8 @@ def encode(array: NDArray[Any], before: Encoded, constant: bool = False) -> tupl
         delta["column"], delta["value"] = columns, array[columns]
         blob = delta.tobytes()
         return Encoded(values, blocks, before.base, [*deltas, (digest(blob), columns)]), {digest(blob): blob}
-    there = set(before.base)
-    new = {name: _block(array, i) for i, name in enumerate(blocks) if name not in there}
+    stored = set(before.base)
+    new = {name: _block(array, i) for i, name in enumerate(blocks) if name not in stored}
     return Encoded(values, blocks, blocks, []), new
 
 
@@ -105,7 +105,7 @@ def missing(base: list[str], deltas: list[str], before: Encoded = NOTHING) -> li
 
 
 def decode(
-    base: list[str], deltas: list[str], found: Mapping[str, bytes], columns: int, before: Encoded = NOTHING
+    base: list[str], deltas: list[str], parts: Mapping[str, bytes], columns: int, before: Encoded = NOTHING
 ) -> Encoded:
     """The array that these verified blobs, the ones that `missing` names, describe.
 
@@ -113,29 +113,29 @@ def decode(
     """
     if base != before.base:
         # The name of a block is its digest, so a block that `before` has under this name is the same.
-        parts = (
-            _block(before.values, i) if before.blocks[i : i + 1] == [name] else found[name]
+        blocks = (
+            _block(before.values, i) if before.blocks[i : i + 1] == [name] else parts[name]
             for i, name in enumerate(base)
         )
-        before = Encoded(_rows(b"".join(parts), np.dtype("<f8")), base, base, [])
-    start, known, blocks = len(before.values), common_deltas(deltas, before), list(before.blocks)
+        before = Encoded(_rows(b"".join(blocks), np.dtype("<f8")), base, base, [])
+    start, common, digests = len(before.values), common_deltas(deltas, before), list(before.blocks)
     if start > columns:
         raise SnapshotDamaged(f"an array has {start} columns where the head says {columns}")
     values = np.zeros(columns)
     values[:start] = before.values
-    covered = before.deltas[:known]
+    covered = before.deltas[:common]
     dirty = set(range(start // BLOCK_COLUMNS, -(-columns // BLOCK_COLUMNS)) if columns > start else ())
-    for name in deltas[known:]:
-        delta = _rows(found[name], DELTA)
+    for name in deltas[common:]:
+        delta = _rows(parts[name], DELTA)
         if len(delta) and int(delta["column"].max()) >= columns:
             raise SnapshotDamaged(f"delta {name[:12]} has a column beyond the {columns} of the head")
         values[delta["column"]] = delta["value"]
         covered.append((name, delta["column"].astype(np.uint32)))
         dirty.update(_blocks_of(delta["column"]))
-    blocks += [""] * (-(-columns // BLOCK_COLUMNS) - len(blocks))
+    digests += [""] * (-(-columns // BLOCK_COLUMNS) - len(digests))
     for i in dirty:
-        blocks[i] = digest(_block(values, i))
-    return Encoded(values, blocks, base, covered)
+        digests[i] = digest(_block(values, i))
+    return Encoded(values, digests, base, covered)
 
 
 def _rows(blob: bytes, kind: np.dtype[Any]) -> NDArray[Any]:
@@ -162,15 +162,15 @@ def _block(array: NDArray[Any], i: int) -> bytes:
 class EncodedNames(NamedTuple):
     """Names as the store has them: their number, and the digest of each blob."""
 
-    known: int
+    total: int
     blobs: list[str]
 
 
 def encode_names(names: Sequence[str], before: EncodedNames) -> tuple[EncodedNames, dict[str, bytes]]:
     """`encode` for names. Stored names never change: the last blob gets longer, and others follow it."""
-    if len(names) == before.known:
+    if len(names) == before.total:
         return before, {}
-    full = before.known // BLOCK_NAMES
+    full = before.total // BLOCK_NAMES
     begins = range(full * BLOCK_NAMES, len(names), BLOCK_NAMES)
     new = [msgspec.json.encode(names[begin : begin + BLOCK_NAMES]) for begin in begins]
     digests = [digest(blob) for blob in new]
@@ -179,20 +179,20 @@ def encode_names(names: Sequence[str], before: EncodedNames) -> tuple[EncodedNam
 
 def missing_names(names: list[str], before: EncodedNames) -> list[str]:
     """The blobs of names that a reader with `before` has to fetch: none, the last ones, or all."""
-    full = before.known // BLOCK_NAMES
+    full = before.total // BLOCK_NAMES
     if names[:full] != before.blobs[:full]:
         return names
     return names[full:] if names != before.blobs else []
 
 
-def decode_names(names: list[str], found: Mapping[str, bytes], before: EncodedNames, known: Sequence[str]) -> list[str]:
-    """The names after the `known` ones, which `before` has; raises SnapshotDamaged if they do not go on from these."""
+def decode_names(names: list[str], parts: Mapping[str, bytes], before: EncodedNames, held: Sequence[str]) -> list[str]:
+    """The names after the `held` ones, which `before` has; raises SnapshotDamaged if they do not go on from these."""
     fetched = missing_names(names, before)
     try:
-        joined = [name for digest in fetched for name in _names.decode(found[digest])]
+        joined = [name for digest in fetched for name in _names.decode(parts[digest])]
     except msgspec.DecodeError as error:
         raise SnapshotDamaged(f"a names blob does not decode: {error}") from error
-    again = known[(len(names) - len(fetched)) * BLOCK_NAMES :] if fetched else ()
+    again = held[(len(names) - len(fetched)) * BLOCK_NAMES :] if fetched else ()
     if joined[: len(again)] != list(again):
         raise SnapshotDamaged("the names are not those of the snapshot before, and more")
     return joined[len(again) :]
@@ -214,8 +214,8 @@ def missing_runs(names: list[str], before: list[str]) -> list[str]:
     return names[len(before) :] if names[: len(before)] == before else names
 
 
-def decode_runs(names: list[str], rest: Runs, found: Mapping[str, bytes], before: list[str], known: Runs) -> Runs:
-    """All runs of a head. The `known` runs begin with those of the blobs `before`."""
+def decode_runs(names: list[str], rest: Runs, parts: Mapping[str, bytes], before: list[str], held: Runs) -> Runs:
+    """All runs of a head. The `held` runs begin with those of the blobs `before`."""
     fetched = missing_runs(names, before)
-    fresh = (run for name in fetched for run in _rows(found[name], RUN).tolist())
-    return [*known[: (len(names) - len(fetched)) * BLOCK_RUNS], *fresh, *rest]
+    fresh = (run for name in fetched for run in _rows(parts[name], RUN).tolist())
+    return [*held[: (len(names) - len(fetched)) * BLOCK_RUNS], *fresh, *rest]

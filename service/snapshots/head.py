@@ -332,7 +332,7 @@ def _recent(seen: Observations, options: Options, classes: int) -> Recent:
 
 
 def decode(
-    head: Head, found: Mapping[str, bytes], options: Options, before: tuple[Learner, Stored] | None = None
+    head: Head, parts: Mapping[str, bytes], options: Options, before: tuple[Learner, Stored] | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
     """The learner that a head describes, from the verified blobs that `missing` names; raises SnapshotDamaged.
 
@@ -343,17 +343,16 @@ def decode(
     if head.identity != learner.identity:
         raise SnapshotDamaged("the identity is not that of the snapshot before")
     arrays = {
-        name: blobs.decode(a.base, a.deltas, found, head.columns, stored.arrays.get(name, blobs.NOTHING))
+        name: blobs.decode(a.base, a.deltas, parts, head.columns, stored.arrays.get(name, blobs.NOTHING))
         for name, a in head.arrays.items()
     }
     reference: Encoded | None = None
     if head.reference is not None:
-        parts = head.reference.base, head.reference.deltas
         size = head.columns * (head.identity.classes if head.identity.multiclass else 1)
-        whole = blobs.decode(*parts, found, size, _like(head.reference, stored))
+        whole = blobs.decode(head.reference.base, head.reference.deltas, parts, size, _like(head.reference, stored))
         reference = whole._replace(values=whole.values.astype(np.float32))
-    names = blobs.decode_names(head.names, found, stored.names, learner.columns.names)
-    count = stored.names.known + len(names)
+    names = blobs.decode_names(head.names, parts, stored.names, learner.columns.names)
+    count = stored.names.total + len(names)
     if head.columns != (count + 1 if head.identity.features == "named" else len(learner.columns)):
         raise SnapshotDamaged(f"{count} features are named, which do not make the {head.columns} columns of the head")
     decoded = Stored(arrays, reference, EncodedNames(count, head.names), head.run_blobs)
@@ -369,7 +368,7 @@ def decode(
     if reference is not None and seen.stretch is not None:
         vector = reference.values.reshape(head.columns, -1) if head.identity.multiclass else reference.values
         stretch = Stretch(vector, deepcopy(seen.stretch))
-    runs = blobs.decode_runs(head.run_blobs, head.runs, found, stored.runs, learner.runs)
+    runs = blobs.decode_runs(head.run_blobs, head.runs, parts, stored.runs, learner.runs)
     covered = {int(partition): list(ranges) for partition, ranges in head.covered.items()}
     if before is None:
         learner.columns.extend(names)
