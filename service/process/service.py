@@ -195,9 +195,7 @@ class Service:
         if NOTHING_KEPT:
             self._log.info("compiling, once: 10 to 20 seconds")
         await asyncio.to_thread(warm_up, kinds)
-        # A collection that looks through all imported modules would take longer than any slice of learning.
-        gc.collect()
-        gc.freeze()
+        _settle()
         gc.set_threshold(*COLLECTED)
         gc.enable()  # the command began with the collector off
         asyncio.get_running_loop().call_later(SETTLED_SECONDS, _settle)
@@ -342,6 +340,10 @@ def bind(host: str, port: int, reuse_port: bool = False) -> socket.socket:
 
 
 def _settle() -> None:
+    """Free what the start left over, and take all else from the garbage collector.
+
+    A collection that looks through all imported modules would take longer than any slice of learning.
+    """
     gc.collect()  # frozen garbage would stay for ever
     gc.freeze()
     asyncio.get_running_loop().run_in_executor(None, give_back)
