@@ -1,4 +1,4 @@
--- Accept one save, or refuse it. The only place where a head is written or a blob removed.
+-- Accept one save, or refuse it. Only this script writes heads and removes blobs.
 --
 -- KEYS[1]    perceptron:{model}, a hash: head, digest, v:<version>, b:<digest>
 -- ARGV[1]    parent: the digest that must be current ('' where there is no head yet)
@@ -7,7 +7,7 @@
 -- ARGV[4]    the version to keep it as, or ''
 -- ARGV[5]    the kept version to evict, or ''
 -- ARGV[6]    how many refs follow: the digest of every blob that the new head refers to
--- after them the digest and the bytes of each blob that is still to be put down
+-- then the digest and the bytes of each blob to store
 --
 -- Returns OK, CONFLICT (another head is current) or MISSING (a blob is not there: upload again).
 -- An error in a script rolls nothing back, so everything is checked first and one HSET is the only write of state:
@@ -42,11 +42,11 @@ local function hold_all(text)
   if kept.reference ~= cjson.null then hold_array(kept.reference) end
 end
 
--- Of a kept head that was damaged nobody can say what it needs: then nothing is swept.
+-- Nobody can tell which blobs a damaged kept head needs: then nothing is swept.
 local sweep = true
 local function hold(text) sweep = pcall(hold_all, text) and sweep end
 
--- Readers that fetched the parent's head just now still need its blobs.
+-- Readers that have just fetched the parent's head still need its blobs.
 local before = redis.call('HGET', key, 'head')
 if before then hold(before) end
 local fields = redis.call('HKEYS', key)
@@ -60,7 +60,7 @@ else
   redis.call('HSET', key, 'head', head, 'digest', digest)
 end
 
--- The save is accepted, whatever becomes of the rest: what cannot be removed is garbage, no failure.
+-- The save is accepted. If the rest fails, what is not removed is garbage, not an error.
 if evict ~= '' and evict ~= keep then redis.pcall('HDEL', key, 'v:' .. evict) end
 for _, field in ipairs(fields) do
   if sweep and string.sub(field, 1, 2) == 'b:' and not live[field] then redis.pcall('HDEL', key, field) end
