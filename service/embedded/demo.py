@@ -164,7 +164,7 @@ async def _stream(
     back: asyncio.Task[None] | None = None
     _, state = _look(services)
     say(f"streaming {events:,} visits to a shop, {rate:,} a second, such as")
-    print(f"        {msgspec.json.encode(_first()).decode()}", file=sys.stderr)
+    print(f"        {msgspec.json.encode(next(visits(SEED, 1, 1))).decode()}", file=sys.stderr)
     say("a rule says who buys: many items, long visits and returning users do, phones and vouchers do not")
     async with Cluster(address).producer(enable_idempotence=True, linger_ms=5) as producer:
         begun = printed = time.monotonic()
@@ -208,11 +208,6 @@ async def _stream(
     raise PerceptronError(f"only {state['events']:,} of {events:,} events were learned in time")
 
 
-def _first() -> dict[str, Any]:
-    """The first visit, with the time of now."""
-    return next(visits(SEED, 1, 1))
-
-
 def _line(state: Any) -> str:
     """The mistakes, and the share of the last 1,000 events that each prediction was right in."""
     candidates = {f"{candidate['name']} of all": candidate["accuracy"] for candidate in state["candidates"]}
@@ -223,7 +218,7 @@ def _line(state: Any) -> str:
 
 def _invite(console: Console, learner: Server, produce: str) -> None:
     """Print how to produce one event, and ask for one prediction, in another terminal."""
-    visit = _first()
+    visit = next(visits(SEED, 1, 1))
     console.print(f"\nServing until Ctrl-C, on http://{learner.address}/ which learns now.", highlight=False)
     console.print("In another terminal, produce one event:\n")
     # Plain print, since these lines are for copying and must not be wrapped.

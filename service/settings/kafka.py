@@ -61,14 +61,10 @@ class KafkaSettings(TlsSection):
         return servers
 
     @model_validator(mode="after")
-    def _tls(self) -> Self:
+    def _fits(self) -> Self:
+        """TLS is used if it is set. Everything that the mechanism needs is set, and nothing else."""
         used = self.security_protocol.endswith("SSL") or self.oauth_token_url is not None
         self.check_tls(used, "is of no use where security_protocol is without TLS")
-        return self
-
-    @model_validator(mode="after")
-    def _sasl(self) -> Self:
-        """Everything that the mechanism needs is set, and nothing else."""
         mechanism = self.sasl_mechanism if self.security_protocol.startswith("SASL") else None
         use = mechanism or f"security_protocol = {self.security_protocol}"
         needed = _SASL_NEEDS.get(mechanism, ("sasl_username", "sasl_password"))

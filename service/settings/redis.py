@@ -50,35 +50,25 @@ class RedisSettings(TlsSection):
         return url
 
     @model_validator(mode="after")
-    def _tls(self) -> Self:
+    def _fits(self) -> Self:
+        """TLS, a login and sentinels are said once each, and where they are of use."""
         self.check_tls(self.url.startswith("rediss://"), "is of no use without TLS: url begins with rediss://")
         if "ssl_" in urlsplit(self.url).query and any(name.startswith("ssl_") for name in self.model_fields_set):
             raise ValueError("url: has ssl options, as other settings have: say them in one place")
-        return self
-
-    @model_validator(mode="after")
-    def _credentials(self) -> Self:
         for whose in ("", "sentinel_"):
             if getattr(self, f"{whose}username") is not None and self.secret(f"{whose}password") is None:
                 raise ValueError(f"{whose}username: needs {whose}password, or {whose}password_file")
         if self._in_url and self.secret("password"):
             raise ValueError("password: url has credentials too: say them in one place")
-        return self
-
-    @model_validator(mode="after")
-    def _sentinels(self) -> Self:
-        """If sentinels name the primary, nothing else does."""
-        if not self.sentinels:
-            for name in self.model_fields_set:
-                if name.startswith("sentinel_"):
-                    raise ValueError(f"{name}: is of no use without sentinels")
-            return self
-        check_addresses(self.sentinels, "sentinels: expected HOST:PORT of each")
-        if "url" not in self.model_fields_set:
-            self.url = "redis:///0"
-        parts = urlsplit(self.url)
-        if parts.scheme == "unix" or parts.hostname or parts.port:
-            raise ValueError("url: sentinels name the host: leave it out, as redis:///0 or rediss:///0")
+        if self.sentinels:
+            check_addresses(self.sentinels, "sentinels: expected HOST:PORT of each")
+            if "url" not in self.model_fields_set:
+                self.url = "redis:///0"
+            parts = urlsplit(self.url)
+            if parts.scheme == "unix" or parts.hostname or parts.port:
+                raise ValueError("url: sentinels name the host: leave it out, as redis:///0 or rediss:///0")
+        elif unused := [name for name in self.model_fields_set if name.startswith("sentinel_")]:
+            raise ValueError(f"{unused[0]}: is of no use without sentinels")
         return self
 
     @property
