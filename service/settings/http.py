@@ -3,7 +3,7 @@
 import re
 from typing import Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from service.credentials.certificate import refused
 from service.credentials.tls import Tls
@@ -51,24 +51,16 @@ class HttpSettings(Section):
     allowed_origins: list[str] = Field([])
     """Sites whose pages may send requests, such as `https://example.com`; `*` allows all."""
 
-    @field_validator("token_file", "metrics_token_file", mode="after")
-    @classmethod
-    def _has_tokens(cls, file: str | None) -> str | None:
-        if file is not None:
-            with as_value_error():
-                BearerTokens(file)
-        return file
-
-    @field_validator("allowed_origins", mode="after")
-    @classmethod
-    def _are_origins(cls, origins: list[str]) -> list[str]:
-        for origin in origins:
-            if origin != "*" and not ORIGIN.fullmatch(origin):
-                raise ValueError(f"expected origins such as https://example.com or *, got {origin!r}")
-        return origins
-
     @model_validator(mode="after")
-    def _tls(self) -> Self:
+    def _fits(self) -> Self:
+        """Files have tokens and certificates, and origins are origins."""
+        for name in ("token_file", "metrics_token_file"):
+            if (file := getattr(self, name)) is not None:
+                with as_value_error(f"{name}: "):
+                    BearerTokens(file)
+        for origin in self.allowed_origins:
+            if origin != "*" and not ORIGIN.fullmatch(origin):
+                raise ValueError(f"allowed_origins: expected origins such as https://example.com or *, got {origin!r}")
         if self.tls is not None:
             with as_value_error():
                 self.tls.load()

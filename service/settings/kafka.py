@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from service.settings.section import TlsSection, check_addresses, loopback
 
@@ -54,15 +54,17 @@ class KafkaSettings(TlsSection):
     aws_region: str | None = None
     """The region of an Amazon MSK cluster. AWS credentials are found as AWS's own tools find them."""
 
-    @field_validator("bootstrap_servers", mode="after")
-    @classmethod
-    def _addresses(cls, servers: str) -> str:
-        check_addresses(servers.split(","), "expected HOST:PORT, or several with commas between them")
-        return servers
-
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        """TLS is used if it is set. Everything that the mechanism needs is set, and nothing else."""
+        """Addresses are addresses, TLS is used if it is set, and a mechanism has all that it needs and nothing else."""
+        expected = "bootstrap_servers: expected HOST:PORT, or several with commas between them"
+        check_addresses(self.bootstrap_servers.split(","), expected)
+        token_url = urlsplit(self.oauth_token_url or "https://none")
+        local = token_url.scheme == "http" and loopback(token_url.hostname or "")
+        if not (token_url.scheme == "https" or local) or "@" in token_url.netloc:
+            raise ValueError(
+                "oauth_token_url: expected https://HOST/PATH, without a name or a password: a secret is sent there"
+            )
         used = self.security_protocol.endswith("SSL") or self.oauth_token_url is not None
         self.check_tls(used, "is of no use where security_protocol is without TLS")
         mechanism = self.sasl_mechanism if self.security_protocol.startswith("SASL") else None
@@ -79,15 +81,6 @@ class KafkaSettings(TlsSection):
             if name.startswith(("sasl_", "oauth_", "aws_")) and name in self.model_fields_set - allowed:
                 raise ValueError(f"{name}: is of no use with {use}")
         return self
-
-    @field_validator("oauth_token_url", mode="after")
-    @classmethod
-    def _keeps_a_secret(cls, url: str | None) -> str | None:
-        parts = urlsplit(url or "https://none")
-        private = parts.scheme == "https" or (parts.scheme == "http" and loopback(parts.hostname or ""))
-        if not private or "@" in parts.netloc:
-            raise ValueError("expected https://HOST/PATH, without a name or a password: a secret is sent there")
-        return url
 
     @property
     def warnings(self) -> list[str]:

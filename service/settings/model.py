@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from service.errors import ConfigurationError
 from service.learning.identity import (
@@ -166,15 +166,11 @@ class ModelSettings(Section):
     candidates: dict[str, CandidateSettings] = Field({}, max_length=16)
     """Other settings that learn from the same events, by name; at most 16."""
 
-    @field_validator("labels", mode="after")
-    @classmethod
-    def _labels_differ(cls, labels: tuple[Label, ...] | None) -> tuple[Label, ...] | None:
-        if labels and len({(isinstance(label, bool), label) for label in labels}) < len(labels):
-            raise ValueError("the labels must differ")
-        return labels
-
     @model_validator(mode="after")
     def _mode_fits(self) -> "ModelSettings":
+        labels = self.labels or ()
+        if len({(isinstance(label, bool), label) for label in labels}) < len(labels):
+            raise ValueError("labels: the labels must differ")
         for mode, name in (("positional", "dimension"), ("hashed", "bits")):
             is_set = getattr(self, name) is not None
             if (self.features == mode) != is_set:

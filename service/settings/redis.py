@@ -4,7 +4,7 @@ import re
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from service.settings.section import Texts, TlsSection, check_addresses, loopback
 
@@ -32,11 +32,11 @@ class RedisSettings(TlsSection):
     """The password of the sentinels, if they have one."""
     sentinel_password_file: str | None = None
 
-    @field_validator("url", mode="after")
-    @classmethod
-    def _reads(cls, url: str) -> str:
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        """The url can be read. TLS, logins and sentinels are set in one place each, and are of use."""
         try:
-            parts = urlsplit(url)
+            parts = urlsplit(self.url)
             good = parts.scheme == "unix" or (
                 parts.scheme in {"redis", "rediss"}
                 and parts.port != 0
@@ -46,14 +46,9 @@ class RedisSettings(TlsSection):
         except ValueError:
             good = False
         if not good:  # the url is not shown: any part of it may be the password
-            raise ValueError("expected redis://[user:password@]host:port/number, rediss:// or unix://path")
-        return url
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        """TLS, a login and sentinels are said once each, and where they are of use."""
+            raise ValueError("url: expected redis://[user:password@]host:port/number, rediss:// or unix://path")
         self.check_tls(self.url.startswith("rediss://"), "is of no use without TLS: url begins with rediss://")
-        if "ssl_" in urlsplit(self.url).query and any(name.startswith("ssl_") for name in self.model_fields_set):
+        if "ssl_" in parts.query and any(name.startswith("ssl_") for name in self.model_fields_set):
             raise ValueError("url: has ssl options, as other settings have: say them in one place")
         for whose in ("", "sentinel_"):
             if getattr(self, f"{whose}username") is not None and self.secret(f"{whose}password") is None:
@@ -64,8 +59,7 @@ class RedisSettings(TlsSection):
             check_addresses(self.sentinels, "sentinels: expected HOST:PORT of each")
             if "url" not in self.model_fields_set:
                 self.url = "redis:///0"
-            parts = urlsplit(self.url)
-            if parts.scheme == "unix" or parts.hostname or parts.port:
+            elif parts.scheme == "unix" or parts.hostname or parts.port:
                 raise ValueError("url: sentinels name the host: leave it out, as redis:///0 or rediss:///0")
         elif unused := [name for name in self.model_fields_set if name.startswith("sentinel_")]:
             raise ValueError(f"{unused[0]}: is of no use without sentinels")
