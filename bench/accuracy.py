@@ -185,7 +185,7 @@ def margins() -> None:
     for margin in MARGINS:
         learner = learned(stream, margin=margin, average=True)
         last, mean = (learner.watch.recent.confusion(averaged) for averaged in (False, True))
-        right, rightly = ((c.true_negatives + c.true_positives) / len(stream) for c in (last, mean))
+        right, rightly = (sum(c.right) / len(stream) for c in (last, mean))
         of_mean = (rightly, mean.f1, mean.balanced_accuracy)
         figures = (right, last.precision, last.recall, last.f1, last.balanced_accuracy, *of_mean)
         shown = " | ".join("-" if f is None else f"{100 * f:.1f}" for f in figures)

@@ -142,7 +142,7 @@ def one_by_one(model: Model, events: Sequence[Event]) -> Iterator[tuple[Event, f
     for at, event in enumerate(events):
         before = learner.weights.tolist()
         learner.apply(0, Records.of(at, [event.record]))
-        new = initial(model.identity.start, len(before), len(learner.columns) - len(before)).tolist()
+        new = initial(model.identity, len(before), len(learner.columns) - len(before)).tolist()
         pairs, _ = learner.columns.find(event.features)
         yield event, formulas.score(before + new, pairs), learner
 
@@ -181,12 +181,12 @@ def formula(model: Model) -> None:
     tolerance = 1e-12 if model.identity.rule == "logistic-delta" else 0.0
     columns = columns_for(model.identity)
     columns.extend((model.start.names if model.start else None) or ())
-    w = model.start.vector.tolist() if model.start else initial(model.identity.start, 0, len(columns)).tolist()
+    w = model.start.vector.tolist() if model.start else initial(model.identity, 0, len(columns)).tolist()
     for event, _, learner in one_by_one(model, model.events()):
         for name in event.features if model.identity.features == "named" else ():
             if columns.column_of(name) is None:
                 columns.extend([name])
-                w += initial(model.identity.start, len(w), 1).tolist()
+                w += initial(model.identity, len(w), 1).tolist()
         pairs, _ = columns.find(event.features)
         formulas.learn(w, pairs, event.y, event.weight, model.identity)
         assert close(learner.weights, w, tolerance)
@@ -237,12 +237,12 @@ def average(model: Model) -> None:
     after = [learner.weights.tolist() for _, _, learner in one_by_one(model, events)]
     width = len(after[-1])
     # A column that has not come yet has the weight that it will begin with.
-    padded = [w + initial(model.identity.start, len(w), width - len(w)).tolist() for w in after]
+    padded = [w + initial(model.identity, len(w), width - len(w)).tolist() for w in after]
     if not model.identity.half_life:
         mean = [float(sum(map(Fraction, column), Fraction(0)) / len(events)) for column in zip(*padded, strict=True)]
     else:
         begun = model.learner().weights.tolist()
-        mean = begun + initial(model.identity.start, len(begun), width - len(begun)).tolist()
+        mean = begun + initial(model.identity, len(begun), width - len(begun)).tolist()
         beta = 0.5 ** (1.0 / model.identity.half_life)
         for w in padded:
             mean = [beta * e + (1.0 - beta) * v for e, v in zip(mean, w, strict=True)]
@@ -267,15 +267,15 @@ def measured(model: Model) -> None:
             learner.apply(0, Records.of(offset, [event.record]))
     found, truth = learner.watch.recent, [event.y > 0 for event in model.events()]
     for averaged in (False, True)[: len(wrong)]:
-        missed = wrong["average" if averaged else "last"][-17:]
-        table = Counter(zip(truth[-17:], missed, strict=True))
-        cells = (False, False), (False, True), (True, True), (True, False)
-        assert found.confusion(averaged) == tuple(table[cell] for cell in cells)
-    assert found.flag("wrong").tolist() == wrong["last"][-17:]
+        is_wrong = wrong["average" if averaged else "last"][-17:]
+        events = Counter(truth[-17:])
+        right = Counter(y for y, one in zip(truth[-17:], is_wrong, strict=True) if not one)
+        assert found.confusion(averaged) == ([events[False], events[True]], [right[False], right[True]])
+    assert found.wrong.last.tolist() == wrong["last"][-17:]
     assert learner.counts.wrong_predictions == sum(wrong["last"])
-    assert found.flag("averaged").tolist() == wrong.get("average", [])[-17:]
-    missed = [event.y > 0 and one for event, one in zip(model.events(), wrong.get("average", []), strict=False)]
-    assert found.missed == sum(missed)
+    assert found.averaged_wrong.last.tolist() == wrong.get("average", [])[-17:]
+    missed = Counter(y for y, one in zip(truth, wrong.get("average", []), strict=False) if one)
+    assert found.missed == [missed[False], missed[True]]
     assert found.averaged == (len(wrong.get("average", [])), sum(wrong.get("average", [])))
     assert found.baseline == max(sum(truth[-17:]), 17 - sum(truth[-17:])) / 17
 

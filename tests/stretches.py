@@ -19,7 +19,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
-from service.learning.start import initial, rows
+from service.learning.start import initial
 from service.learning.weights import Weights
 from tests.checks import close, learner_of, restored
 from tests.oracle import Fold
@@ -73,7 +73,7 @@ class Oracle:
     def compare(self, learner: Learner, k: int) -> None:
         """The service's sums are these, no update is too many, and its bound is the largest k that they allow."""
         assert learner.watch.stretch is not None
-        sums, gammas = learner.watch.stretch.stored(), self.gammas
+        sums, gammas = learner.watch.stretch.sums, self.gammas
         assert gammas is not None
         start_squared = sum(v * v for v in self.start.values())
         along = sum(self.u.get(name, 0.0) * v for name, v in self.start.items())
@@ -140,7 +140,7 @@ class Run:
         features = dict(pairs)
         for name in features:
             if name not in self.w:
-                self.w[name] = float(initial(self.identity.start, len(self.w), 1)[0])
+                self.w[name] = float(initial(self.identity, len(self.w), 1)[0])
                 if self.oracle:
                     self.oracle.start[name] = self.w[name]
         s = self.score(features)
@@ -224,7 +224,7 @@ class ClassRun(Run):
     def learn(self, raw: Features, own: int, weight: float) -> None:
         pairs, self.scale.sums = self.scale.features(raw)
         for name in (name for name, _ in pairs if name not in self.names):
-            for k, begun in enumerate(rows(self.identity.start, len(self.names), 1, len(self.classes))[0].tolist()):
+            for k, begun in enumerate(initial(self.identity, len(self.names), 1)[0].tolist()):
                 self.w[name, k] = begun
                 if self.oracle:
                     self.oracle.start[name, k] = begun

@@ -1,4 +1,4 @@
-"""What to try with a model that is of little use: said where its figures show it."""
+"""Advice for a model whose figures show that it is of little use: what to try."""
 
 from service.learning.classifier import Classifier
 from service.learning.identity import as_text
@@ -6,12 +6,12 @@ from service.learning.learner import Learner
 from service.learning.options import OWN_WEIGHTS
 
 LEAST = 10
-"""Records, or events of the positive label: of fewer nothing is said."""
+"""With fewer records, or fewer events of the positive label, there is no advice."""
 ANEW = "(for which `perceptron reset` has the log learned again)"
 
 
 def advice(learner: Learner) -> dict[str, str]:
-    """A line for each thing that is wrong with it, by a name that stays the same while the figures change.
+    """A line for each thing that is wrong with the model, by a name that stays the same while the figures change.
 
     >>> from service.learning.identity import Identity
     >>> from service.learning.records import Records
@@ -25,8 +25,8 @@ def advice(learner: Learner) -> dict[str, str]:
     accuracy, baseline = recent.average_accuracy if learner.averaged else recent.accuracy, recent.baseline
     frequent = "most frequent" if learner.identity.multiclass else "more frequent"
     below = accuracy is not None and baseline is not None and accuracy < baseline
-    # Who finds a rare label is wrong more often than who never says it, and of more use.
-    below = below and (learner.identity.multiclass or not recent.confusion(learner.averaged).finds_rare)
+    # A model that finds a rare label is wrong more often than one that never predicts it, and more useful.
+    below = below and not recent.confusion(learner.averaged).finds_rare
     # The first window does not count: the model began with nothing.
     if events >= 2 * recent.window and below:
         found["accuracy"] = (
@@ -35,7 +35,7 @@ def advice(learner: Learner) -> dict[str, str]:
         )
     serving = learner.by(learner.answering)
     lately = serving.watch.recent.confusion(serving.averaged)
-    missed, of = lately.false_negatives, sum(lately)
+    missed, of = lately.events[1] - lately.right[1], sum(lately.events)
     if serving.counts.events >= 2 * recent.window and lately.recall == 0.0 and LEAST <= missed < of / 2:
         positive = as_text((learner.identity.labels or (-1, 1))[1])
         found["recall"] = (
@@ -64,7 +64,7 @@ def advice(learner: Learner) -> dict[str, str]:
 
 
 def _finds(serving: Classifier) -> str:
-    """What finds more of a positive label that is rare."""
+    """The settings that find more events of a rare positive label."""
     tries, last = [], serving.watch.recent.confusion(averaged=False).recall
     if serving.averaged and last:
         tries.append(f'serve = "last", which found {last:.1%} of them')

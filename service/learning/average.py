@@ -1,4 +1,4 @@
-"""The averages that can be kept beside the weights: the mean (Freund and Schapire), and the recent one, which forgets.
+"""The averages that can be kept next to the weights: the mean (Freund and Schapire), and the recent one, which forgets.
 
 Both are E = w - late/age, so that an event without an update costs nothing: an update Δ adds age·Δ to `late`, the age
 as it was before the event. The mean of the weights after each event has for age the number of events. The recent one
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from service.learning.identity import Identity
 
 HALVES = 900
-"""Of half-lives: so often doubles the age before `late` and the age are scaled back, exactly, by 2^-HALVES. Weights are
-within 1e15, so that their product stays a number."""
+"""Half-lives after which `late` and the age are scaled back by exactly 2^-HALVES; the age doubles with each of them.
+Weights are within 1e15, so that their product with the age stays finite."""
 SHRINK = 2.0**-HALVES
 
 
 def ages(identity: Identity, seen: int, events: int) -> NDArray[np.float64]:
     """The age before each of these events and after the last, when as many as `seen` were learned before them.
 
-    Of the mean the first alone, since each event adds 1. Where another falls, `late` is scaled back with it.
+    For the mean only the first one, since each event adds 1. An age that falls says that `late` is scaled back too.
 
     >>> ages(Identity(average=True), 2, 3), ages(Identity(average="recent", half_life=1), 2, 3)
     (array([2.]), array([ 4.,  8., 16., 32.]))
@@ -36,13 +36,13 @@ def ages(identity: Identity, seen: int, events: int) -> NDArray[np.float64]:
 
 
 def until_shrunk(identity: Identity, seen: int) -> int:
-    """How many events later `late` is to be scaled back; of the mean, more than there will be."""
+    """After how many more events `late` is to be scaled back; for the mean, more than there will be."""
     n = identity.half_life
     return HALVES * n - seen % (HALVES * n) if n else sys.maxsize
 
 
 def part(identity: Identity, events: int) -> float:
-    """What `late` is multiplied by after so many events, to be taken off the weights: 1/age."""
+    """The factor 1/age of `late` after this many events: the average is w - late/age."""
     return 1.0 / max(float(ages(identity, events, 0)[0]), 1.0)
 
 

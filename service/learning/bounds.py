@@ -10,7 +10,7 @@ Freund and Schapire; with margins Li et al.):
     kγ <= sqrt(‖w(0)‖² + k·R²) - u·w(0) + Ξ        the bound: a property of data and reference alone
     kγ <= sqrt(‖w(0)‖² + S)    - u·w(0) + Ξ        an integrity check of the state, as ‖w_k‖² <= ‖w(0)‖² + S is
 
-Of classes all this holds for the rows of w one behind the other and z = η·weight·(e_y - e_r) ⊗ x, by Kesler's
+With classes all this holds for the rows of w one after the other and z = η·weight·(e_y - e_r) ⊗ x, by Kesler's
 construction: an event is a mistake where w·z_i <= 0 for some class r other than its own y, and updates by such a one.
 In Ξ it counts with the least u·z_i over all r, which is not above that of the one it updates by. ‖z_i‖² is
 2·(η·weight)²·‖x‖².
@@ -71,14 +71,6 @@ class Separation(NamedTuple):
         return float(np.sum((start - a * w_opt / norm) ** 2))
 
 
-def separation(margins: Vector, squares: Vector, w_opt: Vector) -> Separation | None:
-    """Of each event's y·w_opt·x and what it adds to ‖w‖²; None where the vector does not separate the events."""
-    margin = float(margins.min(initial=math.inf))
-    if not 0.0 < margin < math.inf:
-        return None
-    return Separation(float(squares.max()), margin, float(w_opt @ w_opt))
-
-
 def largest_root(gamma: float, hinge: float, radius_squared: float, start: float, along: float) -> float:
     """The larger k with (kγ - Ξ + u·w(0))² = ‖w(0)‖² + k·R²; `start` is ‖w(0)‖², `along` u·w(0).
 
@@ -89,7 +81,7 @@ def largest_root(gamma: float, hinge: float, radius_squared: float, start: float
     b = 2.0 * gamma * d + radius_squared
     c = (d - norm) * (d + norm)
     root = math.sqrt(max(0.0, b * b - 4.0 * gamma * gamma * c))
-    # Of two forms the one that subtracts no near-equal numbers; where b < 0 the other root is far below zero.
+    # The form that subtracts no near-equal numbers; if b < 0 the other root is far below zero.
     k = (b + root) / (2.0 * gamma * gamma) if b >= 0.0 else 2.0 * c / (b - root)
     return max(0.0, k) * (1.0 + ROUNDING)
 
@@ -109,12 +101,22 @@ class Sums(msgspec.Struct, forbid_unknown_fields=True):
     """u·w(0)"""
     updates: int = 0
     squared_steps: float = 0.0
-    """S"""
+    """S, a sum of its own, since a difference of long sums has lost short steps."""
     radius_squared: float = 0.0
     """R²"""
     largest_gamma: float = 0.0
     hinge: list[float] = []
-    """Ξ for each γ, largest first; empty before the first event."""
+    """Ξ for each γ, largest first; empty before the first event. A new list for each batch."""
+
+    @property
+    def gammas(self) -> Vector:
+        """Each γ, largest first."""
+        return self.largest_gamma * RATIO ** -np.arange(GRID, dtype=np.float64)
+
+    @property
+    def grid(self) -> list[tuple[float, float]]:
+        """Each γ with its Ξ."""
+        return list(zip(self.gammas.tolist(), self.hinge, strict=False))
 
 
 @compiled
@@ -140,48 +142,42 @@ def _fall_short(along: Vector, gammas: Vector, hinge: Vector) -> None:
 
 @compiled
 def _follow(
-    eta: float, parameter: float, negative: float, positive: float, labels: Vector, weights: Vector, steps: Vector,
+    rate: float, moved: float, negative: float, positive: float, signs: Vector, weights: Vector, steps: Vector,
     squared_norms: Vector, along: Vector, scale: float, gammas: Vector, hinge: Vector, squares: Vector,
 ) -> None:  # fmt: skip
     """Add events to the sums: R² and Ξ are over all of them, also those that changed nothing, S is over updates.
 
+    `rate` is η, or twice that for bipolar error-correction; `moved` is how many vectors of weights a step moves.
     `along` is each event's product with the reference, and becomes u·z.
     """
     radius_squared, squared_steps = squares[0], squares[1]  # in the array each would be stored and read for each event
     for i in range(len(steps)):
-        length = eta * weights[i] * parameter
-        slack = 2.0 * length * (positive if labels[i] > 0.0 else negative)
+        length = rate * weights[i]
+        slack = 2.0 * length * (positive if signs[i] > 0.0 else negative)
         # No branch: a wrong guess of which events are updates would cost more than their sum.
-        squared_steps += steps[i] * steps[i] * squared_norms[i] + (0.0 if steps[i] == 0.0 else slack)
-        radius_squared = max(radius_squared, length * length * squared_norms[i] + slack)
-        along[i] *= scale * labels[i] * length
+        squared_steps += moved * steps[i] * steps[i] * squared_norms[i] + (0.0 if steps[i] == 0.0 else slack)
+        radius_squared = max(radius_squared, moved * length * length * squared_norms[i] + slack)
+        along[i] *= scale * signs[i] * length
     squares[0], squares[1] = radius_squared, squared_steps
     _fall_short(along, gammas, hinge)
 
 
 @compiled
-def _follow_classes(
-    eta: float, starts: Any, columns: Any, values: Vector, labels: Vector, weights: Vector, steps: Vector,
-    squared_norms: Vector, reference: Any, scale: float, gammas: Vector, hinge: Vector, squares: Vector,
-) -> None:  # fmt: skip
-    """The same of classes: z = η·weight·(e_y - e_r) ⊗ x, with the class r whose part of the reference is nearest."""
-    parts, along = np.empty(reference.shape[1]), np.empty(len(steps))
-    for i in range(len(steps)):
-        length, own = eta * weights[i], int(labels[i])
-        if steps[i] != 0.0:
-            squares[1] += 2.0 * steps[i] * steps[i] * squared_norms[i]
-        squares[0] = max(squares[0], 2.0 * length * length * squared_norms[i])
+def _along_of_classes(starts: Any, columns: Any, values: Vector, labels: Vector, reference: Any, along: Vector) -> None:
+    """Each event's product with (e_y - e_r) ⊗ reference, for the wrong class r whose part is nearest."""
+    parts = np.empty(reference.shape[1])
+    for i in range(len(along)):
+        own = int(labels[i])
         parts[:] = reference[0]
         for j in range(starts[i], starts[i + 1]):
             for k in range(len(parts)):
                 parts[k] += reference[columns[j], k] * values[j]
         mine, parts[own] = parts[own], -math.inf
-        along[i] = (mine - parts.max()) * scale * length
-    _fall_short(along, gammas, hinge)
+        along[i] = mine - parts.max()
 
 
 class Stretch:
-    """The sums of a running model since a reference was taken, and the reference: an array beside the weights.
+    """The sums of a running model since a reference was taken, and the reference: an array next to the weights.
 
     It has a part for each column, which never changes, and more may follow for those to come. The theorem takes any
     vector, so parts are of single precision: of wide events their memory is what the bound costs.
@@ -189,70 +185,52 @@ class Stretch:
 
     def __init__(self, reference: Reference, sums: Sums) -> None:
         self.reference, self.sums = reference, sums
-        # S is a sum of its own, since a difference of long sums has lost short steps.
-        self.gammas, self.hinge = np.zeros(0), np.array(sums.hinge)
-        self.squares = np.array([sums.radius_squared, sums.squared_steps])
-        if sums.hinge:
-            self._grid()
-
-    def _grid(self) -> None:
-        self.gammas = self.sums.largest_gamma * RATIO ** -np.arange(GRID, dtype=np.float64)
 
     def follow(self, identity: Identity, batch: Batch, learned: Learned) -> None:
-        """Add the first events of a batch, which were learned."""
+        """Add the first events of a batch, as far as they were learned."""
         if not len(learned.steps):
             return
-        if not len(self.gammas):
-            # The γ to try are chosen by the first event's ‖z‖: data have a scale, which nobody says.
-            longest = identity.eta * float(batch.weights[0]) * identity.parameter
-            squared = learned.squared_norms[0] * (2.0 if identity.multiclass else 1.0)
-            self.sums.largest_gamma = max(16.0 * longest * math.sqrt(squared), LEAST)
-            self._grid()
-            self.hinge = np.zeros(GRID)
-        events = batch.labels, batch.weights, learned.steps, learned.squared_norms
-        sums = self.sums.scale, self.gammas, self.hinge, self.squares
+        rate, moved, signs, along = identity.eta * identity.parameter, 1.0, batch.labels, learned.along
         if identity.multiclass:
-            _follow_classes(identity.eta, batch.starts, batch.columns, batch.values, *events, self.reference, *sums)
-        else:
-            _follow(identity.eta, identity.parameter, *identity.margins, *events, learned.along, *sums)
-        self.sums.updates += int(np.count_nonzero(learned.steps))
+            moved, signs = 2.0, np.ones(len(along))
+            _along_of_classes(batch.starts, batch.columns, batch.values, batch.labels, self.reference, along)
+        sums = self.sums
+        if not sums.hinge:
+            # The first event's ‖z‖ gives the scale of the data, and with it the γ to try.
+            longest = rate * float(batch.weights[0]) * math.sqrt(moved * learned.squared_norms[0])
+            sums.largest_gamma, sums.hinge = max(16.0 * longest, LEAST), [0.0] * GRID
+        events = signs, batch.weights, learned.steps, learned.squared_norms, along
+        hinge, squares = np.array(sums.hinge), np.array([sums.radius_squared, sums.squared_steps])
+        _follow(rate, moved, *identity.margins, *events, sums.scale, sums.gammas, hinge, squares)
+        sums.hinge, (sums.radius_squared, sums.squared_steps) = hinge.tolist(), squares.tolist()
+        sums.updates += int(np.count_nonzero(learned.steps))
 
     def make_room(self, count: int) -> None:
-        """Let the reference have parts for so many columns: 0, until it is said otherwise."""
+        """Give the reference parts for at least this many columns; new parts are 0 until they are set."""
         if (have := len(self.reference)) < count:
             more = np.zeros((max(count - have, have), *self.reference.shape[1:]), self.reference.dtype)
             self.reference = np.concatenate([self.reference, more])
 
     def grow(self, started: Vector, first: int) -> None:
-        """Columns that came, from `first` on: what they begin with is part of w(0)."""
+        """Take in new columns from `first` on: their first weights are part of w(0)."""
         reference = self.reference[first : first + len(started)]
         self.sums.start_squared += float(started.ravel() @ started.ravel())
         self.sums.start_along += self.sums.scale * float(started.ravel() @ reference.ravel())
 
-    def stored(self) -> Sums:
-        """The sums as a snapshot keeps them."""
-        radius_squared, squared_steps = self.squares.tolist()
-        return msgspec.structs.replace(
-            self.sums, radius_squared=radius_squared, squared_steps=squared_steps, hinge=self.hinge.tolist()
-        )
-
     @property
     def bound(self) -> int:
         """The most updates that the model can have made: those before the stretch, and the least bound of the grid."""
-        s, r = self.sums, float(self.squares[0])
-        roots = [
-            largest_root(g, x, r, s.start_squared, s.start_along)
-            for g, x in zip(self.gammas.tolist(), self.hinge.tolist(), strict=True)
-        ]
+        s = self.sums
+        roots = (largest_root(g, x, s.radius_squared, s.start_squared, s.start_along) for g, x in s.grid)
         return s.before + math.floor(min(roots, default=0.0))
 
     def broken(self, squared_norm: float) -> str | None:
-        """The integrity check that the state breaks, with its figures; None where all hold."""
+        """The integrity check that the state breaks, with its figures; None if all hold."""
         s = self.sums
-        limit = s.start_squared + float(self.squares[1])
+        limit = s.start_squared + s.squared_steps
         if squared_norm > limit * (1.0 + ROUNDING) + LEAST**2:
             return f"the squared norm of the weights is {squared_norm:g}, beyond its limit {limit:g}"
-        for g, x in zip(self.gammas.tolist(), self.hinge.tolist(), strict=True):
+        for g, x in s.grid:
             most = (math.sqrt(limit) - s.start_along + x) / g
             if s.updates > most + ROUNDING * (abs(s.start_along) + math.sqrt(limit) + x) / g:
                 return f"{s.updates} updates since the reference was taken, where {most:g} are possible (γ = {g:g})"
@@ -260,14 +238,14 @@ class Stretch:
 
 
 def why_none(identity: Identity, wanted: bool) -> str | None:
-    """Why a model has no bound, whatever it learns; None where it may have one."""
+    """Why a model has no bound, whatever it learns; None if it may have one."""
     if not RULES[identity.rule].mistake_driven:
         return f"rule {identity.rule} does not only update where y·s <= 0, so the theorem is not about it"
     return None if wanted else "bound = false"
 
 
 def direction(vector: Vector | Reference) -> float:
-    """1 / ‖vector‖, or 0 where it has no direction that its square could give exactly."""
+    """1 / ‖vector‖, or 0 if its square is too small or too large to give it exactly."""
     parts = vector.ravel().astype(np.float64, copy=False)
     squared: Any = np.dot(parts, parts)  # unlike `@` it lets other threads run
     return 1.0 / math.sqrt(squared) if LEAST**2 < squared < math.inf else 0.0

@@ -1,8 +1,8 @@
-"""Candidates: other rules or rates, learned side by side with a model from the same decoded and scaled batches.
+"""Candidates: other rules or rates, learned next to a model from the same decoded and scaled batches.
 
-Each is a classifier of its own over the model's columns, so it costs its updates alone. Its identity is the model's,
-with other values in some of the members that are the rule's and the average's. That is state: with which identity,
-since which offsets, and where it diverged, if it did. What the model itself is, or answers with, never depends on one.
+Each is a classifier of its own over the model's columns, so it costs only its updates. Its identity is the model's with
+other values for the rule or the average. Its identity, the offsets where it began and the one where it diverged are
+state. The model's own weights never depend on a candidate.
 """
 
 from collections.abc import Mapping
@@ -18,17 +18,17 @@ from service.learning.options import Options
 
 
 def stored_as(name: str, array: str) -> str:
-    """The name under which a candidate's array is stored; none of a model has such a one."""
+    """The name under which a candidate's array is stored; the model's own arrays have no such names."""
     return f"{name}/{array}"
 
 
 def arrays_of(identity: Identity) -> list[str]:
-    """Those that a candidate has of its own: what values are scaled by is the model's."""
+    """The names of a candidate's own arrays: it shares the sums that the model scales values by."""
     return [array for array in identity.arrays if array not in SUMS]
 
 
 class Candidate(Classifier):
-    """One of them; `since` are the next offsets when it began, by partition."""
+    """A candidate; `since` are the next offsets when it began, by partition."""
 
     def __init__(self, identity: Identity, columns: Columns, options: Options, since: Mapping[int, int]) -> None:
         super().__init__(identity, columns, options)
@@ -37,14 +37,15 @@ class Candidate(Classifier):
         """Partition and offset of the event that it stopped before, if it did."""
 
     def begin(self) -> None:
-        """Have the weights that these columns begin with."""
+        """Begin with the first weights of the columns."""
         self.make_room(len(self.columns))
         self.watch.grow(self.weights, 0)
 
     def follow(self, batch: Batch, known: int, partition: int, first: int) -> NDArray[np.bool_] | None:
-        """Learn what the model learned, whose first record is at offset `first`: was its prediction of each right?
+        """Learn the batch that the model learned; returns which events it had predicted rightly.
 
-        `known` is how many columns there were before. None where it has diverged, and then nothing is changed.
+        The first record is at offset `first`; `known` is how many columns there were before. Returns None, and changes
+        nothing, once the candidate has diverged.
         """
         count = len(batch.labels)
         if self.diverged:

@@ -1,6 +1,6 @@
-"""What an identity makes of decoded batches: weights over columns, counts, and what is watched. Knows no records.
+"""A classifier: weights over columns, learned from decoded batches by one rule, with counts and observations.
 
-A model is one, which also reads the log: `learner.Learner`.
+It knows nothing of records. `learner.Learner` is a classifier that also reads the log.
 """
 
 import math
@@ -24,19 +24,19 @@ from service.learning.kernel import Learned
 from service.learning.options import Options
 from service.learning.recent import Recent
 from service.learning.rules import RULES
-from service.learning.start import initial, rows
+from service.learning.start import initial
 from service.learning.watch import Watch
 
-_FEW = 30
-"""So many labels have a confusion of which each cell can be looked at."""
+MAX_SCANNED_LABELS = 30
+"""With more labels, looking at each cell of the confusion takes longer than sorting the events."""
 Scores = float | NDArray[np.float64]
-"""Of one event: w·x; of classes one each, in the order of the labels."""
+"""The score w·x of one event; with three labels and more, one for each label in their order."""
 
 
 class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
-    """What a model counted since its first event. `confusion[truth][prediction]` by the labels' places.
+    """The counts of a model since its first event. `confusion[truth][prediction]` is by the places of the labels.
 
-    A thousand labels make a million cells, so that sums over them are kept beside it: `add` alone changes it.
+    A thousand labels make a million cells, so sums over them are kept as well: only `add` changes the confusion.
     """
 
     confusion: list[list[int]] = msgspec.field(default_factory=lambda: [[0, 0], [0, 0]])
@@ -58,13 +58,13 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
         return sum(self.by_label)
 
     def add(self, truth: NDArray[np.intp], predicted: NDArray[np.intp]) -> None:
-        """Count events by the places of their labels, and of those that were predicted."""
+        """Count events by the places of their labels and of the predicted labels."""
         classes = len(self.confusion)
         self.events += len(truth)
         cells = truth * classes + predicted
-        if classes > _FEW:
+        if classes > MAX_SCANNED_LABELS:
             places, found = np.unique(cells, return_counts=True)
-        else:  # faster than to sort them
+        else:
             found = np.bincount(cells)
             places = np.flatnonzero(found)
             found = found[places]
@@ -73,14 +73,14 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
             self.by_label[cell // classes] += n
 
     def copy(self) -> "Counts":
-        """Another of the same figures."""
+        """A copy that changes independently."""
         other = replace(self, confusion=[row[:] for row in self.confusion], rejected=dict(self.rejected))
         other.by_label, other.events = self.by_label[:], self.events
         return other
 
     @property
     def right(self) -> list[int]:
-        """Of each label the events that were predicted rightly."""
+        """The events of each label that were predicted rightly."""
         return [row[i] for i, row in enumerate(self.confusion)]
 
     @property
@@ -95,7 +95,7 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
 
 
 def diverges(identity: Identity, partition: int, offset: int) -> str:
-    """What is said of weights that the event at this offset would take beyond their limit."""
+    """The message for an event whose update would take the weights beyond their limit."""
     return (
         f"rule {identity.rule} with eta {identity.eta:g}: the update at offset {offset} of partition {partition} takes "
         f"the squared norm of the weights beyond {MAX_SQUARED_NORM:g}"
@@ -103,7 +103,7 @@ def diverges(identity: Identity, partition: int, offset: int) -> str:
 
 
 def state_of(identity: Identity, arrays: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-    """A state of `arrays` as they are stored: see `Classifier.arrays`."""
+    """The state as the kernel has it, from arrays as they are stored: see `Classifier.arrays`."""
     names, classes = ["w", "late"] if identity.average else ["w"], range(identity.classes)
     if identity.multiclass:
         arrays = {name: np.stack([arrays[f"{name}/{k}"] for k in classes], axis=1) for name in names}
@@ -111,7 +111,7 @@ def state_of(identity: Identity, arrays: Mapping[str, NDArray[np.float64]]) -> N
 
 
 class Classifier:
-    """Weights of one rule. Its columns may be others' too; who owns them says when there are more."""
+    """Weights of one rule. Other classifiers may share its columns; their owner calls `make_room` for new ones."""
 
     def __init__(self, identity: Identity, columns: Columns, options: Options) -> None:
         self.identity, self.columns = identity, columns
@@ -121,57 +121,52 @@ class Classifier:
         """Why nothing more is learned, and these weights are not to answer: the next event's update, or ‖w‖² itself."""
         of, slope = RULES[identity.rule].probability, identity.parameter
         self.probability = (lambda s: of(s, slope)) if of and not identity.multiclass else None
-        """What a score says of the positive label, where the rule models that."""
+        """The probability of the positive label by the score, if the rule models it."""
         self._reach = math.inf
         self._part = 1.0
-        """What `late` is multiplied by, where it is taken off the weights."""
+        """The factor of `late` in the average, w - late·part."""
         self._state = np.zeros((0, 1 + bool(identity.average), *([identity.classes] if identity.multiclass else [])))
-        """As `kernel.learn` has it, of columns that are there for later events too."""
+        """The state as `kernel.learn` has it, with spare columns for later events."""
 
     @property
     def _w(self) -> NDArray[np.float64]:
         return self._state[:, 0]
 
     @property
-    def _late(self) -> NDArray[np.float64]:
-        return self._state[:, 1]
-
-    @property
     def weights(self) -> NDArray[np.float64]:
-        """w, bias first; a view of the live state, of len(columns) rows: of classes a column each."""
+        """w, bias first: a view of the live state with len(columns) rows, and with classes a column for each."""
         return self._w[: len(self.columns)]
 
     @property
     def average(self) -> NDArray[np.float64] | None:
-        """The average of the weights after each event so far that the identity keeps, if any: see `average`."""
+        """The average of the weights after each event so far, if the identity keeps one: see the module `average`."""
         return self._average_at(slice(len(self.columns))) if self.identity.average else None
 
     @property
     def averaged(self) -> bool:
-        """Whether the average answers: where that is asked for, and there is one."""
+        """Whether the average answers."""
         return bool(self.identity.average) and self.watch.options.serve == "average"
 
     @property
     def served(self) -> NDArray[np.float64]:
         """The weights that answer."""
-        average = self.average if self.averaged else None
-        return self.weights if average is None else average
+        return self.served_at(slice(len(self.columns)))
 
     def served_at(self, columns: NDArray[np.intp] | slice, label: int | None = None) -> NDArray[np.float64]:
-        """The weights that answer, of these columns, of classes perhaps of this label alone; a slice may be a view."""
+        """The weights of these columns that answer, with classes those of one label if it is given; perhaps a view."""
         at: Any = columns if label is None else (columns, label)
         w: NDArray[np.float64] = self._average_at(at) if self.averaged else self._w[at]
         return w
 
     def _average_at(self, at: Any) -> NDArray[np.float64]:
-        away: NDArray[np.float64] = self._late[at] * self._part
+        away: NDArray[np.float64] = self._state[:, 1][at] * self._part
         w: NDArray[np.float64] = self._w[at]
         return np.subtract(w, away, out=away)  # in place: of a million columns memory is what takes the time
 
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """What is to be stored, by name: w, and where the average is kept what makes it of w (see the kernel)."""
-        own = {"w": self.weights} | ({"late": self._late[: len(self.columns)]} if self.identity.average else {})
+        """The arrays to store, by name: w, and `late` if the average is kept (see the kernel)."""
+        own = {"w": self.weights} | ({"late": self._state[: len(self.columns), 1]} if self.identity.average else {})
         if not self.identity.multiclass:
             return own
         return {
@@ -194,7 +189,7 @@ class Classifier:
         stretch: Stretch | None,
         diverged: str | None = None,
     ) -> None:
-        """Take over restored state, these very objects; the columns have their names already."""
+        """Take over restored state without copying it; the columns have their names already."""
         self._state, self.counts = state, counts
         self.make_room(len(self.columns))
         self.diverged, norm = diverged, self.squared_norm
@@ -204,15 +199,15 @@ class Classifier:
         self.watch.restored(recent, squared_steps, stretch, self.weights, counts.updates, self.columns.names)
 
     def begin_stretch(self) -> bool:
-        """Begin a new stretch of the bound, which refers to where the weights, or their average, point now.
+        """Begin a new stretch of the bound with the weights, or their average if it is kept, as the reference.
 
-        Nothing, and False, where the reference is given.
+        Does nothing and returns False if the settings give a reference.
         """
         vector = self.weights if self.average is None else self.average
         return self.watch.begin_stretch(vector, self.weights, self.counts.updates)
 
     def make_room(self, count: int) -> None:
-        """Let the arrays have so many columns, and more: those that are not in use have what a new one begins with."""
+        """Give the arrays at least this many columns; spare ones hold the first weights of new columns."""
         have = len(self._state)
         if have < count:
             state = np.zeros((max(count, 2 * have), *self._state.shape[1:]))
@@ -221,18 +216,11 @@ class Classifier:
                 self._reach = math.sqrt(state.size)  # a weight begins within ±1
             state[:have] = self._state
             if self.identity.start != "zero":  # else the memory is zero already, and is not touched
-                state[have:, 0] = self._initial(have, len(state) - have)
+                state[have:, 0] = initial(self.identity, have, len(state) - have)
             self._state = state
 
-    def _initial(self, first: int, count: int) -> NDArray[np.float64]:
-        """What these columns begin with."""
-        identity = self.identity
-        if identity.multiclass:
-            return rows(identity.start, first, count, identity.classes)
-        return initial(identity.start, first, count)
-
     def learn(self, batch: Batch) -> Learned:
-        """Change the weights by a batch, up to the event that would take them beyond their limit; `count` follows."""
+        """Change the weights by a batch, up to an event that would take them beyond their limit; call `count` next."""
         reference = self.watch.stretch.reference if self.watch.stretch else None
         about = self.counts.events, self._reach, reference
         learned = kernel.learn(self.identity, self._state, batch, *about)
@@ -242,7 +230,7 @@ class Classifier:
     def count(self, batch: Batch, learned: Learned, known: int) -> None:
         """Count the events that were learned; `known` is how many columns there were before them."""
         if len(self.columns) > known:
-            self.watch.grow(self._initial(known, len(self.columns) - known), known)
+            self.watch.grow(initial(self.identity, known, len(self.columns) - known), known)
         counts, truth, predicted = self.counts, learned.truth, learned.predicted
         margins = learned.scores if self.identity.multiclass else batch.labels * learned.scores
         counts.mistakes += int(np.count_nonzero(margins <= 0.0))
@@ -252,9 +240,9 @@ class Classifier:
         self._part = part(self.identity, counts.events)
 
     def score_of(self, pairs: Pairs) -> Scores:
-        """s = w·x of the weights that are served, for columns and values as these meet them; of classes one each.
+        """s = w·x of the weights that answer, for columns and scaled values; with classes one score for each.
 
-        A plain loop in the kernel's order: calling compiled code for one costs more, and `sum` has other bits.
+        A plain loop in the kernel's order: calling compiled code for one event costs more, and `sum` has other bits.
         """
         averaged, part = self.averaged, self._part
         if self.identity.multiclass:
@@ -270,23 +258,23 @@ class Classifier:
             for column, value in pairs:
                 s += w[column] * value
             return s
-        late = memoryview(self._late)  # type: ignore[arg-type]
+        late = memoryview(self._state[:, 1])  # type: ignore[arg-type]
         s -= late[0] * part
         for column, value in pairs:
             s += (w[column] - late[column] * part) * value
         return s
 
     def label(self, score: Scores) -> Label:
-        """The label that a score predicts: positive when s > 0, and where the tie is positive also when s = 0.
+        """The label that a score predicts: positive when s > 0, and when s = 0 if the tie is positive.
 
-        Of classes that with the largest, the first of equals.
+        With classes it is the label of the largest score, the first of equals.
         """
         place = int(np.argmax(score)) if self.identity.multiclass else self.identity.decide(score)
         return (self.identity.labels or (-1, 1))[place]
 
 
 def largest(weights: NDArray[np.float64], count: int) -> list[int]:
-    """The columns of the largest weights by size, the bias aside, largest first."""
+    """The columns of the largest weights by size, largest first, without the bias; of equals the first."""
     sizes = np.abs(weights[1:])
     least = np.partition(sizes, -count)[-count] if count < len(sizes) else 0.0
     above, equal = np.flatnonzero(sizes > least), np.flatnonzero(sizes == least)

@@ -2,7 +2,7 @@
 
 numba looks for changes in a function's own file alone, and what the function calls is compiled into it. So the folder
 of compiled code is named by the digest of all sources of `learning` and of the CPU: no stale code runs. The folder is
-in NUMBA_CACHE_DIR, or else beside the sources. Where it cannot be written, as in an image on a read-only root, it is
+in NUMBA_CACHE_DIR, or else next to the sources. If it cannot be written, as in an image on a read-only root, it is
 copied to a private temporary folder, which is then used.
 """
 
@@ -35,7 +35,7 @@ def _name() -> str:
 
 
 def _writable(folder: Path) -> bool:
-    """Whether files can be made in the folder, which is made where there is none."""
+    """Whether files can be made in the folder, which is made if it does not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -45,7 +45,7 @@ def _writable(folder: Path) -> bool:
 
 
 def _private_copy(folder: Path) -> Path | None:
-    """A copy of the folder in a temporary folder that no other user can write to; None where there can be none.
+    """A copy of the folder in a temporary folder that no other user can write to; None if there can be none.
 
     numba unpickles what it finds in the folder, so another user's file there would run as ours.
     """
@@ -68,13 +68,9 @@ def _private_copy(folder: Path) -> Path | None:
 
 
 def _folder() -> Path | None:
-    """The folder for compiled code; None where nothing can be written."""
-    if not (chosen := os.environ.get("NUMBA_CACHE_DIR")):
-        folder = _SOURCES / "__pycache__" / _name()
-    elif (base := Path(chosen)).name.startswith(_PREFIX):  # set by the process that started this one
-        folder = base.parent / _name()
-    else:
-        folder = base / _name()
+    """The folder for compiled code; None if nothing can be written."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    folder = (Path(chosen) if chosen else _SOURCES / "__pycache__") / _name()
     new = not folder.exists()
     if not _writable(folder):
         return _private_copy(folder)
@@ -87,8 +83,7 @@ def _folder() -> Path | None:
 
 _KEPT = _folder() if ENABLED else None
 if _KEPT is not None:
-    os.environ["NUMBA_CACHE_DIR"] = str(_KEPT)
-    config.reload_config()  # type: ignore[no-untyped-call] # whoever imported numba first
+    config.CACHE_DIR = str(_KEPT)  # type: ignore[attr-defined]
 NOTHING_KEPT: bool = ENABLED and (_KEPT is None or not any(_KEPT.iterdir()))
 """Whether all is still to be compiled, which takes 10 to 20 seconds."""
 # A division by zero gives what IEEE 754 says: a test before each would let no loop divide several numbers at once.
@@ -101,5 +96,5 @@ def inlined(function: Callable[..., Any]) -> Any:
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """The function, to be compiled on first use; the result is kept for the next process where there is a place."""
+    """The function, to be compiled on first use; the result is kept for later processes if there is a folder for it."""
     return _compile(function)

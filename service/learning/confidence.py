@@ -1,6 +1,6 @@
 """How sure an accuracy is, and a difference of two, whenever one looks: confidence sequences out of counts alone.
 
-Of an event, before its label is seen, let p be the chance that a predictor is right, given all events before it and
+Let p be the chance that a predictor is right about an event before its label is seen, given all events before it and
 its own features. What is estimated is the mean of p over the events so far: nothing needs to stay the same, neither
 stream nor predictor, and p may depend on all that was. For k right of n events and any λ > 0
 
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 ERROR = 0.05
-"""The chance that an interval is at some time without what it is of."""
+"""The chance that an interval misses the true mean at any time."""
 TILTS = 8.0 * 0.5 ** np.arange(16)
 """λ: the largest are best for the first events, the smallest for 10⁹ of them."""
 _REACH = np.expm1(TILTS)
@@ -40,7 +40,7 @@ def _lower(events: ArrayLike, right: ArrayLike, error: float) -> NDArray[np.floa
 def intervals(
     events: ArrayLike, right: ArrayLike, error: float = ERROR
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lower and upper ends, shaped as the counts are: `right` of so many `events`. Of no event, 0 and 1."""
+    """Lower and upper ends for `right` of `events`, in the shape of these counts; 0 and 1 without events."""
     return _lower(events, right, error), 1.0 - _lower(events, np.subtract(events, right), error)
 
 
@@ -56,10 +56,10 @@ def interval(events: int, right: int, error: float = ERROR) -> tuple[float, floa
 
 
 class Paired(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Two predictors on the same events: on how many of these one alone was right.
+    """Two predictors on the same events, and on how many of these only one of them was right.
 
-    Where both are right, or both wrong, nothing is learned of their difference. So the interval is one of the events
-    where they differ: of the mean chance that it is `first` who is right there, given that one alone is.
+    An event where both are right, or both wrong, says nothing about their difference. So the interval is that of the
+    mean chance that `first` is right, over the events where only one of the two is.
 
     >>> pair = Paired("average", "last", 10_000, 700, 400)
     >>> f"{pair.difference:.4f}", "{:.4f} to {:.4f}".format(*pair.interval()), pair.better()
@@ -78,22 +78,22 @@ class Paired(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (self.first_only - self.second_only) / self.events if self.events else None
 
     def interval(self, error: float = ERROR) -> tuple[float, float]:
-        """The interval of the mean difference of the two's chances to be right, in [-1, 1]."""
+        """The interval of the mean difference between their chances to be right, in [-1, 1]."""
         differ = self.first_only + self.second_only
         low, high = interval(differ, self.first_only, error)
         share = differ / self.events if self.events else 1.0
         return share * (2.0 * low - 1.0), share * (2.0 * high - 1.0)
 
     def better(self, error: float = ERROR) -> str | None:
-        """Who of them is better, where the interval is without 0."""
+        """The better one, if the interval does not contain 0."""
         low, high = self.interval(error)
         return self.first if low > 0.0 else self.second if high < 0.0 else None
 
 
 def followed(pairs: Sequence[Paired], right: Mapping[str, NDArray[np.bool_]]) -> list[Paired]:
-    """Each two of these predictors with a batch of events more: of each, which it was right about, shape (events,).
+    """The pairs after a batch more: `right` has which events each predictor was right about, shape (events,).
 
-    In the order of their names. A pair of whom one is not there any more is left out; one that is new begins here.
+    Pairs are in the order of the names. One with a predictor that is gone is left out, and a new one begins here.
     """
     known = {(pair.first, pair.second): pair for pair in pairs}
     names = sorted(right)

@@ -1,4 +1,4 @@
-"""What labels and the predictions made of them say together: where one label is rare, accuracy alone says little."""
+"""Labels against predictions: if one label is rare, accuracy alone says little."""
 
 import math
 from typing import Any, NamedTuple
@@ -7,68 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 RARE = 0.05
-"""Share of the events: of a rarer label accuracy says little."""
+"""Share of the events: accuracy says little about a rarer label."""
 
 
 class Confusion(NamedTuple):
-    """Events by their label and by the label that was predicted; each figure is None where it is not defined.
+    """The events of each label, and how many of these were predicted rightly. A figure is None if it is not defined.
 
-    >>> confusion = Confusion(90, 5, 2, 3)
+    Precision, recall and F1 are those of the second label, the positive one, and defined for two labels only.
+
+    >>> confusion = Confusion([95, 5], [90, 3])
     >>> confusion.precision, confusion.recall, confusion.f1
     (0.375, 0.6, 0.46153846153846156)
-    >>> round(confusion.balanced_accuracy, 4), Confusion(7, 0, 0, 0).balanced_accuracy, Confusion(7, 0, 0, 0).precision
-    (0.7737, None, None)
-    """
-
-    true_negatives: int = 0
-    false_positives: int = 0
-    false_negatives: int = 0
-    true_positives: int = 0
-
-    @classmethod
-    def of(cls, positive: NDArray[np.bool_], wrong: NDArray[np.bool_]) -> "Confusion":
-        """Of events: has each the positive label, was it predicted wrongly?"""
-        return cls(*np.bincount(2 * positive + (positive ^ wrong), minlength=4).tolist())
-
-    @property
-    def precision(self) -> float | None:
-        """Of the predictions that were positive, the share that was right."""
-        return share(self.true_positives, self.true_positives + self.false_positives)
-
-    @property
-    def recall(self) -> float | None:
-        """Of the positive events, the share that was predicted rightly."""
-        return share(self.true_positives, self.true_positives + self.false_negatives)
-
-    @property
-    def f1(self) -> float | None:
-        """The harmonic mean of precision and recall; 0 where nothing positive was found."""
-        right = 2 * self.true_positives
-        return share(right, right + self.false_positives + self.false_negatives)
-
-    @property
-    def finds_rare(self) -> bool:
-        """Whether there is a rare label whose F1 is higher than that of who always says it, which is 2p/(1 + p).
-
-        >>> Confusion(970, 0, 30, 0).finds_rare, Confusion(950, 20, 15, 15).finds_rare
-        (False, True)
-        """
-        rarer = self if 2 * (self.false_negatives + self.true_positives) <= sum(self) else Confusion(*self[::-1])
-        p = share(rarer.false_negatives + rarer.true_positives, sum(self)) or 1.0
-        return p < RARE and (rarer.f1 or 0.0) > 2.0 * p / (1.0 + p)
-
-    @property
-    def balanced_accuracy(self) -> float | None:
-        """The mean over both labels of the share of their events that was predicted rightly."""
-        negative = share(self.true_negatives, self.true_negatives + self.false_positives)
-        return None if negative is None or self.recall is None else (negative + self.recall) / 2.0
-
-
-class Found(NamedTuple):
-    """Of each label, by its place, how many events it had, and how many of these were predicted rightly.
-
-    >>> found = Found([3, 1, 0], [2, 1, 0])
-    >>> found.recalls, found.balanced_accuracy, Found([], []).balanced_accuracy
+    >>> round(confusion.balanced_accuracy, 4), Confusion([7, 0], [7, 0]).balanced_accuracy
+    (0.7737, None)
+    >>> confusion = Confusion([3, 1, 0], [2, 1, 0])
+    >>> confusion.recalls, confusion.balanced_accuracy, confusion.recall
     ([0.6666666666666666, 1.0, None], 0.8333333333333333, None)
     """
 
@@ -76,21 +29,57 @@ class Found(NamedTuple):
     right: list[int]
 
     @classmethod
-    def of(cls, truth: NDArray[Any], wrong: NDArray[np.bool_], classes: int) -> "Found":
-        """Of events: the place of each one's label, and was it predicted wrongly?"""
+    def of(cls, truth: NDArray[Any], wrong: NDArray[np.bool_], classes: int) -> "Confusion":
+        """The confusion of events: the place of each one's label, and whether it was predicted wrongly."""
         events, right = (np.bincount(places, minlength=classes).tolist() for places in (truth, truth[~wrong]))
         return cls(events, right)
 
     @property
     def recalls(self) -> list[float | None]:
-        """Of each label the share of its events that was predicted rightly."""
+        """The share of each label's events that was predicted rightly."""
         return list(map(share, self.right, self.events))
 
     @property
     def balanced_accuracy(self) -> float | None:
-        """The mean of the recalls of those labels that came."""
-        known = [recall for recall in self.recalls if recall is not None]
-        return math.fsum(known) / len(known) if known else None
+        """The mean of the recalls: with three labels and more of those that came, with two only if both came."""
+        recalls = [recall for recall in self.recalls if recall is not None]
+        is_defined = len(recalls) == 2 if len(self.events) == 2 else len(recalls) > 0
+        return math.fsum(recalls) / len(recalls) if is_defined else None
+
+    @property
+    def precision(self) -> float | None:
+        """The share of positive predictions that was right."""
+        return share(self.right[1], self._predicted(1)) if len(self.events) == 2 else None
+
+    @property
+    def recall(self) -> float | None:
+        """The share of positive events that was predicted rightly."""
+        return self.recalls[1] if len(self.events) == 2 else None
+
+    @property
+    def f1(self) -> float | None:
+        """The harmonic mean of precision and recall; 0 if no positive event was predicted rightly."""
+        return self._f1(1) if len(self.events) == 2 else None
+
+    @property
+    def finds_rare(self) -> bool:
+        """Whether one of two labels is rare, with a higher F1 than by always predicting it, which gives 2p/(1 + p).
+
+        >>> Confusion([970, 30], [970, 0]).finds_rare, Confusion([970, 30], [950, 15]).finds_rare
+        (False, True)
+        """
+        if len(self.events) > 2:
+            return False
+        rare = int(self.events[1] <= self.events[0])
+        p = share(self.events[rare], sum(self.events)) or 1.0
+        return p < RARE and (self._f1(rare) or 0.0) > 2.0 * p / (1.0 + p)
+
+    def _predicted(self, place: int) -> int:
+        """How many events one of two labels was predicted for."""
+        return self.right[place] + self.events[1 - place] - self.right[1 - place]
+
+    def _f1(self, place: int) -> float | None:
+        return share(2 * self.right[place], self._predicted(place) + self.events[place])
 
 
 def share(part: int, of: int) -> float | None:

@@ -21,7 +21,7 @@ def _mixed(k: np.uint32) -> np.uint32:
 
 @compiled
 def murmur(address: int, begin: int, size: int) -> Any:
-    """MurmurHash3 (x86, 32 bits, seed 0) of the bytes there, as a signed number; eight more are read behind them."""
+    """MurmurHash3 (x86, 32 bits, seed 0) of the bytes there, as a signed number; eight more are read after them."""
     h = np.uint32(0)
     for i in range(begin, begin + size - 3, 4):
         h ^= _mixed(np.uint32(word_at(address, i)))
@@ -53,7 +53,7 @@ def hash_to_columns(
         name, size, value = names[j, 0], names[j, 1], given[j]
         h = murmur(data, name, size) if name >= 0 else murmur(scratch, -1 - name, size)
         columns[j] = 1 + (abs(h) & (count - 1))
-        negative = -value if is_number[j] else 0.0 - value  # of what is no number there is no -0
+        negative = -value if is_number[j] else 0.0 - value  # what is not a number has no -0
         values[j] = negative if h < 0 else value
     at, mask = 0, np.uint64(len(seen) - 1)
     for i in range(len(starts) - 1):

@@ -17,36 +17,36 @@ FOLD = 2
 
 MAX_VALUE = 1e30
 MAX_WEIGHT = 1e6
-"""Of values and weights: larger ones are mistakes in the data, and would spend the range that sums of squares need."""
+"""The largest values and weights: larger ones are mistakes in the data, and their squares could overflow in sums."""
 MAX_HALF_LIFE = 100_000
-"""A number for each is kept at hand: a million of them would hold the event loop for 36 ms once."""
+"""Events. A table has a number for each: one of a million would hold the event loop for 36 ms once."""
 MAX_COLUMNS = 1 << 28
-"""Of features in any mode: two gigabytes of weights."""
+"""The most features in any mode: two gigabytes of weights."""
 MAX_SQUARED_NORM = 1e30
-"""What ‖w‖² may not exceed: a model that would go beyond diverges, or learns from values that should have been scaled.
-Within it every score, step and sum is a finite number. An event that is learned means what it would without it."""
+"""The limit of ‖w‖²: a model beyond it diverges, or learns from values that should have been scaled. Within it every
+score, step and sum is finite, and it changes nothing about an event that is learned."""
 
 MAX_CLASSES = 1000
-"""Labels of one model, each with weights of its own where there are more than two."""
+"""Labels of one model; if there are more than two, each has weights of its own."""
 
 Label = bool | int | float | str
 LISTED = 10
-"""Of the labels of a model, in a message that says which there are."""
+"""Labels that a message lists at most."""
 Margin = Annotated[float, msgspec.Meta(ge=0.0, le=MAX_VALUE)]
 
 
 Mode = Literal["named", "positional", "hashed"]
-"""What features are: see `columns`."""
+"""The kinds of features: see `columns`."""
 Text = Literal["category", "ignore", "reject"]
-"""What a string is, as a feature's value: the feature `name=value`, nothing, or a fault."""
+"""What becomes of a string value: the feature `name=value`, nothing, or a rejection."""
 
 
 SUMS = ("count", "mean", "m2")
-"""What scaling keeps of each column, an array each: see `learning.scale`."""
+"""The sums of each column that scaling keeps, an array each: see `learning.scale`."""
 
 
 OF_A_CANDIDATE = ("rule", "eta", "outputs", "slope", "margin", "tie", "start", "average", "half_life")
-"""The members that of a candidate may be others than the model's: what an event is, all of them share."""
+"""The members in which a candidate may differ from the model: they share what an event is."""
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -56,12 +56,12 @@ class Places(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, for
     label: str = "/label"
     weight: str | None = "/weight"
     id: str | None = "/id"
-    """Of these two None where there is none."""
+    """`weight` and `id` are None if the events have none."""
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
-    """Shell patterns over flattened names, before any `=value`: all features, where there are none."""
+    """Shell patterns over flattened names, before any `=value`; without patterns all features are meant."""
     where: dict[str, tuple[Label, ...]] = {}
-    """What must stand at these pointers, one of each; other records are passed over."""
+    """At each pointer one of these values must stand; other records are passed over."""
 
 
 def as_json(label: Label) -> str:
@@ -75,7 +75,7 @@ def as_text(label: Label) -> str:
 
 
 def listed(labels: Sequence[Label]) -> str:
-    """Labels as JSON, of many the first of them."""
+    """Labels as JSON; of many, the first ones."""
     more = f" and {len(labels) - LISTED:,} more" if len(labels) > LISTED else ""
     return ", ".join(map(as_json, labels[:LISTED])) + more
 
@@ -87,21 +87,21 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     rule: RuleName = "perceptron"
     eta: float = 1.0
     outputs: Literal["bipolar", "binary"] | None = None
-    """Of error-correction alone."""
+    """Only for error-correction."""
     slope: float | None = None
-    """Of logistic-delta alone: a."""
+    """Only for logistic-delta: a."""
     margin: tuple[Margin, Margin] | msgspec.UnsetType = msgspec.UNSET
-    """Of the perceptron alone, by label, negative first: an event with y·s <= its margin is an update too.
+    """Only for the perceptron, by label, negative first: an event with y·s <= its margin is an update too.
 
-    Unset where both are 0, and then not written: such a model has the digest that it had before there were any."""
+    Unset if both are 0, and then not written: such a model keeps the digest it had before margins existed."""
     tie: Literal["negative", "positive"] = "negative"
-    """What s = 0 predicts."""
+    """The label that s = 0 predicts."""
     start: str = "zero"
-    """Where the weights begin: `zero`, `random:SEED` or `weights:DIGEST`; `learning.start` has what these are."""
+    """The first weights: `zero`, `random:SEED` or `weights:DIGEST`; see `learning.start`."""
     average: bool | Literal["recent"] = False
-    """Which average is kept beside the weights: none, the mean, or one that forgets: see `learning.average`."""
+    """Which average is kept next to the weights: none, the mean, or one that forgets; see `learning.average`."""
     half_life: Annotated[int, msgspec.Meta(ge=1, le=MAX_HALF_LIFE)] | None = None
-    """Of the recent average alone: after so many events a weight counts half in it."""
+    """Only for the recent average: the events after which a weight counts half in it."""
     features: Mode = "named"
     dimension: int | None = None
     bits: int | None = None
@@ -117,7 +117,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """The names of what a learner stores."""
+        """The names of the arrays that a learner stores."""
         own = ["w", "late"] if self.average else ["w"]
         if self.multiclass:
             own = [f"{name}/{k}" for name in own for k in range(self.classes)]
@@ -130,17 +130,17 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
 
     @property
     def multiclass(self) -> bool:
-        """Whether each label has weights of its own, as of three and more it has: see `kernel`."""
+        """Whether each label has weights of its own, which is so with three and more: see `kernel`."""
         return self.labels is not None and len(self.labels) > 2
 
     @property
     def parameter(self) -> float:
-        """What its rule's step is scaled by: see `rules.Rule`."""
+        """The factor of the rule's step: see `rules.Rule`."""
         return RULES[self.rule].parameter(self)
 
     @property
     def margins(self) -> tuple[float, float]:
-        """Up to which y·s events of the negative label, and of the positive one, are updates: 0 and 0 by default."""
+        """The y·s up to which events of the negative and of the positive label are updates: 0 and 0 by default."""
         return (0.0, 0.0) if self.margin is msgspec.UNSET else self.margin
 
     def text_of(self, label: Label) -> str:
@@ -149,7 +149,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
         return as_json(label) if [as_text(each) for each in self.labels or ()].count(text) > 1 else text
 
     def place(self, text: str) -> int | None:
-        """Which label a text means: one that is this as JSON, or this string; None where there is none."""
+        """The place of the label that a text means, as JSON or as a string; None if there is no such label."""
         for form in (as_json, as_text):
             if text in (forms := [form(label) for label in self.labels or (-1, 1)]):
                 return forms.index(text)
@@ -161,14 +161,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
 
     def differences(self, stored: "Identity") -> list[str]:
         """One `name: stored -> ours` for each member that differs, `event.name` within it; the margins may be unset."""
-        # As JSON: Python takes true and 1 for equal, and they are different labels.
-        ours, theirs = (
-            {
-                ".".join(name): msgspec.json.encode(v).decode()
-                for member, own in msgspec.to_builtins(identity).items()
-                for *name, v in ([(member, k, v) for k, v in own.items()] if isinstance(own, dict) else [(member, own)])
-            }
-            for identity in (self, stored)
-        )
-        every = {k: (theirs.get(k, "unset"), ours.get(k, "unset")) for k in ours | theirs}
-        return [f"{k}: {there} -> {here}" for k, (there, here) in every.items() if here != there]
+        ours, theirs = self._as_text(), stored._as_text()
+        names = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
+        return [f"{name}: {theirs.get(name, 'unset')} -> {ours.get(name, 'unset')}" for name in names]
+
+    def _as_text(self) -> dict[str, str]:
+        """Each member as JSON: Python takes true and 1 for equal, and they are different labels."""
+        members = msgspec.to_builtins(self)
+        members |= {f"event.{name}": value for name, value in members.pop("event").items()}
+        return {name: msgspec.json.encode(value).decode() for name, value in members.items()}

@@ -1,6 +1,6 @@
-"""What compiled loops over bytes use of the machine and Python has no word for: loads at an address, bits, 128 bits.
+"""Machine instructions for compiled loops over bytes: loads at an address, counts of bits, products of 128 bits.
 
-An address is an array's `ctypes.data`. Nothing is checked: who loads sees to it that the bytes are there.
+An address is an array's `ctypes.data`. Nothing is checked: the caller makes sure that the bytes are there.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How a model is watched and served: what is set for it, and is no part of its identity."""
+"""The settings of a model that are not part of its identity: how it is watched and served."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -8,11 +8,11 @@ from service.learning.identity import Identity
 from service.learning.weights import Weights
 
 OWN_WEIGHTS = ("last", "average")
-"""Which of its own weights a model may answer with; else a candidate answers."""
+"""The names of a model's own weights in `serve`; any other name is a candidate's."""
 
 
 class Beside(NamedTuple):
-    """A candidate as it is set."""
+    """The settings of a candidate."""
 
     identity: Identity
     serve: Literal["last", "average"] = "last"
@@ -20,7 +20,7 @@ class Beside(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Of one model."""
+    """The options of one model."""
 
     window: int = 1000
     """Events that recent figures are over."""
@@ -29,12 +29,12 @@ class Options(NamedTuple):
     bound: bool = True
     """Whether the sums of the mistake bound are kept."""
     reference: Weights | None = None
-    """The bound's reference, where one is given."""
+    """The reference of the bound, if the settings give one."""
     candidates: Mapping[str, Beside] = MappingProxyType({})
-    """What is learned side by side with the model, by name: see `candidates`."""
+    """The candidates that learn next to the model, by name: see `candidates`."""
 
     def beside(self, name: str) -> "Options":
-        """Those of the candidate of this name, which may not be set any more. No bound is kept for one."""
+        """The options of a candidate, which the settings may no longer have. It keeps no bound."""
         wanted = self.candidates.get(name)
         return Options(self.window, wanted.serve if wanted else "last", bound=False)
 

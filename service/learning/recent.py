@@ -1,30 +1,25 @@
-"""How well events were predicted, each before it was learned, above all the last ones: observations, not state."""
+"""How well recent events were predicted, each before it was learned. These are observations, not state."""
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.confidence import Paired, followed
-from service.learning.confusion import Confusion, Found
+from service.learning.confusion import Confusion
 
 QUANTILES = (0.1, 0.5, 0.9)
 _NONE = np.zeros(0, bool)
-_ROOM = 1000
-"""For so many values, and as many again as there are, has an array that is made."""
+SPARE_VALUES = 1000
+"""A new array has room for this many more values, and for as many again as there are."""
 
 
 class Margins(NamedTuple):
-    """Of the events in a window: the mean perceptron loss, and quantiles of the margin y·s/‖x‖ by QUANTILES."""
+    """The mean perceptron loss of the events in a window, and the QUANTILES of their margins y·s/‖x‖."""
 
     loss: float
     quantiles: tuple[float, float, float]
-
-
-FLAGS = ("wrong", "positive", "averaged")
-"""Of each event: the weights predicted it wrongly; it has the positive label; the average predicted it wrongly."""
 
 
 class Averaged(NamedTuple):
@@ -34,7 +29,7 @@ class Averaged(NamedTuple):
     wrong: int = 0
 
 
-class _Tail:
+class Tail:
     """The last `length` values of those that were added, in an array with room for more: adding copies no window."""
 
     def __init__(self, length: int, values: NDArray[Any]) -> None:
@@ -46,7 +41,7 @@ class _Tail:
         if end > len(self._array):
             kept = self.last
             end = len(kept) + len(values)
-            self._array = np.empty(2 * end + _ROOM, kept.dtype)
+            self._array = np.empty(2 * end + SPARE_VALUES, kept.dtype)
             self._array[: len(kept)] = kept
         self._array[end - len(values) : end], self._end = values, end
 
@@ -65,34 +60,31 @@ class Recent:
     >>> recent.accuracy, recent.average_accuracy, recent.baseline, recent.margins.loss
     (0.5, None, 1.0, 0.25)
 
-    The flags are kept in a snapshot; of loss and margins only their summary is, so after a restore they are those of
+    A snapshot keeps labels and predictions, but only the summary of loss and margins: after a restore they are those of
     the snapshot until events come.
     """
 
     def __init__(
         self,
         window: int,
-        flags: Mapping[str, NDArray[np.bool_]] | None = None,
-        margins: Margins | None = None,
-        averaged: Averaged = Averaged(),  # noqa: B008 - it does not change
-        pairs: Sequence[Paired] = (),
-        missed: int | list[int] | None = 0,
         classes: int = 2,
-        truth: NDArray[np.uint16] | None = None,
+        truth: NDArray[Any] = _NONE,
+        wrong: NDArray[np.bool_] = _NONE,
+        averaged_wrong: NDArray[np.bool_] = _NONE,
+        margins: Margins | None = None,
     ) -> None:
-        """`truth` has the labels' places, where there are more than two `classes`; of two the flags have it."""
-        self.window, self.averaged, self.classes = window, averaged, classes
-        self._truth = _Tail(window, np.zeros(0, np.uint16) if truth is None else truth)
-        self.missed = [0] * classes if classes > 2 and missed == 0 else deepcopy(missed)
-        """How many of the average's wrong predictions were of positive events; None where it is not known of all.
-
-        Of more than two classes how many were of events of each.
-        """
-        self._flags = {name: _Tail(window, (flags or {}).get(name, _NONE)) for name in FLAGS}
-        self._products, self._margins = (_Tail(window, np.zeros(0)) for _ in range(2))
+        self.window, self.classes = window, classes
+        self.truth = Tail(window, truth.astype(np.uint16))
+        """The place of each event's label."""
+        self.wrong, self.averaged_wrong = Tail(window, wrong), Tail(window, averaged_wrong)
+        """Whether the weights predicted each event wrongly, and whether their average did, if one is kept."""
+        self._products, self._margins = (Tail(window, np.zeros(0)) for _ in range(2))
         self._restored = margins
-        self.pairs = list(pairs)
-        """Each two that predict: the average where it is kept, the last weights, baseline, and others."""
+        self.averaged = Averaged()
+        self.missed: list[int] | None = [0] * classes
+        """The events of each label that the average predicted wrongly; None if that is not known of all events."""
+        self.pairs: list[Paired] = []
+        """Each two predictors: the average if it is kept, the last weights, the baseline, and the candidates."""
 
     def add(
         self,
@@ -100,72 +92,51 @@ class Recent:
         products: NDArray[np.float64],
         squared_norms: NDArray[np.float64],
         wrong: NDArray[np.bool_],
-        averaged: NDArray[np.bool_] = _NONE,
+        averaged_wrong: NDArray[np.bool_] = _NONE,
     ) -> None:
-        """Take in events: their label's place, y·s, ‖x‖² with the bias, and whose prediction was wrong.
+        """Take in events: their label's place, y·s, ‖x‖² with the bias, and which were predicted wrongly.
 
-        Also by the average, where one is kept. Of classes y·s is the own score less the largest other, and its vector z
-        is √2 times as long as x.
+        The last is by the average, if one is kept. Of classes y·s is the own score less the largest other, and its
+        vector z is √2 times as long as x.
         """
-        positive = truth == 1 if self.classes == 2 else _NONE
-        self.averaged = Averaged(self.averaged.events + len(averaged), self.averaged.wrong + int(averaged.sum()))
-        if isinstance(self.missed, list):
-            for place in truth[averaged].tolist():
+        self.averaged = Averaged(
+            self.averaged.events + len(averaged_wrong), self.averaged.wrong + int(averaged_wrong.sum())
+        )
+        if self.missed is not None:
+            for place in truth[: len(averaged_wrong)][averaged_wrong].tolist():
                 self.missed[place] += 1
-        elif self.missed is not None and len(averaged):
-            self.missed += int((averaged & positive).sum())
-        for name, new in zip(FLAGS, (wrong, positive, averaged), strict=True):
-            self._flags[name].add(new)
+        self.truth.add(truth)
+        self.wrong.add(wrong)
+        self.averaged_wrong.add(averaged_wrong)
         self._products.add(products)
         self._margins.add(products / np.sqrt(squared_norms if self.classes == 2 else 2.0 * squared_norms))
-        if self.classes > 2:
-            self._truth.add(truth.astype(np.uint16))
 
     def compare(self, right: Mapping[str, NDArray[np.bool_]]) -> None:
-        """Take in who was right about the same events, by name."""
+        """Take in which of the same events each predictor was right about, by its name."""
         if any(map(len, right.values())):
             self.pairs = followed(self.pairs, right)
-
-    def flag(self, name: str) -> NDArray[np.bool_]:
-        """One of FLAGS for each event of the window, as far as it is known."""
-        return self._flags[name].last
-
-    @property
-    def truth(self) -> NDArray[np.uint16]:
-        """The place of each event's label in the window, where there are more than two."""
-        return self._truth.last
 
     @property
     def accuracy(self) -> float | None:
         """The share of right predictions in the window; None before the first event."""
-        return _accuracy(self.flag("wrong"))
+        return _accuracy(self.wrong.last)
 
     @property
     def average_accuracy(self) -> float | None:
-        """The same of the average's predictions; None where none is kept."""
-        return _accuracy(self.flag("averaged"))
+        """The same of the average's predictions; None if none is kept."""
+        return _accuracy(self.averaged_wrong.last)
 
     @property
     def baseline(self) -> float | None:
-        """The share of the more frequent label in the window: what who always answers with it is right in."""
-        truth = self.flag("positive") if self.classes == 2 else self.truth
+        """The share of the most frequent label in the window: the accuracy of always predicting it."""
+        truth = self.truth.last
         return int(np.bincount(truth).max()) / len(truth) if len(truth) else None
 
     def confusion(self, averaged: bool) -> Confusion:
-        """Labels and predictions in the window, of the weights or of their average, as far as both are known.
-
-        Empty of more than two classes.
-        """
-        return Confusion.of(*self._both(self.flag("positive"), averaged))
-
-    def found(self, averaged: bool) -> Found:
-        """The same by label, of any number of them."""
-        return Found.of(*self._both(self.flag("positive") if self.classes == 2 else self.truth, averaged), self.classes)
-
-    def _both(self, truth: NDArray[Any], averaged: bool) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        wrong = self.flag("averaged" if averaged else "wrong")
-        known = min(len(wrong), len(truth))
-        return truth[len(truth) - known :], wrong[len(wrong) - known :]
+        """Labels and predictions in the window, of the weights or of their average, as far as both are known."""
+        truth, wrong = self.truth.last, (self.averaged_wrong if averaged else self.wrong).last
+        count = min(len(wrong), len(truth))
+        return Confusion.of(truth[len(truth) - count :], wrong[len(wrong) - count :], self.classes)
 
     @property
     def margins(self) -> Margins | None:

@@ -1,4 +1,4 @@
-"""Records of one partition, as far as learning looks at them: offsets, timestamps and values."""
+"""The parts of a partition's records that learning needs: offsets, timestamps and values."""
 
 from collections.abc import Iterator, Sequence
 from typing import Self
@@ -38,7 +38,7 @@ class Records:
     def within(self, max_bytes: int) -> int:
         """How many of the first records have values of at most `max_bytes` together; at least 1."""
         begins, ends = self.values.begins, self.values.ends
-        if ends[-1] - begins[0] <= max_bytes:  # with all that stands between them
+        if ends[-1] - begins[0] <= max_bytes:  # with the bytes between them
             return len(self)
         sizes = np.cumsum(np.where(begins < 0, 0, ends - begins))
         return max(1, int(np.searchsorted(sizes, max_bytes, "right")))

@@ -1,4 +1,4 @@
-"""The rules, in one table: all that anybody has to know of one. A new rule is a row, its step, and a test.
+"""The rules in one table. A new rule is a row, its step, and a test.
 
 Every rule changes the weights along the event, w += step·x, so a rule is its step: a function of the score s = w·x, of
 the label y ∈ {-1, +1} and of the rate η·weight. The formulas as the texts write them, with their sources, are in
@@ -13,7 +13,7 @@ Updates = Literal["mistakes", "wrong outputs", "always", "never"]
 
 
 class Rule(NamedTuple):
-    """What a rule is, beside its step."""
+    """The properties of a rule; its step is in `step`."""
 
     updates: Updates
     """The events that it changes weights at: mistakes (y·s <= 0, or <= its label's margin), those whose output differs
@@ -23,18 +23,15 @@ class Rule(NamedTuple):
     eta_below: float = math.inf
     """η is smaller than this."""
     settings: Mapping[str, Any] = {}
-    """Settings that it alone takes, and their defaults; None where it needs a value."""
+    """Settings that only this rule takes, and their defaults; None if it needs a value."""
     parameter: Callable[[Any], float] = lambda _: 1.0
-    """What its step is scaled by, under an identity. Where it is mistake-driven an update adds this times η·weight·y·x.
-    """
+    """A factor of its step, by the identity. An update of a mistake-driven rule adds this times η·weight·y·x."""
     tie: Literal["negative", "positive"] = "negative"
     """The default."""
-    loss: Literal["perceptron", "squared"] = "perceptron"
-    """What passes over finite data show falling: Σ max(0, -y·s), or ½ Σ (y - s)², which its steps follow downhill."""
     probability: Callable[[float, float], float] | None = None
-    """Of the positive label, where the rule models it: a function of the score and of `parameter`."""
+    """The probability of the positive label by the score and `parameter`, if the rule models it."""
     classes: bool = False
-    """Whether there is such a rule of more than two labels: see `kernel`."""
+    """Whether the rule exists for more than two labels: see `kernel`."""
     exact: bool = True
     """Whether the same records give the same bits on any machine."""
 
@@ -64,7 +61,7 @@ RULES = {
         parameter=lambda identity: 1.0 if identity.outputs == "binary" else 2.0,
     ),
     "half-step": Rule("wrong outputs", eta=0.5, eta_below=1.0),
-    "lms": Rule("always", eta=0.001, loss="squared", classes=True),
+    "lms": Rule("always", eta=0.001, classes=True),
     "logistic-delta": Rule(
         "always",
         eta=0.1,
@@ -95,7 +92,7 @@ def decide(s: Any, positive_tie: Any) -> Any:
 
 
 def step(rule: int, s: float, y: float, rate: float, positive_tie: bool, parameter: float, margin: float) -> float:
-    """What an update adds, along x: see the module. `rule` is its place in RULES, `margin` that of the label y."""
+    """The step of an update, along x: see the module. `rule` is its place in RULES, `margin` that of the label y."""
     output = 1.0 if decide(s, positive_tie) else -1.0
     if rule == PERCEPTRON:
         return rate * y if y * s <= margin else 0.0

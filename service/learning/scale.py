@@ -11,7 +11,7 @@ Only +, ×, ÷ and √ in this order, so the same events give the same bits on a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
@@ -24,11 +24,11 @@ from service.learning.identity import SUMS, Identity
 from service.learning.kernel import Vector
 
 LOOKED_AT = 1000
-"""Columns that `Scaler.lost` looks at: a service asks it all the time."""
+"""Columns that `Scaler.lost` looks at; a service calls it often."""
 
 
 def standard(x: float, n: float, mean: float, m2: float) -> float:
-    """A number by its column's sums; 0 of a column that has none.
+    """A number scaled by its column's sums; 0 if the column has no variance.
 
     >>> standard(4.0, 3.0, 2.0, 6.0), standard(4.0, 0.0, 0.0, 0.0)
     (1.414213562373095, 0.0)
@@ -41,7 +41,7 @@ register_jitable(standard)
 
 
 class Scaler:
-    """The sums of a model's columns, those of one beside each other: memory is what wide events wait for."""
+    """The sums of a model's columns, in rows of one column each: wide events wait for memory."""
 
     def __init__(self, identity: Identity, columns: int = 0) -> None:
         self._identity = identity
@@ -49,18 +49,18 @@ class Scaler:
         self._places = np.zeros(0, np.int64)
         self._batch: Batch | None = None
         self._kept = np.empty((3, 0))
-        """Of each value of the last batch its column's mean and M2 before it, and the scaled value. New memory for each
-        batch would cost a fifth of the work."""
+        """For each value of the last batch its column's mean and M2 before it, and the scaled value. New memory for
+        each batch would cost a fifth of the work."""
 
     @classmethod
-    def of(cls, identity: Identity, sums: Sequence[Vector]) -> Self:
-        """With these sums."""
+    def of(cls, identity: Identity, sums: Iterable[Vector]) -> Self:
+        """A scaler with a copy of these sums."""
         scaler = cls(identity)
         scaler._sums = np.stack(list(sums), axis=1)
         return scaler
 
     def arrays(self, columns: int) -> dict[str, Vector]:
-        """What is to be stored of the first columns, by name."""
+        """The arrays to store, by name, of the first columns."""
         return dict(zip(SUMS, np.ascontiguousarray(self._sums[:columns].T), strict=True))
 
     @property
@@ -69,8 +69,10 @@ class Scaler:
         return int(np.count_nonzero(self._sums[:, 0]))
 
     def lost(self, least: int, events: int) -> tuple[int, int]:
-        """Of the first columns that had a number so often, and not in all these events: how many, and how many of
-        these always had the same number, and not 0. Scaled that is 0, as if it had been absent.
+        """How many columns had a number in at least `least` but not all `events`, and how many of them only one.
+
+        A number other than 0 that is always the same is scaled to 0, as if it were absent. The first LOOKED_AT columns
+        are counted.
         """
         n, mean, m2 = self._sums[:LOOKED_AT].T
         some = (n >= least) & (n < events)
@@ -78,40 +80,38 @@ class Scaler:
 
     def copy(self) -> "Scaler":
         """The sums as they are now."""
-        scaler = Scaler(self._identity)
-        scaler._sums = self._sums.copy()
-        return scaler
+        return Scaler.of(self._identity, self._sums.T)
 
     def make_room(self, columns: int) -> None:
-        """Let there be so many columns, at least."""
+        """Give the sums at least this many columns."""
         if (more := columns - len(self._sums)) > 0:
             self._sums = np.concatenate([self._sums, np.zeros((more, len(SUMS)))])
 
     def learn(self, batch: Batch) -> Batch:
         """Take in the events of a batch, one after the other, and scale each; equal columns of one event are merged.
 
-        What it returns holds until the next batch.
+        The result is valid until the next batch.
         """
         self._batch, count = batch, len(batch.values)
         if self._kept.shape[1] < count:
             self._kept = np.empty((3, count))
         scaled = self._kept[2, :count]
         _learn(batch.starts, batch.columns, batch.values, batch.numbers, self._sums, self._kept, scaled)
-        if self._identity.features != "hashed":  # only hashed names give an event a column twice
-            return batch._replace(values=scaled)
         return self._merged(batch, scaled)
 
     def scale(self, batch: Batch) -> Batch:
-        """The events of a batch as weights meet them: what `value` gives, bit for bit. The sums stay as they are."""
+        """A batch with scaled values, the same bits as of `value`. The sums do not change."""
         n, mean, m2 = self._sums[batch.columns].T
         variance = np.divide(m2, n, out=np.zeros(len(n)), where=n > 0.0)
         spread = variance > 0.0
         distance = (batch.values - mean) / np.sqrt(np.where(spread, variance, 1.0))
         scaled = np.where(batch.numbers, np.where(spread, distance, 0.0), batch.values)
-        return self._merged(batch, scaled) if self._identity.features == "hashed" else batch._replace(values=scaled)
+        return self._merged(batch, scaled)
 
     def _merged(self, batch: Batch, scaled: Vector) -> Batch:
-        """A batch with these values, in which equal columns of one event are added up."""
+        """A batch with these values; equal columns of one event are added up."""
+        if self._identity.features != "hashed":  # only hashed names give an event a column twice
+            return batch._replace(values=scaled)
         starts, columns = batch.starts.copy(), batch.columns.copy()
         if len(self._places) < len(self._sums):
             self._places = np.zeros(len(self._sums), np.int64)
@@ -124,14 +124,14 @@ class Scaler:
             _undo(int(batch.starts[first]), batch.columns, batch.numbers, self._sums, self._kept)
 
     def value(self, column: int, value: float) -> float:
-        """The value of a feature, of a number as a float, as weights meet it."""
+        """The scaled value of a feature; only floats are numbers."""
         if value.__class__ is not float:
             return value
         at = self._sums.item
         return standard(value, at(column, 0), at(column, 1), at(column, 2))
 
     def merged(self, pairs: Pairs) -> Pairs:
-        """Features as weights meet them, equal columns merged."""
+        """Features with scaled values, equal columns merged."""
         found: dict[int, float] = {}
         for column, value in pairs:
             scaled = self.value(column, value)
@@ -168,7 +168,7 @@ def _undo(start: int, columns: Any, numbers: Any, sums: Any, before: Any) -> Non
 def _merge(starts: Any, columns: Any, values: Vector, places: Any) -> int:
     """Add up equal columns of one event in place, each where it is first; returns how many values are left.
 
-    `places` has where a column was put last, perhaps long ago: it counts where that column still stands there.
+    `places` has where a column was put last, perhaps in an earlier call: it counts only if the column is there.
     """
     at = 0
     for i in range(len(starts) - 1):

@@ -6,16 +6,15 @@ of its column is at most 1: a margin in the maximum norm. Its dual looks for λ 
 have w·z_i > 0 for all i, as Σ λ_i (w·z_i) = 0 (Gordan's theorem). Neither answer of the solver is trusted: the
 margins must be larger than their rounding errors, and the sum, computed again, must be zero to within `ZERO`.
 
-Of three classes and more z are Kesler's vectors, one less than there are classes for each event.
+With three classes and more z are Kesler's vectors: for each event one less than there are classes.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from service.learning.events.batch import Batch
 from service.learning.kernel import Vector
-from service.learning.passes import extended
 
 ZERO = 1e-13
 """The tolerance of a sum that counts as zero, with columns scaled to a largest |value| of 1. The solver's sums of 3,000
@@ -26,7 +25,7 @@ SECONDS = 60.0
 
 
 class Evidence(NamedTuple):
-    """One of three: a separating vector, a combination that shows there is none, or the reason why it is not known."""
+    """A separating vector, or a combination that shows there is none, or the reason why neither is known."""
 
     vector: Vector | None = None
     """w, of the model's shape, with a 0 for each column that no event has."""
@@ -37,18 +36,40 @@ class Evidence(NamedTuple):
     unknown: str | None = None
 
 
+def extended(batch: Batch, classes: int = 2) -> Any:
+    """Hu's extended vectors as the rows of a sparse array: (1, x), negated where y = -1. w separates if all w·z > 0.
+
+    Importance weights do not count, since they move no boundary. With three classes and more the vectors are Kesler's,
+    in the order of the events and then of the wrong classes; column c of class k is c·classes + k. Raises ImportError
+    if scipy is missing.
+    """
+    from scipy.sparse import csr_array
+
+    events = np.arange(len(batch.labels))
+    rows = np.concatenate([events, np.repeat(events, np.diff(batch.starts).astype(np.intp))])
+    columns = np.concatenate([0 * events, batch.columns.astype(np.intp)])
+    values, labels = np.concatenate([np.ones(len(events)), batch.values]), batch.labels[rows]
+    if classes == 2:
+        return csr_array((values * labels, (rows, columns)))
+    own, wrong = labels.astype(np.intp)[:, None], np.arange(classes - 1)
+    places = np.stack(np.broadcast_arrays(own, wrong + (wrong >= own))) + classes * columns[:, None]
+    signed = np.stack([values, -values])[..., None] * np.ones(classes - 1)
+    own_rows = np.tile(((classes - 1) * rows[:, None] + wrong).ravel(), 2)
+    return csr_array((signed.ravel(), (own_rows, places.ravel())))
+
+
 def separate(batch: Batch, shape: tuple[int, ...], classes: int = 2, seconds: float = SECONDS) -> Evidence:
-    """Look for a separating vector, weights of this shape. Raises ImportError where scipy is missing."""
+    """Look for a separating vector, weights of this shape. Raises ImportError if scipy is missing."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, hstack
 
     numbers = 2 * (classes - 1) * (len(batch.values) + len(batch.labels))
     if classes > 2 and numbers > KESLER:
         return Evidence(unknown=f"Kesler's vectors have {numbers:,} numbers, and the linear program takes {KESLER:,}")
-    data = extended(batch, classes)
-    used, place = np.unique(data.columns, return_inverse=True)
-    rows = len(data.starts) - 1
-    raw = csr_array((data.values, place, data.starts), shape=(rows, len(used)))
+    raw = extended(batch, classes)
+    used = np.unique(raw.indices)
+    raw = raw[:, used]
+    rows = raw.shape[0]
     # A column of zeros, or as good as that, stays one. The bias makes every row's largest |value| 1.
     scale = abs(raw).max(axis=0).toarray()
     scale[scale < 1e-150] = 1.0

@@ -1,33 +1,32 @@
-"""Where the weights of a model begin: at zero, at random, or at given ones. Part of the identity, as one string.
+"""The first weights of a model: zero, random or given ones. They are one string of the identity.
 
 zero            every column begins at 0
 random:SEED     column c begins at a number in [-1, 1) that depends on SEED and c alone
 weights:DIGEST  given weights (`weights.Weights`)
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
+
+from service.learning.identity import Identity
 
 RANDOM, GIVEN = "random:", "weights:"
 
 
-def initial(start: str, first: int, count: int) -> NDArray[np.float64]:
-    """The weights with which the columns `first`, `first` + 1, … (`count` of them) begin, given ones aside."""
-    if not start.startswith(RANDOM):
-        return np.zeros(count)
+def initial(identity: Identity, first: int, count: int) -> NDArray[np.float64]:
+    """The weights with which the columns `first`, `first` + 1, … (`count` of them) begin, except given weights.
+
+    With three classes and more the shape is (count, classes): each class has numbers of its own.
+    """
+    shape, width = ((count, identity.classes), identity.classes) if identity.multiclass else ((count,), 1)
+    if not identity.start.startswith(RANDOM):
+        return np.zeros(shape)
     # Steele, Lea and Flood's splitmix64 of seed and column: the same on every machine, in any order of columns.
     with np.errstate(over="ignore"):
-        z = np.arange(first + 1, first + count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        z += np.uint64(int(start.removeprefix(RANDOM)))
+        z = np.arange(first * width + 1, (first + count) * width + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z += np.uint64(int(identity.start.removeprefix(RANDOM)))
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
-    unit: NDArray[Any] = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return 2.0 * unit - 1.0
-
-
-def rows(start: str, first: int, count: int, classes: int) -> NDArray[np.float64]:
-    """The same of a model of so many classes, shape (count, classes): each has numbers of its own."""
-    return initial(start, first * classes, count * classes).reshape(count, classes)
+    unit = (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (2.0 * unit - 1.0).reshape(shape)

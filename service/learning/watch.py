@@ -1,7 +1,6 @@
-"""What is known of a model beside its state: how the last events went, how far it moved, what the theorem allows.
+"""The observations of a model: how recent events were predicted, how far it moved, what the theorem allows.
 
-The fold needs none of it, and it changes nothing there: it is told of columns that came and of batches that were
-learned. A snapshot keeps it as observations.
+They are not state: learning does not need them. A snapshot keeps them next to the state.
 """
 
 from collections.abc import Sequence
@@ -29,11 +28,11 @@ class OffsetGaps(msgspec.Struct):
 
 
 class Watch:
-    """Who watches one learner."""
+    """The observations of one classifier, which reports new columns and learned batches."""
 
     def __init__(self, identity: Identity, options: Options) -> None:
         self.options = options
-        self.recent = Recent(options.window, classes=identity.classes)
+        self.recent = Recent(options.window, identity.classes)
         self.gaps: dict[str, OffsetGaps] = {}
         """By partition."""
         self.stretch: Stretch | None = None
@@ -45,30 +44,30 @@ class Watch:
 
     @property
     def squared_norm_limit(self) -> float | None:
-        """What ‖w‖² cannot exceed: the start's, and what updates can add. Of rules alone that the theorem is about."""
+        """The limit of ‖w‖²: that of the start, and what updates can add. Only for rules that the theorem is about."""
         return self.squared_steps if RULES[self._identity.rule].mistake_driven else None
 
     @property
     def bound(self) -> tuple[int | None, str | None]:
-        """The most updates that the theorem allows, or None and the reason why there is no such figure."""
+        """The most updates that the theorem allows, or None and the reason why there is no bound."""
         if reason := why_none(self._identity, self.options.bound):
             return None, reason
         return (self.stretch.bound, None) if self.stretch else (None, "no reference is known yet")
 
     @property
     def unreferred(self) -> bool:
-        """Whether there is no reference yet where there could be: the weights may have been zero so far."""
+        """Whether a reference is possible but missing: the weights may have been zero so far."""
         return self.stretch is None and why_none(self._identity, self.options.bound) is None
 
     def broken(self, squared_norm: float) -> str | None:
-        """Which theorem a state of this ‖w‖² contradicts, so that it must be corrupt; None where it does not."""
+        """The check that a state with this ‖w‖² fails, so that it must be corrupt; None if it fails none."""
         return self.stretch.broken(squared_norm) if self.stretch else None
 
     def restored(
         self, recent: Recent, squared_steps: float, stretch: Stretch | None, w: Vector, updates: int,
         names: Sequence[str],
     ) -> None:  # fmt: skip
-        """Take over what a snapshot kept of a model that is at `w` after so many `updates`."""
+        """Take over the observations in a snapshot of a model with the weights `w` after this many `updates`."""
         self.recent, self.squared_steps = recent, squared_steps
         given = self.options.reference
         if given is None or (stretch and stretch.sums.reference == given.identity):
@@ -77,15 +76,15 @@ class Watch:
             self.refer_to_given(w, updates, names)
 
     def add_gap(self, partition: int, gap: tuple[int, int]) -> None:
-        """The log has no batch at these offsets, which its reader accepted."""
+        """Count a gap in the log, from one offset to another, that its reader accepted."""
         known = self.gaps.get(str(partition))
         count, first = (known.count + 1, known.first) if known else (1, gap)
         self.gaps[str(partition)] = OffsetGaps(count, first, gap)
 
     def begin_stretch(self, vector: Vector, w: Vector, updates: int) -> bool:
-        """Begin a new stretch of the bound, whose reference is where this vector points: the weights or their average.
+        """Begin a new stretch of the bound with this vector, the weights or their average, as the reference.
 
-        Nothing, and False, where the reference is given.
+        Does nothing and returns False if the settings give a reference.
         """
         if self.options.reference is not None:
             return False
@@ -93,37 +92,31 @@ class Watch:
         return True
 
     def refer_to_given(self, w: Vector, updates: int, names: Sequence[str]) -> None:
-        """Begin a new stretch whose reference is the given one, if any."""
+        """Begin a new stretch with the reference that the settings give, if any."""
         if (given := self.options.reference) is not None:
             own = given.vector if given.names is None else np.array([given.intercept, *self._parts(names)])
             self._begin_stretch(own[: len(w)], given.identity, given.vector, w, updates)
 
     def make_room(self, count: int, names: Sequence[str]) -> None:
-        """Before events are learned: so many columns there are to be with the new ones of these names, the last."""
+        """Give the reference parts for this many columns, of which the last are new and have these names."""
         if self.stretch is not None:
             self.stretch.make_room(count)
             if self._given and names:
                 self.stretch.reference[count - len(names) : count] = self._parts(names)
 
     def grow(self, started: Vector, first: int) -> None:
-        """Columns came, from `first` on: what they begin with is part of w(0), whenever they come."""
+        """Take in new columns from `first` on: their first weights are part of w(0), whenever they come."""
         self.squared_steps += float(np.dot(started.ravel(), started.ravel()))
         if self.stretch is not None:
             self.stretch.grow(started, first)
 
-    def follow(
-        self,
-        batch: Batch,
-        learned: Learned,
-        margins: Vector,
-    ) -> None:
-        """Events were learned: by such margins y·s, or of classes the own score less the largest other."""
+    def follow(self, batch: Batch, learned: Learned, margins: Vector) -> None:
+        """Take in events that were learned. `margins` are y·s, or of classes the own score less the largest other."""
         identity, truth = self._identity, learned.truth
         # Of classes a mistake moves two of them; LMS and logistic-delta say how far they moved all together.
         moved = 2.0 if identity.multiclass and RULES[identity.rule].mistake_driven else 1.0
-        self.squared_steps = float(
-            _lengthened(self.squared_steps, moved, *identity.margins, batch.starts, batch.values, learned.steps)
-        )
+        limits = moved, *identity.margins
+        self.squared_steps = float(_lengthened(self.squared_steps, *limits, batch.starts, batch.values, learned.steps))
         if self.stretch is not None:
             self.stretch.follow(identity, batch, learned)
         wrong, averaged = learned.predicted != truth, learned.averaged != truth[: len(learned.averaged)]

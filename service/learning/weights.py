@@ -16,7 +16,7 @@ FORMAT_VERSION = 1
 
 
 class Weights(msgspec.Struct, frozen=True):
-    """Given weights: `names` in column order (none where features are positional or hashed), beside `coef`.
+    """Given weights: `coef` in column order, and the `names` of its columns (None if positional or hashed).
 
     >>> Weights([2.0, -1.0], intercept=0.5, names=["a", "b"]).vector
     array([ 0.5,  2. , -1. ])
@@ -38,7 +38,7 @@ class Weights(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str:
-        """What an identity says of them."""
+        """The `start` of an identity that begins with these weights."""
         return GIVEN + hashlib.sha256(msgspec.json.encode(self)).hexdigest()
 
 
@@ -82,8 +82,8 @@ def as_json(
 ) -> dict[str, Any]:
     """Weights as the JSON names their parts; `coef` is in column order, and `names` those of its columns, if named.
 
-    Of three labels and more `w` has a column for each, and `coef` a row, beside a number of `intercept`.
-    `about` says where they are from, `sums` what their values are scaled by.
+    With three labels and more `w` has a column for each; `coef` then has a row and `intercept` a number for each.
+    `about` says where the weights are from, `sums` what their values are scaled by.
     """
     features: dict[str, Any] = {"mode": identity.features}
     if identity.features == "positional":

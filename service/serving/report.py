@@ -12,7 +12,7 @@ from msgspec import Meta
 from service.learning.advice import advice
 from service.learning.classifier import Classifier
 from service.learning.confidence import Paired, interval
-from service.learning.confusion import Confusion, Found, share
+from service.learning.confusion import Confusion, share
 from service.learning.identity import OF_A_CANDIDATE, Identity, Label
 from service.learning.learner import Learner
 from service.learning.recent import QUANTILES
@@ -239,8 +239,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         watch, identity = learner.watch, learner.identity
         margins, (bound, bound_reason) = watch.recent.margins, watch.bound
         serving, accuracy = learner.by(learner.answering), Accuracy.of_each(learner)
-        overall, lately = _found(serving), serving.watch.recent.found(serving.averaged)
-        both = (overall, lately) if identity.multiclass else _confusions(serving)
+        overall, lately = _confusion(serving), serving.watch.recent.confusion(serving.averaged)
         recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, lately.recalls, strict=True)
         return cls(
             model=model.name,
@@ -258,7 +257,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             average_accuracy=accuracy["average"] if identity.average else None,
             baseline=baseline(learner),
             comparisons=[Comparison.of(pair) for pair in watch.recent.pairs],
-            balanced_accuracy=Share(*(found.balanced_accuracy for found in both)),
+            balanced_accuracy=Share(overall.balanced_accuracy, lately.balanced_accuracy),
             labels=[Recalled(label, events, Share(*recall)) for label, events, *recall in recalls],
             advice=list(advice(learner).values()),
             columns=len(learner.columns),
@@ -344,40 +343,28 @@ def _counted(one: Classifier) -> dict[str, Any]:
 
 def _found_positives(one: Classifier) -> dict[str, Any]:
     """How well the weights that answer find positive events."""
-    overall, lately = _confusions(one)
+    overall, lately = _confusion(one), one.watch.recent.confusion(one.averaged)
     return {name: Share(getattr(overall, name), getattr(lately, name)) for name in ("precision", "recall", "f1")}
 
 
-def _found(one: Classifier) -> Found:
-    """All events by label, and how many the weights that answer predicted rightly; empty where that is not known."""
+def _confusion(one: Classifier) -> Confusion:
+    """All events by label, and how many the weights that answer predicted rightly; zeros if that is not known."""
     counts, averaged, missed = one.counts, one.watch.recent.averaged, one.watch.recent.missed
     if not one.averaged:
-        return Found(counts.by_label, counts.right)
+        return Confusion(counts.by_label, counts.right)
     if missed is None or averaged.events != counts.events:
-        return Found([0] * len(counts.by_label), [0] * len(counts.by_label))
-    wrong = missed if isinstance(missed, list) else [averaged.wrong - missed, missed]
-    return Found(counts.by_label, [n - wrongly for n, wrongly in zip(counts.by_label, wrong, strict=True)])
-
-
-def _confusion(one: Classifier) -> Confusion:
-    """All events of two labels by the prediction of the weights that answer; empty where that is not known."""
-    if one.identity.multiclass:
-        return Confusion()
-    (negatives, positives), (sound, found) = _found(one)
-    return Confusion(sound, negatives - sound, positives - found, found)
-
-
-def _confusions(one: Classifier) -> tuple[Confusion, Confusion]:
-    """The confusions of all events and of the recent ones, by the weights that answer."""
-    return _confusion(one), one.watch.recent.confusion(one.averaged)
+        return Confusion([0] * len(counts.by_label), [0] * len(counts.by_label))
+    return Confusion(counts.by_label, [n - wrong for n, wrong in zip(counts.by_label, missed, strict=True)])
 
 
 def served_confusion(one: Classifier) -> list[list[int]]:
-    """`[truth][prediction]` of the weights that answer, where this one is asked; empty where that is not known."""
-    if one.identity.multiclass:
-        return [] if one.averaged else one.counts.confusion
-    confusion = _confusion(one)
-    return [list(confusion[:2]), list(confusion[2:])] if sum(confusion) == one.counts.events else []
+    """`[truth][prediction]` of the weights that answer if this classifier is asked; empty if that is not known."""
+    if not one.averaged:
+        return one.counts.confusion
+    events, right = _confusion(one)
+    if one.identity.multiclass or sum(events) != one.counts.events:
+        return []
+    return [[right[0], events[0] - right[0]], [events[1] - right[1], right[1]]]
 
 
 def iso(seconds: float) -> str:

@@ -6,7 +6,7 @@ windows) is not in it. The name of a head is the SHA-256 of its own bytes, paren
 """
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from itertools import chain
 from typing import Literal, NamedTuple
 
@@ -22,7 +22,7 @@ from service.learning.confidence import Paired
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
-from service.learning.recent import FLAGS, Averaged, Margins, Recent
+from service.learning.recent import Averaged, Margins, Recent
 from service.learning.watch import OffsetGaps
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
@@ -95,12 +95,12 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """The sums of the mistake bound. Its reference array is `Head.reference`."""
     recent_positive: str = ""
     recent_averaged: str = ""
-    """Empty if they are not known of each event of the window: see `recent.FLAGS`."""
+    """Empty if they are not known of each event of the window: see `Recent`."""
     averaged: Averaged = Averaged()
     pairs: list[Paired] = []
     """Comparisons of predictions by two weights: see `learning.confidence`."""
     averaged_missed: int | list[int] | None = None
-    """See `Recent.missed`; also None if no average is kept."""
+    """See `Recent.missed`: with two labels that of the positive one. Also None if no average is kept."""
     recent_truth: str = ""
     """The place of each event's label as little-endian u2, hexadecimal; only for three and more labels."""
     diverged: str | None = None
@@ -278,20 +278,25 @@ def covered_as_json(learner: Learner) -> dict[str, list[tuple[int, int]]]:
 def observations(learner: Classifier) -> Observations:
     """What a head has next to the state."""
     watch = learner.watch
-    recent, sums = watch.recent, watch.stretch.stored() if watch.stretch else None
-    bits = [np.packbits(recent.flag(name)).tobytes().hex() for name in FLAGS]
+    recent, sums = watch.recent, copy(watch.stretch.sums) if watch.stretch else None
+    is_binary, truth = recent.classes == 2, recent.truth.last
+    wrong, positive, averaged_wrong = (
+        np.packbits(flags).tobytes().hex()
+        for flags in (recent.wrong.last, truth == 1 if is_binary else truth[:0], recent.averaged_wrong.last)
+    )
+    missed = recent.missed if learner.identity.average else None
     return Observations(
         squared_steps=watch.squared_steps,
-        recent_events=len(recent.flag("wrong")),
-        recent_wrong=bits[0],
+        recent_events=len(recent.wrong.last),
+        recent_wrong=wrong,
         margins=recent.margins,
         stretch=sums,
-        recent_positive=bits[1],
-        recent_averaged=bits[2],
+        recent_positive=positive,
+        recent_averaged=averaged_wrong,
         averaged=recent.averaged,
         pairs=recent.pairs,
-        averaged_missed=deepcopy(recent.missed) if learner.identity.average else None,
-        recent_truth=recent.truth.astype("<u2").tobytes().hex(),
+        averaged_missed=missed and (missed[1] if is_binary else missed.copy()),
+        recent_truth="" if is_binary else truth.astype("<u2").tobytes().hex(),
         diverged=learner.diverged,
         gaps=watch.gaps.copy(),
     )
@@ -319,16 +324,14 @@ def _like(reference: Array, before: Stored) -> Encoded:
 
 
 def _recent(seen: Observations, options: Options, classes: int) -> Recent:
-    """The recent window, from the head's observations."""
-    packed = zip(FLAGS, (seen.recent_wrong, seen.recent_positive, seen.recent_averaged), strict=True)
-    flags = {
-        name: np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8), count=seen.recent_events).astype(bool)
-        for name, bits in packed
-        if bits
-    }
-    truth = np.frombuffer(bytes.fromhex(seen.recent_truth), "<u2").astype(np.uint16)
-    observed = seen.margins, seen.averaged, seen.pairs, seen.averaged_missed
-    return Recent(options.window, flags, *observed, classes, truth)
+    packed = (seen.recent_positive, seen.recent_wrong, seen.recent_averaged)
+    bits = (np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8)) for text in packed)
+    positive, wrong, averaged_wrong = (flags[: seen.recent_events].astype(bool) for flags in bits)
+    truth = positive if classes == 2 else np.frombuffer(bytes.fromhex(seen.recent_truth), "<u2")
+    recent = Recent(options.window, classes, truth, wrong, averaged_wrong, seen.margins)
+    recent.averaged, recent.pairs, missed = seen.averaged, list(seen.pairs), seen.averaged_missed
+    recent.missed = [seen.averaged.wrong - missed, missed] if isinstance(missed, int) else missed and missed.copy()
+    return recent
 
 
 def decode(

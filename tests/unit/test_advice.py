@@ -18,8 +18,8 @@ def seen(wrong: int, positive: int, averaged: int | None = None, events: int = 2
     """The advice of a model after `events` events, with these counts among the last hundred."""
     serve = identity.pop("serve", "last")
     learner = Learner(Identity(**identity), options=Options(window=100, serve=serve))
-    counts = {"wrong": wrong, "positive": positive} | ({} if averaged is None else {"averaged": averaged})
-    learner.watch.recent = Recent(100, {name: np.arange(100) < n for name, n in counts.items()})
+    of_average = np.arange(0 if averaged is None else 100) < (averaged or 0)
+    learner.watch.recent = Recent(100, 2, np.arange(100) < positive, np.arange(100) < wrong, of_average)
     learner.counts = Counts([[events, 0], [0, 0]])
     return advice(learner)
 

@@ -23,7 +23,7 @@ def test_short_steps_count_after_long_ones() -> None:
     learner.apply(0, Records.of(3, [event({"b": 1, "c": i % 3}, i % 2) for i in range(10)]))
     assert learner.watch.broken(learner.squared_norm) is None
     assert learner.watch.stretch is not None
-    assert learner.watch.stretch.stored().squared_steps > 10.0
+    assert learner.watch.stretch.sums.squared_steps > 10.0
 
 
 @pytest.mark.parametrize("weight", [5e-324, 1e-150, 1.0, 1e6])

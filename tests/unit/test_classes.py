@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
-from service.learning.start import rows
+from service.learning.start import initial
 from tests import formulas
 from tests.checks import MODES, close, learner_of, restored, state_digest
 from tests.conftest import event
@@ -33,7 +33,7 @@ class Oracle:
     def __init__(self, identity: Identity) -> None:
         self.identity, self.k, self.seen = identity, identity.classes, Judged(identity)
         self.columns = 1 + (identity.dimension or 0) + (2**identity.bits if identity.bits else 0)
-        self.w = rows(identity.start, 0, self.columns, self.k).T.tolist()
+        self.w = initial(identity, 0, self.columns).T.tolist()
         self.after: list[list[list[float]]] = []
         """The weights after each event, where they are averaged."""
         self.confusion = [[0] * self.k for _ in range(self.k)]
@@ -43,7 +43,7 @@ class Oracle:
         """Whether it was learned: not where its update takes the squared norm beyond 1e30, which changes nothing."""
         seen, w = copy.deepcopy(self.seen), copy.deepcopy(self.w)
         pairs = seen.pairs(list(features.items()) if isinstance(features, dict) else features)
-        new = rows(self.identity.start, len(w[0]), self.columns + len(seen.names) - len(w[0]), self.k).T.tolist()
+        new = initial(self.identity, len(w[0]), self.columns + len(seen.names) - len(w[0])).T.tolist()
         w = [one + more for one, more in zip(w, new, strict=True)]
         s, changed = formulas.learn_classes(w, pairs, own, weight, self.identity)
         if not sum(v * v for one in w for v in one) <= 1e30:
@@ -59,7 +59,7 @@ class Oracle:
     @property
     def average(self) -> Any:
         """The mean of the weights after each event, or the recent one; a column begins before it comes."""
-        begun = np.array(rows(self.identity.start, 0, len(self.w[0]), self.k).T)
+        begun = np.array(initial(self.identity, 0, len(self.w[0])).T)
         after: list[Any] = []
         for one in self.after:
             after.append(begun.copy())
@@ -132,7 +132,7 @@ def test_the_fold_is_the_texts(stream: tuple[Identity, list[Event], list[tuple[i
     whole = learner_of(identity, [record(identity, *one) for one in events])
     assert state_digest(learner) == state_digest(whole)
     assert learner.diverged == whole.diverged
-    assert learner.watch.recent.truth.tolist() == whole.watch.recent.truth.tolist()
+    assert learner.watch.recent.truth.last.tolist() == whole.watch.recent.truth.last.tolist()
 
 
 def test_a_recent_average_over_many_half_lives() -> None:
@@ -175,7 +175,8 @@ def test_labels_are_told_apart_as_values() -> None:
 
 def test_each_class_begins_at_random_by_itself() -> None:
     """The random weights do not depend on which columns come in one batch."""
-    whole = rows("random:5", 0, 100, 3)
+    identity = Identity(labels=(0, 1, 2), start="random:5")
+    whole = initial(identity, 0, 100)
     assert whole.shape == (100, 3)
     assert len(np.unique(whole)) == 300
-    assert rows("random:5", 40, 10, 3).tolist() == whole[40:50].tolist()
+    assert initial(identity, 40, 10).tolist() == whole[40:50].tolist()

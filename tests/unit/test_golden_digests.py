@@ -87,7 +87,7 @@ def models(exact: bool) -> Iterator[tuple[Identity, Weights | None]]:
             names = [f"n{i}" for i in range(16)] if mode == "named" else None
             start = Weights(weights, -0.5, names)
         members = {
-            "eta": 0.002 if own.loss == "squared" else 0.3,
+            "eta": 0.002 if own is rules.RULES["lms"] else 0.3,
             "start": start.identity if start else "random:3" if average else "zero",
             **RULES[rule], **MODES[mode], **average,
             "features": mode, "scale": scale, "labels": labels,

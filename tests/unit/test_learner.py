@@ -82,7 +82,7 @@ def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start:
     identity = Identity(rule=rule, start=start, average=True, **own)
     rows = [*({"a": (-1.7) ** i, f"n{i}": 1.0} for i in range(80)), {"z": 1e20}]
     records = [json.dumps({"features": row, "label": 1, "weight": 3.0}).encode() for row in rows]
-    w, at = initial(start, 0, 100).tolist(), 0
+    w, at = initial(Identity(start=start), 0, 100).tolist(), 0
     columns = {"a": 1}
     for row in rows:
         x = [(columns.setdefault(name, len(columns) + 1), value) for name, value in row.items()]
@@ -127,6 +127,6 @@ def test_the_average_is_counted_as_it_answered(average: Any, size: float, eta: f
             missed.append(learner.label(score) != label)
             ties += abs(score) < 1e-9
             learner.apply(0, Records.of(i, [event(features, label)]))
-        assert learner.watch.recent.flag("averaged").tolist() == missed
+        assert learner.watch.recent.averaged_wrong.last.tolist() == missed
         assert 0 < sum(missed) < count
     assert ties > 30 * (size == 1.0)

@@ -90,9 +90,7 @@ def test_row_5_hus_extended_vectors_give_the_weights_of_the_rule(labels: list[in
     """Class C2's augmented vectors negated; ω += x where ω·x <= 0; passes until the FLAG stays down; any ω(0)."""
     identity = listed(start=start.identity)
     data = gather(identity, boolean(labels), start)
-    extended = passes.extended(data.batch)
-    rows = extended.values.reshape(4, 3)
-    assert extended.columns.tolist() == [0, 1, 2] * 4
+    rows = separable.extended(data.batch).toarray()
     assert rows.tolist() == [(x * y).tolist() for x, y in augmented(boolean(labels))]
     omega, trace, flag = start.vector, [], True
     while flag:

@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from service.errors import ConfigurationError
+from service.learning.identity import Identity
 from service.learning.start import initial
 from service.learning.weights import read
 from service.settings.model import ModelSettings
@@ -50,10 +51,10 @@ def test_a_given_weight_whose_square_is_no_number_is_refused(number: str) -> Non
 
 def test_row_4_a_random_start() -> None:
     """A number in [-1, 1) of seed and column alone: neither how many columns come nor in which batches plays a part."""
-    whole = initial("random:5", 0, 10_000)
+    whole = initial(Identity(start="random:5"), 0, 10_000)
     assert (whole >= -1.0).all()
     assert (whole < 1.0).all()
     assert abs(whole.mean()) < 0.02
     assert abs(whole.var() - 1.0 / 3.0) < 0.01
-    assert initial("random:5", 4_000, 10).tolist() == whole[4_000:4_010].tolist()
-    assert (initial("random:6", 0, 10_000) != whole).all()
+    assert initial(Identity(start="random:5"), 4_000, 10).tolist() == whole[4_000:4_010].tolist()
+    assert (initial(Identity(start="random:6"), 0, 10_000) != whole).all()

@@ -11,7 +11,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 
 from service.errors import Rejected
-from service.learning.events.json_values import MAX_DEPTH, Pairs
+from service.learning.events.json_values import MAX_DEPTH, Pairs, inner_values
 
 HEADER = "content-type"
 
@@ -63,20 +63,18 @@ def unpack(raw: bytes) -> Any:
         value = msgpack.unpackb(raw, object_pairs_hook=Pairs)
     except msgpack.ExtraData as error:
         raise Rejected("trailing-bytes", f"{len(error.extra)} more bytes follow the event") from None
-    except UnicodeDecodeError:
-        raise Rejected("not-msgpack", "a string is not UTF-8") from None
-    except (ValueError, msgpack.UnpackException) as error:  # also a name that is no string, and too much depth
+    except (
+        ValueError,
+        msgpack.UnpackException,
+    ) as error:  # also a name that is not a string, or text that is not UTF-8
         raise Rejected("not-msgpack", str(error) or "it is cut off or damaged") from None
-    if _depth(value) > MAX_DEPTH:
+    if _is_deeper(value, MAX_DEPTH):
         raise Rejected("not-msgpack", f"nested deeper than {MAX_DEPTH} levels")
     return value
 
 
-def _depth(value: Any) -> int:
-    """How many objects and lists stand within each other, at most MAX_DEPTH + 1."""
-    depth, level = 0, [value]
-    while level and depth <= MAX_DEPTH:
-        level = [inner for inner in level if inner.__class__ is Pairs or inner.__class__ is list]
-        level = [v for inner in level for v in (inner if inner.__class__ is list else (v for _, v in inner))]
-        depth += 1
-    return depth - 1 if not level and depth else depth
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether objects and lists stand more than this many levels deep."""
+    if value.__class__ is not Pairs and value.__class__ is not list:
+        return False
+    return levels == 0 or any(_is_deeper(inner, levels - 1) for inner in inner_values(value))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from service.errors import Rejected
 from service.learning.events.json_pointer import parse_pointer, quoted_name, to_pointer
-from service.learning.events.json_values import Pairs, type_name, value_at
+from service.learning.events.json_values import Pairs, type_name, value_at, wrong_type
 from service.learning.identity import MAX_VALUE, Identity
 
 Features = Mapping[str, float] | Sequence[float]
@@ -52,7 +52,7 @@ class Flattener:
         self.path = parse_pointer(event.features)
         parts = [parse_pointer(pointer) for pointer in (event.label, event.weight, event.id) if pointer is not None]
         self.excluded = [part[len(self.path) :] for part in parts if part[: len(self.path)] == self.path]
-        """The paths of the event's other parts within its features: they are no features."""
+        """The paths of the event's other parts within its features: they are not features."""
         self.patterns = _patterns(event.only, event.without) if event.only or event.without else None
 
     def exclude(self, value: Any, pointer: str = "") -> Any:
@@ -69,13 +69,8 @@ class Flattener:
         if self.identity.features == "positional":
             return self._positions(value, pointer)
         if value.__class__ is not Pairs:
-            mode = self.identity.features
-            raise Rejected(
-                "wrong-type",
-                f"{quoted_name(pointer)} must be an object of names and values, since this model's features are "
-                f"{mode}; got {type_name(value)}",
-                pointer,
-            )
+            expected = f"an object of names and values (this model's features are {self.identity.features})"
+            raise wrong_type(value, expected, pointer)
         features: dict[str, float] = {}
         self._add_object(value, "", features, pointer, 1)
         return features
@@ -83,12 +78,7 @@ class Flattener:
     def _positions(self, value: Any, pointer: str) -> list[float]:
         dimension = self.identity.dimension
         if value.__class__ is not list:
-            raise Rejected(
-                "wrong-type",
-                f"{quoted_name(pointer)} must be a list of {dimension} numbers, since this model's features are "
-                f"positional; got {type_name(value)}",
-                pointer,
-            )
+            raise wrong_type(value, f"a list of {dimension} numbers (this model's features are positional)", pointer)
         if len(value) != dimension:
             detail = f"{quoted_name(pointer)} must have {dimension} values, got {len(value)}"
             raise Rejected("wrong-length", detail, pointer)

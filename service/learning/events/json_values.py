@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET
 
 from service.errors import Rejected
-from service.learning.events.json_pointer import Path, to_pointer
+from service.learning.events.json_pointer import Path, quoted_name, to_pointer
 
 MAX_DEPTH = 64
 """Lists and objects within each other, in a record or a request."""
@@ -26,15 +26,13 @@ _decoder = json.JSONDecoder(
 
 
 def parse(raw: bytes) -> Any:
-    """Any JSON value, objects as `Pairs`; NaN and infinities are floats. Raises Rejected."""
+    """A JSON value that is not deeply nested, objects as `Pairs`; NaN and infinities are floats. Raises Rejected."""
     if raw.startswith(BOM_UTF8):
         raise Rejected("not-json", "a byte order mark comes first: JSON has none")
     try:
         return _decoder.decode(raw.decode())
     except UnicodeDecodeError as error:
         raise Rejected("not-json", f"not UTF-8 at byte {error.start}") from None
-    except RecursionError:
-        raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels") from None
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             raise Rejected("trailing-bytes", f"more bytes follow the event at byte {error.pos}") from None
@@ -61,6 +59,13 @@ def type_name(value: Any) -> str:
     return "a list" if isinstance(value, list) else "bytes" if isinstance(value, bytes) else "an extension"
 
 
+def inner_values(value: Any) -> list[Any]:
+    """The elements of a parsed list, or the values of an object's members; none of any other value."""
+    if value.__class__ is Pairs:
+        return [inner for _, inner in value]
+    return value if value.__class__ is list else []
+
+
 def value_at(value: Any, path: Path, pointer: str) -> Any:
     """The value at a path of a parsed value that stands at `pointer`, or UNSET. Raises Rejected at a repeated name."""
     for name in path:
@@ -70,6 +75,11 @@ def value_at(value: Any, path: Path, pointer: str) -> Any:
             raise repeated(name, pointer)
         value = matches[0] if matches else UNSET
     return value
+
+
+def wrong_type(value: Any, expected: str, pointer: str) -> Rejected:
+    """The fault of a parsed value at this pointer that is not what is expected there."""
+    return Rejected("wrong-type", f"{quoted_name(pointer)} must be {expected}, got {type_name(value)}", pointer)
 
 
 def repeated(name: str, pointer: str) -> Rejected:

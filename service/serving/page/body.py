@@ -136,5 +136,5 @@ def _plane(learner: Learner, by: Classifier) -> dict[str, Any] | None:
     zeros, ones = ([scaler.value(c, v) if scaler else v for c in (1, 2)] for v in (0.0, 1.0))
     scores = [(b + x * zeros[0] + y * zeros[1], x * (ones[0] - zeros[0]), y * (ones[1] - zeros[1])) for b, x, y in w]
     two = not learner.identity.multiclass
-    events = [(x, y, int(label > 0) if two else int(label)) for x, y, label in learner.seen.points]
+    events = [(x, y, int(label > 0) if two else int(label)) for x, y, label in learner.seen.points.tolist()]
     return {"names": names, "scores": scores, "events": events}
