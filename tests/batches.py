@@ -1,4 +1,4 @@
-"""Batches as a producer packs them, of any size: the client's own producer sends no more than it would unpack."""
+"""Record batches as a producer packs them, of any size: aiokafka's own producer sends none that it would not unpack."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,22 +6,45 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from service.streaming.kafka.record_batch import OpenBatch, RecordsBuilder, parse_batches
+from service.streaming.records import Headers, KafkaRecord, KafkaRecords
+
 CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-Headers = Sequence[tuple[str, bytes | None]]
+MAX_BYTES = 1 << 30
 
 
-def packed(codec: str, records: Iterable[tuple[bytes | None, Headers]]) -> bytes:
-    """A batch of these values and headers."""
-    builder = DefaultRecordBatchBuilder(
-        2, CODECS[codec], is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 30
-    )
-    for i, (value, headers) in enumerate(records):
-        assert builder.append(i, 1_700_000_000_000, key=None, value=value, headers=list(headers))
+def open_builder(codec: int = 0, producer: int = -1, transactional: bool = False) -> DefaultRecordBatchBuilder:
+    return DefaultRecordBatchBuilder(
+        2, codec, is_transactional=transactional, producer_id=producer, producer_epoch=0, base_sequence=0,
+        batch_size=MAX_BYTES,
+    )  # fmt: skip
+
+
+def packed(codec: int, records: Iterable[KafkaRecord]) -> bytes:
+    """A batch of these records."""
+    builder = open_builder(codec)
+    for offset, timestamp, key, value, headers in records:
+        assert builder.append(offset, timestamp, key, value, list(headers))
     return bytes(builder.build())
 
 
+def packed_values(codec: str, values: Iterable[tuple[bytes | None, Headers]]) -> bytes:
+    """A batch of records with these values and headers."""
+    records = (KafkaRecord(i, 1_700_000_000_000, None, *content) for i, content in enumerate(values))
+    return packed(CODECS[codec], records)
+
+
+def join_records(records: Sequence[KafkaRecord]) -> KafkaRecords:
+    """These records as a fetcher makes them of one batch."""
+    builder = RecordsBuilder()
+    if records:
+        [batch] = parse_batches(packed(0, records)).batches
+        builder.add(OpenBatch(batch, MAX_BYTES), records[0].offset, len(records))
+    return builder.build()
+
+
 async def send_packed(producer: AIOKafkaProducer, topic: str, raw: bytes) -> int:
-    """Send a batch as it is; the offset of its first record."""
+    """Send a batch as it is; returns the offset of its first record."""
     batch: Any = producer.create_batch()
     batch.append(key=None, value=b"", timestamp=None)
     batch.close()

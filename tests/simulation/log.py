@@ -10,7 +10,7 @@ from service.streaming.dead_letters import DeadLetter
 from service.streaming.kafka.offset_sequence import OffsetDamage, OffsetSequence
 from service.streaming.ports import Gap
 from service.streaming.records import KafkaRecord, KafkaRecords
-from tests.kafka_records import join_records
+from tests.batches import join_records
 from tests.simulation.world import Record, Step, Topic, World
 
 

@@ -15,7 +15,7 @@ LEARN, KEEPER, CODEC = f"{STREAMING}learn.py::Learning", f"{SNAPSHOTS}keeper.py:
 RECOGNISE, SEQUENCE = f"{STREAMING}recognise.py", f"{STREAMING}kafka/offset_sequence.py::OffsetSequence"
 SEEDS = 300
 OFFSETS = "tests/unit/test_offset_sequence.py"
-CONTRACT = "tests/contract/test_store.py::test_of_the_simulator"
+CONTRACT = "tests/contract/test_store.py::test_"
 ALONE = "tests/simulation/test_alone.py"
 NEWER = f"{ALONE}::test_a_newer_releases_head_is_not_gone_on_with"
 
@@ -44,11 +44,12 @@ MUTANTS = (
     Mutant("garbage swept outside the commit", f"{WORLD}::Redis.commit", "self.sweep(live)",
            "self.late.append(('sweep', lambda: self.sweep(live)))"),
     Mutant("the parent's blobs swept", f"{WORLD}::Redis.commit", '[state["head"]] if "head" in state else []', "[]",
-           f"{CONTRACT}[what_nobody_refers_to_is_swept_with_the_commit]"),
+           f"{CONTRACT}what_nobody_refers_to_is_swept_with_the_commit[simulator]"),
     Mutant("the kept versions' blobs swept", f"{WORLD}::Redis.commit", 'field[:2] == "v:"', "False"),
     Mutant("a commit said twice is refused", f"{WORLD}::Redis.commit", "current == digest", "False"),
     Mutant("half a head is no head", f"{WORLD}::SimulatedStore.head",
-           'bool(redis.current) != bool(redis.state.get("head"))', "False", f"{CONTRACT}[half_a_head_is_damage]"),
+           'bool(redis.current) != bool(redis.state.get("head"))', "False",
+           f"{CONTRACT}half_a_head_is_damage[simulator]"),
     Mutant("dead letters not flushed before a save", f"{LEARN}._save", "await self._log.flush()", "None"),
     Mutant("saved without a look at the topic's id", f"{LEARN}._save", "await self._log.source() != model.source",
            "False", seed=70),
@@ -101,17 +102,17 @@ MUTANTS = (
     Mutant("a doubtful save is never settled", f"{KEEPER}._resolve", "self._doubtful is None", "True"),
     Mutant("a doubtful save is taken for accepted", f"{KEEPER}._resolve",
            "await self._store.digest(self.model) == new.digest", "True",
-           f"{CONTRACT}[a_keeper_that_lost_a_reply_finds_out]"),
+           f"{CONTRACT}a_keeper_that_lost_a_reply_finds_out[simulator]"),
     Mutant("runs of a failed save are not put back", f"{KEEPER}._resolve", "new.learner.runs[:0] = cut", "pass"),
     Mutant("a conflict taken for accepted", f"{KEEPER}._save", 'verdict == "CONFLICT"', "False"),
     Mutant("missing blobs are not uploaded again", f"{KEEPER}._save", 'verdict != "MISSING"', "True",
-           f"{CONTRACT}[a_keeper_uploads_again_what_vanished]"),
+           f"{CONTRACT}a_keeper_uploads_again_what_vanished[simulator]"),
     Mutant("the wall clock says when a version is due", f"{KEEPER}._keeping",
            "abs(self._clock.time() - self.head.kept[-1].saved_at) >= self._keep_every",
            "self._clock.time() - self.head.kept[-1].saved_at >= self._keep_every", seed=277),
     Mutant("the recorded order has no bound", f"{KEEPER}._keeping", "len(learner.runs) > MOST_RUNS", "False"),
     Mutant("no second look where a blob is missing", f"{SNAPSHOTS}keeper.py::fetch", "newest[0] != digest", "False",
-           f"{CONTRACT}[a_reader_that_is_overtaken_looks_again]"),
+           f"{CONTRACT}a_reader_that_is_overtaken_looks_again[simulator]"),
     Mutant("a gap that is not looked back at", f"{SEQUENCE}.admit", "gap and unseen", "False"),
     Mutant("a batch that the next one contradicts", f"{SEQUENCE}.admit",
            "(gap or self._sought or first) and not agreed", "False"),

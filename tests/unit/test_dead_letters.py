@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from service.streaming.cut import cut, wire_size
 from service.streaming.dead_letters import MAX_HEADERS, DeadLetter, dead_letter, own_headers
 from service.streaming.records import Headers, KafkaRecord
-from tests.kafka_records import join_records
+from tests.batches import join_records
 
 
 def letter_of(
@@ -27,13 +27,6 @@ def test_a_letter_has_the_record_and_its_place() -> None:
         ("reason", b"not-json"), ("detail", b"why"), ("topic", b"t"), ("partition", b"3"), ("offset", b"41"),
         ("key", b"k"), ("headers", b"1"), ("trace", b"1"),
     ]  # fmt: skip
-
-
-def test_a_header_name_that_is_not_utf_8_is_written_in_hex() -> None:
-    odd = b"\xff\x00".decode(errors="surrogateescape")
-    letter = letter_of(None, b"value", [("a", b"1"), (odd, b"2"), ("b", None)], "not-json", "why")
-    assert list(own_headers(letter.headers)) == [("a", b"1"), ("ff00", b"2"), ("b", None)]
-    assert dict(letter.headers)["header-names-in-hex"] == b"1"
 
 
 def test_more_headers_than_a_letter_has_are_left_out_and_counted() -> None:

@@ -12,9 +12,9 @@ from service.snapshots.blobs import BLOCK_RUNS
 from service.snapshots.head import Source
 from service.snapshots.keeper import Saved
 from tests.conftest import event
-from tests.contract.test_store import Driven
+from tests.contract.sides import Driven
 from tests.saving import FakeClock, fresh, keeper, learn, save
-from tests.simulation.world import World
+from tests.simulation.world import SimulatedStore, World
 
 
 class Clock(FakeClock):
@@ -32,7 +32,7 @@ class Hanging:
     def __init__(self, clock: FakeClock) -> None:
         world = World(0)
         world.faulty = False
-        self._store, self._clock = Driven(world), clock
+        self._store, self._clock = Driven(SimulatedStore(world, "one")), clock
         self.seconds, self.missing_since = 0.0, 0.0
 
     def __getattr__(self, name: str) -> Any:

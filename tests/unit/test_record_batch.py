@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
@@ -19,7 +18,7 @@ from service.streaming.kafka.record_batch import (
     parse_batches,
 )
 from service.streaming.records import KafkaRecord, value_of
-from tests.batches import CODECS
+from tests.batches import CODECS, open_builder
 
 MAX_BYTES = 16 << 20
 CONTENT_TYPES = [
@@ -66,13 +65,6 @@ def theirs(raw: bytes, start: int, dropped: set[int]) -> list[KafkaRecord]:
                 time = -1 if record.timestamp is None else record.timestamp
                 records.append(KafkaRecord(record.offset, time, record.key, record.value, tuple(record.headers)))
     return records
-
-
-def open_builder(codec: int = 0, producer: int = -1, transactional: bool = False) -> DefaultRecordBatchBuilder:
-    return DefaultRecordBatchBuilder(
-        2, codec, is_transactional=transactional, producer_id=producer, producer_epoch=0, base_sequence=0,
-        batch_size=1 << 30,
-    )  # fmt: skip
 
 
 def content(rng: random.Random) -> bytes | None:
@@ -196,14 +188,6 @@ def test_a_batch_that_is_not_there_whole_says_where_it_begins() -> None:
         assert [(b.start, b.end) for b in fetched.batches] == [(5, at)]
         assert (fetched.cut_start, fetched.cut_size, fetched.damage) == (at, len(second), "")
     assert [(b.start, b.end) for b in parse_batches(first + second).batches] == [(5, at), (at, end)]
-
-
-def test_a_header_name_that_is_not_utf_8_is_no_reason_to_stop() -> None:
-    builder = open_builder()
-    builder.append(0, 0, key=None, value=b"1", headers=[("ü", b"x")])
-    raw = signed(bytes(builder.build()).replace("ü".encode(), b"\xc3\x28"))
-    [record] = ours(raw, 0, 10, [])
-    assert (record.value, record.headers) == (b"1", (("\udcc3(", b"x"),))
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS.keys())
