@@ -122,7 +122,7 @@ def test_wrong_input_is_one_line(kafka: Server, topic: str, folder: Path) -> Non
     for arguments, code, part in (
         ((), 2, "name a FILE, or a topic with --topic TOPIC, and not both"),
         (("bad.jsonl",), 1, 'bad.jsonl, line 3: out-of-range: feature "a" is beyond ±1e+30'),
-        (("and.csv", "--label", "y", "--rule", "lms", "--eta", "3"), 1, "rule lms with eta 3 diverges: the loss rises"),
+        (("and.csv", "--label", "y", "--rule", "lms", "--eta", "3"), 1, "rule lms with eta 3 diverges: the update"),
         (("-t", topic, "-b", kafka.address), 2, f"topic {topic} does not exist"),
         (("-t", topic, "-b", "127.0.0.1:1"), 3, "Connection refused"),
     ):
