@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from service.cli import main
-from service.learning.columns import Hashed, Named, Positional
+from service.learning.columns.columns import Hashed, Named, Positional
 from service.learning.events.batch import Decoder
 from service.learning.learner import Learner
 from service.snapshots.keeper import Keeper

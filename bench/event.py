@@ -67,10 +67,10 @@ def measured() -> dict[str, float]:
 
 def kernels() -> dict[int, float]:
     """Microseconds of an event in the kernel alone, 20 values, by the number of labels."""
-    from service.learning import kernel
-    from service.learning.columns import columns_for
+    from service.learning.columns.columns import columns_for
     from service.learning.events.batch import Decoder
     from service.learning.identity import Identity
+    from service.learning.kernel import kernel
 
     found = {}
     for k in (2, *CLASSES):

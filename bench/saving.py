@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bench import world
 from bench.figure import Figure
 from bench.start import COLUMNS, wide
-from service.snapshots.store import key
+from service.snapshots.redis.store import key
 from tests.conftest import event
 
 SILENCES = 5

@@ -24,15 +24,15 @@ from service.learning.learner import Learner
 from service.monitoring.metrics import Figures, Metrics
 from service.serving.http.app import create_app
 from service.serving.http.limits import Limits
+from service.serving.model_info import Description
 from service.serving.models import Models, given
-from service.serving.report import Description
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
 from service.settings.load import Settings, SnapshotSettings
 from service.settings.model import CandidateSettings, EventSettings, ModelSettings
 from service.settings.redis import RedisSettings
 from service.settings.section import TlsSection
-from service.snapshots.store import RedisStore
+from service.snapshots.redis.store import RedisStore
 
 FOLDER = Path(__file__).parent
 MADE = "<!-- Made by `python -m docs.generate`: change the code that it reads. -->"

@@ -20,7 +20,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
-from service.learning.weights import Weights
+from service.learning.weights_file import Weights
 
 FOLDER = Path(__file__).parent
 SEED = 7

@@ -6,7 +6,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from service.streaming.kafka.record_batch import OpenBatch, RecordsBuilder, parse_batches
+from service.streaming.kafka.fetching.record_batch import OpenBatch, RecordsBuilder, parse_batches
 from service.streaming.records import Headers, KafkaRecord, KafkaRecords
 
 CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

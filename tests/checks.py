@@ -14,13 +14,13 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from service.learning.columns import columns_for
+from service.learning.columns.columns import columns_for
 from service.learning.identity import Identity
+from service.learning.initial_weights import initial
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.learning.records import Records
-from service.learning.start import initial
-from service.learning.weights import Weights
+from service.learning.weights_file import Weights
 from service.snapshots import blobs, codec
 from service.snapshots import head as heads
 from tests import formulas

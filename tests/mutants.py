@@ -10,7 +10,10 @@ from tests import template
 from tests.changed import changed
 
 HERE = Path(__file__).parents[1]
-KERNEL, RULES, BOUNDS, WATCH = (f"service/learning/{name}.py::" for name in ("kernel", "rules", "bounds", "watch"))
+KERNEL, RULES, BOUNDS, OBSERVATIONS = (
+    f"service/learning/{name}.py::"
+    for name in ("kernel/kernel", "rules", "evaluation/mistake_bound", "evaluation/observations")
+)
 FOLLOW, STRETCH = f"{BOUNDS}_follow", f"{BOUNDS}Stretch.follow"
 
 
@@ -66,9 +69,9 @@ MUTANTS = (
            {"along[i] *= scale * signs[i] * length":
             "along[i] = math.inf if steps[i] == 0.0 else along[i] * scale * signs[i] * length"},
            "the_sums_of_classes_are_the_oracles"),
-    Mutant("of classes, one class alone in the norm's limit", f"{WATCH}Watch.follow",
+    Mutant("of classes, one class alone in the norm's limit", f"{OBSERVATIONS}Watch.follow",
            {"2.0 if identity.multiclass and RULES[identity.rule].mistake_driven else 1.0": "1.0"}, "axes_of_classes"),
-    Mutant("the margin left out of the norm's limit", f"{WATCH}_lengthened",
+    Mutant("the margin left out of the norm's limit", f"{OBSERVATIONS}_lengthened",
            {"2.0 * abs(steps[i]) * (positive if steps[i] > 0.0 else negative)": "0.0"}, "margins"),
 )  # fmt: skip
 

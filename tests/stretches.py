@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.identity import Identity
+from service.learning.initial_weights import initial
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
-from service.learning.start import initial
-from service.learning.weights import Weights
+from service.learning.weights_file import Weights
 from tests.checks import close, learner_of, restored
 from tests.oracle import Fold
 

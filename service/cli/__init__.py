@@ -60,7 +60,7 @@ def _of_option(error: typer.TyperException) -> str | None:
         return None
     from pydantic import ValidationError
 
-    from service.settings.words import worded
+    from service.text import worded
 
     cause, name = error.__cause__, error.param.get_error_hint().replace("'", "").replace(" / ", "/")
     return f"{name}: {worded(cause.errors()[0]) if isinstance(cause, ValidationError) else error.message}"

@@ -55,7 +55,7 @@ def produce(
 ) -> None:
     """Send the events of a file to a topic."""
     from service.errors import ConfigurationError
-    from service.tools import formats
+    from service.tools.formats import formats
 
     settings = settings_of(ctx)
     to = one_topic(settings)
@@ -129,7 +129,7 @@ def suggest(
     json: AsJson = False,
 ) -> None:
     """Look at a topic or a file, and suggest settings with reasons: what it holds, the label, what learns it best."""
-    from service.tools.suggest import suggest as look
+    from service.tools.suggest.suggest import suggest as look
 
     one = topic[0] if topic else None
     look(settings_of(ctx), file, one, form=form, label=label, count=count, output=output, yes=yes, as_json=json)

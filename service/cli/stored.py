@@ -80,7 +80,7 @@ def reset(
     yes: Yes = False,
 ) -> None:
     """Forget a model: its snapshot and kept versions. A running learner begins it anew."""
-    from service.tools.stored import reset_model
+    from service.tools.reset import reset_model
 
     settings = settings_of(ctx)
     reset_model(settings, one_topic(settings), yes)

@@ -3,7 +3,7 @@
 import re
 import ssl
 
-from service.credentials.reread import text
+from service.credentials.reloading import text
 from service.credentials.tls import Tls
 
 _FIRST = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)

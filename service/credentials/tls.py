@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from service.credentials.reread import Reread
+from service.credentials.reloading import Reread
 from service.errors import ConfigurationError, os_cause
 
 

@@ -24,8 +24,8 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from service.embedded.demo_events import MODEL, reference, visits
 from service.embedded.servers import START_SECONDS, Server, free_port, kafka, redis
-from service.embedded.visits import MODEL, reference, visits
 from service.errors import PerceptronError
 from service.learning.learner import Learner
 from service.learning.records import Records

@@ -13,19 +13,19 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from service.learning import kernel
-from service.learning.average import part
-from service.learning.bounds import ROUNDING, Stretch
-from service.learning.columns import Columns, Pairs
-from service.learning.compiled import compiled
+from service.learning.columns.columns import Columns, Pairs
+from service.learning.evaluation.mistake_bound import ROUNDING, Stretch
+from service.learning.evaluation.observations import Watch
+from service.learning.evaluation.prequential import Recent
 from service.learning.events.batch import Batch
 from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
-from service.learning.kernel import Learned
+from service.learning.initial_weights import initial
+from service.learning.jit.jit import compiled
+from service.learning.kernel import kernel
+from service.learning.kernel.averaging import part
+from service.learning.kernel.kernel import Learned
 from service.learning.options import Options
-from service.learning.recent import Recent
 from service.learning.rules import RULES
-from service.learning.start import initial
-from service.learning.watch import Watch
 
 MAX_SCANNED_LABELS = 30
 """With more labels, looking at each cell of the confusion takes longer than sorting the events."""
@@ -139,7 +139,7 @@ class Classifier:
 
     @property
     def average(self) -> NDArray[np.float64] | None:
-        """The average of the weights after each event so far, if the identity keeps one: see the module `average`."""
+        """The average of the weights after each event so far, if the identity keeps one: see the module `averaging`."""
         return self._average_at(slice(len(self.columns))) if self.identity.average else None
 
     @property

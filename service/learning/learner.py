@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from service.errors import ConfigurationError, OutOfOrder
 from service.learning.candidates import Candidate, stored_as
 from service.learning.classifier import Classifier, Scores, diverges, state_of, usual_before
-from service.learning.columns import columns_for
+from service.learning.columns.columns import columns_for
+from service.learning.evaluation.last_events import Seen
 from service.learning.events.batch import Decoder, Reject
 from service.learning.identity import SUMS, Identity
+from service.learning.kernel.scaling import Scaler
 from service.learning.options import DEFAULT, Options
 from service.learning.records import Records
-from service.learning.scale import Scaler
-from service.learning.seen import Seen
-from service.learning.weights import Weights
+from service.learning.weights_file import Weights
 
 Ranges = dict[int, list[tuple[int, int]]]
 """Covered offsets by partition, as half-open [from, to) in ascending order; the last `to` is the next offset."""

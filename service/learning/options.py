@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from service.learning.identity import Identity
-from service.learning.weights import Weights
+from service.learning.weights_file import Weights
 
 OWN_WEIGHTS = ("last", "average")
 """The names of a model's own weights in `serve`; any other name is a candidate's."""

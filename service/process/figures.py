@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from service.monitoring.metrics import Figures
+from service.serving.model_info import Description
 from service.serving.models import Model, Models
-from service.serving.report import Description
-from service.streaming.kafka.group import Kafka
+from service.streaming.kafka.membership.group import Kafka
 
 
 def figures(models: Models, kafka: Kafka) -> Iterator[Figures]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.errors import DataError, DependencyError, LogGap
-from service.learning.advice import advice
+from service.learning.evaluation.advice import advice
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics
 from service.monitoring.rejections import Mostly, Rejections

@@ -19,19 +19,19 @@ import uvloop
 
 from service import __version__
 from service.errors import ConfigurationError, DependencyError, PerceptronError, os_cause
-from service.learning.columns import columns_for
-from service.learning.compiled import NOTHING_KEPT
+from service.learning.columns.columns import columns_for
 from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity
+from service.learning.jit.jit import NOTHING_KEPT
 from service.learning.learner import Learner
 from service.learning.records import Records
-from service.monitoring.logs import set_up
+from service.monitoring.logging import set_up
 from service.monitoring.metrics import Metrics
-from service.process.clock import SystemClock
 from service.process.figures import figures, lag
 from service.process.memory import give_back
 from service.process.observer import ModelObserver
-from service.serving import predictor
+from service.process.scheduler import SystemClock
+from service.serving import scoring
 from service.serving.http.app import create_app
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import Connections, Limits
@@ -41,10 +41,10 @@ from service.serving.page.history import History
 from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, Together
-from service.streaming.kafka.group import Kafka
-from service.streaming.kafka.record_framing import ROWS, frame_records
-from service.streaming.lasting import Lasting
-from service.streaming.learn import Learning
+from service.streaming.kafka.fetching.record_framing import ROWS, frame_records
+from service.streaming.kafka.membership.group import Kafka
+from service.streaming.learn_loop import Learning
+from service.streaming.supervision import Lasting
 
 T = TypeVar("T")
 
@@ -322,7 +322,7 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
         learner.apply(0, Records.of(0, [event]))
         learner.begin_stretch()
         learner.apply(0, Records.of(1, [event]))
-        predictor.warm_up(learner)
+        scoring.warm_up(learner)
         if scale != "none":  # hashed names may share a column: their values are merged by a kernel of its own
             hashed = Learner(Identity(features="hashed", bits=1, scale=scale))
             hashed.begin({0: 0})

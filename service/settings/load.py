@@ -18,10 +18,10 @@ from service.errors import ConfigurationError, os_cause
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
 from service.settings.model import CandidateSettings, ModelSettings
-from service.settings.origin import Origins
 from service.settings.redis import RedisSettings
 from service.settings.section import Section, Texts, comma_separated
-from service.settings.words import either, perhaps, worded
+from service.settings.sources import Origins
+from service.text import either, perhaps, worded
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|tuple|dict|constrained).*\W.*|\[key\]")

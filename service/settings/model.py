@@ -19,13 +19,13 @@ from service.learning.identity import (
     Places,
     Text,
 )
+from service.learning.initial_weights import RANDOM
 from service.learning.options import OWN_WEIGHTS, Beside, Options
 from service.learning.rules import RULES, RuleName
-from service.learning.start import RANDOM
-from service.learning.weights import Weights, read
+from service.learning.weights_file import Weights, read
 from service.settings.pointers import Pointer, PointerOrRecord
 from service.settings.section import Section, as_value_error
-from service.settings.words import worded
+from service.text import worded
 
 HALF_LIFE = 1000
 """The default of `half_life`, in events."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from service.settings.words import short
+from service.text import short
 
 _POINTER = re.compile("(/([^~\0]|~[01])*)?")
 _EXPECTED = "expected a JSON Pointer, such as /label or /after/label"

@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, model_validator
 from service.settings.section import Texts, TlsSection, check_addresses, loopback
 
 if TYPE_CHECKING:
-    from service.snapshots.store import RedisStore
+    from service.snapshots.redis.store import RedisStore
 
 
 class RedisSettings(TlsSection):
@@ -84,8 +84,8 @@ class RedisSettings(TlsSection):
     def store(self, timeout: float = 3.0) -> "RedisStore":
         """The store, which answers within `timeout` seconds; the caller closes it."""
         # Half of the commands need no client of Redis, and do not import one.
-        from service.snapshots.endpoint import Endpoint
-        from service.snapshots.store import RedisStore
+        from service.snapshots.redis.connection import Endpoint
+        from service.snapshots.redis.store import RedisStore
 
         own, theirs = self.secret("password"), self.secret("sentinel_password")
         sentinels = tuple(self.sentinels), self.sentinel_service, self.sentinel_username, theirs

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
-from service.credentials.reread import text
+from service.credentials.reloading import text
 from service.credentials.tls import Tls
 from service.errors import ConfigurationError
 

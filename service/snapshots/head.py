@@ -15,15 +15,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from service.errors import SnapshotDamaged
-from service.learning.bounds import Stretch, Sums
 from service.learning.candidates import Candidate, arrays_of, stored_as
 from service.learning.classifier import Classifier, Counts, state_of
-from service.learning.confidence import Paired
+from service.learning.evaluation.confidence_sequences import Paired
+from service.learning.evaluation.mistake_bound import Stretch, Sums
+from service.learning.evaluation.observations import OffsetGaps
+from service.learning.evaluation.prequential import Averaged, Margins, Recent
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
-from service.learning.recent import Averaged, Margins, Recent
-from service.learning.watch import OffsetGaps
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
 
@@ -86,7 +86,7 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """What is stored next to the state, and is no part of it."""
 
     squared_steps: float
-    """The start's squared norm, and the most that the updates can have added to it: see `watch`."""
+    """The start's squared norm, and the most that the updates can have added to it: see `observations`."""
     recent_events: int
     recent_wrong: str
     """One bit for each event of the recent window, oldest first, packed, hexadecimal; also the next two."""

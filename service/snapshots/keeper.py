@@ -19,7 +19,7 @@ from service.errors import DependencyError, SnapshotDamaged
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
-from service.learning.weights import Weights
+from service.learning.weights_file import Weights
 from service.snapshots import blobs, codec, head
 from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, Source, Stored, Writer
 from service.snapshots.ports import Clock, Commit, Offload, Store

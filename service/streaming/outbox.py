@@ -7,10 +7,10 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from service.errors import DependencyError
-from service.streaming.cut import cut, wire_size
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.failures import cause_of
+from service.streaming.truncation import cut, wire_size
 
 BATCH = 500
 """Letters under way at a time: as many as a poll has records."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from service.learning.events.content_types import form_of
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.records import Records
-from service.streaming.kafka.record_framing import (
+from service.streaming.kafka.fetching.record_framing import (
     FORM,
     HEADER_COUNT,
     HEADERS,

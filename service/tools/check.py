@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 import typer
 
 from service.errors import DataError, PerceptronError, Rejected, Unauthorised
-from service.learning.columns import columns_for
+from service.learning.columns.columns import columns_for
 from service.learning.events.batch import Decoder
 from service.learning.events.careful_reader import values_of
 from service.learning.events.flatten import Flattener
@@ -20,12 +20,12 @@ from service.snapshots.codec import readable
 from service.snapshots.head import Source
 from service.streaming.dead_letters import topic_of
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.kafka.coordinator import coordinator
 from service.streaming.kafka.failures import refused
-from service.streaming.recognise import same_settings
+from service.streaming.kafka.membership.coordinator import coordinator
 from service.streaming.records import value_of
-from service.tools.readers import at
-from service.tools.sample import count_records, newest_of, parse_object
+from service.streaming.resume_check import same_settings
+from service.tools.formats.readers import at
+from service.tools.suggest.sample import count_records, newest_of, parse_object
 
 RECORDS = 100
 """Of a topic: enough to see what its producers send now."""

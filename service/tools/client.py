@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import typer
 
-from service.credentials.asking import opener, why_not
 from service.credentials.certificate import trusting
+from service.credentials.http import opener, why_not
 from service.errors import ConfigurationError, DataError, DependencyError, PerceptronError
 from service.learning.identity import Identity, Places, as_text
 from service.settings.load import Settings
-from service.settings.words import on_a_line
+from service.text import on_a_line
 
 BATCH = 1000
 """Lines of a request."""
@@ -53,7 +53,7 @@ def predict(
 
     Where the model's settings say that features stand elsewhere, lines are whole records of its topic.
     """
-    from service.tools.formats import in_batches
+    from service.tools.formats.formats import in_batches
 
     name = "standard input" if file == "-" else file
     at = f"{address(settings, url)}/v1/models/{topic}/predict"
@@ -112,8 +112,8 @@ def _instance(value: Any) -> Any:
 
 def _values(file: str) -> Iterator[Line]:
     """The lines that hold something."""
-    from service.tools.formats import Events, raise_bad_line
-    from service.tools.readers import JsonLines
+    from service.tools.formats.formats import Events, raise_bad_line
+    from service.tools.formats.readers import JsonLines
 
     events = Events(file, JsonLines(Identity(), None), Identity(), keyed=False, check=False)
     for line in events.lines(raise_bad_line):

@@ -14,11 +14,11 @@ import typer
 
 from service.errors import ConfigurationError, DataError
 from service.learning.events.batch import REASONS
-from service.streaming.cut import CUT
 from service.streaming.dead_letters import RETRIED, own_headers, topic_of
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.outbox import MOST_BYTES
 from service.streaming.records import KafkaRecord
+from service.streaming.truncation import CUT
 
 
 class Letter(NamedTuple):

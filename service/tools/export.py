@@ -15,14 +15,14 @@ import typer
 from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, DataError
-from service.learning import weights
+from service.learning import weights_file
 from service.learning.identity import Label
 from service.learning.learner import Learner
+from service.serving.model_info import Version
 from service.serving.models import Answering
-from service.serving.report import Version
 from service.settings.load import Settings
-from service.tools import files
-from service.tools.stored import newest
+from service.tools import atomic_write
+from service.tools.reset import newest
 
 
 def export(settings: Settings, name: str, output: str | None, sklearn: str | None, onnx: str | None) -> None:
@@ -34,7 +34,7 @@ def export(settings: Settings, name: str, output: str | None, sklearn: str | Non
     # The JSON first: every model has one, and it is there where another form cannot be made.
     for file, made in ((output, _json), (sklearn, _skops), (onnx, _onnx)):
         if file is not None:
-            files.write(file, made(name, answering))
+            atomic_write.write(file, made(name, answering))
             typer.echo(f"version {answering.head.version} of {name} written to {file}", err=True)
 
 
@@ -52,7 +52,7 @@ def as_json(name: str, a: Answering) -> dict[str, Any]:
     """The model as the JSON names its parts."""
     saved = Version.of(a.digest, a.head)
     counts = ("events", "mistakes", "wrong_predictions", "updates", "confusion", "rejected", "skipped")
-    return weights.as_json(
+    return weights_file.as_json(
         a.learner.identity,
         a.learner.columns.names,
         a.learner.served,

@@ -16,19 +16,21 @@ import typer
 from rich.console import Console
 
 from service.errors import ConfigurationError, DataError
-from service.learning import bounds, passes, weights
+from service.learning import weights_file
+from service.learning.evaluation import mistake_bound
+from service.learning.finite import batch_training
+from service.learning.finite.batch_training import Bounded, Data, Pass
+from service.learning.finite.separability import ZERO, Evidence, separate
 from service.learning.identity import Identity, Label
-from service.learning.kernel import Vector
-from service.learning.passes import Bounded, Data, Pass
-from service.learning.separable import ZERO, Evidence, separate
+from service.learning.kernel.kernel import Vector
 from service.settings.load import Settings, model_settings
 from service.settings.model import ModelSettings
-from service.settings.words import on_a_line
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import value_of
-from service.tools import files
-from service.tools.formats import Events, format_of, raise_bad_line
-from service.tools.profile import plain, shown
+from service.text import on_a_line
+from service.tools import atomic_write
+from service.tools.formats.formats import Events, format_of, raise_bad_line
+from service.tools.suggest.field_profile import plain, shown
 
 MAX_LISTED = 10
 """Weights, labels, and terms of a combination that are printed; --json has all."""
@@ -112,8 +114,8 @@ async def _read_topic(cluster: Cluster, topic: str) -> list[tuple[str, bytes | N
 def fit(source: Source, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:
     """Fit, print and write; returns the exit code: 4 if a bound does not hold, which no data can bring about."""
     identity = own.identity()
-    files.check_folder(output)
-    data = passes.gather(identity, source.values, own.start_weights)
+    atomic_write.check_folder(output)
+    data = batch_training.gather(identity, source.values, own.start_weights)
     rejected = Counter(reject.reason for reject in data.rejects)
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(rejected.items()))
     events = len(data.batch.labels)
@@ -122,7 +124,7 @@ def fit(source: Source, own: ModelSettings, options: FitOptions, output: str | N
     if options.trace and events * data.start.size > MAX_TRACED:
         raise ConfigurationError(f"--trace is for small data: at most {MAX_TRACED:,} numbers, events times weights")
     if options.batch and own.eta is None:
-        identity = msgspec.structs.replace(identity, eta=passes.stable_eta(data.batch))
+        identity = msgspec.structs.replace(identity, eta=batch_training.stable_eta(data.batch))
     result = _learn(identity, data, [source.places[i] for i in data.batch.records], options)
     counts = {
         "events": events,
@@ -131,9 +133,9 @@ def fit(source: Source, own: ModelSettings, options: FitOptions, output: str | N
         "updates": sum(one.updates for one in result.passes),
         "rejected": dict(rejected),
     }
-    fitted = weights.as_json(identity, data.columns.names, result.w, counts, {})
+    fitted = weights_file.as_json(identity, data.columns.names, result.w, counts, {})
     if output is not None:
-        files.write(output, msgspec.json.encode(fitted) + b"\n")
+        atomic_write.write(output, msgspec.json.encode(fitted) + b"\n")
         typer.echo(f"weights written to {output}", err=True)
     if as_json:
         typer.echo(json.dumps(_json(result, fitted), ensure_ascii=False))
@@ -154,9 +156,9 @@ def fit(source: Source, own: ModelSettings, options: FitOptions, output: str | N
 def _learn(identity: Identity, data: Data, places: list[str], options: FitOptions) -> Result:
     w, most, trace = data.start.copy(), options.max_passes, options.trace
     if options.batch:
-        running = passes.descend(identity, data.batch, w, max_passes=most, trace=trace)
+        running = batch_training.descend(identity, data.batch, w, max_passes=most, trace=trace)
     else:
-        running = passes.fit(identity, data.batch, w, tolerance=options.tolerance, max_passes=most, trace=trace)
+        running = batch_training.fit(identity, data.batch, w, tolerance=options.tolerance, max_passes=most, trace=trace)
     done = list[Pass]()
     with Console(stderr=True).status("the first pass") as status:  # on a terminal alone
         for one in running:
@@ -169,7 +171,7 @@ def _learn(identity: Identity, data: Data, places: list[str], options: FitOption
         ended = "max-passes"
     else:
         ended = "tolerated" if last.errors else "converged"
-    no_bound = bounds.why_none(identity, True)
+    no_bound = mistake_bound.why_none(identity, True)
     evidence, bounded = Evidence(), None
     if last.errors or no_bound is None:
         try:
@@ -181,7 +183,7 @@ def _learn(identity: Identity, data: Data, places: list[str], options: FitOption
         if evidence.vector is not None:
             candidates["the linear program's"] = evidence.vector
         norms = np.concatenate([one.squared_norms for one in done])
-        bounded = passes.bounded(identity, data, norms, candidates)
+        bounded = batch_training.bounded(identity, data, norms, candidates)
     labels = list(identity.labels or ()) if identity.multiclass else []
     return Result(data, places, labels, w, done, ended, evidence, bounded, no_bound)
 
@@ -211,7 +213,7 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
         z = "z(·, r) = (e_y - e_r) ⊗ (1, x)" if r.labels else "z = y·(1, x)"
         yield f"evidence {' + '.join(terms)} = 0 (±{ZERO:g}), with {z}: no w has w·z > 0 for all of them"
     elif r.evidence.vector is not None and r.ended != "converged":
-        margin = float(passes.margins(r.data.batch, r.evidence.vector)[0].min())
+        margin = float(batch_training.margins(r.data.batch, r.evidence.vector)[0].min())
         yield (
             f"evidence a linear program finds w with {'w·z' if r.labels else 'y·w·x'} >= {margin:.6g} for every event "
             "and no weight times its column's largest |value| beyond 1: the largest margin in that norm"

@@ -16,16 +16,16 @@ from rich.text import Text
 
 from service.errors import DataError, DependencyError
 from service.learning.classifier import Classifier, largest
+from service.learning.evaluation.observations import OffsetGaps
 from service.learning.identity import Label, as_json
 from service.learning.learner import Learner
-from service.learning.watch import OffsetGaps
+from service.serving.model_info import Comparison, Description, Version
 from service.serving.models import Model
-from service.serving.report import Comparison, Description, Version
 from service.settings.load import Settings
-from service.settings.words import on_a_line
 from service.snapshots import codec
 from service.streaming.kafka.cluster import Cluster
-from service.tools.stored import newest
+from service.text import on_a_line
+from service.tools.reset import newest
 
 TOP = 10
 LABELS, OF_A_LABEL = 20, 3

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from service.errors import ConfigurationError, DataError, DependencyError
 from service.learning.events.content_types import headers_of
 from service.streaming.kafka.cluster import Cluster
-from service.tools.formats import Events, Line, in_batches, raise_bad_line
+from service.tools.formats.formats import Events, Line, in_batches, raise_bad_line
 
 BATCH = 500
 UNACKNOWLEDGED = 20_000

@@ -14,21 +14,21 @@ import numpy as np
 import typer
 
 from service.errors import ConfigurationError, DataError, LogLost
+from service.learning.initial_weights import GIVEN
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.rules import RULES
-from service.learning.start import GIVEN
-from service.learning.weights import Weights
+from service.learning.weights_file import Weights
 from service.settings.load import Settings
 from service.snapshots import head as heads
 from service.snapshots.head import Head
 from service.snapshots.keeper import Snapshot, fetch
+from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import kept_snapshot
-from service.snapshots.store import RedisStore
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.recognise import fingerprint
 from service.streaming.records import KafkaRecords
-from service.tools.stored import none_stored
+from service.streaming.resume_check import fingerprint
+from service.tools.reset import none_stored
 
 SLICE = 1000
 TRIES = 5

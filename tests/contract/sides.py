@@ -20,7 +20,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from service.embedded.servers import Server
 from service.streaming.dead_letters import topic_of
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.kafka.group import Kafka
+from service.streaming.kafka.membership.group import Kafka
 from service.streaming.ports import Log
 from service.streaming.records import KafkaRecord
 from tests.conftest import DEADLINE, admin, create_topic, delete_topic, read_all, trim

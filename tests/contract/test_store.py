@@ -15,7 +15,7 @@ from service.snapshots import codec
 from service.snapshots import head as heads
 from service.snapshots import keeper as keepers
 from service.snapshots.ports import Commit, Store
-from service.snapshots.store import RedisStore, key
+from service.snapshots.redis.store import RedisStore, key
 from tests import saving
 from tests.conftest import redis_server
 from tests.contract.sides import Driven

@@ -41,8 +41,8 @@ def armed(point: str, number: signal.Signals, nth: int, redis: str) -> None:
     """Make the process send itself this signal when it comes to the point for the nth time."""
     from service.learning.learner import Learner
     from service.snapshots import keeper
-    from service.snapshots.store import RedisStore, key
-    from service.streaming.kafka.group import Kafka
+    from service.snapshots.redis.store import RedisStore, key
+    from service.streaming.kafka.membership.group import Kafka
     from service.streaming.kafka.topic import TopicLog
 
     if point in {"before-blobs", "before-commit"}:

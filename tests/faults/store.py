@@ -11,7 +11,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
-from service.snapshots.store import key
+from service.snapshots.redis.store import key
 from tests.conftest import wait
 from tests.faults.trial import Trial
 

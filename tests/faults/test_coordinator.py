@@ -13,10 +13,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListen
 from service.embedded import servers
 from service.embedded.servers import PROPERTIES, Server
 from service.errors import DependencyError
-from service.streaming.kafka.assignor import whole_topics
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.kafka.coordinator import coordinator
-from service.streaming.kafka.group import Kafka
+from service.streaming.kafka.membership.assignor import whole_topics
+from service.streaming.kafka.membership.coordinator import coordinator
+from service.streaming.kafka.membership.group import Kafka
 from tests.conftest import DEADLINE, Running, create_topic, perceptron, wait
 from tests.faults.proxy import KafkaProxy
 

@@ -17,7 +17,7 @@ from redis import Redis
 
 from service import cli
 from service.embedded.servers import Server
-from service.snapshots.store import MODELS, RedisStore, key
+from service.snapshots.redis.store import MODELS, RedisStore, key
 from tests.conftest import Run, Running, both_stores, clean_environment, event, wait
 from tests.integration.kept import saved_thrice
 

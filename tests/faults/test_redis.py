@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from service.snapshots.store import key
+from service.snapshots.redis.store import key
 from tests.conftest import HELD_SECONDS, trim, wait
 from tests.faults.conftest import repeated
 from tests.faults.store import (

@@ -30,7 +30,7 @@ from aiokafka.errors import KafkaError
 from redis import Redis as Client
 
 from service.embedded.servers import Server
-from service.snapshots.store import key
+from service.snapshots.redis.store import key
 from tests.conftest import DEADLINE, Running, create_topic, event, perceptron, wait
 from tests.faults.proxy import Proxy
 from tests.faults.watcher import Seen, Watcher

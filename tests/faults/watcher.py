@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from redis import Redis as Client
 
-from service.snapshots.store import key
+from service.snapshots.redis.store import key
 from tests.conftest import wait
 from tests.simulation import world
 from tests.simulation.judge import Judge

@@ -18,7 +18,7 @@ from typing import Any
 import mmh3
 import numpy as np
 
-from service.learning.columns import columns_for
+from service.learning.columns.columns import columns_for
 from service.learning.events.batch import REASONS, Decoder, use_compiled_reader
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner

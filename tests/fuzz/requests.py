@@ -19,7 +19,7 @@ from service.learning.learner import Learner
 from service.serving.http.app import Application
 from service.serving.http.limits import Limits
 from service.serving.models import given
-from service.serving.requests import LARGE
+from service.serving.request_parser import LARGE
 from tests import formulas
 from tests.fuzz import judge
 from tests.fuzz.events import IDENTITIES, event, learned, merged, placed, record

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.learning.columns import columns_for
+from service.learning.columns.columns import columns_for
 from service.learning.events import careful_reader, flatten
 from service.learning.events.batch import REASONS, Decoder, use_compiled_reader
 from service.learning.events.careful_reader import CarefulReader

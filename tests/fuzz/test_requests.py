@@ -9,7 +9,7 @@ import pytest
 
 from service.learning.events import flatten
 from service.learning.events.batch import use_compiled_reader
-from service.serving import predictor, requests
+from service.serving import request_parser, scoring
 from tests.fuzz.requests import Asked, application, ask, fuzz
 
 
@@ -23,8 +23,8 @@ async def test_mutated_requests_get_an_answer_or_a_problem() -> None:
 @pytest.mark.parametrize("compiled", [True, False])
 async def test_pieces_are_read_as_the_whole(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if every body were large, and every few bytes of it a piece: the same verdicts and scores, bit for bit."""
-    monkeypatch.setattr(predictor, "LARGE", 0)
-    monkeypatch.setattr(requests, "PIECE_BYTES", 30)
+    monkeypatch.setattr(scoring, "LARGE", 0)
+    monkeypatch.setattr(request_parser, "PIECE_BYTES", 30)
     use_compiled_reader(compiled)
     try:
         counted = await fuzz(1500, seed=1)
@@ -36,17 +36,17 @@ async def test_pieces_are_read_as_the_whole(compiled: bool, monkeypatch: pytest.
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("owner", "name", "change"),
-    [(requests, "Meta", lambda **_: msgspec.Meta()), (flatten, "name_fits", lambda *_: True)],
+    [(request_parser, "Meta", lambda **_: msgspec.Meta()), (flatten, "name_fits", lambda *_: True)],
 )
 async def test_a_fault_is_found(owner: object, name: str, change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each limit of a body that lets everything through is noticed."""
     monkeypatch.setattr(owner, name, change)
-    requests._decoder.cache_clear()
+    request_parser._decoder.cache_clear()
     try:
         with pytest.raises((AssertionError, IndexError)):
             await fuzz(5000)
     finally:
-        requests._decoder.cache_clear()
+        request_parser._decoder.cache_clear()
 
 
 async def test_a_client_that_goes_away_is_no_defect() -> None:

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from service.embedded.servers import Server
-from service.snapshots.store import RedisStore
+from service.snapshots.redis.store import RedisStore
 from tests.integration.kept import Tool
 
 

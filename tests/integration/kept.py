@@ -17,7 +17,7 @@ from service.learning.learner import Learner
 from service.learning.records import Records
 from service.snapshots.head import Fingerprint, Source
 from service.snapshots.keeper import Keeper, Saved
-from service.snapshots.store import RedisStore
+from service.snapshots.redis.store import RedisStore
 from tests.conftest import Running, event, perceptron
 from tests.saving import FakeClock, fresh, keeper
 

@@ -12,7 +12,7 @@ from service.learning.records import Records
 from service.settings.load import load
 from service.snapshots.codec import readable
 from service.snapshots.head import Head
-from service.snapshots.store import RedisStore
+from service.snapshots.redis.store import RedisStore
 from tests.checks import state_digest
 from tests.conftest import DEADLINE, TAKEOVER_SECONDS, Run, create_topic, event, perceptron
 from tests.integration.kept import Tool

@@ -10,7 +10,7 @@ from aiokafka.record import util
 from redis import Redis as Client
 
 from service.embedded.servers import Server
-from service.snapshots.store import key
+from service.snapshots.redis.store import key
 from tests.conftest import Run, Running, event, read_all, wait
 from tests.integration.kept import Tool
 

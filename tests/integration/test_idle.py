@@ -12,8 +12,8 @@ from redis import Redis
 
 from service.embedded.servers import Server
 from service.serving.models import OWN_SECONDS, POLL_SECONDS
-from service.snapshots.endpoint import CONNECTIONS
-from service.snapshots.store import key
+from service.snapshots.redis.connection import CONNECTIONS
+from service.snapshots.redis.store import key
 from tests.conftest import Run, Running, create_topic, event, wait
 
 pytestmark = pytest.mark.nightly

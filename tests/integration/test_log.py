@@ -59,7 +59,7 @@ WATCHDOG_SECONDS = 15.0
 """Longer than two looks at a broker that has just started, which may answer late, and than finding it again takes."""
 STUCK = """
 import asyncio, pathlib
-from service.streaming.kafka.fetcher import Fetcher
+from service.streaming.kafka.fetching.fetcher import Fetcher
 request = Fetcher._request
 async def hang(self, *arguments):
     if pathlib.Path(TRIGGER).exists():

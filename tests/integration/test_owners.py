@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer
 from redis import Redis
 
 from service.embedded.servers import Server
-from service.snapshots.store import key
+from service.snapshots.redis.store import key
 from tests.conftest import Run, Running, event, one_line, perceptron, wait
 
 pytestmark = pytest.mark.nightly

@@ -13,8 +13,8 @@ from redis.asyncio import Redis
 
 from service.embedded.servers import Server, free_port
 from service.errors import ConfigurationError, DependencyError
-from service.snapshots import needs
-from service.snapshots.store import RedisStore, key
+from service.snapshots.redis import preflight
+from service.snapshots.redis.store import RedisStore, key
 from tests.conftest import both_stores
 from tests.saving import fresh, keeper, learn, save
 
@@ -66,7 +66,7 @@ async def test_a_missing_right_to_write_or_to_run_scripts_is_said_at_the_start(u
     await raw.script_flush()
     with pytest.raises(ConfigurationError, match=r"refuses to write snapshots by a script: .*: give the user this"):
         await store.check()
-    assert await raw.exists(needs.PROBE_KEY) == 0
+    assert await raw.exists(preflight.PROBE_KEY) == 0
 
 
 @both_stores
@@ -130,8 +130,8 @@ class Other(NamedTuple):
 
 
 async def test_the_least_version_is_said() -> None:
-    least = ".".join(map(str, needs.MIN_VERSION))
+    least = ".".join(map(str, preflight.MIN_VERSION))
     with pytest.raises(ConfigurationError, match=rf"is version 3\.2\.6: the least is {least}"):
-        await needs._settings(Other("3.2.6"), "here:1")
-    assert await needs._settings(Other(f"{least}.1"), "here:1") == []
+        await preflight._settings(Other("3.2.6"), "here:1")
+    assert await preflight._settings(Other(f"{least}.1"), "here:1") == []
     assert f"Redis {least} or later" in (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()

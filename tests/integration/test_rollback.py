@@ -9,9 +9,9 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
+from service.snapshots.redis.store import RedisStore, key
 from service.snapshots.rollback import current_head
-from service.snapshots.store import RedisStore, key
-from service.streaming.recognise import fingerprint
+from service.streaming.resume_check import fingerprint
 from tests.conftest import HELD_SECONDS, TAKEOVER_SECONDS, Run, Running, read_all, trim, wait
 from tests.integration.kept import KEEPING, Tool, kept, learn_and_keep, middle, send, some_events
 from tests.oracle import Fold, same

@@ -12,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from service.learning.weights import Weights
+from service.learning.weights_file import Weights
 from tests.conftest import Run, Running, create_topic, event, wait
 from tests.integration.kept import Tool
 

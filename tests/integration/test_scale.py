@@ -9,7 +9,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.snapshots import codec
-from service.snapshots.store import key
+from service.snapshots.redis.store import key
 from tests.conftest import Run, event, wait
 
 pytestmark = pytest.mark.nightly

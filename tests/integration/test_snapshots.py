@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.errors import ConfigurationError
-from service.snapshots.store import RedisStore, key
+from service.snapshots.redis.store import RedisStore, key
 from tests.conftest import both_stores
 from tests.saving import FakeClock, fresh, keeper, learn, save
 

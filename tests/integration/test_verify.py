@@ -12,8 +12,8 @@ from service.learning.identity import FOLD, Identity
 from service.learning.learner import Learner
 from service.snapshots.head import Source
 from service.snapshots.keeper import Keeper, Saved
+from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import current_head
-from service.snapshots.store import RedisStore
 from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, delete_topic, trim, wait
 from tests.integration.kept import KEEPING, RNG, Tool, kept, learn_and_keep, send, some_events
 from tests.oracle import Fold, same

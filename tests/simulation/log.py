@@ -7,7 +7,7 @@ from typing import NamedTuple
 from service.errors import DependencyError, LogGap
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter
-from service.streaming.kafka.offset_sequence import OffsetDamage, OffsetSequence
+from service.streaming.kafka.fetching.offset_sequence import OffsetDamage, OffsetSequence
 from service.streaming.ports import Gap
 from service.streaming.records import KafkaRecord, KafkaRecords
 from tests.batches import join_records

@@ -11,8 +11,8 @@ from tests.changed import changed
 HERE = Path(__file__).parents[2]
 STREAMING, SNAPSHOTS, LEARNING = "service/streaming/", "service/snapshots/", "service/learning/"
 WORLD, CLASSIFIER, HEAD = "tests/simulation/world.py", f"{LEARNING}classifier.py", f"{SNAPSHOTS}head.py"
-LEARN, KEEPER, CODEC = f"{STREAMING}learn.py::Learning", f"{SNAPSHOTS}keeper.py::Keeper", f"{SNAPSHOTS}codec.py"
-RECOGNISE, SEQUENCE = f"{STREAMING}recognise.py", f"{STREAMING}kafka/offset_sequence.py::OffsetSequence"
+LEARN, KEEPER, CODEC = f"{STREAMING}learn_loop.py::Learning", f"{SNAPSHOTS}keeper.py::Keeper", f"{SNAPSHOTS}codec.py"
+RESUME, SEQUENCE = f"{STREAMING}resume_check.py", f"{STREAMING}kafka/fetching/offset_sequence.py::OffsetSequence"
 SEEDS = 300
 OFFSETS = "tests/unit/test_offset_sequence.py"
 CONTRACT = "tests/contract/test_store.py::test_"
@@ -69,27 +69,27 @@ MUTANTS = (
            "True", f"{ALONE}::test_a_look_from_before_the_last_save_drops_nothing"),
     Mutant("the rest of a slice that was cut short is left out", f"{LEARN}._apply", "return outcome.consumed",
            "return len(records)"),
-    Mutant("no fingerprint check", f"{RECOGNISE}::_recognise", "fingerprint(record) != known", "False"),
-    Mutant("another topic without the last record is gone on with", f"{RECOGNISE}::_recognise",
+    Mutant("no fingerprint check", f"{RESUME}::_recognise", "fingerprint(record) != known", "False"),
+    Mutant("another topic without the last record is gone on with", f"{RESUME}::_recognise",
            "record is None and recreated and learned[name]", "False",
            f"{ALONE}::test_another_topic_without_the_last_record_is_not_gone_on_with"),
-    Mutant("another topic is gone on with where nothing was learned", f"{RECOGNISE}::_recognise",
+    Mutant("another topic is gone on with where nothing was learned", f"{RESUME}::_recognise",
            "recreated and not any(learned.values())", "False", seed=63),
-    Mutant("no check that the log has the next record", f"{RECOGNISE}::may_go_on", "sorted(following.items())", "()"),
-    Mutant("a partition that is not assigned yet is taken for a trimmed one", f"{RECOGNISE}::may_go_on",
+    Mutant("no check that the log has the next record", f"{RESUME}::may_go_on", "sorted(following.items())", "()"),
+    Mutant("a partition that is not assigned yet is taken for a trimmed one", f"{RESUME}::may_go_on",
            "partition not in bounds and not recreated", "False",
            f"{ALONE}::test_a_partition_that_the_group_has_not_heard_of_is_waited_for"),
-    Mutant("no identity check", f"{RECOGNISE}::same_settings", "identity.differences(head.identity)", "[]", seed=120),
-    Mutant("another cluster's head is gone on with", f"{RECOGNISE}::same_settings", "head.source.elsewhere(source)",
+    Mutant("no identity check", f"{RESUME}::same_settings", "identity.differences(head.identity)", "[]", seed=120),
+    Mutant("another cluster's head is gone on with", f"{RESUME}::same_settings", "head.source.elsewhere(source)",
            "False", f"{ALONE}::test_another_clusters_model_is_not_gone_on_with[3]"),
     Mutant("an average that begins again with each restore", f"{CLASSIFIER}::state_of",
            "[arrays[name] for name in names]", '[arrays[name] * (name == "w") for name in names]'),
     Mutant("a class that has another's weights after each restore", f"{CLASSIFIER}::state_of",
            'arrays[f"{name}/{k}"]', 'arrays[f"{name}/{min(k, 1)}"]', seed=20),
-    Mutant("means that begin again with each restore", f"{LEARNING}scale.py::Scaler.of", "list(sums)",
+    Mutant("means that begin again with each restore", f"{LEARNING}kernel/scaling.py::Scaler.of", "list(sums)",
            "[sums[0], 0 * sums[1], sums[2]]", seed=29),
-    Mutant("categories and booleans are scaled too", f"{LEARNING}columns.py::_is_number", "value.__class__ is float",
-           "True"),
+    Mutant("categories and booleans are scaled too", f"{LEARNING}columns/columns.py::_is_number",
+           "value.__class__ is float", "True"),
     Mutant("candidates that begin again with each restore", f"{HEAD}::decode",
            "{name: candidate(name, saved) for name, saved in head.beside.items()}", "{}", seed=46),
     Mutant("a candidate that diverged learns on after a restore", f"{HEAD}::decode", "saved.diverged_at is not None",

@@ -27,7 +27,7 @@ from service.learning.options import DEFAULT, Beside, Options
 from service.snapshots import blobs, keeper
 from service.snapshots.head import Writer
 from service.snapshots.keeper import Keeper, fetch
-from service.streaming import learn
+from service.streaming import learn_loop
 from tests.simulation.judge import Judge
 from tests.simulation.log import SimulatedLog
 from tests.simulation.world import CLASSES, RAW, Clock, SimulatedStore, Step, Topic, Violation, World
@@ -113,7 +113,7 @@ class Process:
         self.looked: str | None = None
         log: Any = self.log
         asked = lambda: known, lambda: self.looked
-        self.learning = learn.Learning(log, saver, clock, self.tell, identity, None, *asked)
+        self.learning = learn_loop.Learning(log, saver, clock, self.tell, identity, None, *asked)
         self.coroutine = self.learning.run()
         self.at: Step | None = Step("start")
 
@@ -145,8 +145,8 @@ class Reader:
 def small(slice_: int, block: int, seconds: float) -> Iterator[None]:
     """Slices and blocks so small that a few records make several; in 0 seconds a slice is one record."""
     with (
-        mock.patch.object(learn, "SLICE", slice_),
-        mock.patch.object(learn, "SLICE_SECONDS", seconds),
+        mock.patch.object(learn_loop, "SLICE", slice_),
+        mock.patch.object(learn_loop, "SLICE_SECONDS", seconds),
         mock.patch.object(keeper, "SHARE", 2),  # a save is due sooner
         mock.patch.object(blobs, "BLOCK_COLUMNS", block),
         mock.patch.object(blobs, "BLOCK_NAMES", block),

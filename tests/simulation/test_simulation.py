@@ -23,7 +23,7 @@ for name in ("asyncio", "time", "socket", "select", "threading", "_thread", "con
 from tests.simulation.run import Simulation
 for seed in (3, 11):
     print("\\n".join(Simulation(seed).run().history))
-assert "service.snapshots.keeper" in sys.modules and "service.streaming.learn" in sys.modules
+assert "service.snapshots.keeper" in sys.modules and "service.streaming.learn_loop" in sys.modules
 """
 
 

@@ -9,8 +9,8 @@ from service.learning.records import Records
 from service.monitoring.metrics import Figures, Metrics
 from service.serving.http.app import Application, create_app
 from service.serving.http.limits import Limits
+from service.serving.model_info import Description
 from service.serving.models import Model, Models, given
-from service.serving.report import Description
 from tests.checks import learner_of
 
 

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.learning.advice import advice
 from service.learning.classifier import Counts
+from service.learning.evaluation.advice import advice
+from service.learning.evaluation.prequential import Recent
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
-from service.learning.recent import Recent
 from tests.checks import learner_of
 
 

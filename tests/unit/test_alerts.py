@@ -16,8 +16,8 @@ import yaml
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.metrics import Figures, Metrics
+from service.serving.model_info import Description
 from service.serving.models import given
-from service.serving.report import Description
 from tests.faults.test_alerts import FAULTS
 from tests.unit.test_dashboard import METRIC, exported
 

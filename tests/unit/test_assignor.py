@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.streaming.kafka.assignor import newest_claims, spread
+from service.streaming.kafka.membership.assignor import newest_claims, spread
 
 topics = st.sets(st.sampled_from([f"t{i}" for i in range(12)]), max_size=12)
 

@@ -8,7 +8,7 @@ import pytest
 from service.learning.identity import Identity
 from service.learning.options import Options
 from service.learning.records import Records
-from service.learning.weights import Weights
+from service.learning.weights_file import Weights
 from tests.checks import learner_of
 from tests.conftest import event
 from tests.stretches import THEOREM, Check, random_stream, random_stream_of_classes

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.learning.identity import Identity
+from service.learning.initial_weights import initial
 from service.learning.learner import Learner
 from service.learning.records import Records
-from service.learning.start import initial
 from tests import formulas
 from tests.checks import MODES, close, learner_of, restored, state_digest
 from tests.conftest import event

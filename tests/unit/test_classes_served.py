@@ -14,8 +14,8 @@ from service.learning.identity import Identity, Label
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.monitoring.metrics import MAX_LABELS, Figures, Metrics
-from service.serving.predictor import MAX_SCORES
-from service.serving.report import Description
+from service.serving.model_info import Description
+from service.serving.scoring import MAX_SCORES
 from tests.checks import learner_of
 from tests.conftest import event
 from tests.fuzz.requests import Asked, ask

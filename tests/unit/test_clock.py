@@ -1,6 +1,6 @@
 """Slices of learning while requests come."""
 
-from service.process.clock import LONG, SHORT, SystemClock
+from service.process.scheduler import LONG, SHORT, SystemClock
 
 
 class SetClock(SystemClock):

@@ -9,7 +9,7 @@ from sklearn import metrics
 from service.learning.identity import Identity
 from service.learning.options import Options
 from service.learning.records import Records
-from service.serving.report import Share
+from service.serving.model_info import Share
 from tests.checks import learner_of, restored
 from tests.conftest import event
 from tests.unit.applications import described

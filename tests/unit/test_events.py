@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction import FeatureHasher
 
-from service.learning.columns import columns_for
+from service.learning.columns.columns import columns_for
 from service.learning.events.batch import REASONS, Decoder
 from service.learning.identity import Identity, Places
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL, GOOD_NAMED

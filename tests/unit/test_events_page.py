@@ -15,14 +15,14 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from service.learning import identity
-from service.learning.columns import columns_for
+from service.learning.columns.columns import columns_for
 from service.learning.events import flatten, json_values
 from service.learning.events.batch import REASONS, Decoder
 from service.learning.events.content_types import MessagePack
 from service.learning.identity import Identity, Text
 from service.settings.load import load
 from service.settings.model import EventSettings, ModelSettings
-from service.tools.formats import Events, format_of
+from service.tools.formats.formats import Events, format_of
 from tests.checks import learner_of
 from tests.fuzz import judge
 from tests.fuzz.requests import Asked, ask

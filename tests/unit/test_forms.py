@@ -10,11 +10,11 @@ import msgpack  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
-from service.learning.columns import columns_for
+from service.learning.columns.columns import columns_for
 from service.learning.events.batch import Batch, Decoder
 from service.learning.events.content_types import DoubleVector, MessagePack, double_vector
 from service.learning.identity import Identity, Places
-from service.tools.sample import parse_object
+from service.tools.suggest.sample import parse_object
 from tests.checks import learner_of
 
 pytestmark = pytest.mark.usefixtures("reading")

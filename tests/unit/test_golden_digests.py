@@ -21,7 +21,7 @@ from service.learning import rules
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
-from service.learning.weights import Weights
+from service.learning.weights_file import Weights
 from service.snapshots import head as heads
 from tests.checks import RULES, learner_of
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL, GOOD_NAMED

@@ -7,25 +7,26 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 SERVICE = Path(__file__).parents[2] / "service"
 ROWS = [
-    "errors", "credentials", "monitoring", "learning", "snapshots", "streaming", "serving", "embedded",
+    "errors", "text", "credentials", "monitoring", "learning", "snapshots", "streaming", "serving", "embedded",
     "settings", "tools", "process", "cli", "__main__",
 ]  # fmt: skip
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """The rooms that a file imports, wherever in it."""
+    """The modules that a file imports, wherever in it, and names in them."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names = [node.module or "", *(f"{node.module}.{a.name}" for a in node.names)]
-        yield from (name.split(".")[1] for name in names if name.startswith("service."))
+        yield from (name for name in names if name.startswith("service."))
 
 
 def test_a_room_imports_only_rooms_above_it() -> None:
@@ -35,8 +36,14 @@ def test_a_room_imports_only_rooms_above_it() -> None:
         if room == "__init__":
             continue
         allowed = ROWS[: ROWS.index(room) + 1] if room != "monitoring" else [room]
-        for imported in _imports(path):
+        for imported in {name.split(".")[1] for name in _imports(path)}:
             assert imported in allowed or imported not in ROWS, f"{path} imports {imported}, which is below {room}"
+
+
+def test_modules_import_in_one_direction() -> None:
+    modules = {".".join(path.relative_to(SERVICE.parent).with_suffix("").parts): path for path in SERVICE.rglob("*.py")}
+    graph = {name: modules.keys() & set(_imports(path)) for name, path in modules.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_no_private_name_of_aiokafka_is_used() -> None:

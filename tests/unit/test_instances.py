@@ -12,7 +12,7 @@ from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.options import Options
-from service.serving import predictor, requests
+from service.serving import request_parser, scoring
 from tests.checks import learner_of
 
 NAMES = ["a", "b", "c 1.5e3", "d.e", "é", "f", "g", "never seen"]
@@ -69,13 +69,13 @@ def body(identity: Identity, instances: Sequence[Any]) -> bytes:
 def test_instances_read_as_rows_get_the_answers_of_each_alone(
     identity: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "PIECE_BYTES", 2000)  # some instances at a time
+    monkeypatch.setattr(request_parser, "PIECE_BYTES", 2000)  # some instances at a time
     learner, rng = learned(identity), Random(2)
     raw = body(identity, [instance(identity, rng) for _ in range(200)])
-    instances, form = requests.read(raw, learner.flattener, 200)
+    instances, form = request_parser.read(raw, learner.flattener, 200)
     for compiled, explain in ((True, False), (False, False), (True, True)):
         use_compiled_reader(compiled)
-        alone = [predictor.answer(learner, learner, features, explain, top=2) for features in instances]
-        found = predictor.answer_large(predictor.moment(learner), raw, 200, explain, top=2)
+        alone = [scoring.answer(learner, learner, features, explain, top=2) for features in instances]
+        found = scoring.answer_large(scoring.moment(learner), raw, 200, explain, top=2)
         assert bytes(found.predictions) == msgspec.json.encode(alone)
         assert found.form == form

@@ -17,7 +17,7 @@ from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics
-from service.serving import predictor
+from service.serving import scoring
 from service.serving.http.app import Application
 from tests.checks import learner_of
 from tests.conftest import event
@@ -66,9 +66,7 @@ class Served(NamedTuple):
 def served() -> Served:
     """A model of a hundred features, whose kernels are compiled."""
     learner = learner_of(Identity(), [event(dict.fromkeys(NAMES, 0.5), 1)])
-    predictor.answer_large(
-        predictor.moment(learner), b'{"instances":[{"features":{}},{"features":{}}]}', 2, explain=False
-    )
+    scoring.answer_large(scoring.moment(learner), b'{"instances":[{"features":{}},{"features":{}}]}', 2, explain=False)
     return Served(application(learner), learner)
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from service.errors import OutOfOrder
 from service.learning.identity import Identity
+from service.learning.initial_weights import initial
 from service.learning.options import Options
 from service.learning.records import Records
-from service.learning.start import initial
 from tests import formulas
 from tests.checks import learner_of, restored
 from tests.conftest import event

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from service.streaming.kafka.offset_sequence import OffsetDamage, OffsetSequence
+from service.streaming.kafka.fetching.offset_sequence import OffsetDamage, OffsetSequence
 
 
 class Batch(NamedTuple):

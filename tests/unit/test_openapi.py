@@ -17,7 +17,7 @@ from service.serving.http.limits import Limits
 from service.serving.http.openapi import PROBLEMS
 from service.serving.models import Model, given
 from service.snapshots.head import Kept
-from service.snapshots.store import RedisStore
+from service.snapshots.redis.store import RedisStore
 from tests.checks import learner_of
 from tests.unit.applications import serving
 

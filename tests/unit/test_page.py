@@ -10,16 +10,16 @@ import httpx
 import msgspec
 import pytest
 
+from service.learning.evaluation.last_events import POINTS
 from service.learning.events.content_types import MessagePack, double_vector
 from service.learning.identity import Identity, Places
 from service.learning.options import Beside, Options
 from service.learning.records import Records
-from service.learning.seen import POINTS
 from service.monitoring.metrics import Metrics
 from service.serving.http.auth import BearerTokens
 from service.serving.models import Model, Models, given
 from service.serving.page import OPEN
-from service.serving.page.event import MAX_BYTES
+from service.serving.page.example_event import MAX_BYTES
 from service.serving.page.history import MAX_POINTS, History, Point, Points
 from tests.checks import learner_of
 from tests.conftest import event

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import DataError
-from service.learning import passes, separable
-from service.learning.bounds import Separation
+from service.learning.evaluation.mistake_bound import Separation
+from service.learning.finite import batch_training, separability
+from service.learning.finite.batch_training import Data, Pass
+from service.learning.finite.separability import ZERO, Evidence, separate
 from service.learning.identity import Identity
-from service.learning.kernel import Vector
-from service.learning.passes import Data, Pass
-from service.learning.separable import ZERO, Evidence, separate
-from service.learning.weights import Weights
+from service.learning.kernel.kernel import Vector
+from service.learning.weights_file import Weights
 from tests import formulas
 from tests.conftest import event, perceptron
 
@@ -38,12 +38,12 @@ def listed(dimension: int = 2, **more: Any) -> Identity:
 
 
 def gather(identity: Identity, events: Events, start: Weights | None = None) -> Data:
-    return passes.gather(identity, [event(list(x), y) for x, y in events], start)
+    return batch_training.gather(identity, [event(list(x), y) for x, y in events], start)
 
 
 def fitted(identity: Identity, data: Data, **more: Any) -> tuple[list[Pass], Vector]:
     w = data.start.copy()
-    return list(passes.fit(identity, data.batch, w, **{"max_passes": MANY, **more})), w
+    return list(batch_training.fit(identity, data.batch, w, **{"max_passes": MANY, **more})), w
 
 
 def norms(done: list[Pass]) -> Vector:
@@ -90,7 +90,7 @@ def test_row_5_hus_extended_vectors_give_the_weights_of_the_rule(labels: list[in
     """Class C2's augmented vectors negated; ω += x where ω·x <= 0; passes until the FLAG stays down; any ω(0)."""
     identity = listed(start=start.identity)
     data = gather(identity, boolean(labels), start)
-    rows = separable.extended(data.batch).toarray()
+    rows = separability.extended(data.batch).toarray()
     assert rows.tolist() == [(x * y).tolist() for x, y in augmented(boolean(labels))]
     omega, trace, flag = start.vector, [], True
     while flag:
@@ -124,13 +124,13 @@ def test_row_7_the_mistake_bound_whatever_the_order() -> None:
     w_opt = np.array([-4.0, 3.0, 2.0])
     for order in itertools.permutations(boolean(AND)):
         data = gather(identity, list(order))
-        own = passes.separated(identity, data.batch, w_opt)
+        own = batch_training.separated(identity, data.batch, w_opt)
         assert own == Separation(3.0, 1.0, 29.0)
         assert own.updates == 87.0
         done, w = fitted(identity, data)
         vector = evidence(data).vector
         assert vector is not None
-        bounded = passes.bounded(identity, data, norms(done), {"own": w, "program": vector})
+        bounded = batch_training.bounded(identity, data, norms(done), {"own": w, "program": vector})
         assert bounded is not None
         assert (bounded.vector, bounded.held) == ("program", True)
         assert bounded.novikoff == pytest.approx(51.0)
@@ -146,15 +146,15 @@ def test_row_8_both_sides_at_every_update() -> None:
     changed = [float(b @ b) for a, b in itertools.pairwise(states) if (a != b).any()]
     assert norms(done).tolist() == changed
     assert len(changed) == 18
-    separation = passes.separated(identity, data.batch, np.array([-4.0, 3.0, 2.0]))
+    separation = batch_training.separated(identity, data.batch, np.array([-4.0, 3.0, 2.0]))
     assert separation is not None
     low, high = separation.sides(np.arange(1.0, 19.0))
     for n, squared in enumerate(changed, 1):
         assert (low[n - 1], high[n - 1]) == (n * n / 29, 3 * n)
         assert n * n / 29 <= squared <= 3 * n
-    assert passes.sides_hold(separation, norms(done))
+    assert batch_training.sides_hold(separation, norms(done))
     for broken in (3.1, 0.03):  # beyond one side and the other, at the first update
-        assert not passes.sides_hold(separation, np.array([broken, *changed[1:]]))
+        assert not batch_training.sides_hold(separation, np.array([broken, *changed[1:]]))
 
 
 def test_row_9_hus_bound_from_any_start() -> None:
@@ -163,7 +163,7 @@ def test_row_9_hus_bound_from_any_start() -> None:
     identity = listed(start=start.identity)
     data = gather(identity, boolean(AND), start)
     done, w = fitted(identity, data)
-    bounded = passes.bounded(identity, data, norms(done), {"own": w})
+    bounded = batch_training.bounded(identity, data, norms(done), {"own": w})
     assert bounded is not None
     gamma = min(y * (w @ x) for x, y in augmented(boolean(AND))) / np.linalg.norm(w)
     d_squared = float(np.sum((start.vector - (3 + 1) / (2 * gamma) * w / np.linalg.norm(w)) ** 2))
@@ -213,14 +213,14 @@ def test_bounds_hold_on_separable_data(
             records.append(event(list(x), own, weight=data.draw(st.sampled_from([0.25, 1, 3]))))
     rule = {"labels": tuple(range(classes))} if several else rule
     identity = listed(3, eta=eta, start="zero" if seed is None else f"random:{seed}", **rule)
-    given = passes.gather(identity, records)
+    given = batch_training.gather(identity, records)
     done, w = fitted(identity, given, max_passes=20_000, trace=several)
     if not records:
         return
     assert done[-1].errors == 0, "the theorem: it converges"
     vector = separate(given.batch, given.start.shape, classes).vector
     assert vector is not None
-    bounded = passes.bounded(identity, given, norms(done), {"own": w, "program": vector, "u": u})
+    bounded = batch_training.bounded(identity, given, norms(done), {"own": w, "program": vector, "u": u})
     assert bounded is not None
     assert bounded.held
     assert bounded.updates == sum(one.updates for one in done) == sum(one.errors for one in done)
@@ -231,10 +231,10 @@ def test_bounds_hold_on_separable_data(
         states = [given.start, *(after for one in done for after in one.trace)]
         changed = [float((b * b).sum()) for a, b in itertools.pairwise(states) if (a != b).any()]
         assert norms(done) == pytest.approx(changed)
-        margins, squared = passes.margins(given.batch, u)
+        margins, squared = batch_training.margins(given.batch, u)
         lengths = eta * given.batch.weights
         gamma, radius = (lengths * margins).min() / np.linalg.norm(u), (lengths * np.sqrt(squared)).max()
-        separation = passes.separated(identity, given.batch, u)
+        separation = batch_training.separated(identity, given.batch, u)
         assert separation is not None
         assert separation.updates == pytest.approx(2 * radius**2 / gamma**2)
 
@@ -247,7 +247,7 @@ def test_bounds_count_what_a_margin_lets_an_update_add(label: int, margin: tuple
     done, w = fitted(identity, data)
     assert (sum(one.mistakes for one in done), done[-1].updates, done[-1].errors) == (1, 0, 0)
     assert norms(done).tolist() == [10.0 * n * n for n in range(1, 12)]
-    bounded = passes.bounded(identity, data, norms(done), {"own": w})
+    bounded = batch_training.bounded(identity, data, norms(done), {"own": w})
     assert bounded is not None
     assert (bounded.updates, bounded.held) == (11, True)
     assert bounded.novikoff == pytest.approx(21.0)
@@ -261,7 +261,7 @@ def test_row_11_batch_gradient_descent_of_the_linear_unit() -> None:
         y = data.batch.labels
         identity = listed(rule="lms", eta=0.2)
         w = data.start.copy()
-        done = list(passes.descend(identity, data.batch, w, max_passes=MANY, trace=True))
+        done = list(batch_training.descend(identity, data.batch, w, max_passes=MANY, trace=True))
         v = np.zeros(3)
         for one in done[:-1]:
             assert one.loss == pytest.approx(((y - x @ v) ** 2).sum() / 2)
@@ -278,9 +278,9 @@ def test_row_11_batch_gradient_descent_of_the_linear_unit() -> None:
 @given(points=points, labels=st.data())
 def test_batch_descent_never_diverges_at_its_own_rate(points: Any, labels: Any) -> None:
     data = gather(listed(3), [(x, labels.draw(st.integers(0, 1))) for x in points])
-    eta = passes.stable_eta(data.batch)
+    eta = batch_training.stable_eta(data.batch)
     w = data.start.copy()
-    losses = [one.loss for one in passes.descend(listed(3, rule="lms", eta=eta), data.batch, w, max_passes=200)]
+    losses = [one.loss for one in batch_training.descend(listed(3, rule="lms", eta=eta), data.batch, w, max_passes=200)]
     assert all(b <= a * (1 + 1e-9) + 1e-9 for a, b in itertools.pairwise(losses))
 
 
@@ -290,7 +290,7 @@ def test_a_rate_too_large_is_said_to_diverge() -> None:
     with pytest.raises(DataError, match="eta 3 diverges"):
         fitted(identity, data)
     with pytest.raises(DataError, match=r"0\.125 never does"):
-        list(passes.descend(identity, data.batch, data.start.copy(), max_passes=9))
+        list(batch_training.descend(identity, data.batch, data.start.copy(), max_passes=9))
     long = gather(identity, boolean(AND) * 600)
     with pytest.raises(DataError, match=r"event \d+ in pass 1 .* beyond 1e\+30"):
         fitted(identity, long)
@@ -306,7 +306,7 @@ def test_row_15_data_that_nothing_separates() -> None:
     assert found.vector is None
     assert found.residual == 0.0
     assert found.combination == [(i, 0.25) for i in range(4)]
-    assert passes.bounded(identity, data, norms(done), {"own": np.array([-4.0, 3.0, 2.0])}) is None
+    assert batch_training.bounded(identity, data, norms(done), {"own": np.array([-4.0, 3.0, 2.0])}) is None
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -378,7 +378,7 @@ def test_passes_are_the_formula(rule: dict[str, Any], records: Any, trace: bool)
     identity = Identity(**{"eta": 0.5, **rule})
     labels = identity.labels or (-1, 1)
     records = [(x, k % len(labels), v) for x, k, v in records]
-    data = passes.gather(identity, [event(x, labels[k], weight=v) for x, k, v in records])
+    data = batch_training.gather(identity, [event(x, labels[k], weight=v) for x, k, v in records])
     w: Any = data.start.T.tolist()
     names = data.columns.names
     events = [([(names.index(n) + 1, float(v)) for n, v in x.items()], k, v) for x, k, v in records]
@@ -411,7 +411,7 @@ def test_passes_are_the_formula(rule: dict[str, Any], records: Any, trace: bool)
 def test_given_weights_have_their_names_and_new_ones_begin_at_zero() -> None:
     start = Weights([2.0, -1.0], 0.5, ["a", "b"])
     records: list[bytes | None] = [event({"c": 1, "b": 1}, 1), b"bad", json.dumps({"features": {}}).encode()]
-    data = passes.gather(Identity(start=start.identity), records, start)
+    data = batch_training.gather(Identity(start=start.identity), records, start)
     assert data.columns.names == ["a", "b", "c"]
     assert data.start.tolist() == [0.5, 2.0, -1.0, 0.0]
     assert [(reject.record, reject.reason) for reject in data.rejects] == [(1, "not-json"), (2, "missing-field")]
@@ -440,9 +440,9 @@ def test_a_program_that_runs_out_of_time_says_so() -> None:
 
 def test_a_program_that_would_be_too_large_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     data = gather(listed(labels=(0, 1, 2)), [((i, i % 7), i % 3) for i in range(50)])
-    monkeypatch.setattr(separable, "KESLER", 599)
+    monkeypatch.setattr(separability, "KESLER", 599)
     assert "600 numbers" in str(separate(data.batch, data.start.shape, 3).unknown)
-    monkeypatch.setattr(separable, "KESLER", 600)
+    monkeypatch.setattr(separability, "KESLER", 600)
     assert separate(data.batch, data.start.shape, 3).unknown is None
 
 

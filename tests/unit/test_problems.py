@@ -7,7 +7,7 @@ import pytest
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.serving.http.limits import Limits
-from service.serving.requests import LARGE
+from service.serving.request_parser import LARGE
 from tests.fuzz.requests import Asked, ask
 from tests.unit.applications import application
 

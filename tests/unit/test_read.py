@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import DataError
-from service.learning.columns import columns_for
+from service.learning.columns.columns import columns_for
 from service.learning.events.batch import Decoder
 from service.learning.identity import Identity, Places
-from service.tools.formats import Events, Line, format_of
+from service.tools.formats.formats import Events, Line, format_of
 
 NAMED = Identity()
 THREE = Identity(features="positional", dimension=3)

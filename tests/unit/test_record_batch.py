@@ -10,8 +10,8 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
-from service.streaming.kafka.compression import DamagedBatch
-from service.streaming.kafka.record_batch import (
+from service.streaming.kafka.fetching.compression import DamagedBatch
+from service.streaming.kafka.fetching.record_batch import (
     OpenBatch,
     RecordsBuilder,
     mark_aborted,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from service.learning.columns import Named, columns_for
+from service.learning.columns.columns import Named, columns_for
 from service.learning.events.batch import Batch, Decoder, Reject
 from service.learning.events.careful_reader import CarefulReader
 from service.learning.events.value_buffer import ValueBuffer

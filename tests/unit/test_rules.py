@@ -5,8 +5,8 @@ from pydantic import ValidationError
 
 from service.errors import ConfigurationError
 from service.learning.identity import Identity
-from service.learning.start import initial
-from service.learning.weights import read
+from service.learning.initial_weights import initial
+from service.learning.weights_file import read
 from service.settings.model import ModelSettings
 from tests.checks import MODES, RULES, STATEMENTS, Statement, models
 

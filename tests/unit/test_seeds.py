@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.learning import kernel
 from service.learning.events.batch import Batch
 from service.learning.identity import Identity
+from service.learning.kernel import kernel
 from service.learning.learner import Learner
 from service.learning.records import Records
-from service.learning.weights import Weights
+from service.learning.weights_file import Weights
 from tests.checks import learner_of
 from tests.conftest import event
 

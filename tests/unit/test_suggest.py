@@ -11,11 +11,11 @@ from service.errors import DataError
 from service.learning.learner import Learner
 from service.settings.model import ModelSettings
 from service.tools.check import unmatched_settings
-from service.tools.choices import EventChoices, choose_event
-from service.tools.labels import is_amount, positive_is_rare
-from service.tools.model_selection import compare
-from service.tools.profile import member_at
-from service.tools.sample import Sample
+from service.tools.suggest.field_profile import member_at
+from service.tools.suggest.label_inference import is_amount, positive_is_rare
+from service.tools.suggest.model_selection import compare
+from service.tools.suggest.proposal import EventChoices, choose_event
+from service.tools.suggest.sample import Sample
 from tests.checks import learner_of
 from tests.conftest import event
 from tests.oracle import Classes

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import Rejected
-from service.learning.columns import Columns, Placed, columns_for
-from service.learning.compiled import ENABLED
+from service.learning.columns.columns import Columns, Placed, columns_for
 from service.learning.events.careful_reader import CarefulReader, Event
 from service.learning.events.compiled.path_tree import UnsupportedError
 from service.learning.events.compiled.row_reader import RowReader
@@ -23,6 +22,7 @@ from service.learning.events.compiled.vector_reader import VectorReader
 from service.learning.events.content_types import FORMS, DoubleVector, double_vector
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import Identity
+from service.learning.jit.jit import ENABLED
 
 REASONS = (
     "empty", "not-json", "not-msgpack", "trailing-bytes", "missing-field", "wrong-type", "duplicate-feature",
@@ -110,7 +110,7 @@ def use_compiled_reader(use: bool) -> None:
 class Decoder:
     """Reads the events of one model. It looks features up in the columns and does not change them.
 
-    >>> from service.learning.columns import columns_for
+    >>> from service.learning.columns.columns import columns_for
     >>> decoder = Decoder(Identity(), columns_for(Identity()))
     >>> records = [b'{"features": {"a": 1e99}, "label": 1}', b'{"features": {"b": 3}, "label": 0}']
     >>> batch, rejects = decoder.decode(records)

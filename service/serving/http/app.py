@@ -18,17 +18,17 @@ from service.monitoring.metrics import Metrics
 from service.serving import page
 from service.serving.http import openapi, problems, swagger_ui, v1
 from service.serving.http.auth import METRICS, Auth, BearerTokens
-from service.serving.http.bodies import InFlight
 from service.serving.http.limits import Limits
 from service.serving.http.openapi import responses
 from service.serving.http.predict import PATH, Predict
 from service.serving.http.problems import Refusal
+from service.serving.http.request_bodies import InFlight
 from service.serving.http.v1 import encoded
 from service.serving.models import Models
-from service.serving.page.body import Body
 from service.serving.page.history import History
-from service.serving.predictor import Predictor
-from service.snapshots.store import RedisStore
+from service.serving.page.page_state import Body
+from service.serving.scoring import Predictor
+from service.snapshots.redis.store import RedisStore
 
 PROBES = ("/livez", "/readyz")
 """Paths that are open to all: an orchestrator has no token."""

@@ -5,7 +5,7 @@ import hmac
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from service.credentials.reread import Reread, text
+from service.credentials.reloading import Reread, text
 from service.errors import ConfigurationError
 
 METRICS = "/metrics"

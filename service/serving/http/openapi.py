@@ -16,8 +16,8 @@ import msgspec
 
 from service.errors import UnknownCandidate, UnknownModel
 from service.learning.identity import MAX_VALUE
-from service.serving.http.bodies import ENCODED, NOT_GZIP, NOT_JSON
 from service.serving.http.problems import Fault, Problem, problem
+from service.serving.http.request_bodies import ENCODED, NOT_GZIP, NOT_JSON
 
 INTRODUCTION = """
 Each model learns one Kafka topic and has its name. `POST /v1/models/{name}/predict` asks it: with `features` of one

@@ -17,10 +17,10 @@ from starlette.types import Receive, Scope, Send
 from service.errors import Rejected
 from service.learning.identity import MAX_CLASSES
 from service.serving.http import problems
-from service.serving.http.bodies import InFlight, is_gzip, unpacked
 from service.serving.http.limits import LINGER_SECONDS, WHOLE
-from service.serving.predictor import TOP, Predictor
-from service.serving.requests import of_body
+from service.serving.http.request_bodies import InFlight, is_gzip, unpacked
+from service.serving.request_parser import of_body
+from service.serving.scoring import TOP, Predictor
 
 PREDICT = "/v1/models/{name}/predict"
 PATH = re.compile("/v1/models/([^/]+)/predict").fullmatch

@@ -20,15 +20,15 @@ from service.errors import DependencyError, Rejected, SnapshotDamaged
 from service.learning.classifier import Classifier, largest
 from service.learning.identity import Identity, Label, listed
 from service.serving.http import problems
-from service.serving.http.bodies import InFlight
 from service.serving.http.openapi import request_of, responses
 from service.serving.http.predict import CANDIDATE, PREDICT, PredictParameters
 from service.serving.http.problems import Refusal
+from service.serving.http.request_bodies import InFlight
+from service.serving.model_info import Beside, Description, Name, Summary, Version
 from service.serving.models import Models
-from service.serving.predictor import Many, One
-from service.serving.report import Beside, Description, Name, Summary, Version
+from service.serving.scoring import Many, One
 from service.snapshots import codec
-from service.snapshots.store import RedisStore
+from service.snapshots.redis.store import RedisStore
 
 MAX_PAGE = 10_000
 """Weights in one answer."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from service.learning.learner import Learner
+from service.serving.model_info import Accuracy, Share, baseline, serve
 from service.serving.models import Model, Models
-from service.serving.report import Accuracy, Share, baseline, serve
 
 MAX_POINTS = 120
 """At this number every second point is dropped, and the next points are twice as far apart."""

@@ -28,7 +28,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, PerceptronError, Unauthorised
 from service.streaming.kafka.failures import UNAUTHORISED, cause_of, connection_failure, refused
-from service.streaming.kafka.fetcher import Fetcher
+from service.streaming.kafka.fetching.fetcher import Fetcher
 from service.streaming.kafka.log_reader import LogReader
 from service.streaming.kafka.metadata import MetadataRequest as MetadataWithRights
 from service.streaming.kafka.security import Security

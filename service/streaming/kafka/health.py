@@ -20,10 +20,10 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, Stuck
-from service.streaming.kafka.coordinator import coordinator
-from service.streaming.kafka.fetcher import MIN_PARTITION_BYTES, unreadable
-from service.streaming.kafka.group_clients import GroupClients
+from service.streaming.kafka.fetching.fetcher import MIN_PARTITION_BYTES, unreadable
 from service.streaming.kafka.log_queries import LATEST, fetch_once, list_offsets
+from service.streaming.kafka.membership.coordinator import coordinator
+from service.streaming.kafka.membership.group_clients import GroupClients
 
 if TYPE_CHECKING:
     from service.streaming.kafka.topic import TopicLog

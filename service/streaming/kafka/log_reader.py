@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
 
-from service.streaming.kafka.fetcher import Fetcher
+from service.streaming.kafka.fetching.fetcher import Fetcher
+from service.streaming.kafka.fetching.record_batch import RecordsBuilder
 from service.streaming.kafka.log_queries import log_bounds
-from service.streaming.kafka.record_batch import RecordsBuilder
 from service.streaming.records import KafkaRecords
 
 POLL_RECORDS = 4000

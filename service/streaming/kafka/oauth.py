@@ -14,7 +14,7 @@ import msgspec
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
 
-from service.credentials.asking import opener, why_not
+from service.credentials.http import opener, why_not
 from service.credentials.tls import Tls
 
 TOKEN_SECONDS = 10.0

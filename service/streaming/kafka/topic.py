@@ -14,8 +14,8 @@ from service.errors import DependencyError
 from service.snapshots.head import Source
 from service.streaming.dead_letters import DeadLetter, topic_of
 from service.streaming.kafka.cluster import ANSWER_SECONDS
-from service.streaming.kafka.group_clients import GroupClients
 from service.streaming.kafka.log_queries import log_bounds
+from service.streaming.kafka.membership.group_clients import GroupClients
 from service.streaming.kafka.topic_id import topic_id
 from service.streaming.outbox import Outbox
 from service.streaming.ports import Gap

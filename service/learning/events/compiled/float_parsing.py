@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from service.learning.compiled import compiled
-from service.learning.machine import leading_zeros, upper_product
+from service.learning.jit.intrinsics import leading_zeros, upper_product
+from service.learning.jit.jit import compiled
 
 MAX_DIGITS = 19
 """More digits may not fit in 64 bits."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from service.learning.compiled import compiled, inlined
+from service.learning.columns.name_table import BEHIND, find, hash_of, probes, same
 from service.learning.events.compiled import json_tokens
 from service.learning.events.compiled.json_tokens import FALSE, NULL, TRUE
 from service.learning.events.compiled.path_tree import (
@@ -27,8 +27,8 @@ from service.learning.events.compiled.path_tree import (
     is_leaf,
 )
 from service.learning.identity import MAX_VALUE, MAX_WEIGHT
-from service.learning.machine import byte_at
-from service.learning.names import BEHIND, find, hash_of, probes, same
+from service.learning.jit.intrinsics import byte_at
+from service.learning.jit.jit import compiled, inlined
 
 MAX_DEPTH = 16
 """Objects and lists within each other."""

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.compiled import compiled
 from service.learning.events.compiled.path_tree import END_CHILD, FIRST_CHILD, NAME_END, PathTree, path_tree
 from service.learning.events.json_pointer import Path
 from service.learning.events.json_values import MAX_DEPTH
+from service.learning.jit.jit import compiled
 
 TOO_DEEP = -2
 """The end of a text that is nested too deep, as a scan says it."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from service.learning.compiled import compiled, inlined
 from service.learning.events.compiled.float_parsing import MAX_DIGITS, POWERS, nearest
-from service.learning.machine import byte_at, trailing_zeros, word_at
+from service.learning.jit.intrinsics import byte_at, trailing_zeros, word_at
+from service.learning.jit.jit import compiled, inlined
 
 NULL, FALSE, TRUE = range(3)
 

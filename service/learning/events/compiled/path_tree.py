@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.compiled import compiled
+from service.learning.columns.name_table import BEHIND, same
 from service.learning.events.compiled.json_tokens import FALSE, TRUE
 from service.learning.events.json_pointer import Path
-from service.learning.names import BEHIND, same
+from service.learning.jit.jit import compiled
 
 MAX_EXACT_INTEGER = 1 << 53
 FEATURES, LABEL, WEIGHT, ID, WHERE = range(5)

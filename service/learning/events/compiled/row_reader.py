@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from service.learning.columns.name_table import BEHIND, SEED, Names, Spelled, gather, hash_each, room, spelled
 from service.learning.events.compiled import json_parser
 from service.learning.events.compiled.path_tree import UnsupportedError, expected_values, path_tree
 from service.learning.events.flatten import Features, Flattener
 from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.events.value_buffer import ValueBuffer
-from service.learning.names import BEHIND, SEED, Names, Spelled, gather, hash_each, room, spelled
 
 KEPT_FEATURES = 600_000
 """Buffers for at most as many features are kept for the next slice. An event of 1 MiB needs 524,416."""

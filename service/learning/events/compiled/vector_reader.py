@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from service.learning.compiled import compiled
 from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import MAX_VALUE, Identity
-from service.learning.machine import double_at
+from service.learning.jit.intrinsics import double_at
+from service.learning.jit.jit import compiled
 
 _NO_BYTES = np.empty(0, np.uint8)
 

@@ -1,0 +1,5 @@
+"""Feature names as columns of the arrays.
+
+Start with `columns`, which gives each name its column. `name_table` is the compiled hash table behind it, and `hashing`
+chooses the column of a model that keeps no names.
+"""

@@ -1,0 +1,74 @@
+"""The hashing trick over rows of features, compiled: names to columns by MurmurHash3, as `columns.Hashed` says."""
+
+from typing import Any
+
+import numpy as np
+
+from service.learning.jit.intrinsics import word_at
+from service.learning.jit.jit import compiled
+
+_C1, _C2 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593)
+_FIVE, _MORE, _MIX_1, _MIX_2 = (np.uint32(n) for n in (5, 0xE6546B64, 0x85EBCA6B, 0xC2B2AE35))
+_13, _15, _16, _17, _19 = (np.uint32(n) for n in (13, 15, 16, 17, 19))
+
+
+@compiled
+def _mixed(k: np.uint32) -> np.uint32:
+    k = np.uint32(k * _C1)
+    k = np.uint32(k << _15) | np.uint32(k >> _17)
+    return np.uint32(k * _C2)
+
+
+@compiled
+def murmur(address: int, begin: int, size: int) -> Any:
+    """MurmurHash3 (x86, 32 bits, seed 0) of the bytes there, as a signed number; eight more are read after them."""
+    h = np.uint32(0)
+    for i in range(begin, begin + size - 3, 4):
+        h ^= _mixed(np.uint32(word_at(address, i)))
+        h = np.uint32(h << _13) | np.uint32(h >> _19)
+        h = np.uint32(h * _FIVE + _MORE)
+    rest = size & 3  # of none k is 0, which changes nothing
+    h ^= _mixed(np.uint32(word_at(address, begin + size - rest) & ((1 << 8 * rest) - 1)))
+    h ^= np.uint32(size)
+    h ^= h >> _16
+    h = np.uint32(h * _MIX_1)
+    h ^= h >> _13
+    h = np.uint32(h * _MIX_2)
+    h ^= h >> _16
+    return np.int64(np.int32(h))
+
+
+@compiled
+def hash_to_columns(
+    data: int, scratch: int, names: Any, given: Any, is_number: Any, count: int, merge: bool, seen: Any, turn: Any,
+    starts: Any, columns: Any, values: Any,
+) -> int:  # fmt: skip
+    """Fill in columns and values of features, and move `starts` where equal columns of an event are merged.
+
+    Returns how many are left. `count` is a power of two, and so is the number of `seen`'s rows, which are twice as many
+    as any event's features: the event that put a column there last, by the number that `turn` counts, and its place.
+    """
+    # All are hashed before the first is looked for, as nothing of one waits for another then.
+    for j in range(starts[0], starts[len(starts) - 1]):
+        name, size, value = names[j, 0], names[j, 1], given[j]
+        h = murmur(data, name, size) if name >= 0 else murmur(scratch, -1 - name, size)
+        columns[j] = 1 + (abs(h) & (count - 1))
+        negative = -value if is_number[j] else 0.0 - value  # what is not a number has no -0
+        values[j] = negative if h < 0 else value
+    at, mask = 0, np.uint64(len(seen) - 1)
+    for i in range(len(starts) - 1):
+        turn[0] += 1
+        first = starts[i]
+        starts[i] = at
+        for j in range(first, starts[i + 1]):
+            column, value = columns[j], values[j]
+            slot = np.uint64(column) & mask
+            while seen[slot, 0] == turn[0] and columns[seen[slot, 1]] != column:
+                slot = (slot + np.uint64(1)) & mask
+            if merge and seen[slot, 0] == turn[0]:
+                values[seen[slot, 1]] += value
+            else:
+                seen[slot, 0], seen[slot, 1], columns[at], values[at] = turn[0], at, column, value
+                at += 1
+    starts[len(starts) - 1] = at
+    return at

@@ -1,0 +1,5 @@
+"""What is known of a model besides its state: how well it learns and what the theory promises.
+
+Start with `observations`, which follows a model. `prequential`, `confusion` and `last_events` count its latest events,
+`confidence_sequences` says how sure an accuracy is, `mistake_bound` what the theorem says, and `advice` what to try.
+"""

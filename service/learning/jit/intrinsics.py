@@ -1,0 +1,54 @@
+"""Machine instructions for compiled loops over bytes: loads at an address, counts of bits, products of 128 bits.
+
+An address is an array's `ctypes.data`. Nothing is checked: the caller makes sure that the bytes are there.
+"""
+
+from collections.abc import Callable
+from ctypes import c_uint8
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from service.learning.jit.jit import ENABLED
+
+_BYTE, _WORD, _WIDE = ir.IntType(8), ir.IntType(64), ir.IntType(128)
+
+
+def _word(build: Callable[..., Any], result: Any, *arguments: Any) -> Any:
+    """A function of words that compiles to what `build` makes of its arguments."""
+
+    def typed(*_: Any) -> Any:
+        return result(*arguments), lambda _context, builder, _signature, values: build(builder, *values)
+
+    # numba counts the parameters, which come after its context.
+    if len(arguments) == 1:
+        return intrinsic(lambda context, a: typed(context, a))  # noqa: PLW0108 - it must have so many
+    return intrinsic(lambda context, a, b: typed(context, a, b))  # noqa: PLW0108
+
+
+def _load(builder: Any, address: Any, at: Any, of: Any) -> Any:
+    pointer = builder.inttoptr(builder.add(address, at), of.as_pointer())
+    return builder.load(pointer, align=1)
+
+
+_NO = ir.Constant(ir.IntType(1), 0)
+
+byte_at: Any = (
+    _word(lambda b, a, i: b.zext(_load(b, a, i, _BYTE), _WORD), types.int64, types.int64, types.int64)
+    if ENABLED
+    else lambda address, at: c_uint8.from_address(address + at).value
+)
+"""The byte `at` bytes after an address. Unlike the others it can be called from Python if nothing is compiled."""
+word_at: Any = _word(lambda b, a, i: _load(b, a, i, _WORD), types.uint64, types.int64, types.int64)
+"""The eight bytes from there on, the first one lowest."""
+double_at: Any = _word(lambda b, a, i: _load(b, a, i, ir.DoubleType()), types.float64, types.int64, types.int64)
+"""These as a double."""
+trailing_zeros: Any = _word(lambda b, x: b.cttz(x, _NO), types.int64, types.uint64)
+leading_zeros: Any = _word(lambda b, x: b.ctlz(x, _NO), types.int64, types.uint64)
+upper_product: Any = _word(
+    lambda b, x, y: b.trunc(b.lshr(b.mul(b.zext(x, _WIDE), b.zext(y, _WIDE)), ir.Constant(_WIDE, 64)), _WORD),
+    types.uint64, types.uint64, types.uint64,
+)  # fmt: skip
+"""The upper half of the product of two words."""

@@ -1,0 +1,100 @@
+"""How loops over numbers and bytes are compiled, and where the result is kept.
+
+numba looks for changes in a function's own file alone, and what the function calls is compiled into it. So the folder
+of compiled code is named by the digest of all sources of `learning` and of the CPU: no stale code runs. The folder is
+in NUMBA_CACHE_DIR, or else next to the sources. If it cannot be written, as in an image on a read-only root, it is
+copied to a private temporary folder, which is then used.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from llvmlite import binding
+from numba import njit
+from numba.core import config
+
+ENABLED: bool = not config.DISABLE_JIT  # type: ignore[attr-defined]
+"""Whether loops are compiled. If not they run in Python, but those of `events/compiled/` do not run at all."""
+_SOURCES, _PREFIX = Path(__file__).parents[1], "kernels-"
+_DAY = 86_400.0
+
+
+def _name() -> str:
+    """The name of the folder for these sources and this CPU."""
+    cpu = os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name()
+    digest = hashlib.sha256(f"{platform.machine()} {cpu}".encode())
+    for file in sorted(_SOURCES.rglob("*.py")):  # their times say nothing once they were packed, as in an image
+        digest.update(str(file.relative_to(_SOURCES)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return _PREFIX + digest.hexdigest()[:16]
+
+
+def _writable(folder: Path) -> bool:
+    """Whether files can be made in the folder, which is made if it does not exist."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
+def _private_copy(folder: Path) -> Path | None:
+    """A copy of the folder in a temporary folder that no other user can write to; None if there can be none.
+
+    numba unpickles what it finds in the folder, so another user's file there would run as ours.
+    """
+    try:
+        home = Path(tempfile.gettempdir(), f"perceptron-{os.getuid()}")
+        home.mkdir(mode=0o700, exist_ok=True)
+        if home.is_symlink() or home.stat().st_uid != os.getuid() or home.stat().st_mode & 0o022:
+            return None
+        copy = home / folder.name
+        if folder.is_dir() and not copy.exists():
+            part = Path(tempfile.mkdtemp(dir=home))
+            shutil.copytree(folder, part, dirs_exist_ok=True, copy_function=shutil.copyfile)
+            try:
+                part.rename(copy)
+            except OSError:  # another process was first
+                shutil.rmtree(part)
+    except OSError:
+        return None
+    return copy if _writable(copy) else None
+
+
+def _folder() -> Path | None:
+    """The folder for compiled code; None if nothing can be written."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    folder = (Path(chosen) if chosen else _SOURCES / "__pycache__") / _name()
+    new = not folder.exists()
+    if not _writable(folder):
+        return _private_copy(folder)
+    if new and not chosen:
+        for other in folder.parent.glob(f"{_PREFIX}*"):
+            if other.stat().st_mtime < folder.stat().st_mtime - _DAY:
+                shutil.rmtree(other, ignore_errors=True)
+    return folder
+
+
+_KEPT = _folder() if ENABLED else None
+if _KEPT is not None:
+    config.CACHE_DIR = str(_KEPT)  # type: ignore[attr-defined]
+NOTHING_KEPT: bool = ENABLED and (_KEPT is None or not any(_KEPT.iterdir()))
+"""Whether all is still to be compiled, which takes 10 to 20 seconds."""
+# A division by zero gives what IEEE 754 says: a test before each would let no loop divide several numbers at once.
+_compile: Any = njit(nogil=True, error_model="numpy", cache=_KEPT is not None)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """The function, to be compiled into its one caller: an array that is handed to a call costs two atomic counts."""
+    return njit(inline="always", error_model="numpy")(function)
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """The function, to be compiled on first use; the result is kept for later processes if there is a folder for it."""
+    return _compile(function)

@@ -1,0 +1,111 @@
+"""A model's weights as a file: the one JSON form that `export` and `fit` write, and `start` and `reference` read."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import ConfigurationError
+from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
+from service.learning.initial_weights import GIVEN
+
+FORMAT_VERSION = 1
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """Given weights: `coef` in column order, and the `names` of its columns (None if positional or hashed).
+
+    >>> Weights([2.0, -1.0], intercept=0.5, names=["a", "b"]).vector
+    array([ 0.5,  2. , -1. ])
+    """
+
+    coef: list[float]
+    intercept: float
+    names: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        with np.errstate(over="ignore"):
+            if not self.vector @ self.vector <= MAX_SQUARED_NORM:
+                raise ValueError(f"weights must be numbers whose squared norm is at most {MAX_SQUARED_NORM:g}")
+
+    @property
+    def vector(self) -> NDArray[np.float64]:
+        """The intercept, and then the rest."""
+        return np.array([self.intercept, *self.coef])
+
+    @property
+    def identity(self) -> str:
+        """The `start` of an identity that begins with these weights."""
+        return GIVEN + hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+
+
+class _Mode(msgspec.Struct):
+    mode: str | None = None
+
+
+class _About(msgspec.Struct):
+    scale: str | None = None
+    features: _Mode = msgspec.field(default_factory=_Mode)
+    classes: list[Label] = []
+
+
+def read(raw: bytes, source: str, mode: str, scale: str) -> Weights:
+    """Weights from a file's bytes, for features of this mode and scale; raises ConfigurationError with the `source`."""
+    try:
+        about = msgspec.json.decode(raw, type=_About)
+        if len(about.classes) > 2:
+            raise ConfigurationError(
+                f"{source}: its weights are of {len(about.classes):,} labels, and only those of two can be taken up"
+            )
+        weights = msgspec.json.decode(raw, type=Weights)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"{source}: {error}: expected what `perceptron export` writes") from None
+    if (given := about.features.mode or mode) != mode:
+        raise ConfigurationError(f"{source}: its features are {given}, the model's {mode}")
+    if (scaled := about.scale or scale) != scale:
+        raise ConfigurationError(f'{source}: its weights are of scale = "{scaled}", the model has "{scale}"')
+    if weights.names is not None and len(set(weights.names)) != len(weights.coef):
+        raise ConfigurationError(f"{source}: expected as many different names as there are weights in coef")
+    return weights
+
+
+def as_json(
+    identity: Identity,
+    names: Sequence[str],
+    w: NDArray[np.float64],
+    counts: dict[str, Any],
+    about: dict[str, Any],
+    sums: dict[str, NDArray[np.float64]] | None = None,
+) -> dict[str, Any]:
+    """Weights as the JSON names their parts; `coef` is in column order, and `names` those of its columns, if named.
+
+    With three labels and more `w` has a column for each; `coef` then has a row and `intercept` a number for each.
+    `about` says where the weights are from, `sums` what their values are scaled by.
+    """
+    features: dict[str, Any] = {"mode": identity.features}
+    if identity.features == "positional":
+        features["dimension"] = identity.dimension
+    if identity.features == "hashed":
+        # As arguments of sklearn.feature_extraction.FeatureHasher.
+        features["bits"] = identity.bits
+        features["feature_hasher"] = {"n_features": len(w) - 1, "input_type": "dict", "alternate_sign": True}
+    return {
+        "format": "perceptron-export",
+        "format_version": FORMAT_VERSION,
+        **about,
+        "rule": identity.rule,
+        "eta": identity.eta,
+        "tie": identity.tie,
+        "features": features,
+        "scale": identity.scale,
+        **{name: array[1:].tolist() for name, array in (sums or {}).items()},
+        "names": [*names] if identity.features == "named" else None,
+        "n_features": len(w) - 1,
+        "classes": list(identity.labels or (-1, 1)),
+        "intercept": w[0].tolist(),
+        "coef": w[1:].T.tolist(),
+        "counts": counts,
+    }

@@ -1,0 +1,66 @@
+"""The real clock, and the event loop's turns: how learning and predictions share it.
+
+A request that is under way is answered before more is learned. It waits for at most one slice. Slices are short while
+many requests come; else they grow to the size that is cheapest.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+
+from service.streaming.learn_loop import AIM_SECONDS
+
+TURNS = 8
+"""An answer takes three; one whose body is slow to arrive is not waited for."""
+BUSY_SECONDS = 0.02
+"""Two requests within this time make slices short for as long. A client that polls ten times a second does not: short
+slices cost a tenth more."""
+SHORT, LONG = 0.0002, AIM_SECONDS
+"""How long a slice may take, in seconds. A slice costs a tenth of a long one by itself."""
+
+
+class SystemClock:
+    """The real clock."""
+
+    def __init__(self) -> None:
+        self.under_way: Collection[object] = ()
+        """Requests."""
+        self.answered: Callable[[], int] = int
+        """How many, so far."""
+        self._seen = 0
+        self._turn = asyncio.Lock()
+        self._requested_at = self._busy_at = -BUSY_SECONDS
+        """When the last request was seen, and the last that came within BUSY_SECONDS of another."""
+
+    def now(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+    def time(self) -> float:
+        """Seconds since 1970."""
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let others run."""
+        if seconds:
+            await asyncio.sleep(seconds)
+            return
+        async with self._turn:  # however many topics learn, predictions wait for a slice of one of them
+            await asyncio.sleep(0)
+            for _ in range(TURNS):
+                if not self.under_way:
+                    break
+                await asyncio.sleep(0)
+            answered, now = self.answered(), self.now()
+            if self.under_way or answered != self._seen:
+                if now - self._requested_at < BUSY_SECONDS:
+                    self._busy_at = now
+                self._seen, self._requested_at = answered, now
+
+    def is_busy(self) -> bool:
+        """Whether many requests come."""
+        return self.now() - self._busy_at < BUSY_SECONDS
+
+    def slice_seconds(self) -> float:
+        """How long a slice of learning may take now."""
+        return SHORT if self.is_busy() else LONG

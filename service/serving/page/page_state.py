@@ -1,0 +1,140 @@
+"""What the page polls: all that it shows of a model, as one body, made once for all who watch."""
+
+import asyncio
+import gzip
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from fastapi.responses import Response
+
+from service.errors import UnknownModel
+from service.learning.classifier import Classifier, largest
+from service.learning.evaluation.last_events import PLANE
+from service.learning.identity import as_text
+from service.learning.learner import Learner
+from service.serving.model_info import Description, iso, served_confusion
+from service.serving.models import Answering, Model, Models
+from service.serving.page.example_event import newest_event
+from service.serving.page.history import SECONDS, History
+
+JSON = "application/json"
+GZIP_LEVEL = 1
+MAX_MODELS = 1000
+MAX_LABELS = 12
+"""Labels whose confusion and whose largest weights are shown."""
+LARGEST_WEIGHTS = 12
+WEIGHTS_PER_SECOND = 100_000
+"""Weights that are searched in a second: those of a large model are shown a little late."""
+
+
+class Body:
+    """The bodies of all models."""
+
+    def __init__(
+        self, models: Models, history: History, release: str, missing: Callable[[], Mapping[str, float]]
+    ) -> None:
+        """`missing` gives, for each dependency, since when it does not answer (seconds since 1970), or 0."""
+        self._models, self._history, self._release, self._missing = models, history, release, missing
+        self._made: dict[str | None, tuple[float, asyncio.Future[tuple[Response, Response]]]] = {}
+        self._largest: dict[str, tuple[float, str | None, list[Any]]] = {}
+
+    async def of(self, name: str | None) -> tuple[Response, Response]:
+        """The body of a model, or of the first one, plain and compressed; raises UnknownModel.
+
+        It is made again when the history has a new point, which is once a second.
+        """
+        if name is not None and self._models.get(name) is None:
+            raise UnknownModel
+        if name is None:
+            name = next((model.name for model in self._models), None)
+        points = self._history.of(name).all if name is not None else []
+        moment = points[-1].time if points else time.time() // SECONDS
+        if name not in self._made or self._made[name][0] != moment:
+            self._made[name] = moment, asyncio.ensure_future(self._make(name))
+        return await asyncio.shield(self._made[name][1])  # others may wait for it
+
+    async def _make(self, name: str | None) -> tuple[Response, Response]:
+        model = None if name is None else self._models.get(name)
+        now: dict[str, Any] = {
+            "release": self._release,
+            "time": round(time.time(), 1),
+            "models": [model.name for model in self._models][:MAX_MODELS],
+            "asked": name,
+            "missing": {dependency: round(since, 1) for dependency, since in self._missing().items() if since},
+            "model": None,
+        }
+        if model is None or model.answering is None:
+            now["why_not"] = model.why_not if model else "the service has no model yet"
+        else:
+            now |= self._figures(model, model.answering)
+            now["largest"] = await self._weights(model.name, *model.answering.by(None))
+        body = msgspec.json.encode(now)
+        packed, encoding = gzip.compress(body, GZIP_LEVEL, mtime=0), {"content-encoding": "gzip"}
+        return Response(body, media_type=JSON), Response(packed, headers=encoding, media_type=JSON)
+
+    def _figures(self, model: Model, a: Answering) -> dict[str, Any]:
+        learner, by, points = a.learner, a.by(None)[1], self._history.of(model.name)
+        labels = learner.identity.labels or (-1, 1)
+        known = served_confusion(by)
+        return {
+            "model": _short(Description.of(model, a)),
+            "labels": [as_text(label) for label in labels],
+            "confusion": (known or by.counts.confusion) if len(labels) <= MAX_LABELS else [],
+            "of_last": not known,  # what answers has no confusion of its own: it is that of its last weights
+            "learner": a.head.writer.process,
+            "waiting": not model.learning_here and model.waits(),
+            "kept": [(kept.version, iso(kept.saved_at)) for kept in a.head.kept],
+            "rate": points.rate,
+            "lag": self._history.lag(model),
+            "points": points.all,
+            "set_aside": model.set_aside,
+            "skipped": learner.seen.skipped,
+            "event": newest_event(learner),
+            "plane": _plane(learner, by),
+        }
+
+    async def _weights(self, name: str, who: str | None, by: Classifier) -> list[Any]:
+        """The largest weights: of each label (None where labels share them) the bias and (name, weight) pairs."""
+        due, whose, found = self._largest.get(name, (0.0, None, []))
+        if time.monotonic() < due and whose == who:
+            return found
+        count, labels = len(by.columns), by.identity.labels or ()
+        places = range(min(len(labels), MAX_LABELS)) if by.identity.multiclass else [None]
+        found = []
+        for place in places:
+            w = by.served_at(slice(count), place).copy()
+            chosen = await asyncio.to_thread(largest, w, LARGEST_WEIGHTS)
+            named = [(by.columns.name_of(column), float(w[column])) for column in chosen if w[column]]
+            label = None if place is None else as_text(labels[place])
+            found.append({"label": label, "bias": float(w[0]), "weights": named})
+        self._largest[name] = time.monotonic() + count * len(places) / WEIGHTS_PER_SECOND, who, found
+        return found
+
+
+def _short(model: Description) -> Description:
+    """The description without what is not shown, and of many labels only the most frequent."""
+    model = msgspec.structs.replace(model, comparisons=[], confusion=[])
+    if len(model.labels) <= MAX_LABELS:
+        return model
+    labels = sorted(model.labels, key=lambda one: -one.events)[:MAX_LABELS]
+    return msgspec.structs.replace(model, labels=labels, identity=msgspec.structs.replace(model.identity, labels=()))
+
+
+def _plane(learner: Learner, by: Classifier) -> dict[str, Any] | None:
+    """A model of two numbers: its last events, and each score as (bias, a, b) of bias + a*x + b*y in their own units.
+
+    None for any other model, such as one with a category.
+    """
+    if len(by.columns) != PLANE or learner.identity.features == "hashed":
+        return None
+    names = by.columns.name_of(1), by.columns.name_of(2)
+    if any("=" in name for name in names):
+        return None
+    w, scaler = by.served_at(slice(PLANE)).reshape(PLANE, -1).T.tolist(), learner.scaler
+    zeros, ones = ([scaler.value(c, v) if scaler else v for c in (1, 2)] for v in (0.0, 1.0))
+    scores = [(b + x * zeros[0] + y * zeros[1], x * (ones[0] - zeros[0]), y * (ones[1] - zeros[1])) for b, x, y in w]
+    two = not learner.identity.multiclass
+    events = [(x, y, int(label > 0) if two else int(label)) for x, y, label in learner.seen.points.tolist()]
+    return {"names": names, "scores": scores, "events": events}

@@ -1,0 +1,363 @@
+"""Predictions: a request's bytes in, its answer out, by the same scoring as learning. Knows no web framework."""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, cast
+
+import msgspec
+import numpy as np
+import prometheus_client
+from msgspec import UNSET, Meta, UnsetType
+from numpy.typing import NDArray
+
+from service.errors import Diverged, Rejected, Unanswerable
+from service.learning.classifier import Classifier, Scores
+from service.learning.columns.columns import Placed, columns_for
+from service.learning.events.batch import Batch
+from service.learning.events.compiled.row_reader import FeatureRows
+from service.learning.events.flatten import Features
+from service.learning.finite.batch_training import scored
+from service.learning.identity import Identity
+from service.learning.kernel.scaling import Scaler
+from service.learning.learner import Learner
+from service.monitoring.metrics import MAX_LABELS, Metrics
+from service.serving import request_parser
+from service.serving.models import Answering, Models
+from service.serving.request_parser import LARGE, MANY
+
+MAX_EXPLAINED = 20_000
+"""Contributions in one answer, which is made in one turn of the loop."""
+MAX_SCORES = 100_000
+"""Scores of labels in one answer."""
+IN_A_TURN = 20_000
+"""Scores of labels that are made in one turn of the loop: of more a thread makes them."""
+EXPLAINED_IN_A_TURN = 500
+"""Features that are explained in one turn of the loop, likewise."""
+ENCODED = 20
+"""Predictions or contributions that become JSON at a time."""
+TOP = 10
+"""Labels in `scores`, where it is not said how many."""
+
+Label = Annotated[bool | int | float | str, Meta(examples=[1])]
+Score = Annotated[float, Meta(examples=[3.45])]
+Unknown = Annotated[int, Meta(examples=[0])]
+Probability = Annotated[float, Meta(examples=[0.93], description="of the positive label, with rule logistic-delta")]
+
+
+class Contribution(msgspec.Struct, forbid_unknown_fields=True):
+    """One term of the score."""
+
+    name: Annotated[str, Meta(examples=["clicks"])]
+    value: Annotated[float, Meta(examples=[2.0])]
+    weight: Annotated[float, Meta(examples=[1.5])]
+    product: Annotated[float, Meta(examples=[3.0])]
+    scaled: Annotated[float, Meta(examples=[0.7])] | UnsetType = UNSET
+    """What the weight was multiplied by, where the model scales."""
+
+
+class LabelScore(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A label and its score."""
+
+    label: Label
+    score: Score
+
+
+Candidate = Annotated[str, Meta(examples=["logistic"], description="who answered, where it is not the model itself")]
+Contributions = Annotated[
+    list[Contribution],
+    Meta(
+        description="with ?explain=true, largest first; with three labels and more the weights are those of the label "
+        "less those of the runner-up; a hashed feature's weight has the sign of its hash"
+    ),
+]
+Ranking = Annotated[
+    list[LabelScore], Meta(description="with three labels and more, largest first: the ?top=10 of them")
+]
+RunnerUp = Annotated[
+    bool | int | float | str, Meta(examples=[2], description="with ?explain=true: the label with the next score")
+]
+
+
+class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The predicted label, the score w·x that it comes from, and how many features the model has never seen.
+
+    With three labels and more each has a score, and the largest predicts, the first of equals.
+    """
+
+    label: Label
+    score: Score
+    unknown_features: Unknown
+    probability: Probability | UnsetType = UNSET
+    scores: Ranking | UnsetType = UNSET
+    runner_up: RunnerUp | UnsetType = UNSET
+    contributions: Contributions | UnsetType = UNSET
+
+
+class _Answered(msgspec.Struct, forbid_unknown_fields=True):
+    model: Annotated[str, Meta(examples=["churn"])]
+    version: Annotated[int, Meta(examples=[42], description="the accepted snapshot")]
+    ahead: Annotated[int, Meta(examples=[0], description="how many events were learned beyond it")]
+
+
+class One(_Answered):
+    """The answer to `features`, and what answered."""
+
+    label: Label
+    score: Score
+    unknown_features: Unknown
+    probability: Probability | UnsetType = UNSET
+    scores: Ranking | UnsetType = UNSET
+    runner_up: RunnerUp | UnsetType = UNSET
+    contributions: Contributions | UnsetType = UNSET
+    candidate: Candidate | UnsetType = UNSET
+
+
+class Many(_Answered):
+    """The answer to `instances`, in their order, and what answered."""
+
+    predictions: list[Prediction]
+    candidate: Candidate | UnsetType = UNSET
+
+
+class Answers(NamedTuple):
+    """Of one request, by one state."""
+
+    predictions: Any
+    """A list of them, or its JSON where it was made beside the loop."""
+    form: str
+    """The request's own: where the instances stood."""
+    labels: Mapping[Any, int]
+    """How many predictions have each label."""
+
+
+class Predictor:
+    """Answers for the models of this process."""
+
+    def __init__(self, models: Models, metrics: Metrics, max_instances: int) -> None:
+        self._models, self._metrics, self._max_instances = models, metrics, max_instances
+        # More threads at a time would only take the interpreter from the loop, and memory.
+        self._beside = asyncio.Semaphore(1)
+        self._counted: dict[tuple[str, type, Any], prometheus_client.Counter] = {}  # to look one up there takes longer
+
+    def answering(self, name: str) -> Answering:
+        """What answers for a model; raises UnknownModel, and Unanswerable also where it diverged."""
+        _, a = self._models.answering(name)
+        if a.learner.diverged:
+            raise Unanswerable(str(Diverged(name, a.learner.diverged)))
+        return a
+
+    async def beside(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> One | Many:
+        """What `at_once` answers, for any body: it is read and answered next to the event loop."""
+        async with self._beside:
+            a = self.answering(name)
+            (who, by), ahead = a.by(candidate), a.ahead
+            reading = moment(a.learner, by), body, self._max_instances, explain, top
+            return self._said(name, a, who, ahead, await asyncio.to_thread(answer_large, *reading))
+
+    def at_once(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> One | Many | None:
+        """The answer to a request, of classes with the `top` scores; None if it would take too long for a turn.
+
+        Raises Rejected, and what `answering` and `by` raise.
+        """
+        if len(body) > LARGE:
+            return None
+        a = self.answering(name)
+        who, by = a.by(candidate)
+        instances, form = request_parser.read(body, a.learner.flattener, self._max_instances)
+        if (explain or len(instances) > 1) and _is_large(a.learner, instances, explain):
+            return None
+        # One state answers, as there is no turn of the loop.
+        _check_scores(by, len(instances), top)
+        if explain:
+            _check_explained(instances)
+        answers = [answer(a.learner, by, features, explain, top) for features in instances]
+        _check_finite(answers, form)
+        return self._said(name, a, who, a.ahead, Answers(answers, form, _counted(answers)))
+
+    def _said(self, name: str, a: Answering, who: str | None, ahead: int, made: Answers) -> One | Many:
+        """The answer, counted: by label where there are few, as there would be as many series."""
+        for label, n in made.labels.items():
+            self._count(name, a.learner.identity, label if a.learner.identity.classes <= MAX_LABELS else "", n)
+        answered_by = UNSET if who is None else who
+        if made.form in MANY:
+            return Many(name, a.head.version, ahead, made.predictions, answered_by)
+        (one,) = made.predictions
+        return One(
+            name, a.head.version, ahead, one.label, one.score, one.unknown_features, one.probability,
+            one.scores, one.runner_up, one.contributions, answered_by,
+        )  # fmt: skip
+
+    def _count(self, name: str, identity: Identity, label: Any, n: int) -> None:
+        key = name, label.__class__, label  # Python takes 1 and True for equal
+        if key not in self._counted:
+            self._counted[key] = self._metrics.predictions.labels(name, identity.text_of(label))
+        self._counted[key].inc(n)
+
+
+class Moment(NamedTuple):
+    """A model at one time: columns that come later are not among its own."""
+
+    learner: Learner
+    by: Classifier
+    """It, or the candidate that answers."""
+    columns: int
+    served_at: Callable[[Any], NDArray[np.float64]]
+    """The weights of these columns."""
+    scaler: Scaler | None
+
+
+def moment(learner: Learner, by: Classifier | None = None) -> Moment:
+    """The model as it is in this turn of the loop, for later: its weights are a copy."""
+    by = by or learner
+    w = by.served if by.averaged else by.served.copy()
+    return Moment(learner, by, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())
+
+
+def answer(learner: Learner, by: Classifier, features: Features, explain: bool = False, top: int = TOP) -> Prediction:
+    """The prediction for checked features, of classes with the `top` scores; with `explain`, each known one's share."""
+    score, unknown = learner.score(features, by)
+    one = _prediction(by, score, unknown, top)
+    if explain:
+        _explain(one, Moment(learner, by, len(learner.columns), by.served_at, learner.scaler), features, score)
+    return one
+
+
+def _prediction(by: Classifier, score: Scores, unknown: int, top: int) -> Prediction:
+    of = by.probability
+    if isinstance(score, float):
+        return Prediction(by.label(score), score, unknown, UNSET if of is None else of(score))
+    order, labels = _ranked(score), by.identity.labels or ()
+    chosen = order[:top]
+    ranking = [LabelScore(labels[k], s) for k, s in zip(chosen.tolist(), score[chosen].tolist(), strict=True)]
+    # Where one is beyond what a number can hold, it is the first or, as is what is no number, the last.
+    finite = math.isfinite(score[order[0]]) and math.isfinite(score[order[-1]])
+    return Prediction(ranking[0].label, ranking[0].score if finite else math.nan, unknown, scores=ranking)
+
+
+def _ranked(scores: NDArray[np.float64]) -> NDArray[np.intp]:
+    """The places of scores, largest first; of equals the first is first."""
+    return np.argsort(-scores, kind="stable")
+
+
+def _explain(one: Prediction, now: Moment, features: Features, score: Scores) -> None:
+    """Add each known feature's share: of the score, or of classes what the label is ahead of the runner-up."""
+    if isinstance(score, float):
+        one.contributions = _contributions(now, features)
+        return
+    first, second = _ranked(score)[:2].tolist()
+    one.runner_up = (now.learner.identity.labels or ())[second]
+    one.contributions = _contributions(now, features, (first, second))
+
+
+def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, top: int = TOP) -> Answers:
+    """The answers to a request of any form; raises Rejected.
+
+    For a thread: it reads of the learner only what does not change, and columns that are there for good.
+    """
+    learner, by, _, served_at, _ = now
+    w = served_at(slice(None))
+    # What hashes names has buffers, which are the learner's own.
+    columns = learner.columns if learner.identity.features == "named" else columns_for(learner.identity)
+    answers: list[Prediction] = []
+    form, explained = "", 0
+    for piece, form in request_parser.pieces(body, learner.flattener, max_instances, by_rows=not explain):
+        placed = columns.place_rows(piece) if isinstance(piece, FeatureRows) else columns.place(piece)
+        _check_scores(by, len(answers) + len(placed.starts) - 1, top)
+        batch, unknown = _known(now, placed)
+        scores = scored(batch, w)[0]
+        predictions = _predictions(by, scores, unknown, top)
+        _check_finite(predictions, form, len(answers))
+        if not isinstance(piece, FeatureRows) and explain:
+            explained += _check_explained(piece, explained)
+            for one, features, s in zip(predictions, piece, scores if w.ndim == 2 else scores.tolist(), strict=True):
+                _explain(one, now, features, s)
+        answers += predictions
+    return Answers(_encoded(answers) if form in MANY else answers, form, _counted(answers))
+
+
+def _known(now: Moment, placed: Placed) -> tuple[Batch, list[int]]:
+    """Features as the weights of this moment meet them, and how many each instance has that they do not know."""
+    starts, columns, values, _, ignored, numbers = placed
+    events = len(starts) - 1
+    unknown = np.bincount([event for event, _, _ in ignored], minlength=events)
+    new = np.flatnonzero(columns >= now.columns)
+    if len(new):
+        unknown += np.bincount(np.searchsorted(starts, new, "right") - 1, minlength=events)
+        starts = starts - np.searchsorted(new, starts).astype(np.uint64)
+        columns, values = np.delete(columns, new), np.delete(values, new)
+        numbers = np.delete(numbers, new) if len(numbers) else numbers
+    none = np.zeros(events)
+    batch = Batch(starts, columns, values, none, none, numbers=numbers)
+    return now.scaler.scale(batch) if now.scaler else batch, unknown.tolist()
+
+
+def warm_up(learner: Learner) -> None:
+    """Compile what large requests need, by a model of one position."""
+    answer_large(moment(learner), b'{"instances":[{"features":[1]},{"features":[1]}]}', 2, explain=False)
+
+
+def _counted(answers: Sequence[Prediction]) -> Mapping[Any, int]:
+    labels = [one.label for one in answers]
+    return {labels[0]: 1} if len(labels) == 1 else Counter(labels)
+
+
+def _is_large(learner: Learner, instances: Sequence[Features], explain: bool) -> bool:
+    """Whether to answer takes too long for a turn of the loop."""
+    identity = learner.identity
+    scores = len(instances) * identity.classes if identity.multiclass else 0
+    return scores > IN_A_TURN or (explain and sum(map(len, instances)) > EXPLAINED_IN_A_TURN)
+
+
+def _predictions(by: Classifier, scores: NDArray[np.float64], unknown: Sequence[int], top: int) -> list[Prediction]:
+    if by.identity.multiclass:
+        return [_prediction(by, s, strange, top) for s, strange in zip(scores, unknown, strict=True)]
+    labels, of = by.identity.labels or (-1, 1), by.probability
+    each = zip(by.identity.decide(scores).tolist(), scores.tolist(), unknown, strict=True)
+    return [Prediction(labels[place], s, strange, UNSET if of is None else of(s)) for place, s, strange in each]
+
+
+def _encoded(rows: Sequence[msgspec.Struct]) -> Any:
+    """The JSON of a list, some at a time, so that a thread that makes it does not hold the interpreter for long."""
+    parts = [msgspec.json.encode(rows[i : i + ENCODED])[1:-1] for i in range(0, len(rows), ENCODED)]
+    return msgspec.Raw(b"[%b]" % b",".join(parts))
+
+
+def _contributions(now: Moment, features: Features, classes: tuple[int, int] | None = None) -> list[Contribution]:
+    """The terms of a score, of classes of the one's less the other's, largest first."""
+    learner, _, count, served_at, scaler = now
+    known = [term for term in learner.columns.explain(features) if term[1] < count]
+    w = served_at(np.array([0, *(column for _, column, *_ in known)], np.intp))
+    if classes is not None:
+        w = w[:, classes[0]] - w[:, classes[1]]
+    rows = []
+    for (name, column, value, sign), weight in zip((("bias", 0, 1, 1), *known), w.tolist(), strict=True):
+        effective = sign * weight + 0.0  # no -0
+        x = float(sign * scaler.value(column, sign * value) if scaler else value)
+        rows.append(Contribution(name, float(value), effective, effective * x + 0.0, x if scaler else UNSET))
+    rows.sort(key=lambda row: -abs(row.product))
+    return cast(list[Contribution], _encoded(rows))
+
+
+def _check_explained(instances: Sequence[Features], before: int = 0) -> int:
+    """How many features these have; raises Rejected where, with those `before`, it is too many to be explained."""
+    count = sum(map(len, instances))
+    if before + count > MAX_EXPLAINED:
+        raise Rejected("too-large", f"at most {MAX_EXPLAINED:,} features can be explained in one request", "/instances")
+    return count
+
+
+def _check_scores(by: Classifier, instances: int, top: int) -> None:
+    """Raise Rejected where the scores of so many instances are too many for one answer."""
+    if by.identity.multiclass and instances * min(top, by.identity.classes) > MAX_SCORES:
+        what = f"at most {MAX_SCORES:,} scores can be asked for in one request: ?top= says how many of each instance"
+        raise Rejected("too-large", what, "/instances")
+
+
+def _check_finite(answers: Sequence[Prediction], form: str, first: int = 0) -> None:
+    """Refuse features whose score overflows: JSON has no infinity. `first` is the number of the first instance."""
+    for i, one in enumerate(answers, first):
+        if not math.isfinite(one.score):
+            where = f"/{form}/{i}{'/features' if form == 'instances' else ''}" if form in MANY else f"/{form}"
+            raise Rejected("not-finite", "the score is beyond what a number can hold", where)

@@ -1,0 +1,140 @@
+"""How to reach the Redis that takes saves: its address or its sentinels, with credentials and TLS."""
+
+import ssl
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis, SSLConnection
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedConnection
+from redis.backoff import ExponentialBackoff, NoBackoff
+from redis.exceptions import RedisError
+
+from service.credentials.tls import Tls
+from service.errors import ConfigurationError
+from service.snapshots.redis.redis_errors import Unknown, reason
+
+CONNECTIONS = 16
+"""Connections of a process, for all its models. A command waits for a free one."""
+SENTINEL_SECONDS = 1.0
+"""Time for a sentinel to answer before the next one is asked."""
+PROTOCOL = 2
+"""Every server and proxy speaks RESP 2, and nothing here needs more."""
+
+
+def redacted(url: str) -> str:
+    """A Redis address without its credentials."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return parts.path
+    return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """How to reach Redis.
+
+    With `sentinels`, each "host:port", this is the primary of their `service`, and `url` has only scheme and database.
+    `tls` is for `rediss://`, unless the url has ssl options of its own. Sentinels are then asked over TLS too.
+    """
+
+    url: str
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: Tls = field(default_factory=Tls)
+    sentinels: tuple[str, ...] = ()
+    service: str = "perceptron"
+    sentinel_username: str | None = None
+    sentinel_password: str | None = field(default=None, repr=False)
+
+    def pool(self, timeout: float) -> BlockingConnectionPool:
+        """A pool of connections, each answered within `timeout` seconds.
+
+        Raises ConfigurationError if certificates cannot be read, or if the url has options that the client does not
+        know.
+        """
+        try:
+            options: dict[str, Any] = {**parse_url(self.url)}
+            tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
+            if secured := self.url.startswith("rediss://"):
+                tls = {"connection_class": _Secured, **(tls or {"context": self.tls.load()})}
+            options |= tls | {
+                "max_connections": CONNECTIONS,
+                "timeout": timeout,
+                "socket_timeout": timeout,
+                "socket_connect_timeout": timeout,
+                # A command may run twice; every command here may.
+                "retry": Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
+                "protocol": PROTOCOL,
+                **_login(self.username, self.password),
+            }
+            if self.sentinels:
+                login = _login(self.sentinel_username, self.sentinel_password)
+                options["service_name"] = self.service
+                options["sentinel_manager"] = Sentinels(self.sentinels, tls | login)
+                options["connection_class"] = _SecuredPrimary if secured else SentinelManagedConnection
+            pool = _Primaries(**options) if self.sentinels else BlockingConnectionPool(**options)
+            pool.connection_class(**pool.connection_kwargs)  # this raises if an option is unknown
+        except TypeError as error:
+            raise ConfigurationError(f"redis.url: there is no option {str(error).rpartition(' ')[2]}") from None
+        except (ValueError, RedisError) as error:
+            raise ConfigurationError(f"redis.url: {error}") from None
+        return pool
+
+
+class Sentinels:
+    """The sentinels of a primary. The last one that answered is asked first.
+
+    redis-py's `Sentinel` asks for all primaries, which needs another right. It gives up at the first sentinel that
+    answers with an error, and does not report what each of them said.
+    """
+
+    def __init__(self, addresses: tuple[str, ...], options: dict[str, Any]) -> None:
+        self._addresses = [*addresses]
+        self._options = options | {
+            "socket_timeout": SENTINEL_SECONDS,
+            "socket_connect_timeout": SENTINEL_SECONDS,
+            "retry": Retry(NoBackoff(), 0),
+            "decode_responses": True,
+            "protocol": PROTOCOL,
+        }
+
+    async def discover_master(self, service: str) -> tuple[str, int]:
+        """Host and port of the primary of a service; raises Unknown with the answer of each sentinel."""
+        said = []
+        for address in tuple(self._addresses):
+            host, _, port = address.rpartition(":")
+            client: Any = Redis.from_pool(ConnectionPool(host=host.strip("[]"), port=int(port), **self._options))
+            try:
+                async with client:
+                    primary: tuple[str, int] | None = await client.sentinel_get_master_addr_by_name(service)
+            except (RedisError, OSError, RuntimeError) as error:
+                said.append(f"{address} {reason(error, 'sentinel_')}")
+                continue
+            if primary:
+                self._addresses.sort(key=lambda other: other != address)
+                return primary
+            said.append(f"{address} knows no service {service}")
+        raise Unknown(f"no sentinel names a primary (redis.sentinels, redis.sentinel_service): {'; '.join(said)}")
+
+
+class _Primaries(BlockingConnectionPool, SentinelConnectionPool):
+    """Connections to the primary that sentinels name. At its limit this pool waits; redis-py's own fails."""
+
+
+class _Secured(SSLConnection):
+    """TLS with the endpoint's context, or with the url's options."""
+
+    def __init__(self, *, context: ssl.SSLContext | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.ssl_context.context = context
+
+
+class _SecuredPrimary(SentinelManagedConnection, _Secured): ...
+
+
+def _login(username: str | None, password: str | None) -> dict[str, Any]:
+    """The options of a login. There are none without a password, since the url may have a login."""
+    return {"username": username, "password": password} if password else {}

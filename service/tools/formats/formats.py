@@ -1,0 +1,207 @@
+"""The events of a file, one after the other: JSON lines or CSV, gzipped or not.
+
+`-` is standard input.
+"""
+
+import codecs
+import csv
+import gzip
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from service.errors import ConfigurationError, DataError
+from service.learning.events.content_types import MessagePack, double_vector
+from service.learning.events.json_pointer import parse_pointer, quoted_name
+from service.learning.identity import Identity
+from service.tools.formats.readers import BadLine, Csv, Format, JsonLines, at
+
+if TYPE_CHECKING:
+    from service.learning.events.batch import Decoder
+
+Name = Literal["jsonl", "csv"]
+Written = Literal["json", "msgpack", "f8"]
+BATCH = 500
+"""Lines of a file that are checked at once."""
+LARGE_FILE = 1 << 20
+"""Bytes of a file that the compiled reader checks, fifty times as fast as the careful one."""
+_Item = TypeVar("_Item")
+
+
+class Line(NamedTuple):
+    """One good event: the record's value and key, and where it was read."""
+
+    value: bytes
+    """In the form that it is to have."""
+    key: bytes | None
+    number: int
+    position: int
+    """Bytes of the file read so far, compressed ones where it is compressed."""
+
+
+class Events:
+    """The events of `file` ('-' is standard input), in its order, read once."""
+
+    def __init__(
+        self,
+        file: str,
+        form: Format,
+        identity: Identity,
+        *,
+        keyed: bool,
+        check: bool,
+        written: Callable[[bytes], bytes] = bytes,
+    ) -> None:
+        """`written` makes of an event's JSON what is to be sent; see `writer`."""
+        self._form: Any = form
+        self._keyed, self._written = keyed, written
+        self._label, self._usual_labels = quoted_name(identity.event.label), identity.labels is None
+        if file == "-":
+            # Not sys.stdin: the interpreter cannot end in order while a thread waits in that.
+            self._raw: Any = open(0, "rb", closefd=False)  # noqa: SIM115 - read to its end by whoever iterates
+            self.name, self.size = "standard input", 0
+        else:
+            try:
+                self._raw = Path(file).open("rb")  # noqa: SIM115 - as above
+            except OSError as error:
+                raise ConfigurationError(f"{file}: {error.strerror}") from None
+            self.name, self.size = file, Path(file).stat().st_size
+        self._decoder = _decoder_of(identity, self.size) if check else None
+
+    def close(self) -> None:
+        """Where nobody has iterated. Not standard input: whoever reads it would be waited for."""
+        if self._raw.name != 0:
+            self._raw.close()
+
+    def lines(self, bad: Callable[[str], None]) -> Iterator[Line]:
+        """The good events; `bad` is told of each line that is none, and may raise.
+
+        Raises DataError where the rest of the file cannot be read.
+        """
+        raw, number = self._raw, 0
+        try:
+            with raw:
+                plain = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
+                if plain.peek(3)[:3] == codecs.BOM_UTF8:
+                    plain.read(3)
+                for rows in in_batches(self._form.rows(plain), BATCH if self.size else 1):
+                    position = self.size if raw.closed else raw.tell() if raw.seekable() else 0
+                    for (number, row), event in zip(rows, self._events(rows), strict=True):
+                        try:
+                            if isinstance(event, BadLine):
+                                raise event
+                            value, key = self._written(event), self._form.key(row) if self._keyed else None
+                        except BadLine as error:
+                            bad(f"{self.name}, line {number}: {error}")
+                            continue
+                        yield Line(value, key, number, position)
+        except BadLine as error:
+            raise DataError(f"{self.name}, line 1: {error}") from None  # a header, without which no row can be read
+        except UnicodeDecodeError:
+            after = f", after line {number}" if number else ""
+            raise DataError(f"{self.name}{after}: not UTF-8") from None
+        except csv.Error as error:  # it has the line
+            raise DataError(f"{self.name}, {error}") from None
+        except (zlib.error, OSError, EOFError) as error:
+            raise DataError(f"{self.name}, after line {number}: {error}") from None
+
+    def _events(self, rows: Sequence[tuple[int, Any]]) -> list[bytes | BadLine]:
+        """The event of each row, or why the row is none or the model would reject it."""
+        events: list[bytes | BadLine] = []
+        for _, row in rows:
+            try:
+                events.append(self._form.event(row))
+            except BadLine as error:
+                events.append(error)
+        if self._decoder:
+            good = [(i, event) for i, event in enumerate(events) if isinstance(event, bytes)]
+            for place, reason, detail in self._decoder.decode([event for _, event in good])[1]:
+                i, event = good[place]
+                events[i] = BadLine(self._rejected(event, reason, detail))
+        return events
+
+    def _rejected(self, event: bytes, reason: str, detail: str) -> str:
+        """Why the model would reject an event, in words about its line."""
+        hint = "" if event.startswith(b"{") else "; the lines are read as JSON, see --format for others"
+        if reason == "unknown-label" and self._usual_labels:
+            hint += "; for others set the model's `labels`, which `perceptron suggest` finds"
+        if reason == "unknown-label" and isinstance(self._form, Csv):  # its user knows it by its column
+            detail = f"column '{self._form.label}'{detail.removeprefix(self._label)}"
+        return f"{reason}: {detail}{hint}"
+
+
+def in_batches(items: Iterator[_Item], size: int) -> Iterator[list[_Item]]:
+    """Lists of `size` items, the last one perhaps shorter. An error comes after the items before it."""
+    batch: list[_Item] = []
+    try:
+        for item in items:
+            batch.append(item)
+            if len(batch) == size:
+                yield batch
+                batch = []
+    except Exception:
+        if batch:
+            yield batch
+        raise
+    if batch:
+        yield batch
+
+
+def _decoder_of(identity: Identity, size: int) -> "Decoder":
+    from service.learning.columns.columns import columns_for  # these take long to load
+    from service.learning.events.batch import Decoder, use_compiled_reader
+
+    if size > LARGE_FILE:  # to load it takes a second, and to compile it, once, some more
+        use_compiled_reader(True)
+    return Decoder(identity, columns_for(identity))
+
+
+def raise_bad_line(message: str) -> None:
+    """A `bad` of `Events.lines` that ends at the first bad line."""
+    raise DataError(message) from None
+
+
+def writer(identity: Identity, name: Written) -> Callable[[bytes], bytes]:
+    """What makes a record of an event's JSON, which raises BadLine if it has no such form."""
+    if name == "json":
+        return bytes
+    if name == "f8" and identity.features != "positional":
+        raise ConfigurationError(
+            f"--as f8: a vector has no names, and the model's features are {identity.features}: take --as msgpack"
+        )
+    places = identity.event
+
+    def write(raw: bytes) -> bytes:
+        try:
+            event = msgspec.json.decode(raw)
+            if name == "msgpack":
+                return MessagePack(msgspec.msgpack.encode(event))
+            weight = None if places.weight is None else at(event, parse_pointer(places.weight))
+            features, label = at(event, parse_pointer(places.features)), at(event, parse_pointer(places.label))
+            if isinstance(label, int | float) and weight in (None, 1):
+                return double_vector(features, label)
+        except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
+            raise BadLine(f"--as {name}: {error}") from None
+        except (TypeError, struct.error):
+            pass
+        raise BadLine("--as f8: expected a list of numbers, a number as label, and no weight: take --as msgpack")
+
+    return write
+
+
+def format_name(file: str, name: Name | None) -> Name:
+    """The named format, or the one that the file's suffix says."""
+    return name or ("csv" if Path(file.removesuffix(".gz")).suffix.lower() == ".csv" else "jsonl")
+
+
+def format_of(file: str, identity: Identity, *, name: Name | None, label: str | None, key: str | None) -> Format:
+    """The file's format; CSV if a label column is named and no format is."""
+    if format_name(file, name or ("csv" if label is not None else None)) == "csv":
+        return Csv(identity, label, key)
+    if label is not None:
+        raise ConfigurationError("--label names a column of CSV; the format is jsonl")
+    return JsonLines(identity, key)

@@ -1,0 +1,160 @@
+"""The members of a sample's records: their kinds and values, and why one makes no good feature."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from service.errors import Rejected
+from service.learning.events.flatten import MAX_OBJECT_DEPTH, Flattener
+from service.learning.events.json_pointer import Path
+from service.learning.events.json_values import Pairs, type_name
+from service.learning.identity import Identity
+from service.tools.formats.readers import at
+
+MAX_MEMBERS = 10_000
+EXAMPLE_CHARACTERS = 28
+ENOUGH_VALUES = 20
+"""Of fewer values, the number of different ones says nothing."""
+
+_DATE = re.compile(r"(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[/.]\d\d?[/.]\d{4})([T ].*)?")
+_ID_NAME = re.compile(r"(.*[_.-])?(id|uuid|guid)|.*[a-z](Id|ID|Uuid|UUID)", re.DOTALL)
+_TIME_NAME = re.compile(r"(.*[_.-])?(ts|time|timestamp|date|datetime|at|ms)|.*[a-z](Time|Timestamp|Date|At)", re.DOTALL)
+_EPOCH_SECONDS = (946_684_800, 4_102_444_800)
+"""Of the years 2000 and 2100."""
+
+_flattener = Flattener(Identity())
+
+
+class Mark(NamedTuple):
+    """Why a member makes no good feature."""
+
+    name: str
+    why: str
+
+
+class Member:
+    """The values at one path through the records."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, ".".join(path)
+        self.kinds = Counter[str]()
+        self.counts = Counter[tuple[bool, Any]]()
+        """How often each value occurs, with whether it is a boolean: Python takes true and 1 for equal.
+
+        The elements of a list count, each by itself.
+        """
+        self.late = 0
+        """How many values occur for the first time in the later half of the records."""
+        self.rises = 0
+        """How many numbers are no smaller than the one before."""
+        self.example: Any = None
+        self.fault: str | None = None
+        """Why the service rejects a value here as a feature, if it does."""
+        self._last = float("-inf")
+
+    @property
+    def kind(self) -> str:
+        """The kinds of its values."""
+        return " or ".join(kind for kind, _ in self.kinds.most_common())
+
+    @property
+    def present(self) -> int:
+        """How many records have it."""
+        return self.kinds.total()
+
+    @property
+    def distinct(self) -> int:
+        """How many different values it has."""
+        return len(self.counts)
+
+    def add(self, value: Any, late: bool) -> None:
+        """Count the value of one record, which may be one of the later half."""
+        kind = type_name(value).split()[-1]
+        self.kinds[kind] += 1
+        self.example = value if self.example is None else self.example
+        try:
+            _flattener.of(Pairs([(self.name, value)]))
+        except Rejected as rejected:
+            self.fault = str(rejected)
+            return
+        for one in value if kind == "list" else [value]:
+            key = (isinstance(one, bool), one)
+            self.late += late and key not in self.counts
+            self.counts[key] += 1
+        if kind == "number":
+            self.rises += value >= self._last
+            self._last = value
+
+    def mark(self, records: int) -> Mark | None:
+        """Why it makes no good feature, if `records` are profiled; None if nothing says so."""
+        if self.fault:
+            return Mark("rejected", self.fault)
+        if self.distinct == 1 and self.present == records > 1 and self.kind != "list":
+            return Mark("constant", f"it is always {shown(self.example)}")
+        values = [value for _, value in self.counts]
+        has_id_name, has_enough = _ID_NAME.fullmatch(self.path[-1]), self.present >= ENOUGH_VALUES
+        share = self.distinct / self.present
+        time = Mark("timestamp", f"a time, such as {shown(self.example)}, does not come back")
+        differ = f"{self.distinct:,} of {self.present:,} values differ"
+        if self.kind == "string":
+            if all(map(_DATE.fullmatch, values)):
+                return time
+            if (has_id_name and share >= 0.5) or (has_enough and share >= 0.8):
+                is_text = 2 * sum(" " in value for value in values) > self.distinct
+                return Mark("text" if is_text else "identifier", differ)
+        if self.kind == "number":
+            is_rising = has_enough and self.rises >= 0.95 * self.present
+            if (_TIME_NAME.fullmatch(self.path[-1]) or is_rising) and _are_times(min(values), max(values)):
+                return time
+            if (has_id_name or (is_rising and share >= 0.9)) and all(value == int(value) for value in values):
+                return Mark("identifier", f"a number that names or counts: {differ}")
+        return None
+
+
+def _are_times(low: float, high: float) -> bool:
+    """Whether numbers are times since 1970, in seconds, milliseconds, microseconds or nanoseconds."""
+    begin, end = _EPOCH_SECONDS
+    return any(begin * unit <= low and high <= end * unit for unit in (1, 10**3, 10**6, 10**9))
+
+
+def leaves(value: Any, outer: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The members of an object and of the objects in it, or the elements of a list, with their paths; no nulls."""
+    for name, inner in enumerate(value) if isinstance(value, list) else value.items():
+        path = (*outer, str(name))
+        if isinstance(inner, dict) and len(path) < MAX_OBJECT_DEPTH:
+            yield from leaves(inner, path)
+        elif inner is not None:
+            yield path, inner
+
+
+def profile(records: Sequence[Any]) -> dict[Path, Member]:
+    """The members of objects or lists, in the order in which they first occur."""
+    members: dict[Path, Member] = {}
+    for i, record in enumerate(records):
+        for path, value in leaves(record):
+            if path in members or len(members) < MAX_MEMBERS:
+                members.setdefault(path, Member(path)).add(value, 2 * i >= len(records))
+    return members
+
+
+def member_at(records: Iterable[Any], path: Path) -> Member:
+    """The member at one path."""
+    member = Member(path)
+    for record in records:
+        if (value := at(record, path)) is not None:
+            member.add(value, False)
+    return member
+
+
+def shown(value: Any) -> str:
+    """A value as JSON, cut to EXAMPLE_CHARACTERS; a whole number without a point, as a table has it."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+    text = json.dumps(int(value) if is_whole else value, ensure_ascii=False, default=str)
+    return text if len(text) <= EXAMPLE_CHARACTERS else text[: EXAMPLE_CHARACTERS - 1] + "…"
+
+
+def plain(text: str) -> str:
+    """A text on one line, without what a terminal would take for a command."""
+    return "".join(one if one.isprintable() else "?" for one in text)

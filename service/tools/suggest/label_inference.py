@@ -1,0 +1,160 @@
+"""The label of a sample's records: the likeliest member, or the requested one."""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from service.errors import DataError
+from service.learning.evaluation.confusion import RARE
+from service.learning.events.json_pointer import Path, parse_pointer
+from service.learning.identity import MAX_CLASSES, Label
+from service.text import perhaps
+from service.tools.formats.readers import at
+from service.tools.suggest.field_profile import Member, member_at, plain, profile, shown
+from service.tools.suggest.sample import Sample
+
+GENERAL_NAMES = {"label", "labels", "target", "y", "class"}
+NAMES = GENERAL_NAMES | {
+    "outcome", "clicked", "click", "converted", "conversion", "churned", "churn", "fraud", "fraudulent", "spam",
+    "default", "defaulted", "purchased", "bought", "cancelled", "canceled", "returned", "survived", "success",
+    "responded", "subscribed", "approved", "won", "result", "status", "verdict", "decision",
+}  # fmt: skip
+"""What labels are often called."""
+MAX_TEXTS = 20
+"""A member with more texts is no likely label unless its name is one of a label."""
+MAX_AMOUNTS = 50
+"""A label of more numbers is probably an amount."""
+MAX_LISTED_MEMBERS = 20
+MAX_NAME_SCORE = 4
+POSITIVE_TEXTS = {"yes", "y", "true", "1", "positive", "pos", "on", "win", "won", "pass", "passed", "success"}
+
+
+class LabelChoice(NamedTuple):
+    """Where the label is, and why it is taken for the label."""
+
+    path: Path
+    """From the whole record on."""
+    why: str
+    others: list[Path]
+    """Other members that may be the label, the likeliest first."""
+
+
+def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: bool) -> LabelChoice:
+    """The requested label, else that of the service's own form, else the likeliest member of the object at `outer`.
+
+    Raises DataError if there is none.
+    """
+    members = profile([value for record in sample.objects() if isinstance(value := at(record, outer), dict)])
+    if requested is not None:
+        return LabelChoice(_requested_path(sample, outer, members, requested), "--label says so", [])
+    if is_own_form and any("label" in record for record in sample.objects()):
+        return LabelChoice(("label",), "the service's own form has it there", [])
+    likely = _likely_labels(members)
+    if not likely:
+        raise DataError(
+            f"{sample.name}: no member looks like a label, with two values or a few: --label names it; {_list(members)}"
+        )
+    others = [(*outer, *member.path) for member in likely[1:]]
+    named = f"named {likely[0].path[-1]} and " if _name_score(likely[0].path[-1]) else ""
+    return LabelChoice((*outer, *likely[0].path), f"{named}a {likely[0].kind} of {likely[0].distinct:,} values", others)
+
+
+def _requested_path(sample: Sample, outer: Path, members: dict[Path, Member], requested: str) -> Path:
+    """The path that --label names by its pointer, its flattened name, or its last name if there is one such member."""
+    pointer = parse_pointer(requested)
+    if pointer and member_at(sample.objects(), pointer).present:
+        return pointer
+    whole = [path for path, member in members.items() if member.name == requested]
+    last = [path for path in members if path[-1] == requested]
+    if whole or len(last) == 1:
+        return (*outer, *(whole or last)[0])
+    names = [member.name for member in members.values()]
+    near = perhaps(requested.removeprefix("/").replace("/", "."), names)
+    raise DataError(f"--label: no record of {sample.name} has '{plain(requested)}'{plain(near)}; {_list(members)}")
+
+
+def _list(members: dict[Path, Member]) -> str:
+    names = [plain(member.name) for member in members.values()]
+    more = f" and {len(names) - MAX_LISTED_MEMBERS:,} more" if len(names) > MAX_LISTED_MEMBERS else ""
+    return f"the members are {', '.join(names[:MAX_LISTED_MEMBERS]) or 'none'}{more}"
+
+
+def _likely_labels(members: dict[Path, Member]) -> list[Member]:
+    """The members that may be the label, the likeliest first; of equals the later one first."""
+    records = max((member.present for member in members.values()), default=0)
+
+    def may_be_label(member: Member) -> bool:
+        if _fault(member):
+            return False
+        few_texts = member.kind == "string" and member.distinct <= MAX_TEXTS
+        named = _name_score(member.path[-1])
+        is_named = named == MAX_NAME_SCORE or (named > 1 and not is_amount(member))
+        return member.distinct == 2 or ((few_texts or is_named) and not member.mark(records))
+
+    def likelihood(member: Member) -> float:
+        values = {value for _, value in member.counts}
+        kind = 2.0 if member.kind == "boolean" else 1.0 if values in ({0, 1}, {-1, 1}) else 0.0
+        shape = 4.0 * (member.distinct == 2) + 0.5 * (len(member.path) == 1)
+        absent = 1.0 - member.present / records  # such records are dead letters
+        return 2.0 * _name_score(member.path[-1]) + kind + shape - 2.0 * absent
+
+    return sorted(filter(may_be_label, reversed(members.values())), key=likelihood, reverse=True)
+
+
+def _name_score(name: str) -> int:
+    """How much a name sounds like one of a label."""
+    words = re.split(r"[_\W]+", re.sub("([a-z])([A-Z])", r"\1_\2", name).lower())
+    bare = "_".join(word for word in words if word not in ("is", "has", "was", "did"))
+    if bare in NAMES:
+        return MAX_NAME_SCORE if bare in GENERAL_NAMES else 3
+    return 2 if NAMES & set(words) else 1 if len(words) == 1 and name.endswith("ed") else 0
+
+
+def _fault(member: Member) -> str | None:
+    """Why a member cannot be a label, if it cannot."""
+    if member.kind not in ("boolean", "number", "string"):
+        return f"has values of kind {member.kind}: a label is a boolean, a number or a string"
+    if member.distinct < 2:
+        return f"is always {shown(member.example)}: a label has two values"
+    if member.distinct > MAX_CLASSES:
+        return f"has {member.distinct:,} values: a label has at most {MAX_CLASSES:,}"
+    if member.distinct > 2 and 2 * member.distinct > member.present:
+        return f"has {member.distinct:,} values in {member.present:,} records: those of a label come back"
+    return None
+
+
+def is_amount(member: Member) -> bool:
+    """Whether its values are probably amounts, not classes."""
+    if member.kind != "number" or member.distinct == 2:
+        return False
+    return member.distinct > MAX_AMOUNTS or any(value != int(value) for _, value in member.counts)
+
+
+def label_values(sample: Sample, path: Path, called: str) -> tuple[list[Label], str, Member]:
+    """The labels, of two the negative one first, why they are so, and the label as a member. Raises DataError."""
+    member = member_at(sample.objects(), path)
+    if fault := _fault(member):
+        raise DataError(f"{sample.name}: label: {plain(called)} {fault}")
+    counts: dict[Label, int] = {_whole(value): count for (_, value), count in member.counts.items()}
+    if len(counts) > 2:
+        frequent = max(counts, key=counts.__getitem__)
+        why = f"the {len(counts):,} values of the sample; an event with another is rejected"
+        why += f"; {shown(frequent)} is in {counts[frequent] / member.present:.1%} of the events"
+        return sorted(counts), why, member
+    texts = sorted(str(value) for value in counts)
+    named = [text for text in texts if text.lower() in POSITIVE_TEXTS]
+    positive = max(counts) if member.kind != "string" else (named or sorted(texts, key=counts.__getitem__))[0]
+    negative = next(value for value in counts if value != positive)
+    why = f"negative, positive: {shown(positive)} is in {counts[positive] / member.present:.1%} of the events"
+    return [negative, positive], why, member
+
+
+def positive_is_rare(labels: Sequence[Label], member: Member) -> bool:
+    """Whether there are two labels and the positive one is so rare that accuracy says little."""
+    positive = sum(count for (_, value), count in member.counts.items() if value == labels[1])
+    return len(labels) == 2 and positive / member.present < RARE
+
+
+def _whole(value: Label) -> Label:
+    """A label with 1.0 written as 1."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

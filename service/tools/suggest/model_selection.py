@@ -1,0 +1,136 @@
+"""Settings compared on a sample by the service's own learner and its candidates, once with each scale.
+
+Every event is predicted, then learned, as in a service.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import DataError
+from service.learning.columns.columns import columns_for
+from service.learning.evaluation.confidence_sequences import ERROR
+from service.learning.events.batch import Decoder
+from service.learning.learner import Learner
+from service.learning.records import Records
+from service.serving.model_info import Accuracy
+from service.settings.model import ModelSettings
+
+RULES = ("perceptron", "logistic-delta")
+SCALES = ("none", "standard")
+AVERAGE: dict[str, bool | str] = {"last": False, "mean": True, "recent": "recent"}
+"""The setting `average`, by the weights that predict."""
+MIN_GAIN = 0.002
+"""A smaller gain in accuracy or F1 does not justify another setting."""
+RARE_MARGIN = 100.0
+"""For a rare positive label: of the margins in docs/model.md the one that finds most."""
+
+
+class Trial(NamedTuple):
+    """Settings, and how they did. Figures are None if the weights diverged."""
+
+    rule: str
+    scale: str
+    weights: str
+    margin: float = 0.0
+    """Of the positive label."""
+    accuracy: float | None = None
+    later: float | None = None
+    """The accuracy in the later half of the events, when the beginning is forgotten."""
+    f1: float | None = None
+    """The F1 of the positive one of two labels in the later half."""
+    merit: float = 0.0
+    """The figure that decides: `f1` if the positive label is rare, else `later`."""
+    beats_baseline: bool = False
+    """Whether it is shown to be better: of accuracies at 95 % for all trials together."""
+
+    @property
+    def name(self) -> str:
+        """Its name as a candidate."""
+        return f"{self.rule}-{self.weights}{'-margin' if self.margin else ''}"
+
+    @property
+    def changes(self) -> int:
+        """How many settings differ from the defaults: of equal trials the one with fewer is simpler."""
+        return (self.rule != RULES[0]) + (self.scale != SCALES[0]) + (self.weights != "last") + bool(self.margin)
+
+    @property
+    def candidate(self) -> dict[str, Any]:
+        """The settings of a candidate that learns so; with `scale` they are a model's."""
+        serve = "last" if self.weights == "last" else "average"
+        settings = {"rule": self.rule, "average": AVERAGE[self.weights], "serve": serve}
+        return settings | ({"margin": [0.0, self.margin]} if self.margin else {})
+
+
+class Comparison(NamedTuple):
+    """All trials on the events of a sample, and what became of its other records."""
+
+    trials: list[Trial]
+    baseline: Trial
+    """Always the most frequent label; always the positive one if that is rare, whose F1 then decides."""
+    events: int
+    rejected: dict[str, int]
+    """Records by the reason for which they are rejected."""
+    example: str
+    """Why one of them is."""
+
+
+def compare(settings: dict[str, Any], values: Sequence[bytes | None], is_rare: bool = False) -> Comparison:
+    """Compare rules, scales and averages; if the positive label `is_rare`, also a margin for it.
+
+    Raises DataError if no record is an event.
+    """
+    identity = ModelSettings(**settings).identity()
+    batch, rejects = Decoder(identity, columns_for(identity)).decode(values)
+    example = rejects[0].detail if rejects else ""
+    events = [values[i] for i in batch.records]
+    if not events:
+        raise DataError(f"no record is an event: {example or 'none was left'}")
+    later = batch.labels[len(events) // 2 :]
+    positives = float((later > 0).mean())
+    f1 = 2.0 * positives / (1.0 + positives) if is_rare else None
+    usual = _usual(later)
+    baseline = Trial("baseline", "", "", 0.0, _usual(batch.labels), usual, f1, usual if f1 is None else f1)
+    variants = [(*pair, 0.0) for pair in product(RULES, AVERAGE)]
+    if is_rare:
+        variants += [("perceptron", weights, RARE_MARGIN) for weights in AVERAGE]
+    trials = list[Trial]()
+    for scale in SCALES:
+        # The model itself is the first trial; the others are its candidates.
+        model, *others = (Trial(rule, scale, weights, margin) for rule, weights, margin in variants)
+        candidates = {trial.name: trial.candidate for trial in others}
+        own = ModelSettings(**settings, scale=scale, bound=False, window=len(later), candidates=candidates)
+        learner = Learner(own.identity(), options=own.options())
+        learner.begin({0: 0})
+        learner.reconcile()
+        learner.apply(0, Records.of(0, events))
+        pairs = [pair for pair in learner.watch.recent.pairs if "baseline" in (pair.first, pair.second)]
+        better = {pair.better(ERROR / (len(SCALES) * len(variants))) for pair in pairs}
+        for trial in (model, *others):
+            by = learner.by(None if trial is model else trial.name)
+            if learner.diverged or by.diverged:
+                trials.append(trial)
+                continue
+            served, f1 = Accuracy.served(by), by.watch.recent.confusion(by.averaged).f1
+            merit = (f1 if is_rare else served.recent) or 0.0
+            is_shown = is_rare or ("last" if trial is model else trial.name) in better
+            beats = is_shown and merit > baseline.merit + MIN_GAIN
+            done = trial._replace(accuracy=served.all, later=served.recent, f1=f1)
+            trials.append(done._replace(merit=merit, beats_baseline=beats))
+    return Comparison(trials, baseline, len(events), dict(Counter(reject.reason for reject in rejects)), example)
+
+
+def _usual(labels: NDArray[np.float64]) -> float:
+    """The share of the most frequent label."""
+    return float(np.unique(labels, return_counts=True)[1].max() / len(labels))
+
+
+def best(trials: Sequence[Trial]) -> Trial:
+    """The best trial; the simplest of those within MIN_GAIN of it."""
+    highest = max(trial.merit for trial in trials)
+    near = [trial for trial in trials if trial.merit >= highest - MIN_GAIN]
+    return min(near, key=lambda trial: (trial.changes, -trial.merit))

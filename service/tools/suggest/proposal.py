@@ -1,0 +1,201 @@
+"""The settings of an event that a sample suggests: where features and label stand, what is left out, and why."""
+
+import glob
+import json
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from service.errors import DataError
+from service.learning.events.json_pointer import Path, parse_pointer, to_pointer
+from service.tools.formats.readers import at
+from service.tools.suggest.field_profile import Member, plain, profile
+from service.tools.suggest.label_inference import find_label, label_values
+from service.tools.suggest.sample import Sample, parse_object
+
+FORMS = {
+    "own": ("/features", "records have it: it is the service's own form"),
+    "cloud": ("/data", "records are CloudEvents"),
+    "changes": ("/after", "records are changes of rows, as Debezium writes them"),
+    "wrapped changes": ("/payload/after", "records are changes of rows, as Debezium writes them with their schema"),
+    "record": ("", "the whole record: no member holds the others"),
+}
+"""The forms of a record, each with the pointer to its features, and the reason for it."""
+OPERATIONS = ["c", "u", "r"]
+"""Debezium's creations, updates and snapshots; of a deletion nothing is left to learn."""
+TYPE_NAMES = ("type", "event_type", "eventType", "event")
+MAX_TYPES = 50
+ID_NAMES = ("id", "uuid", "event_id", "eventId")
+ENOUGH_TO_HASH = 2000
+"""Of fewer records it is unknown whether categories go on coming."""
+NEW_CATEGORIES = 0.1
+"""With more new ones a record, the columns of named features are used up after ten million records."""
+BITS, MAX_BITS = 20, 24
+"""Of the hash table's columns; of its weights, which are 128 MB."""
+
+
+class Choice(NamedTuple):
+    """A setting of the model, its value, and the reason, in one line or more."""
+
+    setting: str
+    value: Any
+    why: str
+
+
+class EventChoices(NamedTuple):
+    """The settings of an event, and what they rest on."""
+
+    values: list[bytes | None]
+    """The records, as they are to be sent."""
+    choices: list[Choice]
+    labels: list[Any]
+    label: Member
+    members: list[tuple[Member, str]]
+    """The label and what stands beside it, each with the name of its mark if it is left out."""
+    others: list[str]
+    """Other members that may be the label, the likeliest first."""
+
+
+class Layout(NamedTuple):
+    """Where features and label stand in a record, and why."""
+
+    form: str
+    """One of FORMS."""
+    features: Path
+    features_why: str
+    label: Path
+    label_why: str
+    called: str
+    """The label's pointer, or the name of its column."""
+    others: list[str]
+
+
+def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
+    """The settings that a sample suggests; raises DataError if it does not tell a label and features."""
+    layout = _layout_of(sample, requested_label)
+    form, outer = layout.form, layout.features
+    if sample.is_table:
+        sample = _as_events(sample, layout.called)
+    where = _where(sample, form, layout.label)
+    sample = _records_that_match(sample, where)
+    labels, labels_why, label = label_values(sample, layout.label, layout.called)
+    label.name = layout.called if sample.is_table else label.name
+    values = [at(record, outer) for record in sample.objects()]
+    is_list = 2 * sum(isinstance(value, list) for value in values) > len(values)
+    events = [value for value in values if isinstance(value, list if is_list else dict)]
+    members = {(*outer, *path): member for path, member in profile(events).items()}
+    members.pop(layout.label, None)
+    choices = [
+        Choice("labels", labels, labels_why),
+        Choice("event.features", to_pointer(outer), layout.features_why),
+        Choice("event.label", to_pointer(layout.label), layout.label_why),
+    ]
+    if where:
+        choices.append(Choice("event.where", where, "other records have no label, and are passed over"))
+    if form != "own":
+        choices.append(Choice("event.weight", False, "each event counts the same, unless a pointer says its weight"))
+    if form not in ("own", "cloud"):
+        choices.append(_take_id(members, outer, len(events)))
+    marks = {} if is_list else {one.name: mark for one in members.values() if (mark := one.mark(len(events)))}
+    features = [member for member in members.values() if member.name not in marks]
+    if not features:
+        left = ", ".join(f"{plain(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
+        raise DataError(f"{sample.name}: no member beside the label {layout.called} is a feature: {left}")
+    choices += _positional(events) if is_list else _mode(features, len(events), len(labels))
+    if marks:
+        why = "\n".join(f"{plain(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())
+        choices.append(Choice("event.without", [*map(glob.escape, marks)], why))
+    rows = [(label, "label"), *((one, marks[one.name].name if one.name in marks else "") for one in members.values())]
+    return EventChoices(sample.values, choices, labels, label, rows, layout.others)
+
+
+def _layout_of(sample: Sample, requested_label: str | None) -> Layout:
+    """The form of most records, and the label in it; the rows of a table are as `perceptron produce` sends them."""
+    form = "record"
+    if not sample.is_table:
+        form = Counter(map(_form_of_record, sample.objects())).most_common(1)[0][0]
+    pointer, features_why = FORMS[form]
+    outer = parse_pointer(pointer)
+    path, why, others = find_label(sample, outer, requested_label, form == "own")
+    called, *names = [one[-1] if sample.is_table else to_pointer(one) for one in (path, *others)]
+    why += f"; else perhaps {', '.join(names[:3])} (--label)" if names else ""
+    if not sample.is_table:
+        return Layout(form, outer, features_why, path, why, called, names)
+    features_why = f"so `perceptron produce --label {shlex.quote(called)}` sends a table's rows"
+    return Layout("own", ("features",), features_why, ("label",), f"the column {called}: {why}", called, names)
+
+
+def _form_of_record(record: dict[str, Any]) -> str:
+    if isinstance(record.get("features"), dict | list):
+        return "own"
+    if isinstance(record.get("specversion"), str) and isinstance(record.get("data"), dict | list):
+        return "cloud"
+    for form, change in (("changes", record), ("wrapped changes", record.get("payload"))):
+        if isinstance(change, dict) and "after" in change and change.get("op") in (*OPERATIONS, "d", "t"):
+            return form
+    return "record"
+
+
+def _as_events(sample: Sample, column: str) -> Sample:
+    """The rows of a table as `perceptron produce` sends them."""
+    rows = [*sample.objects()]
+    labels = [{"label": row.pop(column)} if column in row else {} for row in rows]
+    events = [json.dumps({"features": row, **label}).encode() for row, label in zip(rows, labels, strict=True)]
+    return sample._replace(values=[*events])
+
+
+def _where(sample: Sample, form: str, label: Path) -> dict[str, list[str]]:
+    """Which records are events: changes that leave a row, or the types of record that have the label."""
+    if form.endswith("changes"):
+        return {"/op" if form == "changes" else "/payload/op": OPERATIONS}
+    records = [*sample.objects()] if form != "own" else []
+    for name in TYPE_NAMES:
+        typed = [record for record in records if isinstance(record.get(name), str)]
+        types = Counter(record[name] for record in typed)
+        labelled = Counter(record[name] for record in typed if at(record, label) is not None)
+        usual = [type_ for type_, count in types.most_common() if 2 * labelled[type_] > count]
+        if len(typed) == len(records) and 0 < len(usual) < len(types) <= MAX_TYPES:
+            return {f"/{name}": usual}
+    return {}
+
+
+def _records_that_match(sample: Sample, where: dict[str, list[str]]) -> Sample:
+    """The sample without the objects that `where` passes over."""
+    paths = [(parse_pointer(pointer), values) for pointer, values in where.items()]
+
+    def match(raw: bytes | None) -> bool:
+        record = parse_object(raw)
+        return record is None or all(at(record, path) in values for path, values in paths)
+
+    return sample._replace(values=[*filter(match, sample.values)])
+
+
+def _take_id(members: dict[Path, Member], outer: Path, records: int) -> Choice:
+    """The member that names a record, taken out of the members, if there is one."""
+    for path in ((*outer, name) for name in ID_NAMES):
+        mark = members[path].mark(records) if path in members else None
+        if mark and mark.name == "identifier":
+            del members[path]
+            return Choice("event.id", to_pointer(path), mark.why)
+    return Choice("event.id", False, "no member is sure to name a record")
+
+
+def _positional(lists: Sequence[Any]) -> list[Choice]:
+    (length, count), *_ = Counter(map(len, lists)).most_common(1)
+    return [
+        Choice("features", "positional", "features are lists of numbers"),
+        Choice("dimension", length, f"so many numbers have {count:,} of {len(lists):,} lists"),
+    ]
+
+
+def _mode(features: Sequence[Member], records: int, labels: int) -> list[Choice]:
+    """Named features; hashed ones if new categories go on coming."""
+    pace = sum(member.late for member in features if "string" in member.kind) / max(records - records // 2, 1)
+    if records < ENOUGH_TO_HASH or pace <= NEW_CATEGORIES:
+        return [Choice("features", "named", "weights can be read by name")]
+    bits = min(BITS, MAX_BITS - (labels - 1).bit_length())
+    return [
+        Choice("features", "hashed", f"new categories still come, {pace:.2f} a record: names would use up the columns"),
+        Choice("bits", bits, f"a table of {1 << bits:,} columns"),
+    ]

@@ -1,0 +1,112 @@
+"""A sample of records: the newest of a topic, or the first of a file."""
+
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+
+from service.errors import DataError, PerceptronError, Rejected
+from service.learning.events.careful_reader import CarefulReader
+from service.learning.events.content_types import DoubleVector, MessagePack, doubles
+from service.learning.identity import Identity
+from service.streaming.kafka.cluster import Cluster
+from service.streaming.records import KafkaRecords, value_of
+from service.tools.formats.formats import Events, Name, format_name, raise_bad_line
+from service.tools.formats.readers import Cells, JsonLines
+
+MAX_SAMPLE_BYTES = 32 << 20
+"""A sample is held in memory, and read several times."""
+
+
+class Sample(NamedTuple):
+    """Record values in the order in which they are learned."""
+
+    name: str
+    """The topic or file."""
+    description: str
+    """How many records of it these are, and which."""
+    values: list[bytes | None]
+    is_table: bool = False
+    """Whether each value is a row of a table, which has the label in one of its columns."""
+
+    def objects(self) -> Iterator[dict[str, Any]]:
+        """The values that are objects, parsed."""
+        return (value for value in map(parse_object, self.values) if value is not None)
+
+    def check(self) -> None:
+        """Raise DataError if there is no object among the values."""
+        if not self.values:
+            raise DataError(f"{self.name}: there is no record to look at")
+        if next(self.objects(), None) is None:
+            try:
+                CarefulReader(Identity()).read(self.values[0])
+            except Rejected as rejected:
+                why = f"{rejected.reason}: {rejected}"
+                if (self.values[0] or b"").startswith(b"\0"):
+                    why += " (it begins with a zero byte, as Avro and Protobuf of a schema registry do)"
+                count = count_records(len(self.values))
+                raise DataError(f"{self.name}: none of {count} is a JSON object; the first: {why}") from None
+
+
+def count_records(count: int) -> str:
+    """`1 record`, `2,000 records`."""
+    return f"{count:,} record{'s' * (count != 1)}"
+
+
+def parse_object(raw: bytes | None) -> dict[str, Any] | None:
+    """The object that a record holds, in any form; None if it holds something else."""
+    try:
+        if isinstance(raw, DoubleVector):
+            *features, label = doubles(raw)
+            return {"features": features, "label": label}
+        value = (msgspec.msgpack if isinstance(raw, MessagePack) else msgspec.json).decode(raw or b"")
+    except (msgspec.MsgspecError, ValueError, RecursionError, struct.error):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_file(file: str, form: Name | None, count: int) -> Sample:
+    """The first `count` records of a file; raises DataError and ConfigurationError."""
+    is_table = format_name(file, form) == "csv"
+    rows = Cells() if is_table else JsonLines(Identity(), None)
+    events = Events(file, rows, Identity(), keyed=False, check=False)
+    values, size = list[bytes | None](), 0
+    for line in islice(events.lines(raise_bad_line), count):
+        values.append(line.value)
+        size += len(line.value)
+        if size > MAX_SAMPLE_BYTES:
+            break
+    return Sample(events.name, f"the first {count_records(len(values))} of {events.name}", values, is_table)
+
+
+async def read_topic(cluster: Cluster, topic: str, missing: PerceptronError, count: int) -> Sample:
+    """The newest `count` records of a topic by their timestamps; raises DataError and DependencyError."""
+    records, size = deque[tuple[int, bytes | None]](), 0
+    async for _, newest in newest_of(cluster, topic, missing, count):
+        for record in newest:
+            records.append((record.timestamp, value_of(record)))
+            size += len(record.value or b"")
+            while size > MAX_SAMPLE_BYTES:
+                size -= len(records.popleft()[1] or b"")
+    values = [value for _, value in sorted(records, key=lambda record: record[0])]
+    return Sample(f"topic {topic}", f"the newest {count_records(len(values))} of topic {topic}", values)
+
+
+async def newest_of(
+    cluster: Cluster, topic: str, missing: PerceptronError, count: int
+) -> AsyncIterator[tuple[int, KafkaRecords]]:
+    """The newest `count` records of a topic by partition: equally many of each, or all that it has.
+
+    Raises `missing` if there is no such topic, DependencyError, and DataError if a record cannot be read.
+    """
+    async with cluster.reader(topic, missing) as reader:
+        bounds = {partition: pair for partition, pair in (await reader.bounds()).items() if pair[0] < pair[1]}
+        smallest_first = sorted(bounds.items(), key=lambda item: item[1][1] - item[1][0])
+        for place, (partition, (begin, end)) in enumerate(smallest_first):
+            share = min(end - begin, max(1, count // (len(bounds) - place)))
+            count -= share
+            async for records in reader.read(partition, end - share, end):
+                yield partition, records

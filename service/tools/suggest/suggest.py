@@ -1,0 +1,247 @@
+"""`perceptron suggest`: what a topic or a file holds, and which settings fit it, with reasons, as a perceptron.toml.
+
+It sends and stores nothing. The suggestion goes to standard output, cautions go to standard error.
+"""
+
+import asyncio
+import json
+import math
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from service.errors import ConfigurationError, DataError
+from service.settings.load import Settings, is_topic
+from service.tools import atomic_write
+from service.tools.formats.formats import Name
+from service.tools.suggest.field_profile import plain, shown
+from service.tools.suggest.label_inference import is_amount, positive_is_rare
+from service.tools.suggest.model_selection import Comparison, Trial, best, compare
+from service.tools.suggest.proposal import Choice, EventChoices, choose_event
+from service.tools.suggest.sample import Sample, count_records, read_file, read_topic
+
+MAX_ROWS = 40
+"""Members that are shown; --json has all."""
+NUMBER_COLUMNS = ("present", "distinct", "right", "later half", "F1")
+"""Columns that are aligned to the right."""
+FEW_EVENTS = 1000
+"""Of fewer events, accuracies differ by chance."""
+PIPE_WIDTH = 160
+
+
+def suggest(
+    settings: Settings,
+    file: str | None,
+    topic: str | None,
+    *,
+    form: Name | None,
+    label: str | None,
+    count: int,
+    output: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Look at a sample, compare settings on it, print and write the best."""
+    if output is not None and Path(output).exists() and not yes:
+        raise ConfigurationError(f"{output} is there already: say --yes to write over it")
+    atomic_write.check_folder(output)
+    sample, name = _read_sample(settings, file, topic, form, count)
+    sample.check()
+    event = choose_event(sample, label)
+    comparison = _compare(sample.name, event)
+    chosen = best(comparison.trials)
+    choices = [*event.choices, *_model_choices(chosen, comparison), *_candidate_choices(chosen, comparison)]
+    verdict = _verdict(chosen, comparison)
+    notes = _notes(event, comparison)
+    text = _toml(name, None if file else settings.kafka.bootstrap_servers, sample, verdict, choices)
+    members = [
+        {
+            "name": member.name,
+            "kind": member.kind,
+            "present": member.present / len(event.values),
+            "distinct": member.distinct,
+            "example": member.example,
+            "mark": mark,
+        }
+        for member, mark in event.members
+    ]
+    if as_json:
+        suggestion = {
+            "sample": {"from": sample.name, "records": len(sample.values), "said": sample.description},
+            "members": members,
+            "labels_else": event.others,
+            "events": comparison.events,
+            "rejected": comparison.rejected,
+            "baseline": comparison.baseline._asdict(),
+            "trials": [trial._asdict() for trial in comparison.trials],
+            "chosen": chosen._asdict(),
+            "choices": [{"setting": one.setting, "value": one.value, "reason": one.why} for one in choices],
+            "notes": notes,
+            "toml": text,
+        }
+        typer.echo(json.dumps(suggestion, ensure_ascii=False, default=str))
+    else:
+        console = Console(highlight=False, width=None if Console().is_terminal else PIPE_WIDTH)
+        console.print(Text(f"{sample.description}\n"))
+        console.print(_member_table(members), Text())
+        console.print(_trial_table(comparison), Text())
+        console.print(Text(f"{verdict}\n"), soft_wrap=True)
+        typer.echo(text)
+    for note in notes:
+        typer.echo(f"note: {plain(note)}", err=True)
+    if output is not None:
+        atomic_write.write(output, text.encode())
+        # The settings do not say which column of a table is the label.
+        column = f" --label {shlex.quote(event.label.name)}" if sample.is_table else ""
+        sends = f", `produce {shlex.quote(file)}{column}` sends it the file" if file else ""
+        said = f"`perceptron -c {output} check` says whether it can run, `run` runs it{sends}"
+        typer.echo(f"{output} is written: {said}", err=True)
+
+
+def _read_sample(
+    settings: Settings, file: str | None, topic: str | None, form: Name | None, count: int
+) -> tuple[Sample, str]:
+    """The sample, and the topic that the settings are for."""
+    if file is not None:
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).name.partition(".")[0]).strip("-")[:200]
+        return read_file(file, form, count), topic or (stem if stem and is_topic(stem) else "events")
+    if len(settings.topics) != 1 or settings.patterns:
+        raise ConfigurationError("suggest: name a FILE, or a topic with --topic TOPIC")
+    name = settings.topics[0]
+    missing = ConfigurationError(f"topic {name} does not exist at {settings.kafka.bootstrap_servers}")
+    return asyncio.run(read_topic(settings.kafka.cluster, name, missing, count)), name
+
+
+def _compare(name: str, event: EventChoices) -> Comparison:
+    """All trials. Raises DataError if no settings fit, as those of a list of too many numbers."""
+    settings: dict[str, Any] = {"event": {}}
+    for choice in event.choices:
+        section, _, key = choice.setting.rpartition(".")
+        (settings[section] if section else settings)[key] = choice.value
+    try:
+        return compare(settings, event.values, positive_is_rare(event.labels, event.label))
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise DataError(f"{name}: no settings fit it: {plain(said)}") from None
+
+
+def _model_choices(chosen: Trial, comparison: Comparison) -> list[Choice]:
+    """Scale, rule, average and margin, each with the best trial that has another value of it."""
+    choices = []
+    for setting, value in {"scale": chosen.scale, **chosen.candidate}.items():
+        part = "weights" if setting in ("average", "serve") else setting
+        other = best([trial for trial in comparison.trials if getattr(trial, part) != getattr(chosen, part)])
+        why = f"{_figure(chosen)} in the later half; {part} {getattr(other, part)} has {_figure(other)} at best"
+        choices.append(Choice(setting, value, why))
+    return choices
+
+
+def _candidate_choices(chosen: Trial, comparison: Comparison) -> list[Choice]:
+    """A candidate to learn side by side: the best trial of the other rule, with the same scale.
+
+    Candidates are compared by accuracy, so with a rare label there is none.
+    """
+    others = [one for one in comparison.trials if one.scale == chosen.scale and one.rule != chosen.rule and one.merit]
+    if comparison.baseline.f1 is not None or not others:
+        return []
+    near = best(others)
+    why = f"learned side by side with the model: {_figure(near)} in the later half"
+    return [Choice(f"candidates.{near.name}.{name}", value, why) for name, value in near.candidate.items()]
+
+
+def _figure(trial: Trial) -> str:
+    return "diverged weights" if trial.later is None else f"{trial.merit:.1%}"
+
+
+def _verdict(chosen: Trial, comparison: Comparison) -> str:
+    best = "Best" if chosen.beats_baseline else "Nothing is shown to beat the baseline"
+    margin = f", margin {chosen.margin:g}" if chosen.margin else ""
+    name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights{margin}"
+    figure, baseline = _figure(chosen), _figure(comparison.baseline)
+    if comparison.baseline.f1 is None:
+        return f"{best}: {name}: right {figure} in the later half, always the most frequent label {baseline}"
+    return (
+        f"{best}: {name}: F1 {figure} in the later half, always the positive label {baseline}. That label is rare, "
+        "where accuracy says little: its F1 decides, of recall and precision (docs/model.md)"
+    )
+
+
+def _notes(event: EventChoices, comparison: Comparison) -> list[str]:
+    """What to mind of the label and the figures."""
+    notes = []
+    if is_amount(event.label):
+        of = f"{event.label.distinct:,} different values of {count_records(event.label.present)}"
+        notes.append(f"{event.label.name} has {of}: a number to be predicted is not a class")
+    if comparison.rejected:
+        reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(comparison.rejected.items()))
+        total = count_records(sum(comparison.rejected.values()))
+        notes.append(f"{total} would be dead letters ({reasons}), such as: {comparison.example}")
+    if comparison.events < FEW_EVENTS:
+        chance = min(1.0, 1.0 / math.sqrt(comparison.events / 2))  # two standard errors of a share, at most
+        notes.append(f"only {comparison.events:,} events: accuracies that differ by {chance:.0%} may do so by chance")
+    return notes
+
+
+def _member_table(members: list[dict[str, Any]]) -> Table:
+    table = _table("member", "kind", "present", "distinct", "example", "")
+    for row in members[:MAX_ROWS]:
+        name, example = plain(row["name"]), Text(shown(row["example"]), no_wrap=True, overflow="ellipsis")
+        mark = f"{row['mark']}, left out" if row["mark"] not in ("", "label") else row["mark"]
+        table.add_row(Text(name), row["kind"], f"{row['present']:.0%}", f"{row['distinct']:,}", example, mark)
+    if len(members) > MAX_ROWS:
+        table.add_row(f"and {len(members) - MAX_ROWS:,} more")
+    return table
+
+
+def _trial_table(comparison: Comparison) -> Table:
+    table = _table("rule", "scale", "weights", "margin", "right", "later half", "F1")
+    for trial in (comparison.baseline, *comparison.trials):
+        shares = ("-" if share is None else f"{share:.1%}" for share in (trial.accuracy, trial.later, trial.f1))
+        table.add_row(trial.rule, trial.scale, trial.weights, f"{trial.margin:g}", *shares)
+    return table
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        # An example gives way on a narrow terminal.
+        table.add_column(title, justify="right" if title in NUMBER_COLUMNS else "left", no_wrap=title != "example")
+    return table
+
+
+def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choices: list[Choice]) -> str:
+    """The settings, each after the reason for it."""
+    document, model = tomlkit.document(), tomlkit.table()
+    _explain(document, f"Suggested by `perceptron suggest` from {sample.description}.\n{verdict}.")
+    document.add("topics", [topic])
+    document.add("create_topics", True)
+    if bootstrap is not None:
+        document.add("kafka", {"bootstrap_servers": bootstrap})
+    for choice in sorted(choices, key=lambda choice: choice.setting.count(".")):  # sections after plain settings
+        *sections, key = choice.setting.split(".")
+        table = model
+        for section in sections:
+            table = table.setdefault(section, tomlkit.table())
+        _explain(table, choice.why)
+        value = choice.value
+        if isinstance(value, dict):
+            value = tomlkit.inline_table()
+            value.update(choice.value)
+        table.add(key, value)
+    document.add("models", tomlkit.table(is_super_table=True).add(topic, model))
+    # A terminal may obey what is not printable; TOML's strings may have it escaped.
+    text = tomlkit.dumps(document)
+    return "".join(one if one.isprintable() or one == "\n" else f"\\U{ord(one):08X}" for one in text)
+
+
+def _explain(table: tomlkit.TOMLDocument | tomlkit.items.Table, why: str) -> None:
+    for line in why.split("\n"):
+        table.add(tomlkit.comment(plain(line)))
