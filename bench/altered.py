@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from service.cli import main
+from service.cli.app import main
 from service.learning.columns.columns import Hashed, Named, Positional
 from service.learning.events.batch import Decoder
 from service.learning.learner import Learner

@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
 
-from service.cli import app as command
+from service.cli.app import app as command
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.monitoring.metrics import Figures, Metrics

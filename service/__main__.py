@@ -1,6 +1,6 @@
 """`python -m service` is the command `perceptron`."""
 
-from service.cli import main
+from service.cli.app import main
 
 if __name__ == "__main__":
     main()

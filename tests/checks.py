@@ -21,7 +21,7 @@ from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.learning.records import Records
 from service.learning.weights_file import Weights
-from service.snapshots import blobs, codec
+from service.snapshots import blobs, codec, restore
 from service.snapshots import head as heads
 from tests import formulas
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL
@@ -126,7 +126,7 @@ def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
     source = heads.Source("c")
     head = msgspec.structs.replace(content.head, model="m", version=1, source=source, next=following)
     data = codec.encode(head)
-    return heads.decode(codec.decode(data, blobs.digest(data)), content.blobs, options)[1]()
+    return restore.decode(codec.decode(data, blobs.digest(data)), content.blobs, options)[1]()
 
 
 def close(ours: Any, theirs: Any, tolerance: float = 1e-12) -> bool:

@@ -29,7 +29,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
-from service.cli import main
+from service.cli.app import main
 from service.embedded import servers
 from service.embedded.servers import PROPERTIES, Server, free_port
 from tests import template

@@ -152,7 +152,7 @@ def predict(
 
     Lines are whole records of the topic where the model's settings have event.features, and features where they do not.
     """
-    from service.tools.client import predict as ask
+    from service.tools.predict import predict as ask
 
     settings = settings_of(ctx)
     ask(settings, one_topic(settings), file, url, explain, top, json)

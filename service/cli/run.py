@@ -42,7 +42,7 @@ def healthcheck(
     ready: Annotated[bool, typer.Option("--ready", help="Ask for readiness instead of life.")] = False,
 ) -> None:
     """Ask a running service whether it is alive: exit 0 if it is, else 1, also where it cannot be reached."""
-    from service.tools.client import healthcheck as ask
+    from service.tools.healthcheck import healthcheck as ask
 
     ask(settings_of(ctx), url, ready)
 

@@ -1,3 +1,5 @@
-"""Credentials of connections: TLS from its files, and files that are read again when they change."""
+"""Credentials of connections.
 
-__all__ = ["asking", "certificate", "reread", "tls"]
+`tls` makes the contexts for Kafka and Redis, `certificate` the one of our HTTP server. `reloading` reads a file again
+when it changes, and `http` opens URLs with a context.
+"""

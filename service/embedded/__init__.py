@@ -1,3 +1,4 @@
-"""A real Kafka and a real Redis from packages, for the demo and the tests."""
+"""A real Kafka and a real Redis from packages, for the demo and the tests.
 
-__all__ = ["demo"]
+Start with `servers`. `demo` is `perceptron demo`, which learns the events of `demo_events`.
+"""

@@ -1,1 +1,6 @@
-"""What is learned and how: plain functions and objects, fed with bytes and offsets. No I/O, no asyncio, no clock."""
+"""What is learned and how: plain functions and objects, fed with bytes and offsets. No I/O, no asyncio, no clock.
+
+Start with `identity`, the settings that give events their meaning, and `rules`. Then `learner`, which applies records:
+it decodes them (`events/`), maps names to columns (`columns/`), learns (`classifier`, `kernel/`) and follows what is
+learned (`evaluation/`). `finite/` learns from a file instead.
+"""

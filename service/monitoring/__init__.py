@@ -1,3 +1,5 @@
-"""What the service shows of itself. It imports no other room: it gets callables."""
+"""What the service reports about itself.
 
-__all__ = ["logs", "metrics", "rejections"]
+`metrics` declares every metric and `logging` the log's form. `rejections` notices that most records are rejected. No
+other part of the service is imported: it gets callables.
+"""

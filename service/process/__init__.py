@@ -1,3 +1,5 @@
-"""One running process: its tasks, and what it shows of itself."""
+"""One running process.
 
-__all__ = ["service"]
+Start with `service`, the composition root: it makes all parts and runs their tasks. `observer` and `figures` report on
+models, `scheduler` decides who has the event loop's next turn, and `memory` gives free memory back to the system.
+"""

@@ -1,3 +1,5 @@
-"""Predictions over HTTP, from the model learned here or from the newest snapshot."""
+"""Predictions from the model that is learned here, or from its newest snapshot.
 
-__all__ = ["http", "models", "page", "predictor", "report"]
+Start with `models`. `request_parser` reads a request's features, `scoring` answers with `predictions`, and `model_info`
+describes a model. `http/` and `page/` stand on these, which know no web framework.
+"""

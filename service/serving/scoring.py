@@ -4,12 +4,12 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
 import prometheus_client
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from service.errors import Diverged, Rejected, Unanswerable
@@ -25,6 +25,14 @@ from service.learning.learner import Learner
 from service.monitoring.metrics import MAX_LABELS, Metrics
 from service.serving import request_parser
 from service.serving.models import Answering, Models
+from service.serving.predictions import (
+    BatchPredictionResponse,
+    Contribution,
+    LabelScore,
+    Prediction,
+    PredictionResponse,
+    Response,
+)
 from service.serving.request_parser import LARGE, MANY
 
 MAX_EXPLAINED = 20_000
@@ -39,86 +47,6 @@ ENCODED = 20
 """Predictions or contributions that become JSON at a time."""
 TOP = 10
 """Labels in `scores`, where it is not said how many."""
-
-Label = Annotated[bool | int | float | str, Meta(examples=[1])]
-Score = Annotated[float, Meta(examples=[3.45])]
-Unknown = Annotated[int, Meta(examples=[0])]
-Probability = Annotated[float, Meta(examples=[0.93], description="of the positive label, with rule logistic-delta")]
-
-
-class Contribution(msgspec.Struct, forbid_unknown_fields=True):
-    """One term of the score."""
-
-    name: Annotated[str, Meta(examples=["clicks"])]
-    value: Annotated[float, Meta(examples=[2.0])]
-    weight: Annotated[float, Meta(examples=[1.5])]
-    product: Annotated[float, Meta(examples=[3.0])]
-    scaled: Annotated[float, Meta(examples=[0.7])] | UnsetType = UNSET
-    """What the weight was multiplied by, where the model scales."""
-
-
-class LabelScore(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A label and its score."""
-
-    label: Label
-    score: Score
-
-
-Candidate = Annotated[str, Meta(examples=["logistic"], description="who answered, where it is not the model itself")]
-Contributions = Annotated[
-    list[Contribution],
-    Meta(
-        description="with ?explain=true, largest first; with three labels and more the weights are those of the label "
-        "less those of the runner-up; a hashed feature's weight has the sign of its hash"
-    ),
-]
-Ranking = Annotated[
-    list[LabelScore], Meta(description="with three labels and more, largest first: the ?top=10 of them")
-]
-RunnerUp = Annotated[
-    bool | int | float | str, Meta(examples=[2], description="with ?explain=true: the label with the next score")
-]
-
-
-class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The predicted label, the score w·x that it comes from, and how many features the model has never seen.
-
-    With three labels and more each has a score, and the largest predicts, the first of equals.
-    """
-
-    label: Label
-    score: Score
-    unknown_features: Unknown
-    probability: Probability | UnsetType = UNSET
-    scores: Ranking | UnsetType = UNSET
-    runner_up: RunnerUp | UnsetType = UNSET
-    contributions: Contributions | UnsetType = UNSET
-
-
-class _Answered(msgspec.Struct, forbid_unknown_fields=True):
-    model: Annotated[str, Meta(examples=["churn"])]
-    version: Annotated[int, Meta(examples=[42], description="the accepted snapshot")]
-    ahead: Annotated[int, Meta(examples=[0], description="how many events were learned beyond it")]
-
-
-class One(_Answered):
-    """The answer to `features`, and what answered."""
-
-    label: Label
-    score: Score
-    unknown_features: Unknown
-    probability: Probability | UnsetType = UNSET
-    scores: Ranking | UnsetType = UNSET
-    runner_up: RunnerUp | UnsetType = UNSET
-    contributions: Contributions | UnsetType = UNSET
-    candidate: Candidate | UnsetType = UNSET
-
-
-class Many(_Answered):
-    """The answer to `instances`, in their order, and what answered."""
-
-    predictions: list[Prediction]
-    candidate: Candidate | UnsetType = UNSET
 
 
 class Answers(NamedTuple):
@@ -148,7 +76,7 @@ class Predictor:
             raise Unanswerable(str(Diverged(name, a.learner.diverged)))
         return a
 
-    async def beside(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> One | Many:
+    async def beside(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Response:
         """What `at_once` answers, for any body: it is read and answered next to the event loop."""
         async with self._beside:
             a = self.answering(name)
@@ -156,7 +84,7 @@ class Predictor:
             reading = moment(a.learner, by), body, self._max_instances, explain, top
             return self._said(name, a, who, ahead, await asyncio.to_thread(answer_large, *reading))
 
-    def at_once(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> One | Many | None:
+    def at_once(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Response | None:
         """The answer to a request, of classes with the `top` scores; None if it would take too long for a turn.
 
         Raises Rejected, and what `answering` and `by` raise.
@@ -168,7 +96,7 @@ class Predictor:
         instances, form = request_parser.read(body, a.learner.flattener, self._max_instances)
         if (explain or len(instances) > 1) and _is_large(a.learner, instances, explain):
             return None
-        # One state answers, as there is no turn of the loop.
+        # PredictionResponse state answers, as there is no turn of the loop.
         _check_scores(by, len(instances), top)
         if explain:
             _check_explained(instances)
@@ -176,15 +104,15 @@ class Predictor:
         _check_finite(answers, form)
         return self._said(name, a, who, a.ahead, Answers(answers, form, _counted(answers)))
 
-    def _said(self, name: str, a: Answering, who: str | None, ahead: int, made: Answers) -> One | Many:
+    def _said(self, name: str, a: Answering, who: str | None, ahead: int, made: Answers) -> Response:
         """The answer, counted: by label where there are few, as there would be as many series."""
         for label, n in made.labels.items():
             self._count(name, a.learner.identity, label if a.learner.identity.classes <= MAX_LABELS else "", n)
         answered_by = UNSET if who is None else who
         if made.form in MANY:
-            return Many(name, a.head.version, ahead, made.predictions, answered_by)
+            return BatchPredictionResponse(name, a.head.version, ahead, made.predictions, answered_by)
         (one,) = made.predictions
-        return One(
+        return PredictionResponse(
             name, a.head.version, ahead, one.label, one.score, one.unknown_features, one.probability,
             one.scores, one.runner_up, one.contributions, answered_by,
         )  # fmt: skip

@@ -1,3 +1,5 @@
-"""The settings, and where each comes from."""
+"""The settings, from a file, the environment and the command line.
 
-__all__ = ["load", "model", "section", "words"]
+Start with `load`. `section` is what the tables of the file share; `kafka`, `redis`, `http` and `model` are the tables,
+with `pointers` into records. `sources` remembers where a value comes from.
+"""

@@ -1,3 +1,6 @@
-"""Snapshots, kept in Redis: all state at one point of the log, as a head and blobs. One script accepts a save."""
+"""Snapshots: all state of a model at one point of its log, as a small head and large blobs.
 
-__all__ = ["blobs", "codec", "endpoint", "head", "keeper", "ports", "rollback", "store"]
+Start with `head` and `keeper`, which decides when to save and what a refusal means. `blobs` and `codec` make bytes of
+arrays and heads, `restore` makes a learner of them, and `rollback` makes a kept version the newest. `redis/` stores
+them, behind `ports`.
+"""

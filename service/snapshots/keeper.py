@@ -20,7 +20,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.learning.weights_file import Weights
-from service.snapshots import blobs, codec, head
+from service.snapshots import blobs, codec, head, restore
 from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, Source, Stored, Writer
 from service.snapshots.ports import Clock, Commit, Offload, Store
 
@@ -109,8 +109,8 @@ async def fetch(
 async def read(
     store: Store, current: Head, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
-    """`head.decode` of the store's blobs; raises BlobMissing, and SnapshotDamaged if a blob differs from its digest."""
-    names = head.missing(current, before.stored if before else head.NOTHING)
+    """Fetch the blobs that `restore.decode` needs and call it; raises BlobMissing and SnapshotDamaged."""
+    names = restore.missing(current, before.stored if before else head.NOTHING)
     parts = await store.blobs(current.model, names)
     if lost := [name for name in names if name not in parts]:
         raise BlobMissing(f"blob {lost[0][:12]} is missing")
@@ -119,7 +119,7 @@ async def read(
         for name, blob in parts.items():
             if blobs.digest(blob) != name:
                 raise SnapshotDamaged(f"blob {name[:12]} of version {current.version} does not match its digest")
-        return head.decode(current, parts, options, (before.learner, before.stored) if before else None)
+        return restore.decode(current, parts, options, (before.learner, before.stored) if before else None)
 
     decoded: tuple[Stored, Callable[[], Learner]] = await offload(decode)
     return decoded

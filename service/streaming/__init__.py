@@ -1,3 +1,5 @@
-"""Records out of Kafka, in order, once: the consumer group, the learning loop, dead letters."""
+"""Records out of Kafka, in order, each learned once.
 
-__all__ = ["cut", "dead_letters", "kafka", "lasting", "learn", "outbox", "ports", "recognise", "records"]
+Start with `learn_loop`, and `ports`, which it stands on. `resume_check` decides whether a stored model may be
+continued; `dead_letters`, `truncation` and `outbox` put rejected records aside. `kafka/` is the real log.
+"""

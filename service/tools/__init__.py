@@ -1,6 +1,4 @@
-"""The one-shot commands: each asks or tells the servers something and ends."""
+"""The commands that run once, a file each.
 
-__all__ = [
-    "check", "client", "config", "dead_letters", "export", "fit", "formats", "inspect", "produce", "rollback", "stored",
-    "suggest", "verify",
-]  # fmt: skip
+`client`, `stored_models`, `atomic_write` and `formats/` are what several of them share.
+"""

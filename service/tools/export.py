@@ -22,7 +22,7 @@ from service.serving.model_info import Version
 from service.serving.models import Answering
 from service.settings.load import Settings
 from service.tools import atomic_write
-from service.tools.reset import newest
+from service.tools.stored_models import newest
 
 
 def export(settings: Settings, name: str, output: str | None, sklearn: str | None, onnx: str | None) -> None:

@@ -25,7 +25,7 @@ from service.settings.load import Settings
 from service.snapshots import codec
 from service.streaming.kafka.cluster import Cluster
 from service.text import on_a_line
-from service.tools.reset import newest
+from service.tools.stored_models import newest
 
 TOP = 10
 LABELS, OF_A_LABEL = 20, 3

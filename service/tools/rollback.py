@@ -12,7 +12,7 @@ from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Head
 from service.snapshots.rollback import current_head, kept_snapshot, roll_back
 from service.streaming.kafka.cluster import Cluster
-from service.tools.reset import none_stored
+from service.tools.stored_models import none_stored
 
 
 def rollback_model(settings: Settings, name: str, to: int, resume_at: str | None, yes: bool) -> None:

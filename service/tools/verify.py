@@ -28,7 +28,7 @@ from service.snapshots.rollback import kept_snapshot
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecords
 from service.streaming.resume_check import fingerprint
-from service.tools.reset import none_stored
+from service.tools.stored_models import none_stored
 
 SLICE = 1000
 TRIES = 5

@@ -111,7 +111,7 @@ def main() -> None:
     if point != "-":
         assert point in POINTS, point
         armed(point, signal.Signals[name], int(nth), redis)
-    from service.cli import main as perceptron
+    from service.cli.app import main as perceptron
 
     perceptron()
 

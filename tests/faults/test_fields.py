@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from service import cli
+from service.cli import app as cli
 from service.embedded.servers import Server
 from service.snapshots.redis.store import MODELS, RedisStore, key
 from tests.conftest import Run, Running, both_stores, clean_environment, event, wait

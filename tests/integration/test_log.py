@@ -67,7 +67,7 @@ async def hang(self, *arguments):
         await asyncio.sleep(3600)  # what was seen after some restarts of a broker: a fetch that never ends
     await request(self, *arguments)
 Fetcher._request = hang
-from service.cli import main
+from service.cli.app import main
 main()
 """
 

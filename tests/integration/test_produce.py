@@ -23,7 +23,9 @@ NOWHERE = "127.0.0.1:1"
 @contextmanager
 def producing(*arguments: str, cwd: Path, more: str = "") -> Iterator["subprocess.Popen[bytes]"]:
     """`perceptron produce - …` with its input open, as from a terminal: Ctrl-C is not ignored."""
-    start = f"import signal as s; s.signal(s.SIGINT, s.default_int_handler); {more}from service.cli import main; main()"
+    start = (
+        f"import signal as s; s.signal(s.SIGINT, s.default_int_handler); {more}import service.cli.app as a; a.main()"
+    )
     command = [sys.executable, "-c", start, "produce", "-", *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stderr=pipe, env=clean_environment(), cwd=cwd) as process:

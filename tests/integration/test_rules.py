@@ -28,7 +28,7 @@ def corrupted(self, *arguments):
         self.weights[:] *= 16.0  # what a flipped bit of an exponent does
     return done
 Learner.apply = corrupted
-from service.cli import main
+from service.cli.app import main
 main()
 """
 

@@ -10,8 +10,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Beside, Options
 from service.learning.records import Records
-from service.snapshots import blobs, codec
-from service.snapshots import head as heads
+from service.snapshots import blobs, codec, restore
 from service.snapshots.rollback import restored as restored_version
 from tests.checks import learner_of, restored, state_digest
 from tests.conftest import event
@@ -154,10 +153,10 @@ async def test_a_kept_version_is_gone_back_to_with_its_candidates() -> None:
     learn(learner, "c")
     second = await save(ours, learner)
     blobs_there = {name[2:]: blob for name, blob in fields.fields.items() if name[:2] == "b:"}
-    stored, _ = heads.decode(first.head, blobs_there, options)
+    stored, _ = restore.decode(first.head, blobs_there, options)
     new = restored_version(first.head, stored, second.head, second.digest, {}, 7.0)
     data = codec.encode(new)
-    found = heads.decode(codec.decode(data, blobs.digest(data)), blobs_there, options)[1]()
+    found = restore.decode(codec.decode(data, blobs.digest(data)), blobs_there, options)[1]()
     assert found.candidates["wide"].since == {0: 0, 1: 5}
     assert found.candidates["wide"].weights.tolist() == weights
     assert found.reconcile() == ([], [])

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import DataError
-from service.learning.evaluation.mistake_bound import Separation
 from service.learning.finite import batch_training, separability
 from service.learning.finite.batch_training import Data, Pass
+from service.learning.finite.finite_bounds import Separation
 from service.learning.finite.separability import ZERO, Evidence, separate
 from service.learning.identity import Identity
 from service.learning.kernel.kernel import Vector

@@ -1,5 +1,5 @@
 """Learning from a file instead of a log.
 
-`batch_training` makes many passes over the events. `separability` decides by a linear program whether any weights
-separate them.
+Start with `batch_training`, which makes many passes over the events. `finite_bounds` says how many updates they can
+take, and `separability` decides by a linear program whether any weights separate the events.
 """

@@ -21,8 +21,8 @@ import numpy as np
 from service.errors import DataError
 from service.learning.columns.columns import Columns, columns_for
 from service.learning.evaluation import mistake_bound
-from service.learning.evaluation.mistake_bound import Separation
 from service.learning.events.batch import Batch, Decoder, Reject
+from service.learning.finite.finite_bounds import Separation
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.initial_weights import initial
 from service.learning.kernel import kernel

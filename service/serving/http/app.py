@@ -15,7 +15,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.monitoring.metrics import Metrics
-from service.serving import page
 from service.serving.http import openapi, problems, swagger_ui, v1
 from service.serving.http.auth import METRICS, Auth, BearerTokens
 from service.serving.http.limits import Limits
@@ -25,6 +24,7 @@ from service.serving.http.problems import Refusal
 from service.serving.http.request_bodies import InFlight
 from service.serving.http.v1 import encoded
 from service.serving.models import Models
+from service.serving.page import routes
 from service.serving.page.history import History
 from service.serving.page.page_state import Body
 from service.serving.scoring import Predictor
@@ -151,7 +151,7 @@ def create_app(
     )
     problems.install(api)
     swagger_ui.install(api)
-    page.install(api, Body(models, history or History(models, lambda _: None), version, metrics.missing))
+    routes.install(api, Body(models, history or History(models, lambda _: None), version, metrics.missing))
     in_flight = InFlight(limits)
     predict = Predict(Predictor(models, metrics, limits.instances), in_flight)
     route = v1.install(api, models, store, in_flight, predict, limits.instances)
@@ -177,5 +177,5 @@ def create_app(
 
     document = openapi.with_schemas(api.openapi(), [*v1.ANSWERS, Live, Ready])
     api.openapi = lambda: document  # type: ignore[method-assign]
-    auth = Auth(tokens, metrics_tokens, {*PROBES, *page.OPEN})
+    auth = Auth(tokens, metrics_tokens, {*PROBES, *routes.OPEN})
     return Application(api, route, auth, metrics, stopping, root_path, allowed_origins)

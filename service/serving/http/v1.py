@@ -26,7 +26,7 @@ from service.serving.http.problems import Refusal
 from service.serving.http.request_bodies import InFlight
 from service.serving.model_info import Beside, Description, Name, Summary, Version
 from service.serving.models import Models
-from service.serving.scoring import Many, One
+from service.serving.predictions import BatchPredictionResponse, PredictionResponse
 from service.snapshots import codec
 from service.snapshots.redis.store import RedisStore
 
@@ -43,7 +43,7 @@ class ModelList(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Weight(msgspec.Struct, forbid_unknown_fields=True):
-    """One weight."""
+    """PredictionResponse weight."""
 
     name: Annotated[str, Meta(examples=["clicks"])]
     column: Annotated[int, Meta(examples=[2])]
@@ -87,7 +87,7 @@ PREDICT_PROBLEMS = (
     "encoded", "bad body", "bad parameter", "unknown parameter", "no snapshot yet", "too busy",
 )  # fmt: skip
 """Problems of routes by status: names of `openapi.PROBLEMS`."""
-ANSWERS = One, Many, ModelList, Description, Candidates, Weights, Versions
+ANSWERS = PredictionResponse, BatchPredictionResponse, ModelList, Description, Candidates, Weights, Versions
 
 Candidate = Annotated[str | None, Query(description=CANDIDATE)]
 
@@ -115,7 +115,7 @@ def install(
         PREDICT,
         tags=["predictions"],
         response_model=None,
-        responses=responses([One, Many], *PREDICT_PROBLEMS),
+        responses=responses([PredictionResponse, BatchPredictionResponse], *PREDICT_PROBLEMS),
         openapi_extra=request_of(max_instances),
     )(predict)
     (route,) = [route for route in app.routes if isinstance(route, APIRoute) and route.path == PREDICT]

@@ -1,6 +1,6 @@
 """Kafka by the public interface of aiokafka.
 
-`cluster` makes every client. `group` is this process in its consumer group, `topic` one topic of it as `ports.Log`, and
-`health` looks at all of it once a second. `fetcher` reads: `record_batch` and `record_framing` say what a response
-holds, and `offset_sequence` what of it may be learned.
+Start with `topic`, one topic as the learning loop sees it. `cluster` makes every client, with `security` and `oauth`;
+`fetching/` reads records and `membership/` keeps this process in its group. `health` watches Kafka once a second,
+`log_queries` and `topic_id` ask it, and `failures` says why a connection failed.
 """

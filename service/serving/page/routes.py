@@ -1,0 +1,39 @@
+"""The page at `/`: a few files that hold nothing of any model, and the one body that they poll.
+
+So the files are open to all, and the body, like the rest of the service, needs a token.
+"""
+
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from service.serving.page.page_state import Body
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_FILES = {f"/page/{file.name}": file for file in Path(__file__).parent.iterdir() if file.suffix in _TYPES}
+_FILES["/"] = _FILES.pop("/page/page.html")
+OPEN = tuple(_FILES)
+"""Paths that need no token."""
+
+
+def install(app: FastAPI, body: Body) -> None:
+    """Serve the page."""
+    headers = {"content-security-policy": _POLICY}
+    for path, file in _FILES.items():
+        _serve(app, path, Response(file.read_bytes(), headers=headers, media_type=_TYPES[file.suffix]))
+
+    @app.get("/page/now", include_in_schema=False)
+    async def now(request: Request, model: str | None = None) -> Response:
+        plain, packed = await body.of(model)
+        return packed if "gzip" in request.headers.get("accept-encoding", "") else plain
+
+
+def _serve(app: FastAPI, path: str, answer: Response) -> None:
+    @app.get(path, include_in_schema=False)
+    async def file() -> Response:
+        return answer

@@ -1,0 +1,101 @@
+"""The shapes of answers to prediction requests, as `/openapi.json` describes them."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+Label = Annotated[bool | int | float | str, Meta(examples=[1])]
+
+
+Score = Annotated[float, Meta(examples=[3.45])]
+
+
+Unknown = Annotated[int, Meta(examples=[0])]
+
+
+Probability = Annotated[float, Meta(examples=[0.93], description="of the positive label, with rule logistic-delta")]
+
+
+class Contribution(msgspec.Struct, forbid_unknown_fields=True):
+    """PredictionResponse term of the score."""
+
+    name: Annotated[str, Meta(examples=["clicks"])]
+    value: Annotated[float, Meta(examples=[2.0])]
+    weight: Annotated[float, Meta(examples=[1.5])]
+    product: Annotated[float, Meta(examples=[3.0])]
+    scaled: Annotated[float, Meta(examples=[0.7])] | UnsetType = UNSET
+    """What the weight was multiplied by, where the model scales."""
+
+
+class LabelScore(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A label and its score."""
+
+    label: Label
+    score: Score
+
+
+Candidate = Annotated[str, Meta(examples=["logistic"], description="who answered, where it is not the model itself")]
+
+
+Contributions = Annotated[
+    list[Contribution],
+    Meta(
+        description="with ?explain=true, largest first; with three labels and more the weights are those of the label "
+        "less those of the runner-up; a hashed feature's weight has the sign of its hash"
+    ),
+]
+
+
+Ranking = Annotated[
+    list[LabelScore], Meta(description="with three labels and more, largest first: the ?top=10 of them")
+]
+
+
+RunnerUp = Annotated[
+    bool | int | float | str, Meta(examples=[2], description="with ?explain=true: the label with the next score")
+]
+
+
+class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The predicted label, the score w·x that it comes from, and how many features the model has never seen.
+
+    With three labels and more each has a score, and the largest predicts, the first of equals.
+    """
+
+    label: Label
+    score: Score
+    unknown_features: Unknown
+    probability: Probability | UnsetType = UNSET
+    scores: Ranking | UnsetType = UNSET
+    runner_up: RunnerUp | UnsetType = UNSET
+    contributions: Contributions | UnsetType = UNSET
+
+
+class _Answered(msgspec.Struct, forbid_unknown_fields=True):
+    model: Annotated[str, Meta(examples=["churn"])]
+    version: Annotated[int, Meta(examples=[42], description="the accepted snapshot")]
+    ahead: Annotated[int, Meta(examples=[0], description="how many events were learned beyond it")]
+
+
+class PredictionResponse(_Answered):
+    """The answer to `features`, and what answered."""
+
+    label: Label
+    score: Score
+    unknown_features: Unknown
+    probability: Probability | UnsetType = UNSET
+    scores: Ranking | UnsetType = UNSET
+    runner_up: RunnerUp | UnsetType = UNSET
+    contributions: Contributions | UnsetType = UNSET
+    candidate: Candidate | UnsetType = UNSET
+
+
+class BatchPredictionResponse(_Answered):
+    """The answer to `instances`, in their order, and what answered."""
+
+    predictions: list[Prediction]
+    candidate: Candidate | UnsetType = UNSET
+
+
+Response = PredictionResponse | BatchPredictionResponse

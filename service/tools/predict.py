@@ -1,0 +1,99 @@
+"""`perceptron predict`: the predictions of a running service for the lines of a file."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import typer
+
+from service.errors import DataError
+from service.learning.identity import Identity, Places, as_text
+from service.settings.load import Settings
+from service.text import on_a_line
+from service.tools.client import Refused, address, ask, trusted
+
+BATCH = 1000
+"""Lines of a request."""
+
+Line = tuple[int, Any]
+"""Its number, and what it holds."""
+
+
+def predict(
+    settings: Settings, topic: str, file: str, url: str | None, explain: bool, top: int | None, as_json: bool
+) -> None:
+    """Print a prediction for each line of `file`: `{"features": …}` or the features alone; of classes the `top` scores.
+
+    Where the model's settings say that features stand elsewhere, lines are whole records of its topic.
+    """
+    from service.tools.formats.formats import in_batches
+
+    name = "standard input" if file == "-" else file
+    at = f"{address(settings, url)}/v1/models/{topic}/predict"
+    asked = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
+    at += f"?{'&'.join(asked)}" if asked else ""
+    trust = trusted(settings, url)
+    whole = settings.of(topic).identity().event.features != Places().features
+    number = 0
+
+    def predictions_of(values: list[Any]) -> Any:
+        request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
+        return ask(at, trust, request, settings.http.token)["predictions"]
+
+    for batch in in_batches(_values(file), min(BATCH, settings.http.max_instances)):
+        for prediction in _answers(batch, predictions_of, name):
+            number += 1
+            _show(prediction, explain, top is not None, as_json)
+    if not number:
+        raise DataError(f"{name}: no line to predict")
+
+
+def _answers(batch: list[Line], predictions_of: Callable[[list[Any]], Any], name: str) -> Iterator[Any]:
+    """The predictions of these lines; where one is refused, those before it first. Raises DataError."""
+    try:
+        predictions = predictions_of([value for _, value in batch])
+    except Refused as refused:
+        # The problem's pointer says which it is about.
+        parts = refused.pointer.split("/")
+        bad = int(parts[2]) if len(parts) > 2 and parts[2].isdigit() else 0
+        if bad:
+            yield from _answers(batch[:bad], predictions_of, name)
+        raise DataError(f"{name}, line {batch[bad][0]}: {refused}") from None
+    yield from predictions
+
+
+def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(prediction, ensure_ascii=False))
+        return
+    unknown = prediction["unknown_features"]
+    note = f"\t({unknown} unknown feature{'s' * (unknown != 1)})" if unknown else ""
+    probability = f"\t{prediction['probability']:g}" if "probability" in prediction else ""
+    typer.echo(f"{as_text(prediction['label'])}\t{prediction['score']:zg}{probability}{note}")
+    for one in prediction.get("scores", ()) if ranked else ():
+        typer.echo(f"\t{as_text(one['label'])}\t{one['score']:zg}")
+    if "runner_up" in prediction:
+        typer.echo(f"\tahead of {as_text(prediction['runner_up'])}:")
+    for c in prediction["contributions"] if explain else ():
+        met = f" (scaled {c['scaled']:zg})" if c.get("scaled", c["value"]) != c["value"] else ""
+        typer.echo(f"\t{c['product']:+zg}\t{on_a_line(c['name'])}\t{c['value']:zg}{met} x {c['weight']:zg}")
+
+
+def _instance(value: Any) -> Any:
+    return {"features": value["features"] if isinstance(value, dict) and "features" in value else value}
+
+
+def _values(file: str) -> Iterator[Line]:
+    """The lines that hold something."""
+    from service.tools.formats.formats import Events, raise_bad_line
+    from service.tools.formats.readers import JsonLines
+
+    events = Events(file, JsonLines(Identity(), None), Identity(), keyed=False, check=False)
+    for line in events.lines(raise_bad_line):
+        try:
+            value = msgspec.json.decode(line.value)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            said = f"not JSON: {error} (predict reads JSON lines, no CSV)"
+            raise DataError(f"{events.name}, line {line.number}: {said}") from None
+        yield line.number, value
