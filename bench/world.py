@@ -52,13 +52,13 @@ def folder() -> Path:
 @functools.cache
 def kafka() -> Server:
     """The broker of this run."""
-    return _stack.enter_context(servers.kafka(folder(), properties=PROPERTIES))
+    return _stack.enter_context(servers.start_kafka(folder(), properties=PROPERTIES))
 
 
 @functools.cache
 def redis() -> Server:
     """The Redis of this run: Redis itself where it is installed, else Valkey."""
-    return _stack.enter_context(servers.redis(folder(), shutil.which("redis-server")))
+    return _stack.enter_context(servers.start_redis(folder(), shutil.which("redis-server")))
 
 
 def store() -> Any:

@@ -15,7 +15,7 @@ import httpx
 from PIL import Image
 from playwright.async_api import Page, ViewportSize, async_playwright
 
-from service.embedded.demo import TOPIC
+from service.embedded.demo import DEMO_TOPIC
 from service.embedded.servers import START_SECONDS
 
 FOLDER = Path(__file__).parent
@@ -42,7 +42,7 @@ async def standby(urls: list[str]) -> str:
     async with asyncio.timeout(START_SECONDS), httpx.AsyncClient() as http:
         while True:
             for url, other in (urls, urls[::-1]):
-                if (await http.get(f"{url}v1/models/{TOPIC}")).json().get("learning_here"):
+                if (await http.get(f"{url}v1/models/{DEMO_TOPIC}")).json().get("learning_here"):
                     return other
             await asyncio.sleep(0.1)
 

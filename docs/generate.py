@@ -21,11 +21,11 @@ from pydantic import BaseModel
 from service.cli.app import app as command
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.monitoring.metrics import Figures, Metrics
+from service.monitoring.metrics import Metrics, ModelFigures
 from service.serving.http.app import create_app
 from service.serving.http.limits import Limits
 from service.serving.model_info import Description
-from service.serving.models import Models, given
+from service.serving.models import Models, static_model
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
 from service.settings.load import Settings, SnapshotSettings
@@ -279,9 +279,9 @@ def metrics() -> str:
     """Each metric, as a scrape has it."""
     follower = Learner(Identity(scale="standard"))
     follower.begin({0: 0})
-    model = given("m", follower, 1.0)
+    model = static_model("m", follower, 1.0)
     assert model.answering is not None  # noqa: S101 - it is given
-    figures = Figures(Description.of(model, model.answering), follower.counts, 1.0, {}, 0)
+    figures = ModelFigures(Description.of(model, model.answering), follower.counts, 1.0, {}, 0)
     registered = Metrics("0", lambda: [figures], lambda: True, lambda: {"redis": 0.0})
     asyncio.run(registered.render())
     rows: list[tuple[str, ...]] = []

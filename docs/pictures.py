@@ -20,7 +20,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
-from service.learning.weights_file import Weights
+from service.learning.weights_file import WeightsFile
 
 FOLDER = Path(__file__).parent
 SEED = 7
@@ -93,7 +93,7 @@ def boundary(axes: Any, ink: str) -> None:
 def history() -> tuple[list[int], list[int], list[float]]:
     """Of a separable stream: numbers of events, and after so many the mistakes and the live bound."""
     intercept, *coef = separator()
-    learner = Learner(Identity(), options=Options(reference=Weights(coef, intercept, list(NAMES))))
+    learner = Learner(Identity(), options=Options(reference=WeightsFile(coef, intercept, list(NAMES))))
     learner.begin({0: 0})
     raws = list(examples(40_000))
     events, mistakes, bounds = [*range(1, 200), *range(200, 40_001, 200)], list[int](), list[float]()

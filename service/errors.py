@@ -131,7 +131,7 @@ class Unanswerable(PerceptronError):
     """A model is there and cannot answer now."""
 
 
-def led_to(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
     """An error and the errors that led to it, the newest first: clients raise theirs on top of the system's."""
     while error is not None:
         yield error

@@ -17,7 +17,7 @@ _NUMBERS = {"int", "float", "bool", "greater", "less"}
 _LONGEST = 40
 
 
-def worded(error: Any, secretive: bool = False) -> str:
+def format_error(error: Any, secretive: bool = False) -> str:
     """The text of a pydantic error. In a table that has secrets, a value is shown only if a number is expected."""
     message, kind = error["msg"].removeprefix("Value error, "), error["type"].partition("_")[0]
     if " should have " in message:
@@ -28,18 +28,18 @@ def worded(error: Any, secretive: bool = False) -> str:
     expected = message.removeprefix(_SHOULD_BE).replace("False", "false").replace("True", "true")
     message = f"expected {_EXPECTED.get(kind, '{}').format(expected)}"
     if kind in _NUMBERS or not secretive:
-        message += f", got {short(error['input'])}"
+        message += f", got {short_json(error['input'])}"
     if kind == "literal":
-        message += perhaps(str(error["input"]), re.findall("'(.+?)'", expected))
+        message += did_you_mean(str(error["input"]), re.findall("'(.+?)'", expected))
     return message
 
 
-def short(value: Any) -> str:
+def short_json(value: Any) -> str:
     """A value as JSON, cut to what a line has room for."""
     return json.dumps(value, ensure_ascii=False, default=str)[:_LONGEST]
 
 
-def on_a_line(name: str) -> str:
+def printable(name: str) -> str:
     """A name from data on one line: as JSON if it has characters that end a line or control a terminal.
 
     >>> on_a_line("größe"), on_a_line("a\\nb")
@@ -48,7 +48,7 @@ def on_a_line(name: str) -> str:
     return name if name.isprintable() else json.dumps(name)
 
 
-def either(messages: Iterable[str]) -> str:
+def join_expected(messages: Iterable[str]) -> str:
     """The errors of one value that may be of several types, as one message.
 
     >>> either(["expected a string", "expected false, got true"])
@@ -64,7 +64,7 @@ def either(messages: Iterable[str]) -> str:
     return f"expected {' or '.join(dict.fromkeys(expected for expected, _, _ in parts))}{got}"
 
 
-def perhaps(name: str, names: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """A hint at the known name that an unknown one was perhaps meant to be, or ''."""
     near = get_close_matches(name, names, 1)
     return f": perhaps {near[0]}" if near and near[0] != name else ""  # a candidate lacks some settings of a model

@@ -16,11 +16,11 @@ import numpy as np
 
 from service.learning.columns.columns import columns_for
 from service.learning.identity import Identity
-from service.learning.initial_weights import initial
+from service.learning.initial_weights import initial_weights
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
 from service.learning.records import Records
-from service.learning.weights_file import Weights
+from service.learning.weights_file import WeightsFile
 from service.snapshots import blobs, codec, restore
 from service.snapshots import head as heads
 from tests import formulas
@@ -44,7 +44,7 @@ def learner_of(
     identity: Identity,
     records: Sequence[bytes | None] = (),
     options: Options = DEFAULT,
-    start: Weights | None = None,
+    start: WeightsFile | None = None,
 ) -> Learner:
     """A learner, with its candidates, of one partition that begins with these records, learned as one slice."""
     learner = Learner(identity, options=options, start=start)
@@ -70,9 +70,9 @@ class Model(NamedTuple):
     """An identity, and the weights it starts with where they are given."""
 
     identity: Identity
-    start: Weights | None
+    start: WeightsFile | None
 
-    def but(self, start: Weights | None = None, **changes: Any) -> "Model":
+    def but(self, start: WeightsFile | None = None, **changes: Any) -> "Model":
         """The same with other weights to start with, or other members of the identity."""
         start = start or self.start
         changes |= {"start": start.identity} if start else {}
@@ -102,7 +102,7 @@ class Model(NamedTuple):
 def models(rule: str, mode: str) -> Iterator[Model]:
     """Each tie × start × average of a rule in a feature mode; of a threshold unit what its settings allow."""
     count = {"named": 2, "positional": 3, "hashed": 4}[mode]
-    given = Weights([0.5, -2.0, 1.0, -0.25][:count], -0.5, ["b", "d"] if mode == "named" else None)
+    given = WeightsFile([0.5, -2.0, 1.0, -0.25][:count], -0.5, ["b", "d"] if mode == "named" else None)
     unit = rule == "threshold-unit"
     averages: tuple[bool | Literal["recent"], ...] = (False, True, "recent")
     for tie, start, average in product(("negative", "positive"), ("zero", "random:7", "given"), averages):
@@ -116,17 +116,17 @@ def models(rule: str, mode: str) -> Iterator[Model]:
 
 def state_digest(learner: Learner) -> str:
     """What equal states share."""
-    return heads.content(learner).state_digest
+    return heads.snapshot_content(learner).state_digest
 
 
 def restored(learner: Learner, options: Options = DEFAULT) -> Learner:
     """What a reader of this learner's snapshot has."""
-    content = heads.content(learner)
+    content = heads.snapshot_content(learner)
     following = {str(p): heads.Position(offset) for p, offset in learner.next.items()}
     source = heads.Source("c")
     head = msgspec.structs.replace(content.head, model="m", version=1, source=source, next=following)
-    data = codec.encode(head)
-    return restore.decode(codec.decode(data, blobs.digest(data)), content.blobs, options)[1]()
+    data = codec.encode_head(head)
+    return restore.restore_learner(codec.decode_head(data, blobs.digest(data)), content.blobs, options)[1]()
 
 
 def close(ours: Any, theirs: Any, tolerance: float = 1e-12) -> bool:
@@ -141,7 +141,7 @@ def one_by_one(model: Model, events: Sequence[Event]) -> Iterator[tuple[Event, f
     for at, event in enumerate(events):
         before = learner.weights.tolist()
         learner.apply(0, Records.of(at, [event.record]))
-        new = initial(model.identity, len(before), len(learner.columns) - len(before)).tolist()
+        new = initial_weights(model.identity, len(before), len(learner.columns) - len(before)).tolist()
         pairs, _ = learner.columns.find(event.features)
         yield event, formulas.score(before + new, pairs), learner
 
@@ -180,12 +180,12 @@ def formula(model: Model) -> None:
     tolerance = 1e-12 if model.identity.rule == "logistic-delta" else 0.0
     columns = columns_for(model.identity)
     columns.extend((model.start.names if model.start else None) or ())
-    w = model.start.vector.tolist() if model.start else initial(model.identity, 0, len(columns)).tolist()
+    w = model.start.vector.tolist() if model.start else initial_weights(model.identity, 0, len(columns)).tolist()
     for event, _, learner in one_by_one(model, model.events()):
         for name in event.features if model.identity.features == "named" else ():
             if columns.column_of(name) is None:
                 columns.extend([name])
-                w += initial(model.identity, len(w), 1).tolist()
+                w += initial_weights(model.identity, len(w), 1).tolist()
         pairs, _ = columns.find(event.features)
         formulas.learn(w, pairs, event.y, event.weight, model.identity)
         assert close(learner.weights, w, tolerance)
@@ -236,12 +236,12 @@ def average(model: Model) -> None:
     after = [learner.weights.tolist() for _, _, learner in one_by_one(model, events)]
     width = len(after[-1])
     # A column that has not come yet has the weight that it will begin with.
-    padded = [w + initial(model.identity, len(w), width - len(w)).tolist() for w in after]
+    padded = [w + initial_weights(model.identity, len(w), width - len(w)).tolist() for w in after]
     if not model.identity.half_life:
         mean = [float(sum(map(Fraction, column), Fraction(0)) / len(events)) for column in zip(*padded, strict=True)]
     else:
         begun = model.learner().weights.tolist()
-        mean = begun + initial(model.identity, len(begun), width - len(begun)).tolist()
+        mean = begun + initial_weights(model.identity, len(begun), width - len(begun)).tolist()
         beta = 0.5 ** (1.0 / model.identity.half_life)
         for w in padded:
             mean = [beta * e + (1.0 - beta) * v for e, v in zip(mean, w, strict=True)]

@@ -126,7 +126,7 @@ def pytest_configure_node(node: Any) -> None:
             begun = [threads.submit(stack.enter_context, template.started(kind, folder)) for kind in template.KINDS]
             collect = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-n", "0", *node.config.args]
             threads.submit(subprocess.run, collect, stdout=subprocess.DEVNULL, check=False)
-            server = stack.enter_context(servers.kafka(folder))
+            server = stack.enter_context(servers.start_kafka(folder))
         for each in begun:
             each.result()
         kafka = server.port, str(server.log)
@@ -138,7 +138,7 @@ def _remember(folder: Path) -> dict[str, str]:
     """What Java has loaded for one broker is there for those that tests start, which costs them half as much."""
     folder.mkdir()
     written, cache = folder / "written", folder / "cache"
-    with servers.kafka(folder, flags=[f"-XX:AOTCacheOutput={written}"]) as server:
+    with servers.start_kafka(folder, flags=[f"-XX:AOTCacheOutput={written}"]) as server:
         pass
     if server.process and server.process.returncode == 128 + signal.SIGTERM:  # and not killed while it wrote
         written.rename(cache)
@@ -168,7 +168,7 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory, kafka_proxy: KafkaProxy)
                  f"{{port}},PROXIED://{kafka_proxy.address}")
         .replace("PLAINTEXT:PLAINTEXT", "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT")
     )  # fmt: skip
-    with servers.kafka(tmp_path_factory.mktemp("kafka"), properties=properties) as server:
+    with servers.start_kafka(tmp_path_factory.mktemp("kafka"), properties=properties) as server:
         yield server
 
 
@@ -195,7 +195,7 @@ def redis_server(name: str, folder: Path) -> Iterator[Server]:
         if binary is None:
             assert not os.environ.get("CI"), "CI must run against redis-server too"
             pytest.skip("no redis-server on PATH")
-    with servers.redis(folder, binary) as server:
+    with servers.start_redis(folder, binary) as server:
         yield server
 
 

@@ -182,7 +182,7 @@ def try_out(image: Stage, folder: Path) -> None:
     print(loaded.stdout, end="")
     assert ", 0 compiled" in loaded.stdout, loaded.stderr
 
-    with servers.kafka(folder) as kafka, servers.redis(folder) as redis:
+    with servers.start_kafka(folder) as kafka, servers.start_redis(folder) as redis:
         port = str(servers.free_port())
         settings = {
             "PERCEPTRON_KAFKA__BOOTSTRAP_SERVERS": kafka.address,

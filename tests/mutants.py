@@ -14,7 +14,7 @@ KERNEL, RULES, BOUNDS, OBSERVATIONS = (
     f"service/learning/{name}.py::"
     for name in ("kernel/kernel", "rules", "evaluation/mistake_bound", "evaluation/observations")
 )
-FOLLOW, STRETCH = f"{BOUNDS}_follow", f"{BOUNDS}Stretch.follow"
+FOLLOW, SEGMENT = f"{BOUNDS}_follow", f"{BOUNDS}BoundSegment.follow"
 
 
 class Mutant(NamedTuple):
@@ -30,14 +30,14 @@ MUTANTS = (
     Mutant("an update at y·s < 0 alone", f"{RULES}step", {"y * s <= margin": "y * s < margin"}, "axes"),
     Mutant("an update applied twice", f"{KERNEL}_learn",
            {"state[0, 0] += step": "step *= 2.0; state[0, 0] += step"}, "axes"),
-    Mutant("S without one update", STRETCH,
+    Mutant("S without one update", SEGMENT,
            {"(signs, batch.weights, learned.steps, learned.squared_norms, along)":
             "(signs, batch.weights, learned.steps * (self.sums.updates != 5), learned.squared_norms, along)"}, "axes"),
     Mutant("Ξ over the updates alone", FOLLOW,
            {"along[i] *= scale * signs[i] * length":
             "along[i] = math.inf if steps[i] == 0.0 else along[i] * scale * signs[i] * length"},
            "the_sums_are_the_oracles"),
-    Mutant("η left out of z", STRETCH, {"identity.eta * identity.parameter": "identity.parameter"}, "rates"),
+    Mutant("η left out of z", SEGMENT, {"identity.eta * identity.parameter": "identity.parameter"}, "rates"),
     Mutant("the weight left out of z", FOLLOW, {"rate * weights[i]": "rate"}, "rates"),
     Mutant("R not beyond 10", FOLLOW,
            {"max(radius_squared, moved * length * length * squared_norms[i] + slack)":
@@ -56,7 +56,7 @@ MUTANTS = (
            {"_add(rival, -rate, i, state, age, starts, columns, values)":
             "_add((own + 1) % classes, -rate, i, state, age, starts, columns, values)"},
            "the_sums_of_classes_are_the_oracles"),
-    Mutant("of classes, η left out of z", STRETCH, {"identity.eta * identity.parameter": "identity.parameter"},
+    Mutant("of classes, η left out of z", SEGMENT, {"identity.eta * identity.parameter": "identity.parameter"},
            "rates_of_classes"),
     Mutant("of classes, one class alone in R", FOLLOW,
            {"moved * length * length * squared_norms[i]": "length * length * squared_norms[i]"}, "axes_of_classes"),
@@ -69,7 +69,7 @@ MUTANTS = (
            {"along[i] *= scale * signs[i] * length":
             "along[i] = math.inf if steps[i] == 0.0 else along[i] * scale * signs[i] * length"},
            "the_sums_of_classes_are_the_oracles"),
-    Mutant("of classes, one class alone in the norm's limit", f"{OBSERVATIONS}Watch.follow",
+    Mutant("of classes, one class alone in the norm's limit", f"{OBSERVATIONS}ModelObservations.follow",
            {"2.0 if identity.multiclass and RULES[identity.rule].mistake_driven else 1.0": "1.0"}, "axes_of_classes"),
     Mutant("the margin left out of the norm's limit", f"{OBSERVATIONS}_lengthened",
            {"2.0 * abs(steps[i]) * (positive if steps[i] > 0.0 else negative)": "0.0"}, "margins"),

@@ -9,7 +9,7 @@ from service.learning.learner import Learner
 from service.learning.records import Records
 from service.snapshots import head as heads
 from service.snapshots.head import Fingerprint
-from service.snapshots.keeper import Keeper, Saved
+from service.snapshots.keeper import AcceptedSave, Keeper
 from tests.checks import learner_of
 from tests.conftest import event
 
@@ -48,9 +48,9 @@ def learn(learner: Learner, *names: str) -> None:
     learner.apply(0, Records.of(learner.next[0], raws))
 
 
-async def save(k: Keeper, learner: Learner) -> Saved:
+async def save(k: Keeper, learner: Learner) -> AcceptedSave:
     saved = await k.save(learner, {0: Fingerprint(learner.next[0] - 1, 7, 9)}, heads.Source("cluster"))
-    assert isinstance(saved, Saved)
+    assert isinstance(saved, AcceptedSave)
     return saved
 
 

@@ -168,7 +168,7 @@ def secured(folder: Path, certificates: Certificates, more: Iterable[str] = ()) 
         for kind in ("SCRAM-SHA-256", "SCRAM-SHA-512")
         for user in USERS
     ]
-    with servers.kafka(
+    with servers.start_kafka(
         folder,
         properties=properties + "\n".join(lines).replace("{", "{{").replace("}", "}}") + "\n",
         format_options=[option for user in scram for option in ("--add-scram", user)],

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.identity import Identity
-from service.learning.initial_weights import initial
+from service.learning.initial_weights import initial_weights
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.records import Records
-from service.learning.weights_file import Weights
+from service.learning.weights_file import WeightsFile
 from tests.checks import close, learner_of, restored
 from tests.oracle import Fold
 
@@ -107,7 +107,7 @@ class Run:
     """A learner and its oracle side by side; every event is checked."""
 
     def __init__(
-        self, identity: Identity, start: Weights | None, reference: Weights | None, theorem_alone: bool = False
+        self, identity: Identity, start: WeightsFile | None, reference: WeightsFile | None, theorem_alone: bool = False
     ) -> None:
         self.theorem_alone = theorem_alone
         self.identity, self.options = identity, Options(reference=reference)
@@ -140,7 +140,7 @@ class Run:
         features = dict(pairs)
         for name in features:
             if name not in self.w:
-                self.w[name] = float(initial(self.identity, len(self.w), 1)[0])
+                self.w[name] = float(initial_weights(self.identity, len(self.w), 1)[0])
                 if self.oracle:
                     self.oracle.start[name] = self.w[name]
         s = self.score(features)
@@ -224,7 +224,7 @@ class ClassRun(Run):
     def learn(self, raw: Features, own: int, weight: float) -> None:
         pairs, self.scale.sums = self.scale.features(raw)
         for name in (name for name, _ in pairs if name not in self.names):
-            for k, begun in enumerate(initial(self.identity, len(self.names), 1)[0].tolist()):
+            for k, begun in enumerate(initial_weights(self.identity, len(self.names), 1)[0].tolist()):
                 self.w[name, k] = begun
                 if self.oracle:
                     self.oracle.start[name, k] = begun
@@ -297,7 +297,7 @@ def random_stream(seed: int) -> int:
     start = None
     if identity.start == "given":
         size = 10.0 ** rng.uniform(-3.0, 5.0)
-        start = Weights([size * rng.gauss(0, 1) for _ in NAMES[:3]], size * rng.gauss(0, 1), NAMES[:3])
+        start = WeightsFile([size * rng.gauss(0, 1) for _ in NAMES[:3]], size * rng.gauss(0, 1), NAMES[:3])
     truth = {name: rng.gauss(0, 1) for name in ["", *NAMES]}
     kind = rng.choice(["its own", "its own", "any", "against", "later"])
     sign = {"its own": 1.0, "against": -1.0}.get(kind)
@@ -305,7 +305,7 @@ def random_stream(seed: int) -> int:
     if rng.random() < 0.2:
         u["never seen"] = 1.0
     bias = u.pop("")
-    run = Run(identity, start, None if kind == "later" else Weights(list(u.values()), bias, list(u)))
+    run = Run(identity, start, None if kind == "later" else WeightsFile(list(u.values()), bias, list(u)))
     return _drive(
         run, rng, rng.random() < 0.5, lambda x: [0.0, truth[""] + sum(truth[name] * v for name, v in x.items())]
     )
@@ -351,9 +351,9 @@ def the_sums_of_classes_are_the_oracles() -> None:
         random_stream_of_classes(seed)
 
 
-def _theorem(identity: Identity, u: Features, start: Weights | None = None) -> Run:
+def _theorem(identity: Identity, u: Features, start: WeightsFile | None = None) -> Run:
     """A run of which only the bound and the integrity checks are asserted: nothing is compared with the oracle."""
-    return Run(identity, start, Weights(list(u.values()), 0.0, list(u)), theorem_alone=True)
+    return Run(identity, start, WeightsFile(list(u.values()), 0.0, list(u)), theorem_alone=True)
 
 
 def axes() -> None:
@@ -369,7 +369,7 @@ def rates() -> None:
     """Short steps from a long start against them: as many updates as w(0) is steps long, whatever η and weight are."""
     for eta, weight in ((0.01, 1.0), (1.0, 0.01), (0.1, 0.1), (100.0, 1.0), (1.0, 100.0)):
         identity = Identity(eta=eta, start="given")
-        run = _theorem(identity, {"a": 1.0}, Weights([-50.0 * eta * weight], 0.0, ["a"]))
+        run = _theorem(identity, {"a": 1.0}, WeightsFile([-50.0 * eta * weight], 0.0, ["a"]))
         for _ in range(40):
             run.learn({"a": 1.0}, 1, weight)
         assert 25 <= run.updates <= 26

@@ -60,10 +60,10 @@ def _of_option(error: typer.TyperException) -> str | None:
         return None
     from pydantic import ValidationError
 
-    from service.text import worded
+    from service.text import format_error
 
     cause, name = error.__cause__, error.param.get_error_hint().replace("'", "").replace(" / ", "/")
-    return f"{name}: {worded(cause.errors()[0]) if isinstance(cause, ValidationError) else error.message}"
+    return f"{name}: {format_error(cause.errors()[0]) if isinstance(cause, ValidationError) else error.message}"
 
 
 def main() -> None:

@@ -66,14 +66,14 @@ def produce(
     record = formats.writer(identity, written)
     events = formats.Events(file, how, identity, keyed=key is not None, check=check, written=record)
     from service.tools.produce import dry_run as try_out
-    from service.tools.produce import result, send
+    from service.tools.produce import produce_file, sending_result
 
     if dry_run:
-        typer.echo(result(try_out(events, count, skip), events, skip, "good; nothing was sent"))
+        typer.echo(sending_result(try_out(events, count, skip), events, skip, "good; nothing was sent"))
     else:
         with closing(events):
-            sent = send(settings.kafka.cluster, to, events, rate=rate, count=count, skip=skip)
-        typer.echo(result(sent, events, skip, f"sent to {to}"), err=True)
+            sent = produce_file(settings.kafka.cluster, to, events, rate=rate, count=count, skip=skip)
+        typer.echo(sending_result(sent, events, skip, f"sent to {to}"), err=True)
 
 
 def fit(
@@ -129,7 +129,7 @@ def suggest(
     json: AsJson = False,
 ) -> None:
     """Look at a topic or a file, and suggest settings with reasons: what it holds, the label, what learns it best."""
-    from service.tools.suggest.suggest import suggest as look
+    from service.tools.suggest.suggest import suggest_settings as look
 
     one = topic[0] if topic else None
     look(settings_of(ctx), file, one, form=form, label=label, count=count, output=output, yes=yes, as_json=json)
@@ -152,7 +152,7 @@ def predict(
 
     Lines are whole records of the topic where the model's settings have event.features, and features where they do not.
     """
-    from service.tools.predict import predict as ask
+    from service.tools.predict import predict_lines as ask
 
     settings = settings_of(ctx)
     ask(settings, one_topic(settings), file, url, explain, top, json)

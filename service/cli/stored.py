@@ -35,7 +35,7 @@ def export(
     onnx: Annotated[str | None, typer.Option("--onnx", metavar="FILE", help="ONNX, in double precision.")] = None,
 ) -> None:
     """Write a model's newest snapshot for other programs: as JSON, for scikit-learn, as ONNX."""
-    from service.tools.export import export as write
+    from service.tools.export import export_model as write
 
     settings = settings_of(ctx)
     write(settings, one_topic(settings), output, sklearn, onnx)

@@ -18,7 +18,7 @@ def opener(trust: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(urllib.request.HTTPSHandler(context=trust), _NoRedirect)
 
 
-def why_not(error: OSError) -> str:
+def failure_reason(error: OSError) -> str:
     """Why there was no answer: the system's words, without those that urllib wraps them in."""
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     return os_cause(cause) if isinstance(cause, OSError) else str(cause)

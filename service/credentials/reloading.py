@@ -10,7 +10,7 @@ from service.errors import ConfigurationError, os_cause
 T = TypeVar("T")
 
 
-class Reread(Generic[T]):
+class Reloaded(Generic[T]):
     """The result of `read`, which reads these files. It is called again when a file has changed."""
 
     def __init__(self, files: Sequence[str], read: Callable[[], T], tell: Callable[[str], object]) -> None:
@@ -39,7 +39,7 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
     return status.st_ctime_ns, status.st_size, status.st_ino
 
 
-def text(file: str) -> str:
+def read_text(file: str) -> str:
     """The text of a file; raises ConfigurationError that names the file and shows nothing of its text."""
     try:
         return Path(file).read_text("utf-8")

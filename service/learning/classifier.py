@@ -13,16 +13,16 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from service.learning.columns.columns import Columns, Pairs
-from service.learning.evaluation.mistake_bound import ROUNDING, Stretch
-from service.learning.evaluation.observations import Watch
-from service.learning.evaluation.prequential import Recent
+from service.learning.columns.columns import ColumnPairs, Columns
+from service.learning.evaluation.mistake_bound import ROUNDING, BoundSegment
+from service.learning.evaluation.observations import ModelObservations
+from service.learning.evaluation.prequential import PrequentialWindow
 from service.learning.events.batch import Batch
 from service.learning.identity import MAX_SQUARED_NORM, Identity, Label
-from service.learning.initial_weights import initial
+from service.learning.initial_weights import initial_weights
 from service.learning.jit.jit import compiled
 from service.learning.kernel import kernel
-from service.learning.kernel.averaging import part
+from service.learning.kernel.averaging import accumulator_factor
 from service.learning.kernel.kernel import Learned
 from service.learning.options import Options
 from service.learning.rules import RULES
@@ -94,7 +94,7 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True, dict=True):
         return self.events - sum(self.right)
 
 
-def diverges(identity: Identity, partition: int, offset: int) -> str:
+def divergence_reason(identity: Identity, partition: int, offset: int) -> str:
     """The message for an event whose update would take the weights beyond their limit."""
     return (
         f"rule {identity.rule} with eta {identity.eta:g}: the update at offset {offset} of partition {partition} takes "
@@ -116,7 +116,7 @@ class Classifier:
     def __init__(self, identity: Identity, columns: Columns, options: Options) -> None:
         self.identity, self.columns = identity, columns
         self.counts = Counts([[0] * identity.classes for _ in range(identity.classes)])
-        self.watch = Watch(identity, options)
+        self.watch = ModelObservations(identity, options)
         self.diverged: str | None = None
         """Why nothing more is learned, and these weights are not to answer: the next event's update, or ‖w‖² itself."""
         of, slope = RULES[identity.rule].probability, identity.parameter
@@ -185,15 +185,15 @@ class Classifier:
         state: NDArray[np.float64],
         counts: Counts,
         squared_steps: float,
-        recent: Recent,
-        stretch: Stretch | None,
+        recent: PrequentialWindow,
+        stretch: BoundSegment | None,
         diverged: str | None = None,
     ) -> None:
         """Take over restored state without copying it; the columns have their names already."""
         self._state, self.counts = state, counts
         self.make_room(len(self.columns))
         self.diverged, norm = diverged, self.squared_norm
-        self._reach, self._part = math.sqrt(norm + self._state.size), part(self.identity, counts.events)
+        self._reach, self._part = math.sqrt(norm + self._state.size), accumulator_factor(self.identity, counts.events)
         if norm > MAX_SQUARED_NORM * (1.0 + ROUNDING):  # saved by a release that had no limit
             self.diverged = f"the squared norm of the weights is {norm:g}, beyond {MAX_SQUARED_NORM:g}"
         self.watch.restored(recent, squared_steps, stretch, self.weights, counts.updates, self.columns.names)
@@ -216,7 +216,7 @@ class Classifier:
                 self._reach = math.sqrt(state.size)  # a weight begins within ±1
             state[:have] = self._state
             if self.identity.start != "zero":  # else the memory is zero already, and is not touched
-                state[have:, 0] = initial(self.identity, have, len(state) - have)
+                state[have:, 0] = initial_weights(self.identity, have, len(state) - have)
             self._state = state
 
     def learn(self, batch: Batch) -> Learned:
@@ -230,16 +230,16 @@ class Classifier:
     def count(self, batch: Batch, learned: Learned, known: int) -> None:
         """Count the events that were learned; `known` is how many columns there were before them."""
         if len(self.columns) > known:
-            self.watch.grow(initial(self.identity, known, len(self.columns) - known), known)
+            self.watch.grow(initial_weights(self.identity, known, len(self.columns) - known), known)
         counts, truth, predicted = self.counts, learned.truth, learned.predicted
         margins = learned.scores if self.identity.multiclass else batch.labels * learned.scores
         counts.mistakes += int(np.count_nonzero(margins <= 0.0))
         counts.updates += int(np.count_nonzero(learned.steps))
         counts.add(truth, predicted)
         self.watch.follow(batch, learned, margins)
-        self._part = part(self.identity, counts.events)
+        self._part = accumulator_factor(self.identity, counts.events)
 
-    def score_of(self, pairs: Pairs) -> Scores:
+    def score_of(self, pairs: ColumnPairs) -> Scores:
         """s = w·x of the weights that answer, for columns and scaled values; with classes one score for each.
 
         A plain loop in the kernel's order: calling compiled code for one event costs more, and `sum` has other bits.
@@ -284,7 +284,7 @@ def largest(weights: NDArray[np.float64], count: int) -> list[int]:
 
 
 @compiled
-def usual_before(before: NDArray[np.int64], truth: NDArray[np.intp]) -> NDArray[np.intp]:
+def majority_baseline(before: NDArray[np.int64], truth: NDArray[np.intp]) -> NDArray[np.intp]:
     """The most frequent label of all events before each one, the first of equals; it changes `before`."""
     usual, most = np.empty_like(truth), np.argmax(before)
     for i in range(len(truth)):

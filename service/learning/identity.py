@@ -64,20 +64,20 @@ class Places(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, for
     """At each pointer one of these values must stand; other records are passed over."""
 
 
-def as_json(label: Label) -> str:
+def identity_as_json(label: Label) -> str:
     """A label as JSON."""
     return json.dumps(label, ensure_ascii=False)
 
 
 def as_text(label: Label) -> str:
     """A label as text: a string as it is, anything else as JSON."""
-    return label if isinstance(label, str) else as_json(label)
+    return label if isinstance(label, str) else identity_as_json(label)
 
 
 def listed(labels: Sequence[Label]) -> str:
     """Labels as JSON; of many, the first ones."""
     more = f" and {len(labels) - LISTED:,} more" if len(labels) > LISTED else ""
-    return ", ".join(map(as_json, labels[:LISTED])) + more
+    return ", ".join(map(identity_as_json, labels[:LISTED])) + more
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=True):
@@ -146,11 +146,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, f
     def text_of(self, label: Label) -> str:
         """A label as text; as JSON if another label has the same text, as 1 and "1"."""
         text = as_text(label)
-        return as_json(label) if [as_text(each) for each in self.labels or ()].count(text) > 1 else text
+        return identity_as_json(label) if [as_text(each) for each in self.labels or ()].count(text) > 1 else text
 
     def place(self, text: str) -> int | None:
         """The place of the label that a text means, as JSON or as a string; None if there is no such label."""
-        for form in (as_json, as_text):
+        for form in (identity_as_json, as_text):
             if text in (forms := [form(label) for label in self.labels or (-1, 1)]):
                 return forms.index(text)
         return None

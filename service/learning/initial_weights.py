@@ -13,7 +13,7 @@ from service.learning.identity import Identity
 RANDOM, GIVEN = "random:", "weights:"
 
 
-def initial(identity: Identity, first: int, count: int) -> NDArray[np.float64]:
+def initial_weights(identity: Identity, first: int, count: int) -> NDArray[np.float64]:
     """The weights with which the columns `first`, `first` + 1, … (`count` of them) begin, except given weights.
 
     With three classes and more the shape is (count, classes): each class has numbers of its own.

@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 
 from service.errors import ConfigurationError, OutOfOrder
 from service.learning.candidates import Candidate, stored_as
-from service.learning.classifier import Classifier, Scores, diverges, state_of, usual_before
+from service.learning.classifier import Classifier, Scores, divergence_reason, majority_baseline, state_of
 from service.learning.columns.columns import columns_for
-from service.learning.evaluation.last_events import Seen
+from service.learning.evaluation.last_events import LastEvents
 from service.learning.events.batch import Decoder, Reject
 from service.learning.identity import SUMS, Identity
-from service.learning.kernel.scaling import Scaler
+from service.learning.kernel.scaling import StandardScaler
 from service.learning.options import DEFAULT, Options
 from service.learning.records import Records
-from service.learning.weights_file import Weights
+from service.learning.weights_file import WeightsFile
 
 Ranges = dict[int, list[tuple[int, int]]]
 """Covered offsets by partition, as half-open [from, to) in ascending order; the last `to` is the next offset."""
 
 
-def with_hole(ranges: Sequence[tuple[int, int]], offset: int) -> list[tuple[int, int]]:
+def with_gap(ranges: Sequence[tuple[int, int]], offset: int) -> list[tuple[int, int]]:
     """These ranges with the next offset moved on to `offset`: what is between is a hole, never learned."""
     start, at = ranges[-1]
     if offset == at:
@@ -58,7 +58,7 @@ class Learner(Classifier):
     (3.0, 1)
     """
 
-    def __init__(self, identity: Identity, *, options: Options = DEFAULT, start: Weights | None = None) -> None:
+    def __init__(self, identity: Identity, *, options: Options = DEFAULT, start: WeightsFile | None = None) -> None:
         """`start` has the weights of an identity whose start is given ones; a snapshot has them already."""
         super().__init__(identity, columns_for(identity), options)
         self.covered: Ranges = {}
@@ -67,9 +67,9 @@ class Learner(Classifier):
         """What learns side by side with it, by name."""
         self._decoder = Decoder(identity, self.columns)
         self.flattener = self._decoder.flattener
-        self.scaler = Scaler(identity) if identity.scale == "standard" else None
+        self.scaler = StandardScaler(identity) if identity.scale == "standard" else None
         """What values are scaled by, if at all."""
-        self.seen = Seen(identity)
+        self.seen = LastEvents(identity)
         if start is not None:
             self.columns.extend(start.names or ())
             w = start.vector
@@ -142,7 +142,7 @@ class Learner(Classifier):
     def load(self, arrays: Mapping[str, NDArray[np.float64]], covered: Ranges) -> None:
         """Take over what of restored state is not every classifier's, before `restore` does the rest."""
         if self.scaler:
-            self.scaler = Scaler.of(self.identity, [arrays[name] for name in SUMS])
+            self.scaler = StandardScaler.of(self.identity, [arrays[name] for name in SUMS])
         self.covered = covered
 
     def cover(self, partition: int, offset: int) -> None:
@@ -159,7 +159,7 @@ class Learner(Classifier):
 
     def skip(self, partition: int, offset: int) -> None:
         """Go on at `offset`, and leave out the records before it: a hole in what is covered."""
-        self.covered[partition] = with_hole(self.covered[partition], offset)
+        self.covered[partition] = with_gap(self.covered[partition], offset)
 
     def apply(self, partition: int, records: Records, enough: Callable[[], bool] | None = None) -> Outcome:
         """Learn records of a partition, whose offsets are contiguous, in order.
@@ -186,7 +186,7 @@ class Learner(Classifier):
         if done < len(batch.labels):
             # The events from here on changed nothing; neither may their names, rejections and counts.
             consumed = batch.records[done]
-            diverged = self.diverged = diverges(self.identity, partition, first + consumed)
+            diverged = self.diverged = divergence_reason(self.identity, partition, first + consumed)
             batch, rejects = batch.first(done), [reject for reject in rejects if reject.record < consumed]
             if self.scaler:
                 self.scaler.undo(done)
@@ -194,7 +194,7 @@ class Learner(Classifier):
         truth = learned.truth
         right = {
             "last": learned.predicted == truth,
-            "baseline": usual_before(np.array(self.counts.by_label), truth) == truth,
+            "baseline": majority_baseline(np.array(self.counts.by_label), truth) == truth,
         }
         if self.identity.average:
             right["average"] = learned.averaged == truth

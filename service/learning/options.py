@@ -5,13 +5,13 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from service.learning.identity import Identity
-from service.learning.weights_file import Weights
+from service.learning.weights_file import WeightsFile
 
-OWN_WEIGHTS = ("last", "average")
+MODEL_ITSELF = ("last", "average")
 """The names of a model's own weights in `serve`; any other name is a candidate's."""
 
 
-class Beside(NamedTuple):
+class CandidateOptions(NamedTuple):
     """The settings of a candidate."""
 
     identity: Identity
@@ -28,9 +28,9 @@ class Options(NamedTuple):
     """Which weights answer: last, average, or those of the candidate of this name."""
     bound: bool = True
     """Whether the sums of the mistake bound are kept."""
-    reference: Weights | None = None
+    reference: WeightsFile | None = None
     """The reference of the bound, if the settings give one."""
-    candidates: Mapping[str, Beside] = MappingProxyType({})
+    candidates: Mapping[str, CandidateOptions] = MappingProxyType({})
     """The candidates that learn next to the model, by name: see `candidates`."""
 
     def beside(self, name: str) -> "Options":

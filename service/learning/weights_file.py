@@ -15,7 +15,7 @@ from service.learning.initial_weights import GIVEN
 FORMAT_VERSION = 1
 
 
-class Weights(msgspec.Struct, frozen=True):
+class WeightsFile(msgspec.Struct, frozen=True):
     """Given weights: `coef` in column order, and the `names` of its columns (None if positional or hashed).
 
     >>> Weights([2.0, -1.0], intercept=0.5, names=["a", "b"]).vector
@@ -52,7 +52,7 @@ class _About(msgspec.Struct):
     classes: list[Label] = []
 
 
-def read(raw: bytes, source: str, mode: str, scale: str) -> Weights:
+def read_weights(raw: bytes, source: str, mode: str, scale: str) -> WeightsFile:
     """Weights from a file's bytes, for features of this mode and scale; raises ConfigurationError with the `source`."""
     try:
         about = msgspec.json.decode(raw, type=_About)
@@ -60,7 +60,7 @@ def read(raw: bytes, source: str, mode: str, scale: str) -> Weights:
             raise ConfigurationError(
                 f"{source}: its weights are of {len(about.classes):,} labels, and only those of two can be taken up"
             )
-        weights = msgspec.json.decode(raw, type=Weights)
+        weights = msgspec.json.decode(raw, type=WeightsFile)
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"{source}: {error}: expected what `perceptron export` writes") from None
     if (given := about.features.mode or mode) != mode:
@@ -72,7 +72,7 @@ def read(raw: bytes, source: str, mode: str, scale: str) -> Weights:
     return weights
 
 
-def as_json(
+def weights_as_json(
     identity: Identity,
     names: Sequence[str],
     w: NDArray[np.float64],

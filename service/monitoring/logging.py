@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 
-def set_up(form: str) -> Any:
+def configure_logging(form: str) -> Any:
     """Configure logging for the process; `form` is `text` or `json`. Returns the service's logger."""
     last: list[Any]
     if form == "json":

@@ -25,11 +25,11 @@ from prometheus_client.registry import Collector
 
 MAX_LABELS = 50
 """A model with more labels has no series by label."""
-FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+FAST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Buckets, in seconds, of what takes milliseconds if all is well."""
 
 
-class Figures(NamedTuple):
+class ModelFigures(NamedTuple):
     """One model at this moment. COUNTERS and GAUGES name the members that are metrics."""
 
     about: Any
@@ -50,14 +50,14 @@ COUNTERS = {
     "ignored_features": "Features beyond the cap on columns.",
     "skipped_events": "Records that `where` passed over.",
 }
-"""Counters of the process that learns, by the member of `Figures.durable`."""
+"""Counters of the process that learns, by the member of `ModelFigures.durable`."""
 GAUGES = {
     "version": ("about.version", "Accepted snapshots so far."),
     "columns": ("about.columns", "Columns of the weight vector, the bias included."),
     "scaled_columns": ("about.scaled_columns", "Columns that have scaled numbers, where the model scales."),
     "squared_norm": ("about.squared_norm", "Squared norm of the weights."),
 }
-"""Gauges of every process: the path of the value in `Figures`, and the help text. The next two have the same form."""
+"""Gauges of every process: a path in `ModelFigures`, and the help text. The next two have the same form."""
 LEARNER_GAUGES = {
     "squared_norm_limit": (
         "about.squared_norm_limit",
@@ -95,7 +95,7 @@ CANDIDATE_GAUGES = {
 }
 """Gauges of candidates, by member. They are not counters, since a candidate that begins again counts from 0."""
 
-Values = Iterable[tuple[tuple[str, ...], Any]]
+MetricValues = Iterable[tuple[tuple[str, ...], Any]]
 """The labels of each series, the model's name first, and its value."""
 
 
@@ -105,7 +105,7 @@ class Metrics(Collector):
     def __init__(
         self,
         version: str,
-        models: Callable[[], Iterable[Figures]],
+        models: Callable[[], Iterable[ModelFigures]],
         ready: Callable[[], bool],
         missing: Callable[[], Mapping[str, float]],
     ) -> None:
@@ -117,7 +117,7 @@ class Metrics(Collector):
         PlatformCollector(registry=self.registry)
         self._models, self._ready, self.missing = models, ready, missing
         self._scraping = asyncio.Lock()
-        self._rows: list[Figures] = []
+        self._rows: list[ModelFigures] = []
         self._highest: dict[tuple[str, ...], int] = {}
         self.registry.register(self)
 
@@ -137,13 +137,15 @@ class Metrics(Collector):
         self.dead_letters = counter("dead_letters", "Records set aside by this process.", "model")
         self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", "cause")
 
-        def histogram(name: str, text: str, *labels: str, buckets: Sequence[float] = FAST) -> Histogram:
+        def histogram(name: str, text: str, *labels: str, buckets: Sequence[float] = FAST_BUCKETS) -> Histogram:
             return Histogram(f"perceptron_{name}", text, labels, registry=self.registry, buckets=buckets)
 
         self.requests = histogram(
             "http_request_duration_seconds", "Requests, by route template.", "route", "method", "code"
         )
-        self.saving = histogram("snapshot_duration_seconds", "Accepted saves.", "model", buckets=(*FAST, 5.0, 10.0))
+        self.saving = histogram(
+            "snapshot_duration_seconds", "Accepted saves.", "model", buckets=(*FAST_BUCKETS, 5.0, 10.0)
+        )
         self.slices = histogram(
             "slice_duration_seconds", "Slices of records learned between two turns of the event loop.", "model"
         )
@@ -222,7 +224,7 @@ class Metrics(Collector):
         lags = [((row.about.model, str(p)), n) for row in learned for p, n in sorted(row.lag.items())]
         yield _gauge("lag_records", "Records not learned yet.", ["partition"], lags)
 
-    def _counter(self, name: str, text: str, labels: list[str], values: Values) -> CounterMetricFamily:
+    def _counter(self, name: str, text: str, labels: list[str], values: MetricValues) -> CounterMetricFamily:
         """A counter of models. It never goes back: a Redis that was rolled back must not look like a new process."""
         family = CounterMetricFamily(f"perceptron_{name}", text, labels=["model", *labels])
         for of, value in values:
@@ -231,7 +233,7 @@ class Metrics(Collector):
         return family
 
 
-def _gauge(name: str, text: str, labels: list[str], values: Values) -> GaugeMetricFamily:
+def _gauge(name: str, text: str, labels: list[str], values: MetricValues) -> GaugeMetricFamily:
     """A gauge of models; a value that is None or infinite has no series."""
     family = GaugeMetricFamily(f"perceptron_{name}", text, labels=["model", *labels])
     for of, value in values:
@@ -247,7 +249,7 @@ def _shares(name: str, text: str, labels: list[str], values: Sequence[tuple[tupl
         yield _gauge(name + suffix, text + words, labels, shares)
 
 
-def _accuracies(rows: Sequence[Figures]) -> Iterator[Metric]:
+def _accuracies(rows: Sequence[ModelFigures]) -> Iterator[Metric]:
     """The accuracies of weights and candidates, with the ends of their intervals, and other figures of candidates."""
     candidates = [((row.about.model, one.name), one) for row in rows for one in row.about.candidates]
     weights = [

@@ -2,15 +2,15 @@
 
 from typing import NamedTuple
 
-WINDOW = 1000
+WINDOW_RECORDS = 1000
 """About this many of the last records count in full; older ones count half, a quarter, and so on."""
-LEAST = 10
+MIN_REJECTED = 10
 """Records below which nothing is reported."""
 AGAIN_SECONDS = 3600.0
 """Seconds after which a report is repeated while it holds."""
 
 
-class Mostly(NamedTuple):
+class MostlyRejected(NamedTuple):
     """Most records are rejected: how many of how many, and the commonest reason."""
 
     rejected: int
@@ -30,22 +30,22 @@ class Rejections:
         """Count a record that was rejected. `add_records` counts it among all."""
         self._reasons[reason] = self._reasons.get(reason, 0.0) + 1.0
 
-    def add_records(self, count: int, now: float) -> Mostly | bool:
+    def add_records(self, count: int, now: float) -> MostlyRejected | bool:
         """Count records that were read, the rejected ones included; what to report at `now` (seconds), or False.
 
         Mostly when most records begin to be rejected and once in AGAIN_SECONDS while they are, True when that is over.
         """
         self._records += count
         rejected = sum(self._reasons.values())
-        if rejected > self._records / 2 and self._records >= LEAST:
+        if rejected > self._records / 2 and self._records >= MIN_REJECTED:
             if self._said is None or now - self._said >= AGAIN_SECONDS:
                 self._said = now
                 reason = max(self._reasons, key=self._reasons.__getitem__)
-                return Mostly(round(rejected), round(self._records), reason)
+                return MostlyRejected(round(rejected), round(self._records), reason)
         elif self._said is not None and rejected < self._records / 4:
             self._said = None
             return True
-        if self._records > WINDOW:
+        if self._records > WINDOW_RECORDS:
             self._records /= 2
             self._reasons = {reason: n / 2 for reason, n in self._reasons.items()}
         return False

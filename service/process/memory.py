@@ -7,6 +7,6 @@ glibc nothing is done.
 import ctypes
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Give freed memory back: it takes some milliseconds, in which other threads may wait for memory."""
     getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)(0)

@@ -9,11 +9,11 @@ from service.errors import DataError, DependencyError, LogGap
 from service.learning.evaluation.advice import advice
 from service.learning.learner import Learner
 from service.monitoring.metrics import Metrics
-from service.monitoring.rejections import Mostly, Rejections
-from service.process.memory import give_back
-from service.serving.models import Answering, Model
+from service.monitoring.rejections import MostlyRejected, Rejections
+from service.process.memory import release_memory
+from service.serving.models import Model, ServedModel
 from service.snapshots.head import Head, Writer
-from service.snapshots.keeper import Saved
+from service.snapshots.keeper import AcceptedSave
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.ports import Gap
 
@@ -50,7 +50,7 @@ class ModelObserver:
             self._log.info("learning", version=head.version, next=learner.next, events=learner.counts.events)
         self._model.stopped = None
         self._model.learning_here = True
-        self._model.answering = Answering(learner, head, digest)
+        self._model.answering = ServedModel(learner, head, digest)
 
     def resigned(self) -> None:
         if self._model.learning_here:
@@ -62,7 +62,7 @@ class ModelObserver:
     def learned(self, records: int, seconds: float, delay: float) -> None:
         self._recovered("kafka")
         said = self._rejections.add_records(records, time.monotonic())
-        if isinstance(said, Mostly):
+        if isinstance(said, MostlyRejected):
             newest = self._model.set_aside[said.reason]
             key = "{topic}-{partition}-{offset}".format_map(newest)
             self._log.error(
@@ -77,7 +77,7 @@ class ModelObserver:
         self._metrics.slices.labels(self._model.name).observe(seconds)
         self._large |= seconds >= LARGE_EVENT * max(records, 1)
 
-    def saved(self, saved: Saved) -> None:
+    def saved(self, saved: AcceptedSave) -> None:
         self._recovered("redis", "save")
         name, answering = self._model.name, self._model.answering
         self._metrics.snapshots.labels(name, "accepted").inc()
@@ -85,7 +85,7 @@ class ModelObserver:
         self._metrics.saving.labels(name).observe(saved.seconds)
         if self._large or saved.written >= LARGE_SAVE:
             self._large = False
-            asyncio.get_running_loop().run_in_executor(None, give_back)
+            asyncio.get_running_loop().run_in_executor(None, release_memory)
         if answering and self._model.learning_here:
             self._model.answering = answering._replace(head=saved.head, digest=saved.digest)
             for candidate, its in answering.learner.candidates.items():

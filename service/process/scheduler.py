@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from service.streaming.learn_loop import AIM_SECONDS
 
-TURNS = 8
+ANSWER_TURNS = 8
 """An answer takes three; one whose body is slow to arrive is not waited for."""
 BUSY_SECONDS = 0.02
 """Two requests within this time make slices short for as long. A client that polls ten times a second does not: short
@@ -47,7 +47,7 @@ class SystemClock:
             return
         async with self._turn:  # however many topics learn, predictions wait for a slice of one of them
             await asyncio.sleep(0)
-            for _ in range(TURNS):
+            for _ in range(ANSWER_TURNS):
                 if not self.under_way:
                     break
                 await asyncio.sleep(0)

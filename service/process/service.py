@@ -25,26 +25,26 @@ from service.learning.identity import Identity
 from service.learning.jit.jit import NOTHING_KEPT
 from service.learning.learner import Learner
 from service.learning.records import Records
-from service.monitoring.logging import set_up
+from service.monitoring.logging import configure_logging
 from service.monitoring.metrics import Metrics
-from service.process.figures import figures, lag
-from service.process.memory import give_back
+from service.process.figures import lag, model_metrics
+from service.process.memory import release_memory
 from service.process.observer import ModelObserver
 from service.process.scheduler import SystemClock
 from service.serving import scoring
 from service.serving.http.app import create_app
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import Connections, Limits
-from service.serving.http.server import Server
-from service.serving.models import Model, Models, given
+from service.serving.http.server import HttpServer
+from service.serving.models import Model, Models, static_model
 from service.serving.page.history import History
 from service.settings.load import Settings, parse_start_at
 from service.snapshots.head import Writer
-from service.snapshots.keeper import Keeper, Together
+from service.snapshots.keeper import Keeper, SaveBudget
 from service.streaming.kafka.fetching.record_framing import ROWS, frame_records
 from service.streaming.kafka.membership.group import Kafka
-from service.streaming.learn_loop import Learning
-from service.streaming.supervision import Lasting
+from service.streaming.learn_loop import LearnLoop
+from service.streaming.supervision import SupervisedTasks
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ LONGEST_PAUSE = 5.0
 """Seconds between two tries of a dependency: it is seen soon once it answers, and not flooded while it does not."""
 SWITCH_SECONDS = 0.001
 """The longest time that the event loop waits for a thread that holds the interpreter."""
-COLLECTED = 10_000, 4, 10
+GC_THRESHOLD = 10_000, 4, 10
 """Thresholds of Python's garbage collector: more objects than a fetch of a hundred topics makes, which soon go.
 
 With Python's own 700 the collector looks through them many times a second, for a millisecond each time.
@@ -74,20 +74,20 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._log = set_up(settings.log)
+        self._log = configure_logging(settings.log)
         self._stop = asyncio.Event()
         self._signal = 0
         self._clock = SystemClock()
         self._metrics = Metrics(
-            __version__, lambda: figures(self._models, self._kafka), lambda: self.ready, self._missing
+            __version__, lambda: model_metrics(self._models, self._kafka), lambda: self.ready, self._missing
         )
         self._observers: dict[str, ModelObserver] = {}
         self._models = Models(map(self._model, settings.listed))
         for name in settings.units:
             unit = settings.of(name)
             learner = Learner(unit.identity(), options=unit.options(), start=unit.start_weights)
-            self._models.add(given(name, learner, self._clock.time()))
-        self._saves = Together(lambda: sum(model.learning_here for model in self._models))
+            self._models.add(static_model(name, learner, self._clock.time()))
+        self._saves = SaveBudget(lambda: sum(model.learning_here for model in self._models))
         self._learners: list[asyncio.Task[None]] = []
         self._store = settings.redis.store()
         self._kafka = Kafka(
@@ -108,7 +108,7 @@ class Service:
         """Whether every model can answer, and we are not stopping."""
         return self._models.ready and not self._stop.is_set()
 
-    async def run(self) -> int:
+    async def run_service(self) -> int:
         """Serve and learn until SIGTERM or SIGINT, and return that signal's number.
 
         Raises PerceptronError when the process cannot go on.
@@ -129,7 +129,7 @@ class Service:
         self._log.info("listening", url=f"{settings.http.scheme}://{host}:{port}", release=__version__)
         failed: PerceptronError | None = None
         try:
-            async with Lasting() as tasks:
+            async with SupervisedTasks() as tasks:
                 tasks.create_task(server.serve(sockets=[listening]))
                 background = [*map(tasks.create_task, (self._measure_loop(), history.run(), self._work(tasks)))]
                 await self._stop.wait()
@@ -153,7 +153,7 @@ class Service:
         self._log.info("stopped")
         return self._signal
 
-    def _server(self, history: History) -> Server:
+    def _server(self, history: History) -> HttpServer:
         """The HTTP server, which at the end waits for requests in flight."""
         http, warn, stopping = self._settings.http, self._log.warning, self._stop.is_set
         limits = Limits(
@@ -181,7 +181,7 @@ class Service:
             allowed_origins=http.allowed_origins,
         )
         connections = Connections(limits, lambda cause: self._metrics.ended.labels(cause).inc(), stopping)
-        return Server(app, connections, ANSWER_SECONDS, http.tls.context(warn) if http.tls else None)
+        return HttpServer(app, connections, ANSWER_SECONDS, http.tls.context(warn) if http.tls else None)
 
     def _stopping(self, number: int) -> None:
         self._log.info("stopping", signal=signal.Signals(number).name)
@@ -196,7 +196,7 @@ class Service:
             self._log.info("compiling, once: 10 to 20 seconds")
         await asyncio.to_thread(warm_up, kinds)
         _settle()
-        gc.set_threshold(*COLLECTED)
+        gc.set_threshold(*GC_THRESHOLD)
         gc.enable()  # the command began with the collector off
         asyncio.get_running_loop().call_later(SETTLED_SECONDS, _settle)
         tasks.create_task(asyncio.to_thread(use_compiled_reader, True))
@@ -204,7 +204,7 @@ class Service:
             return
         for warning in await self._insist(lambda: self._store.check(settings.learn), settings.fail_fast):
             self._log.warning(warning)
-        async with Lasting() as following:
+        async with SupervisedTasks() as following:
 
             def learn(model: Model) -> None:
                 self._learners.append(tasks.create_task(self._learning(model).run()))
@@ -241,7 +241,7 @@ class Service:
             model.lacks = lambda: self._kafka.lacks(topic)
         return model
 
-    def _learning(self, model: Model) -> Learning:
+    def _learning(self, model: Model) -> LearnLoop:
         settings = self._settings
         own = settings.of(model.name)
         keeper = Keeper(
@@ -259,7 +259,7 @@ class Service:
         )
         log = self._kafka.logs[model.name]
         model.wake = log.wake
-        return Learning(
+        return LearnLoop(
             log,
             keeper,
             self._clock,
@@ -322,7 +322,7 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
         learner.apply(0, Records.of(0, [event]))
         learner.begin_stretch()
         learner.apply(0, Records.of(1, [event]))
-        scoring.warm_up(learner)
+        scoring.warm_up_scoring(learner)
         if scale != "none":  # hashed names may share a column: their values are merged by a kernel of its own
             hashed = Learner(Identity(features="hashed", bits=1, scale=scale))
             hashed.begin({0: 0})
@@ -346,14 +346,14 @@ def _settle() -> None:
     """
     gc.collect()  # frozen garbage would stay for ever
     gc.freeze()
-    asyncio.get_running_loop().run_in_executor(None, give_back)
+    asyncio.get_running_loop().run_in_executor(None, release_memory)
 
 
 def _first(error: PerceptronError | BaseExceptionGroup[PerceptronError]) -> PerceptronError:
     return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
-def run(settings: Settings) -> int:
+def run_service(settings: Settings) -> int:
     """Run one process to its end; returns the exit code."""
     settings.check_work()
     sys.setswitchinterval(SWITCH_SECONDS)

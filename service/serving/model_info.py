@@ -11,12 +11,12 @@ from msgspec import Meta
 
 from service.learning.classifier import Classifier
 from service.learning.evaluation.advice import advice
-from service.learning.evaluation.confidence_sequences import Paired, interval
+from service.learning.evaluation.confidence_sequences import PairedComparison, interval
 from service.learning.evaluation.confusion import Confusion, share
 from service.learning.evaluation.prequential import QUANTILES
 from service.learning.identity import OF_A_CANDIDATE, Identity, Label
 from service.learning.learner import Learner
-from service.serving.models import Answering, Model
+from service.serving.models import Model, ServedModel
 from service.snapshots.head import Head
 
 Name = Annotated[str, Meta(examples=["churn"])]
@@ -87,13 +87,13 @@ class Comparison(msgspec.Struct, forbid_unknown_fields=True):
     """Which one is better; null if no difference is shown (95 %)."""
 
     @classmethod
-    def of(cls, pair: Paired) -> Self:
+    def of(cls, pair: PairedComparison) -> Self:
         """What is known of the two."""
         said = pair.first, pair.second, pair.events, pair.first_only, pair.second_only
         return cls(*said, pair.difference, pair.interval() if pair.events else None, pair.better())
 
 
-class Recalled(msgspec.Struct, forbid_unknown_fields=True):
+class LabelRecall(msgspec.Struct, forbid_unknown_fields=True):
     """A label, and how well its events were found."""
 
     label: Annotated[Label, Meta(examples=[1])]
@@ -102,7 +102,7 @@ class Recalled(msgspec.Struct, forbid_unknown_fields=True):
     """The share of its events that was predicted rightly."""
 
 
-class Beside(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A candidate: how it predicts with the weights that it would answer with."""
 
     name: Annotated[str, Meta(examples=["logistic"])]
@@ -196,7 +196,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     balanced_accuracy: Share
     """The mean over the labels that came of the share of their events that was predicted rightly, by the weights that
     answer."""
-    labels: list[Recalled]
+    labels: list[LabelRecall]
     """How well the weights that answer find each label, in the order of the confusion."""
     precision: Share
     """The share of positive predictions that was right; null with three labels and more."""
@@ -220,7 +220,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The weights that answer: last, average, or a candidate's name."""
     served_accuracy: Accuracy
     """The accuracy of the weights that answer."""
-    candidates: Annotated[list[Beside], Meta(examples=[[]])]
+    candidates: Annotated[list[CandidateInfo], Meta(examples=[[]])]
     """The models with other settings that learn next to it."""
     bound: Annotated[int | None, Meta(examples=[112])]
     """The most updates that the perceptron theorem allows."""
@@ -233,7 +233,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stopped: str | None
 
     @classmethod
-    def of(cls, model: Model, a: Answering) -> Self:
+    def of(cls, model: Model, a: ServedModel) -> Self:
         """What there is to say of a model at this moment."""
         learner, head, counts = a.learner, a.head, a.learner.counts
         watch, identity = learner.watch, learner.identity
@@ -258,7 +258,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             baseline=baseline(learner),
             comparisons=[Comparison.of(pair) for pair in watch.recent.pairs],
             balanced_accuracy=Share(overall.balanced_accuracy, lately.balanced_accuracy),
-            labels=[Recalled(label, events, Share(*recall)) for label, events, *recall in recalls],
+            labels=[LabelRecall(label, events, Share(*recall)) for label, events, *recall in recalls],
             advice=list(advice(learner).values()),
             columns=len(learner.columns),
             scaled_columns=learner.scaler.used if learner.scaler else None,
@@ -266,9 +266,9 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             squared_norm_limit=watch.squared_norm_limit,
             loss=margins and margins.loss,
             margins=margins and dict(zip(map(str, QUANTILES), margins.quantiles, strict=True)),
-            serve=serve(learner),
-            served_accuracy=accuracy[serve(learner)],
-            candidates=Beside.all_of(learner),
+            serve=answering_name(learner),
+            served_accuracy=accuracy[answering_name(learner)],
+            candidates=CandidateInfo.all_of(learner),
             bound=bound,
             bound_reason=bound_reason,
             digest=a.digest,
@@ -325,7 +325,7 @@ def _weights(one: Classifier) -> str:
     return "average" if one.averaged else "last"
 
 
-def serve(learner: Learner) -> str:
+def answering_name(learner: Learner) -> str:
     """What answers for a model: last, average, or the name of a candidate."""
     return learner.answering or _weights(learner)
 

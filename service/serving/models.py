@@ -21,8 +21,8 @@ from service.snapshots import codec
 from service.snapshots import head as heads
 from service.snapshots.blobs import digest
 from service.snapshots.head import Head
-from service.snapshots.keeper import Snapshot, fetch
-from service.snapshots.ports import Clock, KeptStore, Looking, Offload
+from service.snapshots.keeper import Snapshot, fetch_newest
+from service.snapshots.ports import Clock, DigestReader, KeptStore, Offload
 from service.snapshots.rollback import before_growth
 
 POLL_SECONDS, SOON_SECONDS, BUSY_SECONDS = 0.1, 0.025, 0.5
@@ -37,7 +37,7 @@ MEND_SECONDS = 5.0
 """A damaged snapshot is tried again so often: somebody may put back what is missing."""
 
 
-class Answering(NamedTuple):
+class ServedModel(NamedTuple):
     """What answers for a model: a learner's state, and the accepted head that it is at or ahead of."""
 
     learner: Learner
@@ -68,7 +68,7 @@ class Model:
 
     def __init__(self, name: str, *, options: Options = DEFAULT) -> None:
         self.name = name
-        self.answering: Answering | None = None
+        self.answering: ServedModel | None = None
         self.learning_here = False
         self.stopped: str | None = None
         self._options = options
@@ -151,7 +151,7 @@ class Model:
             return
         if digest and not self._answers(digest) and digest != self._diverged:
             self._failed = digest
-            snapshot = await fetch(store, self.name, offload, self._options, self._followed)
+            snapshot = await fetch_newest(store, self.name, offload, self._options, self._followed)
             self._followed = snapshot
             if snapshot is not None:
                 await self._swap_in(snapshot, store, offload, tell)
@@ -168,7 +168,7 @@ class Model:
             self._diverged = snapshot.digest
         elif self.answering is None or snapshot.digest != self.answering.digest:
             tell.followed()
-        self.answering = Answering(instead.learner, instead.head, instead.digest)
+        self.answering = ServedModel(instead.learner, instead.head, instead.digest)
 
 
 class Models:
@@ -188,7 +188,7 @@ class Models:
         """The model of this name."""
         return self._models.get(name)
 
-    def answering(self, name: str) -> tuple[Model, Answering]:
+    def answering(self, name: str) -> tuple[Model, ServedModel]:
         """The model of this name, and what answers for it; raises UnknownModel and Unanswerable."""
         model = self._models.get(name)
         if model is None:
@@ -207,7 +207,7 @@ class Models:
 
     async def follow(
         self,
-        store: Looking,
+        store: DigestReader,
         clock: Clock,
         offload: Offload,
         tell: Mapping[str, Any],
@@ -242,9 +242,9 @@ class Models:
             await clock.sleep(NOBODYS_SECONDS if all(model.learning_here for model in wanted) else pause)
 
 
-def given(name: str, learner: Learner, now: float) -> Model:
+def static_model(name: str, learner: Learner, now: float) -> Model:
     """A model that is never learned, a threshold unit: it answers as it is, from no snapshot."""
     model = Model(name)
-    head = replace(heads.content(learner).head, model=name, version=1, saved_at=now)
-    model.answering = Answering(learner, head, digest(codec.encode(head)))
+    head = replace(heads.snapshot_content(learner).head, model=name, version=1, saved_at=now)
+    model.answering = ServedModel(learner, head, digest(codec.encode_head(head)))
     return model

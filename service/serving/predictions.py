@@ -5,13 +5,13 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-Label = Annotated[bool | int | float | str, Meta(examples=[1])]
+PredictedLabel = Annotated[bool | int | float | str, Meta(examples=[1])]
 
 
 Score = Annotated[float, Meta(examples=[3.45])]
 
 
-Unknown = Annotated[int, Meta(examples=[0])]
+UnknownFeatures = Annotated[int, Meta(examples=[0])]
 
 
 Probability = Annotated[float, Meta(examples=[0.93], description="of the positive label, with rule logistic-delta")]
@@ -31,11 +31,13 @@ class Contribution(msgspec.Struct, forbid_unknown_fields=True):
 class LabelScore(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A label and its score."""
 
-    label: Label
+    label: PredictedLabel
     score: Score
 
 
-Candidate = Annotated[str, Meta(examples=["logistic"], description="who answered, where it is not the model itself")]
+AnsweringCandidate = Annotated[
+    str, Meta(examples=["logistic"], description="who answered, where it is not the model itself")
+]
 
 
 Contributions = Annotated[
@@ -63,9 +65,9 @@ class Prediction(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     With three labels and more each has a score, and the largest predicts, the first of equals.
     """
 
-    label: Label
+    label: PredictedLabel
     score: Score
-    unknown_features: Unknown
+    unknown_features: UnknownFeatures
     probability: Probability | UnsetType = UNSET
     scores: Ranking | UnsetType = UNSET
     runner_up: RunnerUp | UnsetType = UNSET
@@ -81,21 +83,21 @@ class _Answered(msgspec.Struct, forbid_unknown_fields=True):
 class PredictionResponse(_Answered):
     """The answer to `features`, and what answered."""
 
-    label: Label
+    label: PredictedLabel
     score: Score
-    unknown_features: Unknown
+    unknown_features: UnknownFeatures
     probability: Probability | UnsetType = UNSET
     scores: Ranking | UnsetType = UNSET
     runner_up: RunnerUp | UnsetType = UNSET
     contributions: Contributions | UnsetType = UNSET
-    candidate: Candidate | UnsetType = UNSET
+    candidate: AnsweringCandidate | UnsetType = UNSET
 
 
 class BatchPredictionResponse(_Answered):
     """The answer to `instances`, in their order, and what answered."""
 
     predictions: list[Prediction]
-    candidate: Candidate | UnsetType = UNSET
+    candidate: AnsweringCandidate | UnsetType = UNSET
 
 
 Response = PredictionResponse | BatchPredictionResponse

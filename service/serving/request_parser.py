@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from service.errors import Rejected
 from service.learning.events.batch import compiled_reader_ready
-from service.learning.events.careful_reader import Values, text_values
-from service.learning.events.compiled.json_scan import TOO_DEEP, Member, scan
+from service.learning.events.careful_reader import ParsedValues, text_values
+from service.learning.events.compiled.json_scan import TOO_DEEP, MemberSpan, scan
 from service.learning.events.compiled.path_tree import UnsupportedError
 from service.learning.events.compiled.row_reader import FeatureRows, RowReader
 from service.learning.events.flatten import Features, Flattener, name_fits
@@ -29,12 +29,12 @@ from service.learning.events.json_values import MAX_DEPTH, WHITE, type_name
 from service.learning.events.value_buffer import ValueBuffer
 from service.learning.identity import MAX_VALUE, Identity, Mode
 
-ONE = ("features", "event")
+SINGLE_FORMS = ("features", "event")
 """The forms of one instance: the value of an event's features, or a whole record."""
-MANY = {"instances": "features", "events": "event"}
+LIST_FORMS = {"instances": "features", "events": "event"}
 """The forms of many: a list of objects with features, or of whole records."""
 
-LARGE = 32 << 10
+LARGE_BODY_BYTES = 32 << 10
 """Bytes of the largest body that is read in one turn of the event loop."""
 PIECE_BYTES = 512 << 10
 """Bytes of the elements that are read at once from a larger one."""
@@ -42,7 +42,7 @@ MAX_INSTANCE_BYTES = 1 << 20
 """Bytes of one instance, and of a body without its list of instances; more if a record of the model may have more."""
 MAX_VALUES = 100_000
 """Commas in one of these; more if an event of the model may have more features."""
-_FORMS = (*ONE, *MANY)
+_FORMS = (*SINGLE_FORMS, *LIST_FORMS)
 _NAMES = ", ".join(f"'{name}'" for name in _FORMS)
 _PATHS: tuple[Path, ...] = tuple((name,) for name in _FORMS)
 _LIST = re.compile(rb"[ \t\n\r]*\[(.*)\][ \t\n\r]*", re.DOTALL)
@@ -74,9 +74,9 @@ def _decoder(mode: Mode, dimension: int, max_features: int, max_name_bytes: int)
     return msgspec.json.Decoder(request[features]).decode
 
 
-def read(body: bytes, flattener: Flattener, max_instances: int) -> tuple[Sequence[Features], str]:
+def read_instances(body: bytes, flattener: Flattener, max_instances: int) -> tuple[Sequence[Features], str]:
     """The instances of a request body, and its form, of ONE or MANY; raises Rejected."""
-    if len(body) <= LARGE and not flattener.excluded and flattener.patterns is None:
+    if len(body) <= LARGE_BODY_BYTES and not flattener.excluded and flattener.patterns is None:
         identity = flattener.identity
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             decode = _decoder(identity.features, identity.dimension, identity.max_features, identity.max_name_bytes)
@@ -109,7 +109,7 @@ def _read_carefully(body: bytes, flattener: Flattener, max_instances: int) -> tu
     (name,) = forms
     place = _FORMS.index(name)
     kind, member = type_name(found.scalar(place)), found.members[place]
-    if member is None or name in ONE:
+    if member is None or name in SINGLE_FORMS:
         if name == "event" and kind != "an object":
             raise Rejected("wrong-type", f"expected an object, got {kind}", "/event")
         i, pointer = (0, "/features") if name == "features" else (-1, "/event" + to_pointer(flattener.path))
@@ -141,7 +141,7 @@ def _element(raw: bytes, name: str, i: int, flattener: Flattener) -> Features:
     return features
 
 
-def _features(values: Values, i: int, pointer: str, flattener: Flattener) -> Features:
+def _features(values: ParsedValues, i: int, pointer: str, flattener: Flattener) -> Features:
     """The features of a value, which stands at `pointer`; raises Rejected."""
     value = values.whole(i, flattener.identity.max_features, pointer)
     if value is _UNSET:
@@ -154,7 +154,7 @@ def _path_in(name: str, flattener: Flattener) -> Path:
     return ("features",) if name == "instances" else flattener.path
 
 
-def _edges(body: bytes, member: Member, commas: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _edges(body: bytes, member: MemberSpan, commas: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where each element of a list begins and ends; `commas` has the places of the list's commas."""
     begin = body.index(b"[", member.begin) + 1
     end = body.rindex(b"]", begin, member.end)
@@ -163,16 +163,16 @@ def _edges(body: bytes, member: Member, commas: NDArray[np.int64]) -> tuple[NDAr
     return begins[: member.items], ends[: member.items]
 
 
-def pieces(
+def read_pieces(
     body: bytes, flattener: Flattener, max_instances: int, by_rows: bool
 ) -> Iterator[tuple[FeatureRows | Sequence[Features], str]]:
-    """What `read` returns for a large body, a piece at a time, as rows if that is possible; raises Rejected."""
+    """The same as `read_instances` for a large body, in pieces, as rows if that is possible; raises Rejected."""
     identity, commas = flattener.identity, np.empty(max_instances, np.int64)
     found = scan(body, _PATHS, commas)
     if found.end == TOO_DEEP:
         raise Rejected("not-json", f"nested deeper than {MAX_DEPTH} levels")
     members = dict(zip(_FORMS, found.members, strict=True))
-    name, many = next(((name, members[name]) for name in MANY if members[name]), ("", None))
+    name, many = next(((name, members[name]) for name in LIST_FORMS if members[name]), ("", None))
     listed = many and many.items and found.repeated is None and _LIST.fullmatch(body, many.begin, many.end)
     if many is None or not listed:
         _check_size(body, identity, "")
@@ -227,12 +227,12 @@ def _check_size(piece: bytes, identity: Identity, pointer: str) -> None:
         raise Rejected("too-large", "more values in one piece than features may be", pointer)
 
 
-def _check_count(member: Member, name: str, max_instances: int) -> None:
+def _check_count(member: MemberSpan, name: str, max_instances: int) -> None:
     if member.items > max_instances:
         raise Rejected("too-large", f"{member.items} instances; the limit is {max_instances}", f"/{name}")
 
 
-def of_body(rejected: Rejected, body: bytes) -> Rejected:
+def request_fault(rejected: Rejected, body: bytes) -> Rejected:
     """The fault of a request; if its body is not JSON, in words about the body."""
     if rejected.reason != "not-json" or rejected.detail.startswith("nested"):
         return rejected

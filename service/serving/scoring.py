@@ -18,13 +18,13 @@ from service.learning.columns.columns import Placed, columns_for
 from service.learning.events.batch import Batch
 from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.events.flatten import Features
-from service.learning.finite.batch_training import scored
+from service.learning.finite.batch_training import score_batch
 from service.learning.identity import Identity
-from service.learning.kernel.scaling import Scaler
+from service.learning.kernel.scaling import StandardScaler
 from service.learning.learner import Learner
 from service.monitoring.metrics import MAX_LABELS, Metrics
 from service.serving import request_parser
-from service.serving.models import Answering, Models
+from service.serving.models import Models, ServedModel
 from service.serving.predictions import (
     BatchPredictionResponse,
     Contribution,
@@ -33,19 +33,19 @@ from service.serving.predictions import (
     PredictionResponse,
     Response,
 )
-from service.serving.request_parser import LARGE, MANY
+from service.serving.request_parser import LARGE_BODY_BYTES, LIST_FORMS
 
 MAX_EXPLAINED = 20_000
 """Contributions in one answer, which is made in one turn of the loop."""
 MAX_SCORES = 100_000
 """Scores of labels in one answer."""
-IN_A_TURN = 20_000
+MAX_TURN_SCORES = 20_000
 """Scores of labels that are made in one turn of the loop: of more a thread makes them."""
-EXPLAINED_IN_A_TURN = 500
+MAX_TURN_EXPLAINED = 500
 """Features that are explained in one turn of the loop, likewise."""
-ENCODED = 20
+ENCODE_AT_ONCE = 20
 """Predictions or contributions that become JSON at a time."""
-TOP = 10
+DEFAULT_TOP = 10
 """Labels in `scores`, where it is not said how many."""
 
 
@@ -69,7 +69,7 @@ class Predictor:
         self._beside = asyncio.Semaphore(1)
         self._counted: dict[tuple[str, type, Any], prometheus_client.Counter] = {}  # to look one up there takes longer
 
-    def answering(self, name: str) -> Answering:
+    def answering(self, name: str) -> ServedModel:
         """What answers for a model; raises UnknownModel, and Unanswerable also where it diverged."""
         _, a = self._models.answering(name)
         if a.learner.diverged:
@@ -81,7 +81,7 @@ class Predictor:
         async with self._beside:
             a = self.answering(name)
             (who, by), ahead = a.by(candidate), a.ahead
-            reading = moment(a.learner, by), body, self._max_instances, explain, top
+            reading = freeze(a.learner, by), body, self._max_instances, explain, top
             return self._said(name, a, who, ahead, await asyncio.to_thread(answer_large, *reading))
 
     def at_once(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Response | None:
@@ -89,11 +89,11 @@ class Predictor:
 
         Raises Rejected, and what `answering` and `by` raise.
         """
-        if len(body) > LARGE:
+        if len(body) > LARGE_BODY_BYTES:
             return None
         a = self.answering(name)
         who, by = a.by(candidate)
-        instances, form = request_parser.read(body, a.learner.flattener, self._max_instances)
+        instances, form = request_parser.read_instances(body, a.learner.flattener, self._max_instances)
         if (explain or len(instances) > 1) and _is_large(a.learner, instances, explain):
             return None
         # PredictionResponse state answers, as there is no turn of the loop.
@@ -104,12 +104,12 @@ class Predictor:
         _check_finite(answers, form)
         return self._said(name, a, who, a.ahead, Answers(answers, form, _counted(answers)))
 
-    def _said(self, name: str, a: Answering, who: str | None, ahead: int, made: Answers) -> Response:
+    def _said(self, name: str, a: ServedModel, who: str | None, ahead: int, made: Answers) -> Response:
         """The answer, counted: by label where there are few, as there would be as many series."""
         for label, n in made.labels.items():
             self._count(name, a.learner.identity, label if a.learner.identity.classes <= MAX_LABELS else "", n)
         answered_by = UNSET if who is None else who
-        if made.form in MANY:
+        if made.form in LIST_FORMS:
             return BatchPredictionResponse(name, a.head.version, ahead, made.predictions, answered_by)
         (one,) = made.predictions
         return PredictionResponse(
@@ -124,7 +124,7 @@ class Predictor:
         self._counted[key].inc(n)
 
 
-class Moment(NamedTuple):
+class FrozenModel(NamedTuple):
     """A model at one time: columns that come later are not among its own."""
 
     learner: Learner
@@ -133,22 +133,24 @@ class Moment(NamedTuple):
     columns: int
     served_at: Callable[[Any], NDArray[np.float64]]
     """The weights of these columns."""
-    scaler: Scaler | None
+    scaler: StandardScaler | None
 
 
-def moment(learner: Learner, by: Classifier | None = None) -> Moment:
+def freeze(learner: Learner, by: Classifier | None = None) -> FrozenModel:
     """The model as it is in this turn of the loop, for later: its weights are a copy."""
     by = by or learner
     w = by.served if by.averaged else by.served.copy()
-    return Moment(learner, by, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())
+    return FrozenModel(learner, by, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())
 
 
-def answer(learner: Learner, by: Classifier, features: Features, explain: bool = False, top: int = TOP) -> Prediction:
+def answer(
+    learner: Learner, by: Classifier, features: Features, explain: bool = False, top: int = DEFAULT_TOP
+) -> Prediction:
     """The prediction for checked features, of classes with the `top` scores; with `explain`, each known one's share."""
     score, unknown = learner.score(features, by)
     one = _prediction(by, score, unknown, top)
     if explain:
-        _explain(one, Moment(learner, by, len(learner.columns), by.served_at, learner.scaler), features, score)
+        _explain(one, FrozenModel(learner, by, len(learner.columns), by.served_at, learner.scaler), features, score)
     return one
 
 
@@ -169,7 +171,7 @@ def _ranked(scores: NDArray[np.float64]) -> NDArray[np.intp]:
     return np.argsort(-scores, kind="stable")
 
 
-def _explain(one: Prediction, now: Moment, features: Features, score: Scores) -> None:
+def _explain(one: Prediction, now: FrozenModel, features: Features, score: Scores) -> None:
     """Add each known feature's share: of the score, or of classes what the label is ahead of the runner-up."""
     if isinstance(score, float):
         one.contributions = _contributions(now, features)
@@ -179,7 +181,7 @@ def _explain(one: Prediction, now: Moment, features: Features, score: Scores) ->
     one.contributions = _contributions(now, features, (first, second))
 
 
-def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, top: int = TOP) -> Answers:
+def answer_large(now: FrozenModel, body: bytes, max_instances: int, explain: bool, top: int = DEFAULT_TOP) -> Answers:
     """The answers to a request of any form; raises Rejected.
 
     For a thread: it reads of the learner only what does not change, and columns that are there for good.
@@ -190,11 +192,11 @@ def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, to
     columns = learner.columns if learner.identity.features == "named" else columns_for(learner.identity)
     answers: list[Prediction] = []
     form, explained = "", 0
-    for piece, form in request_parser.pieces(body, learner.flattener, max_instances, by_rows=not explain):
+    for piece, form in request_parser.read_pieces(body, learner.flattener, max_instances, by_rows=not explain):
         placed = columns.place_rows(piece) if isinstance(piece, FeatureRows) else columns.place(piece)
         _check_scores(by, len(answers) + len(placed.starts) - 1, top)
         batch, unknown = _known(now, placed)
-        scores = scored(batch, w)[0]
+        scores = score_batch(batch, w)[0]
         predictions = _predictions(by, scores, unknown, top)
         _check_finite(predictions, form, len(answers))
         if not isinstance(piece, FeatureRows) and explain:
@@ -202,10 +204,10 @@ def answer_large(now: Moment, body: bytes, max_instances: int, explain: bool, to
             for one, features, s in zip(predictions, piece, scores if w.ndim == 2 else scores.tolist(), strict=True):
                 _explain(one, now, features, s)
         answers += predictions
-    return Answers(_encoded(answers) if form in MANY else answers, form, _counted(answers))
+    return Answers(_encoded(answers) if form in LIST_FORMS else answers, form, _counted(answers))
 
 
-def _known(now: Moment, placed: Placed) -> tuple[Batch, list[int]]:
+def _known(now: FrozenModel, placed: Placed) -> tuple[Batch, list[int]]:
     """Features as the weights of this moment meet them, and how many each instance has that they do not know."""
     starts, columns, values, _, ignored, numbers = placed
     events = len(starts) - 1
@@ -221,9 +223,9 @@ def _known(now: Moment, placed: Placed) -> tuple[Batch, list[int]]:
     return now.scaler.scale(batch) if now.scaler else batch, unknown.tolist()
 
 
-def warm_up(learner: Learner) -> None:
+def warm_up_scoring(learner: Learner) -> None:
     """Compile what large requests need, by a model of one position."""
-    answer_large(moment(learner), b'{"instances":[{"features":[1]},{"features":[1]}]}', 2, explain=False)
+    answer_large(freeze(learner), b'{"instances":[{"features":[1]},{"features":[1]}]}', 2, explain=False)
 
 
 def _counted(answers: Sequence[Prediction]) -> Mapping[Any, int]:
@@ -235,7 +237,7 @@ def _is_large(learner: Learner, instances: Sequence[Features], explain: bool) ->
     """Whether to answer takes too long for a turn of the loop."""
     identity = learner.identity
     scores = len(instances) * identity.classes if identity.multiclass else 0
-    return scores > IN_A_TURN or (explain and sum(map(len, instances)) > EXPLAINED_IN_A_TURN)
+    return scores > MAX_TURN_SCORES or (explain and sum(map(len, instances)) > MAX_TURN_EXPLAINED)
 
 
 def _predictions(by: Classifier, scores: NDArray[np.float64], unknown: Sequence[int], top: int) -> list[Prediction]:
@@ -248,11 +250,11 @@ def _predictions(by: Classifier, scores: NDArray[np.float64], unknown: Sequence[
 
 def _encoded(rows: Sequence[msgspec.Struct]) -> Any:
     """The JSON of a list, some at a time, so that a thread that makes it does not hold the interpreter for long."""
-    parts = [msgspec.json.encode(rows[i : i + ENCODED])[1:-1] for i in range(0, len(rows), ENCODED)]
+    parts = [msgspec.json.encode(rows[i : i + ENCODE_AT_ONCE])[1:-1] for i in range(0, len(rows), ENCODE_AT_ONCE)]
     return msgspec.Raw(b"[%b]" % b",".join(parts))
 
 
-def _contributions(now: Moment, features: Features, classes: tuple[int, int] | None = None) -> list[Contribution]:
+def _contributions(now: FrozenModel, features: Features, classes: tuple[int, int] | None = None) -> list[Contribution]:
     """The terms of a score, of classes of the one's less the other's, largest first."""
     learner, _, count, served_at, scaler = now
     known = [term for term in learner.columns.explain(features) if term[1] < count]
@@ -287,5 +289,5 @@ def _check_finite(answers: Sequence[Prediction], form: str, first: int = 0) -> N
     """Refuse features whose score overflows: JSON has no infinity. `first` is the number of the first instance."""
     for i, one in enumerate(answers, first):
         if not math.isfinite(one.score):
-            where = f"/{form}/{i}{'/features' if form == 'instances' else ''}" if form in MANY else f"/{form}"
+            where = f"/{form}/{i}{'/features' if form == 'instances' else ''}" if form in LIST_FORMS else f"/{form}"
             raise Rejected("not-finite", "the score is beyond what a number can hold", where)

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from service.credentials.certificate import refused
+from service.credentials.certificate import client_refusal
 from service.credentials.tls import Tls
 from service.serving.http.auth import BearerTokens
 from service.settings.section import Section, as_value_error, loopback
@@ -96,6 +96,6 @@ class HttpSettings(Section):
             lines.append(
                 f"{where} tokens come over the network as they are; set http.ssl_certfile, or have TLS before it"
             )
-        if self.tls and (why := refused(self.tls)):
+        if self.tls and (why := client_refusal(self.tls)):
             lines.append(f"http.ssl_certfile: {self.ssl_certfile}: clients refuse it: {why}")
         return lines

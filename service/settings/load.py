@@ -20,14 +20,14 @@ from service.settings.kafka import KafkaSettings
 from service.settings.model import CandidateSettings, ModelSettings
 from service.settings.redis import RedisSettings
 from service.settings.section import Section, Texts, comma_separated
-from service.settings.sources import Origins
-from service.text import either, perhaps, worded
+from service.settings.sources import Sources
+from service.text import did_you_mean, format_error, join_expected
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka's 249
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|tuple|dict|constrained).*\W.*|\[key\]")
 """The name of a type in the place of a pydantic error, if a value may be of several types."""
 _SETTING = re.compile(r"(candidates\.[\w-]+|[a-z_]+): ")
-REMOVED: dict[tuple[str, ...], str] = {
+REMOVED_SETTINGS: dict[tuple[str, ...], str] = {
     ("reader",): "each event is read by the fastest reader that can",
     ("kafka", "whole_batches"): "records are always read in whole batches",
 }
@@ -82,7 +82,7 @@ class Settings(BaseSettings):
     # Without types the library reads a variable's value as JSON if it is JSON.
     model: dict = {}  # type: ignore[type-arg]
     models: dict[str, ModelSettings] = {}
-    _origins: Origins = PrivateAttr(default_factory=Origins)
+    _origins: Sources = PrivateAttr(default_factory=Sources)
 
     @field_validator("topics", mode="after")
     @classmethod
@@ -160,7 +160,7 @@ class Settings(BaseSettings):
         ]
         removed = [
             f"{'.'.join(place)} ({origin}): this setting is gone: it is ignored, and an error from 0.4 on; {now}"
-            for place, now in REMOVED.items()
+            for place, now in REMOVED_SETTINGS.items()
             if (origin := self.origins.of(place)[1]) != "default"
         ]
         return [*unused, *removed, *_unknown_variables().values()]
@@ -180,7 +180,7 @@ class Settings(BaseSettings):
         return self.models[model if model in self.models else _matching(self.models, model) or model]
 
     @property
-    def origins(self) -> Origins:
+    def origins(self) -> Sources:
         """Where each setting comes from."""
         return self._origins
 
@@ -193,7 +193,7 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
         if "__" in name:  # only our users write such a name: it is refused, as in the file
             raise ConfigurationError(line)
     try:
-        origins = Origins(flags, EnvSettingsSource(Settings)(), _read(path) if chosen or path.exists() else {}, path)
+        origins = Sources(flags, EnvSettingsSource(Settings)(), _read(path) if chosen or path.exists() else {}, path)
         settings = Settings(**origins.merged())
         if not settings.models:  # the defaults of models are checked all the same
             ModelSettings(**settings.model)
@@ -215,7 +215,7 @@ def without_removed(values: Mapping[str, Any], place: tuple[str, ...] = ()) -> d
     return {
         name: without_removed(value, (*place, name)) if isinstance(value, dict) and not place else value
         for name, value in values.items()
-        if (*place, name) not in REMOVED
+        if (*place, name) not in REMOVED_SETTINGS
     }
 
 
@@ -242,7 +242,7 @@ def _unknown_variables() -> dict[str, str]:
         prefix, ours, name = variable.upper().partition("PERCEPTRON_")
         table, within, _ = name.partition("__")
         if ours and not prefix and table not in (tables if within else top):
-            near = perhaps(name, names).replace(": perhaps ", ": perhaps PERCEPTRON_")
+            near = did_you_mean(name, names).replace(": perhaps ", ": perhaps PERCEPTRON_")
             if near or within:
                 lines[variable] = f"environment {variable}: there is no such setting{near}"
     return lines
@@ -262,17 +262,19 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
         alone = {key: value for key, value in own.items() if key not in {"candidates", "serve"}}
         return ModelSettings(**{**alone, **flags})
     except KeyError:
-        raise ConfigurationError(f"the settings have no model {name}{perhaps(name or '', settings.models)}") from None
+        raise ConfigurationError(
+            f"the settings have no model {name}{did_you_mean(name or '', settings.models)}"
+        ) from None
     except ValidationError as error:
-        raise _refused(error, Origins(flags)) from None
+        raise _refused(error, Sources(flags)) from None
 
 
-def _refused(error: ValidationError, origins: Origins, *within: str) -> ConfigurationError:
+def _refused(error: ValidationError, origins: Sources, *within: str) -> ConfigurationError:
     """One line for all that is wrong. An error in `[model]` is one of each model, and is said once."""
     lines: dict[str, list[str]] = {}
     for detail in error.errors():
         where = [*within, *(str(part) for part in detail["loc"] if not _TYPE.fullmatch(str(part)))]
-        message = worded(detail, secretive=where[:1] in [["kafka"], ["redis"], ["http"]])
+        message = format_error(detail, secretive=where[:1] in [["kafka"], ["redis"], ["http"]])
         # A check of a whole table begins with the setting that it is about.
         if len(where) == (2 if where[:1] == ["models"] else 1) and (setting := _SETTING.match(message)):
             where, message = [*where, *setting[1].split(".")], message[setting.end() :]
@@ -281,7 +283,9 @@ def _refused(error: ValidationError, origins: Origins, *within: str) -> Configur
             message = f"there is no such setting{_meant(where, place, isinstance(detail['input'], dict))}"
         name = f"{'.'.join(place)}{f' ({origin})' if origin.startswith('environment') else ''}" if where else ""
         lines.setdefault(name, []).append(message)
-    return ConfigurationError("; ".join(f"{name}: {either(of)}" if name else either(of) for name, of in lines.items()))
+    return ConfigurationError(
+        "; ".join(f"{name}: {join_expected(of)}" if name else join_expected(of) for name, of in lines.items())
+    )
 
 
 def _meant(where: Sequence[str], place: Sequence[str], table: bool) -> str:
@@ -291,7 +295,7 @@ def _meant(where: Sequence[str], place: Sequence[str], table: bool) -> str:
         section = _table_of(section, part) or section  # a part that is no table is the name of a model or candidate
     if section is CandidateSettings and place[-1] in ModelSettings.model_fields:
         return ": it is the model's, and the same for all its candidates"
-    near = perhaps(place[-1], [name for name in section.model_fields if not table or _table_of(section, name)])
+    near = did_you_mean(place[-1], [name for name in section.model_fields if not table or _table_of(section, name)])
     return near or (f": perhaps [models.{place[1]}]" if table and [*place[:-1]] == ["model"] else "")
 
 

@@ -20,18 +20,18 @@ from service.learning.identity import (
     Text,
 )
 from service.learning.initial_weights import RANDOM
-from service.learning.options import OWN_WEIGHTS, Beside, Options
+from service.learning.options import MODEL_ITSELF, CandidateOptions, Options
 from service.learning.rules import RULES, RuleName
-from service.learning.weights_file import Weights, read
+from service.learning.weights_file import WeightsFile, read_weights
 from service.settings.pointers import Pointer, PointerOrRecord
 from service.settings.section import Section, as_value_error
-from service.text import worded
+from service.text import format_error
 
 HALF_LIFE = 1000
 """The default of `half_life`, in events."""
 OF_A_RULE = ("eta", "outputs", "slope", "margin", "tie")
 """Settings of the model that a candidate with another rule does not take over."""
-TAKEN = (*OWN_WEIGHTS, "baseline")
+RESERVED_NAMES = (*MODEL_ITSELF, "baseline")
 """No candidate can have these names: something else that predicts has them."""
 AS_SET = (
     "rule", "average", "features", "dimension", "bits", "text", "scale", "max_record_bytes", "max_features",
@@ -40,9 +40,9 @@ AS_SET = (
 """Members of the identity that are the settings of the same name."""
 _NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 
-Label = bool | int | float | str
+LabelSetting = bool | int | float | str
 OneMargin = Annotated[float, Field(ge=0, le=MAX_VALUE)]
-Margin = OneMargin | tuple[OneMargin, OneMargin] | None
+MarginSetting = OneMargin | tuple[OneMargin, OneMargin] | None
 """One margin for both labels, or one for each: the negative label's first."""
 Average = bool | Literal["recent"]
 
@@ -62,7 +62,7 @@ class EventSettings(Section):
     """Patterns of the flattened names to learn, such as `"user.*"`; default: all."""
     without: tuple[str, ...] = ()
     """Patterns of features to leave out."""
-    where: dict[Pointer, Label | Annotated[list[Label], Field(min_length=1)]] = Field({})
+    where: dict[Pointer, LabelSetting | Annotated[list[LabelSetting], Field(min_length=1)]] = Field({})
     """For each JSON Pointer a value, or a list of values; records with others are passed over."""
 
     @model_validator(mode="after")
@@ -99,7 +99,7 @@ class CandidateSettings(Section):
     eta: float | None = Field(None, gt=0, le=1000)
     outputs: Literal["bipolar", "binary"] | None = None
     slope: float | None = Field(None, gt=0, le=1000)
-    margin: Margin = None
+    margin: MarginSetting = None
     tie: Literal["negative", "positive"] | None = None
     average: Average | None = None
     half_life: int | None = Field(None, ge=1, le=MAX_HALF_LIFE)
@@ -124,7 +124,7 @@ class ModelSettings(Section):
     """For error-correction: steps by 2η (bipolar) or by η (binary)."""
     slope: float | None = Field(None, gt=0, le=1000)
     """For logistic-delta: how steep the sigmoid is."""
-    margin: Margin = None
+    margin: MarginSetting = None
     """Update also if y·s <= margin: a number, or [negative, positive]; default: 0."""
     tie: Literal["negative", "positive"] | None = None
     """What a score of 0 predicts; default: the rule's own."""
@@ -143,7 +143,7 @@ class ModelSettings(Section):
     event: EventSettings = EventSettings()
     scale: Literal["none", "standard"] = "none"
     """`"standard"` learns numbers as (value - running mean) / running standard deviation."""
-    labels: tuple[Label, ...] | None = Field(None, min_length=2, max_length=MAX_CLASSES)
+    labels: tuple[LabelSetting, ...] | None = Field(None, min_length=2, max_length=MAX_CLASSES)
     """Two labels, the negative one first; or up to 1,000, each with weights of its own."""
     max_record_bytes: int = Field(1 << 20, ge=1, le=1 << 30)
     """A larger record is rejected."""
@@ -227,19 +227,19 @@ class ModelSettings(Section):
     def _candidates_fit(self) -> "ModelSettings":
         identities = [self.identity()]
         for name, candidate in self.candidates.items():
-            if not _NAME.fullmatch(name) or name in TAKEN:
+            if not _NAME.fullmatch(name) or name in RESERVED_NAMES:
                 raise ValueError(
                     f"candidates: {name!r} is no name of one: letters, digits, '-' and '_', at most 64, and none of "
-                    f"{', '.join(TAKEN)}"
+                    f"{', '.join(RESERVED_NAMES)}"
                 )
             try:
                 identity = self._of(candidate)
             except ValidationError as error:
-                raise ValueError(f"candidates.{name}: {worded(error.errors()[0])}") from None
+                raise ValueError(f"candidates.{name}: {format_error(error.errors()[0])}") from None
             identities.append(identity)
             if identity == identities[0]:
                 raise ValueError(f"candidates.{name}: it is the model itself: give it another rule, eta, margin, …")
-        answering = (*OWN_WEIGHTS, *self.candidates)
+        answering = (*MODEL_ITSELF, *self.candidates)
         if self.serve not in answering:
             raise ValueError(f"serve: there is no candidate {self.serve!r}: expected one of {', '.join(answering)}")
         vectors = sum((each.classes if each.multiclass else 1) * (2 if each.average else 1) for each in identities)
@@ -284,13 +284,13 @@ class ModelSettings(Section):
         return (negative + 0.0, positive + 0.0) if negative or positive else msgspec.UNSET  # no -0
 
     @cached_property
-    def start_weights(self) -> Weights | None:
+    def start_weights(self) -> WeightsFile | None:
         """The weights that the model begins with, if they are given; raises ConfigurationError."""
         if self.weights is not None:
             bias = -(self.threshold or 0.0)
             if isinstance(self.weights, dict):
-                return Weights(list(self.weights.values()), bias, list(self.weights))
-            return Weights(self.weights, bias)
+                return WeightsFile(list(self.weights.values()), bias, list(self.weights))
+            return WeightsFile(self.weights, bias)
         if self.start == "zero" or _seeded(self.start):
             return None
         if self.start.startswith(RANDOM):
@@ -298,16 +298,16 @@ class ModelSettings(Section):
         return self._read("start", self.start)
 
     @cached_property
-    def _reference(self) -> Weights | None:
+    def _reference(self) -> WeightsFile | None:
         return self._read("reference", self.reference) if self.reference is not None else None
 
-    def _read(self, name: str, file: str) -> Weights:
+    def _read(self, name: str, file: str) -> WeightsFile:
         try:
             raw = Path(file).read_bytes()
         except OSError as error:
             expected = ': expected "zero", "random:SEED" or a file of weights' if name == "start" else ""
             raise ConfigurationError(f"{name}: {file}: {error.strerror}{expected}") from None
-        weights = read(raw, f"{name}: {file}", self.features, self.scale)
+        weights = read_weights(raw, f"{name}: {file}", self.features, self.scale)
         if self.features == "named":
             good, needed = weights.names is not None, "a name for each weight"
         else:
@@ -319,7 +319,9 @@ class ModelSettings(Section):
 
     def options(self) -> Options:
         """How the model is watched and served."""
-        candidates = {name: Beside(self._of(candidate), candidate.serve) for name, candidate in self.candidates.items()}
+        candidates = {
+            name: CandidateOptions(self._of(candidate), candidate.serve) for name, candidate in self.candidates.items()
+        }
         return Options(self.window, self.serve, self.bound, self._reference, candidates)
 
     def identity(self) -> Identity:
@@ -345,6 +347,6 @@ def _seeded(text: str) -> bool:
     return seed != text and seed.isascii() and seed.isdigit() and int(seed) < 1 << 64
 
 
-def _by_value(label: Label) -> Label:
+def _by_value(label: LabelSetting) -> LabelSetting:
     """The label with 1.0 written as 1: equal numbers are one label."""
     return int(label) if isinstance(label, float) and label.is_integer() else label

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from service.text import short
+from service.text import short_json
 
 _POINTER = re.compile("(/([^~\0]|~[01])*)?")
 _EXPECTED = "expected a JSON Pointer, such as /label or /after/label"
@@ -15,7 +15,7 @@ def _pointer(text: str) -> str:
     if not _POINTER.fullmatch(text):
         meant = "/" + text.strip("./").replace(".", "/")  # a feature's name has dots
         hint = f": perhaps {meant}" if _POINTER.fullmatch(meant) else ""
-        raise ValueError(f"{_EXPECTED}, got {short(text)}{hint}")
+        raise ValueError(f"{_EXPECTED}, got {short_json(text)}{hint}")
     return text
 
 

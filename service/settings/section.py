@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
-from service.credentials.reloading import text
+from service.credentials.reloading import read_text
 from service.credentials.tls import Tls
 from service.errors import ConfigurationError
 
@@ -77,7 +77,7 @@ class Section(BaseModel):
 
 def _read_secret(file: str) -> str:
     """The only line of a file; raises ConfigurationError that names the file."""
-    lines = text(file).splitlines()
+    lines = read_text(file).splitlines()
     if len(lines) != 1 or not lines[0]:
         raise ConfigurationError(f"{file}: expected one line, the secret; found {len(lines) if any(lines) else 'none'}")
     return lines[0]

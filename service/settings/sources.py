@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Origins:
+class Sources:
     """The values of each source, as tables within tables. The first source that has a value wins."""
 
     flags: Mapping[str, Any] = field(default_factory=dict)

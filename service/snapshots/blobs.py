@@ -50,10 +50,10 @@ class Encoded(NamedTuple):
     """Each delta's digest, and the columns in it. Later deltas are shorter, and are written over earlier ones."""
 
 
-NOTHING = Encoded(np.zeros(0), [], [], [])
+NO_ARRAY = Encoded(np.zeros(0), [], [], [])
 
 
-def encode(array: NDArray[Any], before: Encoded, constant: bool = False) -> tuple[Encoded, dict[str, bytes]]:
+def encode_array(array: NDArray[Any], before: Encoded, constant: bool = False) -> tuple[Encoded, dict[str, bytes]]:
     """How to store an array if the store has `before`, and the blobs that it lacks.
 
     A `constant` array is not copied. The store has an array of single precision already if it is `before`, rounded.
@@ -97,17 +97,17 @@ def encode(array: NDArray[Any], before: Encoded, constant: bool = False) -> tupl
     return Encoded(values, blocks, blocks, []), new
 
 
-def missing(base: list[str], deltas: list[str], before: Encoded = NOTHING) -> list[str]:
+def missing_array_blobs(base: list[str], deltas: list[str], before: Encoded = NO_ARRAY) -> list[str]:
     """The blobs of an array that a reader with `before` has to fetch."""
     if base == before.base:
         return deltas[common_deltas(deltas, before) :]
     return [name for i, name in enumerate(base) if before.blocks[i : i + 1] != [name]] + deltas
 
 
-def decode(
-    base: list[str], deltas: list[str], parts: Mapping[str, bytes], columns: int, before: Encoded = NOTHING
+def decode_array(
+    base: list[str], deltas: list[str], parts: Mapping[str, bytes], columns: int, before: Encoded = NO_ARRAY
 ) -> Encoded:
-    """The array that these verified blobs, the ones that `missing` names, describe.
+    """The array that these verified blobs, the ones that `missing_array_blobs` names, describe.
 
     Raises SnapshotDamaged if they do not fit `columns`, or do not go on from `before`.
     """
@@ -145,7 +145,7 @@ def _rows(blob: bytes, kind: np.dtype[Any]) -> NDArray[Any]:
 
 
 def common_deltas(deltas: list[str], before: Encoded) -> int:
-    """The number of deltas that `before` begins with too. The later ones cover what else it has (see `encode`)."""
+    """The number of deltas that `before` begins with too. Later ones cover the rest of it (see `encode_array`)."""
     pairs = zip(deltas, before.deltas, strict=False)
     return len(list(takewhile(lambda pair: pair[0] == pair[1][0], pairs)))
 
@@ -167,7 +167,7 @@ class EncodedNames(NamedTuple):
 
 
 def encode_names(names: Sequence[str], before: EncodedNames) -> tuple[EncodedNames, dict[str, bytes]]:
-    """`encode` for names. Stored names never change: the last blob gets longer, and others follow it."""
+    """`encode_array` for names. Stored names never change: the last blob gets longer, and others follow it."""
     if len(names) == before.total:
         return before, {}
     full = before.total // BLOCK_NAMES

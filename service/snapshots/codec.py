@@ -22,12 +22,12 @@ class _Release(msgspec.Struct):
 _decoder, _any_release = msgspec.json.Decoder(Head), msgspec.json.Decoder(_Release)
 
 
-def encode(head: Head) -> bytes:
+def encode_head(head: Head) -> bytes:
     """A head's bytes. Their SHA-256 is its name."""
     return msgspec.json.encode(head)
 
 
-def decode(data: bytes, digest: str) -> Head:
+def decode_head(data: bytes, digest: str) -> Head:
     """The head with this digest.
 
     Raises SnapshotDamaged if the bytes do not match the digest or are not a head. Raises SnapshotForeign if the head is
@@ -71,21 +71,21 @@ def damaged(model: str, what: str) -> SnapshotDamaged:
     )
 
 
-def kept(head: Head, digest: str, stored: Iterable[bytes]) -> list[tuple[str, Head]]:
+def kept_versions(head: Head, digest: str, stored: Iterable[bytes]) -> list[tuple[str, Head]]:
     """The kept versions of this head, with their digests, from their stored bytes. Other bytes are left out."""
     digests = {k.digest or digest for k in head.kept}
     versions = list[tuple[str, Head]]()
     for data in stored:
         if (name := blobs.digest(data)) in digests:
             with suppress(SnapshotDamaged, SnapshotForeign):
-                versions.append((name, decode(data, name)))
+                versions.append((name, decode_head(data, name)))
     return versions
 
 
 def readable(model: str, digest: str, data: bytes) -> Head:
     """The model's current head, as the store has it; raises SnapshotDamaged and SnapshotForeign that name the model."""
     try:
-        return decode(data, digest)
+        return decode_head(data, digest)
     except SnapshotDamaged as error:
         raise damaged(model, str(error)) from error
     except SnapshotForeign as error:

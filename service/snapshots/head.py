@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from service.learning.candidates import Candidate
 from service.learning.classifier import Classifier, Counts
-from service.learning.evaluation.confidence_sequences import Paired
-from service.learning.evaluation.mistake_bound import Sums
+from service.learning.evaluation.confidence_sequences import PairedComparison
+from service.learning.evaluation.mistake_bound import SegmentSums
 from service.learning.evaluation.observations import OffsetGaps
-from service.learning.evaluation.prequential import Averaged, Margins
+from service.learning.evaluation.prequential import AverageCounts, Margins
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.snapshots import blobs
@@ -68,7 +68,7 @@ class Writer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """HOST:PID."""
 
 
-NOBODY = Writer()
+UNKNOWN_WRITER = Writer()
 
 
 class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,13 +87,13 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     recent_wrong: str
     """One bit for each event of the recent window, oldest first, packed, hexadecimal; also the next two."""
     margins: Margins | None
-    stretch: Sums | None
+    stretch: SegmentSums | None
     """The sums of the mistake bound. Its reference array is `Head.reference`."""
     recent_positive: str = ""
     recent_averaged: str = ""
     """Empty if they are not known of each event of the window: see `Recent`."""
-    averaged: Averaged = Averaged()
-    pairs: list[Paired] = []
+    averaged: AverageCounts = AverageCounts()
+    pairs: list[PairedComparison] = []
     """Comparisons of predictions by two weights: see `learning.confidence`."""
     averaged_missed: int | list[int] | None = None
     """See `Recent.missed`: with two labels that of the positive one. Also None if no average is kept."""
@@ -105,7 +105,7 @@ class Observations(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """Accepted gaps between batches, by partition."""
 
 
-class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeptVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A version kept for rollback."""
 
     version: int
@@ -114,7 +114,7 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The digest of its head; '' in that head itself, which cannot hold its own."""
 
 
-class Besides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CandidateState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A candidate. All but its observations is state. Its arrays are among the head's."""
 
     identity: Identity
@@ -141,7 +141,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     state_digest: str
     order: Literal["log", "arrival"]
     source: Source
-    writer: Writer = NOBODY
+    writer: Writer = UNKNOWN_WRITER
     next: dict[str, Position]
     covered: dict[str, list[tuple[int, int]]]
     counts: Counts
@@ -149,16 +149,16 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     runs: blobs.Runs
     """The last runs since the last kept version. The earlier ones are in `run_blobs`."""
     run_blobs: list[str]
-    kept: list[Kept]
+    kept: list[KeptVersion]
     columns: int
     arrays: dict[str, Array]
     reference: Array | None
     names: list[str]
-    candidates: dict[str, Besides] | msgspec.UnsetType = msgspec.UNSET
+    candidates: dict[str, CandidateState] | msgspec.UnsetType = msgspec.UNSET
     """Unset if there are none, and then not written, so that older releases can read the head."""
 
     @property
-    def beside(self) -> dict[str, Besides]:
+    def beside(self) -> dict[str, CandidateState]:
         """The candidates."""
         return self.candidates or {}
 
@@ -178,7 +178,7 @@ class Stored(NamedTuple):
     runs: list[str]
 
 
-NOTHING = Stored({}, None, EncodedNames(0, []), [])
+NOTHING_STORED = Stored({}, None, EncodedNames(0, []), [])
 
 
 class Content(NamedTuple):
@@ -195,21 +195,21 @@ class Content(NamedTuple):
         return self.head.state_digest
 
 
-def content(learner: Learner, before: Stored = NOTHING) -> Content:
+def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Content:
     """Cut a learner's state into blobs, for a store that has `before`, and digest it.
 
     This takes long for many columns, so it may run in a thread. The learner must not change meanwhile.
     """
     arrays, new = dict[str, Encoded](), dict[str, bytes]()
     for name, array in learner.arrays.items():
-        arrays[name], more = blobs.encode(array, before.arrays.get(name, blobs.NOTHING))
+        arrays[name], more = blobs.encode_array(array, before.arrays.get(name, blobs.NO_ARRAY))
         new |= more
     reference: Encoded | None = None
     if learner.watch.stretch is not None:
         # A reference that is the weights of a kept version is in the store already, under the same names.
-        like = before.reference or arrays.get("w", blobs.NOTHING)
+        like = before.reference or arrays.get("w", blobs.NO_ARRAY)
         values = learner.watch.stretch.reference[: len(learner.columns)].ravel()
-        reference, more = blobs.encode(values, like, constant=True)
+        reference, more = blobs.encode_array(values, like, constant=True)
         new |= more
     names, more = blobs.encode_names(learner.columns.names, before.names)
     new |= more
@@ -245,9 +245,9 @@ def _named(array: Encoded) -> Array:
     return Array(array.base, [digest for digest, _ in array.deltas])
 
 
-def _candidate(candidate: Candidate) -> Besides:
+def _candidate(candidate: Candidate) -> CandidateState:
     """A candidate as the head has it."""
-    return Besides(
+    return CandidateState(
         identity=candidate.identity,
         since={str(partition): offset for partition, offset in sorted(candidate.since.items())},
         counts=deepcopy(candidate.counts),

@@ -19,9 +19,9 @@ from service.errors import DependencyError, SnapshotDamaged
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
-from service.learning.weights_file import Weights
+from service.learning.weights_file import WeightsFile
 from service.snapshots import blobs, codec, head, restore
-from service.snapshots.head import NOBODY, Fingerprint, Head, Kept, Position, Source, Stored, Writer
+from service.snapshots.head import UNKNOWN_WRITER, Fingerprint, Head, KeptVersion, Position, Source, Stored, Writer
 from service.snapshots.ports import Clock, Commit, Offload, Store
 
 T = TypeVar("T")
@@ -32,13 +32,13 @@ SHARE, FEW = 84, 7
 """The pause after a save is SHARE times its cost, within the two bounds below. The saves of FEW models together take a
 tenth of the process's time. More models share this tenth.
 """
-AT_A_TIME = 2
+MAX_PARALLEL_SAVES = 2
 """Saves of one process at a time: a hundred in one turn of the event loop would make predictions wait."""
 SHORTEST, LONGEST = 0.1, 10.0
 """Bounds of the pause between two saves, in seconds."""
 BYTES_PER_SECOND = 8 << 20
 """Average rate of blobs, so that a large model does not take all of Redis and its disk."""
-SMALL = 4096
+SMALL_WEIGHTS = 4096
 """Weights up to which a save is composed in the event loop: a thread would take longer, and learning waits for it."""
 ALONG = 1 << 18
 """Bytes of blobs up to which they are uploaded by the command that makes the head current: one round trip less."""
@@ -55,7 +55,7 @@ class Snapshot(NamedTuple):
     stored: Stored
 
 
-class Saved(NamedTuple):
+class AcceptedSave(NamedTuple):
     """An accepted save."""
 
     head: Head
@@ -66,7 +66,7 @@ class Saved(NamedTuple):
     """Its seconds without the turn of the event loop that predictions have during it."""
 
 
-class Refused(NamedTuple):
+class SaveRefused(NamedTuple):
     """A save that was refused, since its parent is not current any more."""
 
     parent: str
@@ -76,7 +76,7 @@ class BlobMissing(SnapshotDamaged):
     """A blob of a head is not in the store: damage, unless the head has moved on meanwhile."""
 
 
-async def fetch(
+async def fetch_newest(
     store: Store, model: str, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> Snapshot | None:
     """The newest snapshot of a model, verified; None if there is none.
@@ -88,7 +88,7 @@ async def fetch(
     while newest is not None:
         digest, current = newest[0], codec.readable(model, *newest)
         try:
-            stored, finish = await read(store, current, offload, options, before)
+            stored, finish = await read_snapshot(store, current, offload, options, before)
             return Snapshot(current, digest, finish(), stored)
         except SnapshotDamaged as error:
             damage = error
@@ -106,11 +106,11 @@ async def fetch(
     return None
 
 
-async def read(
+async def read_snapshot(
     store: Store, current: Head, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
     """Fetch the blobs that `restore.decode` needs and call it; raises BlobMissing and SnapshotDamaged."""
-    names = restore.missing(current, before.stored if before else head.NOTHING)
+    names = restore.missing_blobs(current, before.stored if before else head.NOTHING_STORED)
     parts = await store.blobs(current.model, names)
     if lost := [name for name in names if name not in parts]:
         raise BlobMissing(f"blob {lost[0][:12]} is missing")
@@ -119,13 +119,13 @@ async def read(
         for name, blob in parts.items():
             if blobs.digest(blob) != name:
                 raise SnapshotDamaged(f"blob {name[:12]} of version {current.version} does not match its digest")
-        return restore.decode(current, parts, options, (before.learner, before.stored) if before else None)
+        return restore.restore_learner(current, parts, options, (before.learner, before.stored) if before else None)
 
     decoded: tuple[Stored, Callable[[], Learner]] = await offload(decode)
     return decoded
 
 
-class Together:
+class SaveBudget:
     """The saves of one process, which share its time."""
 
     def __init__(self, models: Callable[[], int] = lambda: 1) -> None:
@@ -136,7 +136,7 @@ class Together:
 def _is_small(learner: Learner) -> bool:
     """Whether a save is composed in less time than a thread takes to begin."""
     weights = len(learner.columns) * learner.identity.classes * (1 + len(learner.candidates))
-    return weights <= SMALL and len(learner.runs) <= blobs.BLOCK_RUNS
+    return weights <= SMALL_WEIGHTS and len(learner.runs) <= blobs.BLOCK_RUNS
 
 
 async def _nothing() -> Snapshot | None:
@@ -154,12 +154,12 @@ class Keeper:
         offload: Offload,
         *,
         options: Options = DEFAULT,
-        start: Weights | None = None,
+        start: WeightsFile | None = None,
         keep_every: float = 300.0,
         keep: int = 12,
-        writer: Writer = NOBODY,
+        writer: Writer = UNKNOWN_WRITER,
         followed: Callable[[], Awaitable[Snapshot | None]] = _nothing,
-        together: Together | None = None,
+        together: SaveBudget | None = None,
     ) -> None:
         """`writer` names this process in heads. `followed` returns the current snapshot if it was read already.
 
@@ -167,11 +167,11 @@ class Keeper:
         """
         self.model, self.options, self.start, self.writer = model, options, start, writer
         self._store, self._clock, self._offload, self._followed = store, clock, offload, followed
-        self._together = together or Together()
+        self._together = together or SaveBudget()
         self._keep_every, self._keep = keep_every, keep
         self.head: Head | None = None
         self.digest = ""
-        self._stored = head.NOTHING
+        self._stored = head.NOTHING_STORED
         self._doubtful: tuple[Snapshot, blobs.Runs] | None = None
         """A save without a reply, and the runs that the learner gave up for the kept version."""
         self._next_save = 0.0
@@ -198,10 +198,10 @@ class Keeper:
 
     async def restore(self) -> Learner | None:
         """The learner of the current head, which the next save goes on from; None if there is no head."""
-        snapshot = await self._followed() or await fetch(self._store, self.model, self._offload, self.options)
+        snapshot = await self._followed() or await fetch_newest(self._store, self.model, self._offload, self.options)
         self._doubtful = None
         if snapshot is None:
-            self.head, self.digest, self._stored = None, "", head.NOTHING
+            self.head, self.digest, self._stored = None, "", head.NOTHING_STORED
             return None
         self.head, self.digest, self._stored = snapshot.head, snapshot.digest, snapshot.stored
         return snapshot.learner
@@ -223,7 +223,7 @@ class Keeper:
 
     def due(self, learner: Learner) -> bool:
         """Whether it is time to save: also as soon as a store that was missing answers anyone in this process."""
-        if self._together.under_way >= AT_A_TIME:
+        if self._together.under_way >= MAX_PARALLEL_SAVES:
             return False
         back = self._missed and not self._store.missing_since
         return (back or self._clock.now() >= self._next_save) and self.ahead(learner)
@@ -237,7 +237,7 @@ class Keeper:
         finally:
             self._together.under_way -= 1
 
-    async def save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> Saved | Refused:
+    async def save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> AcceptedSave | SaveRefused:
         """Save the learner's state as the child of the head it goes on from.
 
         Raises DependencyError if the store did not answer. The next save then includes this one.
@@ -245,7 +245,7 @@ class Keeper:
         started = self._clock.now()
         saved = await self._save(learner, fingerprints, source, started)
         self._failures, self._missed = 0, False
-        if isinstance(saved, Saved):
+        if isinstance(saved, AcceptedSave):
             # A save that waited for a store that hung does not tell the cost of the next one: the smaller of the last
             # two costs counts.
             cost, self._cost = min(saved.cost, self._cost), saved.cost
@@ -261,7 +261,7 @@ class Keeper:
 
     async def _save(
         self, learner: Learner, fingerprints: Fingerprints, source: Source, started: float
-    ) -> Saved | Refused:
+    ) -> AcceptedSave | SaveRefused:
         await self._resolve()
         keep = self._keeping(learner)
         cut = blobs.Runs()
@@ -273,15 +273,15 @@ class Keeper:
         if (keep or learner.watch.unreferred) and await self.compute(learner, learner.begin_stretch):
             stored = stored._replace(reference=None)
         # The store says MISSING if it lost blobs that it had. Then the second try uploads everything.
-        for before in (stored, head.NOTHING):
+        for before in (stored, head.NOTHING_STORED):
             if _is_small(learner):
-                content, began = head.content(learner, before), self._clock.now()
+                content, began = head.snapshot_content(learner, before), self._clock.now()
                 await self._clock.sleep(0)  # a turn for predictions: the rest of the save takes as long again
                 turn += self._clock.now() - began
             else:
-                content = await self._offload(head.content, learner, before)
+                content = await self._offload(head.snapshot_content, learner, before)
             new, evict = self._compose(learner, content, fingerprints, source, keep)
-            data = codec.encode(new)
+            data = codec.encode_head(new)
             digest = blobs.digest(data)
             # From here on the head may be accepted although no reply comes.
             self._doubtful = Snapshot(new, digest, learner, content.stored), cut
@@ -301,11 +301,11 @@ class Keeper:
             )
         self._doubtful = None
         if verdict == "CONFLICT":
-            return Refused(self.digest)
+            return SaveRefused(self.digest)
         self.head, self.digest, self._stored = new, digest, content.stored
         written = len(data) + blob_bytes
         seconds = self._clock.now() - started
-        return Saved(new, digest, written, seconds, seconds - turn)
+        return AcceptedSave(new, digest, written, seconds, seconds - turn)
 
     def _most_kept(self, learner: Learner) -> int:
         """The number of versions to keep: at least one if there are several partitions, even if `keep` is 0.
@@ -334,7 +334,7 @@ class Keeper:
         kept = [k if k.digest else replace(k, digest=self.digest) for k in before.kept] if before else []
         evict = ""
         if keep:
-            kept.append(Kept(version, now))
+            kept.append(KeptVersion(version, now))
         if len(kept) > self._most_kept(learner):
             evict = str(kept.pop(0).version)
         # A partition in which nothing was learned since then keeps the parent's fingerprint.

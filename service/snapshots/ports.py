@@ -66,7 +66,7 @@ class Store(Protocol):
         """Make a head the current one if its parent is the current one; see commit.lua."""
 
 
-class Looking(Store, Protocol):
+class DigestReader(Store, Protocol):
     """A store that is asked for many models in one command."""
 
     async def digests(self, models: Sequence[str]) -> list[str | None]:

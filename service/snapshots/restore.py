@@ -9,22 +9,24 @@ import numpy as np
 from service.errors import SnapshotDamaged
 from service.learning.candidates import Candidate, arrays_of, stored_as
 from service.learning.classifier import state_of
-from service.learning.evaluation.mistake_bound import Stretch
-from service.learning.evaluation.prequential import Recent
+from service.learning.evaluation.mistake_bound import BoundSegment
+from service.learning.evaluation.prequential import PrequentialWindow
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.snapshots import blobs
 from service.snapshots.blobs import Encoded, EncodedNames
-from service.snapshots.head import NOTHING, Array, Besides, Head, Observations, Stored, digest_of
+from service.snapshots.head import NOTHING_STORED, Array, CandidateState, Head, Observations, Stored, digest_of
 
 
-def missing(head: Head, before: Stored = NOTHING) -> list[str]:
+def missing_blobs(head: Head, before: Stored = NOTHING_STORED) -> list[str]:
     """The blobs to fetch for a reader who has `before`; all of them if that is nothing."""
     parts = [blobs.missing_names(head.names, before.names), blobs.missing_runs(head.run_blobs, before.runs)]
     for name, array in head.arrays.items():
-        parts.append(blobs.missing(array.base, array.deltas, before.arrays.get(name, blobs.NOTHING)))
+        parts.append(blobs.missing_array_blobs(array.base, array.deltas, before.arrays.get(name, blobs.NO_ARRAY)))
     if head.reference is not None:
-        parts.append(blobs.missing(head.reference.base, head.reference.deltas, _like(head.reference, before)))
+        parts.append(
+            blobs.missing_array_blobs(head.reference.base, head.reference.deltas, _like(head.reference, before))
+        )
     return list(dict.fromkeys(chain.from_iterable(parts)))
 
 
@@ -36,39 +38,41 @@ def _like(reference: Array, before: Stored) -> Encoded:
     for held in (before.reference, before.arrays.get("w")):
         if held and (held.base, blobs.common_deltas(reference.deltas, held)) == (reference.base, len(held.deltas)):
             return held
-    return blobs.NOTHING
+    return blobs.NO_ARRAY
 
 
-def _recent(seen: Observations, options: Options, classes: int) -> Recent:
+def _recent(seen: Observations, options: Options, classes: int) -> PrequentialWindow:
     packed = (seen.recent_positive, seen.recent_wrong, seen.recent_averaged)
     bits = (np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8)) for text in packed)
     positive, wrong, averaged_wrong = (flags[: seen.recent_events].astype(bool) for flags in bits)
     truth = positive if classes == 2 else np.frombuffer(bytes.fromhex(seen.recent_truth), "<u2")
-    recent = Recent(options.window, classes, truth, wrong, averaged_wrong, seen.margins)
+    recent = PrequentialWindow(options.window, classes, truth, wrong, averaged_wrong, seen.margins)
     recent.averaged, recent.pairs, missed = seen.averaged, list(seen.pairs), seen.averaged_missed
     recent.missed = [seen.averaged.wrong - missed, missed] if isinstance(missed, int) else missed and missed.copy()
     return recent
 
 
-def decode(
+def restore_learner(
     head: Head, parts: Mapping[str, bytes], options: Options, before: tuple[Learner, Stored] | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
-    """The learner that a head describes, from the verified blobs that `missing` names; raises SnapshotDamaged.
+    """The learner that a head describes, from the verified blobs that `missing_blobs` names; raises SnapshotDamaged.
 
     A learner `before` is brought up to date, at the cost of what changed. This function does the heavy part and changes
     nothing. The function that it returns finishes the work quickly, in one step.
     """
-    learner, stored = before or (Learner(head.identity, options=options), NOTHING)
+    learner, stored = before or (Learner(head.identity, options=options), NOTHING_STORED)
     if head.identity != learner.identity:
         raise SnapshotDamaged("the identity is not that of the snapshot before")
     arrays = {
-        name: blobs.decode(a.base, a.deltas, parts, head.columns, stored.arrays.get(name, blobs.NOTHING))
+        name: blobs.decode_array(a.base, a.deltas, parts, head.columns, stored.arrays.get(name, blobs.NO_ARRAY))
         for name, a in head.arrays.items()
     }
     reference: Encoded | None = None
     if head.reference is not None:
         size = head.columns * (head.identity.classes if head.identity.multiclass else 1)
-        whole = blobs.decode(head.reference.base, head.reference.deltas, parts, size, _like(head.reference, stored))
+        whole = blobs.decode_array(
+            head.reference.base, head.reference.deltas, parts, size, _like(head.reference, stored)
+        )
         reference = whole._replace(values=whole.values.astype(np.float32))
     names = blobs.decode_names(head.names, parts, stored.names, learner.columns.names)
     count = stored.names.total + len(names)
@@ -86,14 +90,14 @@ def decode(
     seen, stretch = head.observations, None
     if reference is not None and seen.stretch is not None:
         vector = reference.values.reshape(head.columns, -1) if head.identity.multiclass else reference.values
-        stretch = Stretch(vector, deepcopy(seen.stretch))
+        stretch = BoundSegment(vector, deepcopy(seen.stretch))
     runs = blobs.decode_runs(head.run_blobs, head.runs, parts, stored.runs, learner.runs)
     covered = {int(partition): list(ranges) for partition, ranges in head.covered.items()}
     if before is None:
         learner.columns.extend(names)
         names = []
 
-    def candidate(name: str, saved: Besides) -> Candidate:
+    def candidate(name: str, saved: CandidateState) -> Candidate:
         since = {int(partition): offset for partition, offset in saved.since.items()}
         candidate = Candidate(saved.identity, learner.columns, options.beside(name), since)
         recent = _recent(saved.observations, options, head.identity.classes)

@@ -13,16 +13,16 @@ from msgspec.structs import replace
 
 from service.errors import DataError, SnapshotDamaged, SnapshotForeign
 from service.learning.identity import MAX_SQUARED_NORM
-from service.learning.learner import with_hole
+from service.learning.learner import with_gap
 from service.learning.options import Options
 from service.snapshots import blobs, codec
-from service.snapshots.head import NOBODY, Head, Kept, Position, Stored, digest_of
-from service.snapshots.keeper import Snapshot, read
+from service.snapshots.head import UNKNOWN_WRITER, Head, KeptVersion, Position, Stored, digest_of
+from service.snapshots.keeper import Snapshot, read_snapshot
 from service.snapshots.ports import Commit, KeptStore, Offload, Store
 
-GROWN = 1000.0
+GROWTH_FACTOR = 1000.0
 """The factor by which the mean square of a model's steps may differ before its weights count as growing without end."""
-LARGE = math.sqrt(MAX_SQUARED_NORM)
+LARGE_SQUARED_NORM = math.sqrt(MAX_SQUARED_NORM)
 """The squared norm of weights with half the digits of the largest norm."""
 TRIES = 20
 """A learner may save ten times a second. Each time the rollback begins again, on top of that save."""
@@ -40,8 +40,8 @@ async def kept_snapshot(
         data = await store.kept(current.model, [version])
         if not data:
             raise SnapshotDamaged("its head is missing")
-        kept = codec.decode(data[0], digests[version])
-        stored, finish = await read(store, kept, offload, options)
+        kept = codec.decode_head(data[0], digests[version])
+        stored, finish = await read_snapshot(store, kept, offload, options)
     except SnapshotDamaged as error:
         raise DataError(f"{name}: kept version {version} is damaged ({error}): others are {others}") from error
     except SnapshotForeign as error:
@@ -58,16 +58,16 @@ async def before_growth(store: KeptStore, diverged: Snapshot, offload: Offload, 
     """
     current = diverged.head
     stored = await store.kept(current.model, [k.version for k in current.kept])
-    versions = [kept for _, kept in codec.kept(current, diverged.digest, stored)]
+    versions = [kept for _, kept in codec.kept_versions(current, diverged.digest, stored)]
     steps = [(kept.observations.squared_steps / max(kept.counts.updates, 1), kept.version) for kept in versions]
     least = min((step for step, _ in steps if step > 0.0), default=0.0)
     for step, version in reversed(steps):
-        if step <= GROWN * least:
+        if step <= GROWTH_FACTOR * least:
             try:
                 kept = await kept_snapshot(store, current, diverged.digest, version, offload, options)
             except DataError:
                 continue  # it is damaged; an older one may answer
-            if not kept.learner.diverged and kept.learner.squared_norm <= LARGE:
+            if not kept.learner.diverged and kept.learner.squared_norm <= LARGE_SQUARED_NORM:
                 return kept
     return None
 
@@ -85,8 +85,8 @@ async def roll_back(store: Store, kept: Snapshot, resume_at: Mapping[int, int], 
         current, digest = await current_head(store, model) or (None, "")
         if current is None or not any((k.digest or digest) == kept.digest for k in current.kept):
             raise DataError(f"model {model} does not keep version {version} any more: it moved on meanwhile")
-        new = restored(kept.head, kept.stored, current, digest, resume_at, now)
-        data = codec.encode(new)
+        new = restore_version(kept.head, kept.stored, current, digest, resume_at, now)
+        data = codec.encode_head(new)
         # Its blobs are those of the kept version: the store has them for as long as it keeps the version.
         verdict = await store.commit(model, Commit(digest, blobs.digest(data), data, new.refs, str(new.version)))
         if verdict == "OK":
@@ -96,7 +96,7 @@ async def roll_back(store: Store, kept: Snapshot, resume_at: Mapping[int, int], 
     raise DataError(f"model {model} moved on meanwhile, {TRIES} times: try again")
 
 
-def restored(
+def restore_version(
     version: Head, stored: Stored, current: Head, digest: str, resume_at: Mapping[int, int], now: float
 ) -> Head:
     """A kept version as the child of the current head, which has this digest. `stored` is what the store has of it.
@@ -108,7 +108,7 @@ def restored(
     for partition, ranges in current.covered.items():
         covered.setdefault(partition, [(ranges[0][0], ranges[0][0])])
     for number, offset in resume_at.items():
-        covered[str(number)] = with_hole(covered[str(number)], offset)
+        covered[str(number)] = with_gap(covered[str(number)], offset)
     covered = dict(sorted(covered.items(), key=lambda item: int(item[0])))
     prints = {p: position.fingerprint for p, position in version.next.items()}
     candidates = {
@@ -122,7 +122,7 @@ def restored(
         saved_at=now,
         order="log" if len(covered) == 1 else "arrival",
         source=current.source,
-        writer=NOBODY,
+        writer=UNKNOWN_WRITER,
         next={p: Position(ranges[-1][1], prints.get(p)) for p, ranges in covered.items()},
         covered=covered,
         candidates=candidates or msgspec.UNSET,
@@ -134,6 +134,9 @@ def restored(
         # may be one more than `keep` allows; the next save lets one go.
         runs=[],
         run_blobs=[],
-        kept=[*(k if k.digest else replace(k, digest=digest) for k in current.kept), Kept(current.version + 1, now)],
+        kept=[
+            *(k if k.digest else replace(k, digest=digest) for k in current.kept),
+            KeptVersion(current.version + 1, now),
+        ],
     )
     return replace(new, state_digest=digest_of(new, stored))

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from service.streaming.records import Headers, KafkaRecords
 
-RETRIED = "retried"
+RETRIED_HEADER = "retried"
 """The header of a marker: the letter of the same key was sent again, as the record it names."""
 HEADERS_OMITTED, NAMES_IN_HEX = "headers-omitted", "header-names-in-hex"
 """Headers that say how many of the record's headers are left out, and how many names are written in hex."""

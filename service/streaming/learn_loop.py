@@ -32,14 +32,14 @@ from service.errors import (
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.snapshots.head import Fingerprint, Source
-from service.snapshots.keeper import Keeper, Refused
+from service.snapshots.keeper import Keeper, SaveRefused
 from service.snapshots.ports import Clock
 from service.streaming.dead_letters import dead_letter
 from service.streaming.ports import Log, Observer
 from service.streaming.records import KafkaRecords
-from service.streaming.resume_check import fingerprint, may_go_on
+from service.streaming.resume_check import check_resumable, fingerprint
 
-SLICE = 4000
+MAX_SLICE_RECORDS = 4000
 SLICE_BYTES = 1 << 20
 SLICE_SECONDS = 0.005
 """The records, their bytes and the time after which the event loop turns: predictions wait for at most one slice. A
@@ -51,7 +51,7 @@ LONGEST_PAUSE = 5.0
 CONFIRM_SECONDS = 1.0
 """So often an idle learner asks whether its head is current, where nobody looked for it."""
 
-UNREADABLE = SnapshotDamaged, SnapshotForeign
+UNREADABLE_ERRORS = SnapshotDamaged, SnapshotForeign
 """What a stored head is that somebody may put right."""
 
 StartAt = str | Mapping[int, int] | None
@@ -79,7 +79,7 @@ class _Model:
     """Of the last record learned of each partition, so that it is recognised later."""
 
 
-class Learning:
+class LearnLoop:
     """Learns one topic for as long as the process runs."""
 
     def __init__(
@@ -151,7 +151,10 @@ class Learning:
         while self._log.held:
             await self._clock.sleep(1.0)
             try:
-                if isinstance(self._reason, UNREADABLE) or await self._keeper.stored_digest() != self._keeper.digest:
+                if (
+                    isinstance(self._reason, UNREADABLE_ERRORS)
+                    or await self._keeper.stored_digest() != self._keeper.digest
+                ):
                     break
             except DependencyError as error:
                 self._tell.unavailable(error)
@@ -181,7 +184,7 @@ class Learning:
             reason = error  # what came before it is learned, and saved as far as it may be
         # 7. On a head that could not be read nothing is saved, even where it was put right meanwhile: it is restored
         # anew.
-        if self._model is not None and self._keeper.ahead(learner) and not isinstance(reason, UNREADABLE):
+        if self._model is not None and self._keeper.ahead(learner) and not isinstance(reason, UNREADABLE_ERRORS):
             await self._save(model)
         if reason is not None:
             raise reason
@@ -256,7 +259,7 @@ class Learning:
         # Where to begin is said for a new model. One that was lost is learned again from 0, or not at all.
         learner.begin(self._starts(bounds, None if began else self._start_at))
         saved = await self._keeper.save(learner, {}, source)
-        if isinstance(saved, Refused):
+        if isinstance(saved, SaveRefused):
             return None
         self._tell.saved(saved)
         return learner
@@ -265,7 +268,7 @@ class Learning:
         """Raises DataError or ConfigurationError where log or settings do not fit the model any more."""
         head, learner = self._keeper.head, model.learner
         assert head is not None  # noqa: S101 - a learner that was there is a head's
-        await may_go_on(self._log, head, self._identity, model.source, learner.next, bounds, self._tell)
+        await check_resumable(self._log, head, self._identity, model.source, learner.next, bounds, self._tell)
         if learner.diverged:
             raise Diverged(self._log.topic, learner.diverged)
         # A partition that was added: all of its records are newer than the model.
@@ -297,7 +300,7 @@ class Learning:
             while start < len(run):
                 if not self._log.held or self._model is None:
                     return
-                start += await self._apply(model, partition, run[start : start + min(self._slice, SLICE)])
+                start += await self._apply(model, partition, run[start : start + min(self._slice, MAX_SLICE_RECORDS)])
                 await self._clock.sleep(0)
 
     def _pass_markers(self, learner: Learner) -> None:
@@ -316,7 +319,10 @@ class Learning:
         slice_ = records[: records.within(SLICE_BYTES)]
         outcome = model.learner.apply(partition, slice_, lambda: now() - started >= SLICE_SECONDS)
         took = now() - started
-        self._slice = max(LEAST, int(SLICE if took <= 0.0 else min(SLICE, outcome.consumed * self._aim() / took)))
+        self._slice = max(
+            LEAST,
+            int(MAX_SLICE_RECORDS if took <= 0.0 else min(MAX_SLICE_RECORDS, outcome.consumed * self._aim() / took)),
+        )
         for reject in outcome.rejects:
             letter = dead_letter(self._log.topic, partition, records, reject.record, reject.reason, reject.detail)
             await self._log.publish(letter)
@@ -353,7 +359,7 @@ class Learning:
             self._keeper.postpone()
             self._tell.save_failed(error)
             return
-        if isinstance(saved, Refused):
+        if isinstance(saved, SaveRefused):
             self._drop("refused")
             return
         self._tell.saved(saved)

@@ -9,10 +9,10 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooL
 from service.errors import DependencyError
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.kafka.failures import cause_of
-from service.streaming.truncation import cut, wire_size
+from service.streaming.kafka.failures import kafka_failure
+from service.streaming.truncation import truncate, wire_size
 
-BATCH = 500
+BATCH_LETTERS = 500
 """Letters under way at a time: as many as a poll has records."""
 BATCH_BYTES = 16_384
 """The client puts letters into batches of so much, and larger ones into one each."""
@@ -76,7 +76,7 @@ class Outbox:
         """Write letters as they come, for as long as the process runs."""
         while True:
             await self._waiting.wait()
-            part = self._letters[: BATCH if self._limit >= BATCH_BYTES else 1]
+            part = self._letters[: BATCH_LETTERS if self._limit >= BATCH_BYTES else 1]
             if any(size > self._limit for _, size in part):
                 await self._ask()
             answers = await asyncio.gather(*(self._send(producer, *each) for each in part), return_exceptions=True)
@@ -85,7 +85,7 @@ class Outbox:
             for each, answer in zip(part, answers, strict=True):
                 if isinstance(answer, KafkaError | OSError):
                     left.append(each)
-                    self._error = cause_of(answer, "Write")
+                    self._error = kafka_failure(answer, "Write")
                 elif isinstance(answer, BaseException):
                     raise answer
             self._letters[: len(part)] = left
@@ -99,7 +99,7 @@ class Outbox:
                 self._written.set()
 
     async def _send(self, producer: AIOKafkaProducer, letter: DeadLetter, size: int) -> None:
-        fits = letter if size <= self._limit else cut(letter, self._limit)
+        fits = letter if size <= self._limit else truncate(letter, self._limit)
         await producer.send_and_wait(self._topic, value=fits.value, key=fits.key, headers=fits.headers)
 
     async def _ask(self) -> None:

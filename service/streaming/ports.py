@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 from service.errors import DependencyError
 from service.learning.learner import Learner
 from service.snapshots.head import Head, Source, Writer
-from service.snapshots.keeper import Saved
+from service.snapshots.keeper import AcceptedSave
 from service.streaming.dead_letters import DeadLetter
 from service.streaming.records import KafkaRecord, KafkaRecords
 
@@ -85,7 +85,7 @@ class Observer(Protocol):
     def learned(self, records: int, seconds: float, delay: float) -> None:
         """A slice was read, in `seconds`, and its events learned; its last record was written `delay` seconds ago."""
 
-    def saved(self, saved: Saved) -> None:
+    def saved(self, saved: AcceptedSave) -> None:
         """A save was accepted."""
 
     def rewound(self, cause: str) -> None:

@@ -27,7 +27,7 @@ def same_settings(model: str, head: Head, identity: Identity, source: Source) ->
         )
 
 
-async def may_go_on(
+async def check_resumable(
     log: Log,
     head: Head,
     identity: Identity,

@@ -19,7 +19,7 @@ AGAIN_SECONDS = 2.0
 T = TypeVar("T")
 
 
-class Lasting(asyncio.TaskGroup):
+class SupervisedTasks(asyncio.TaskGroup):
     """One that ends as cancelled though nobody cancelled it fails with Stuck; one that goes on is cancelled again."""
 
     def create_task(self, coro: Any, **options: Any) -> Any:

@@ -4,7 +4,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from service.streaming.dead_letters import HEADERS_OMITTED, DeadLetter, own_headers
 
-CUT = {
+TRUNCATION_HEADERS = {
     "truncated-from": "the value was {} bytes",
     HEADERS_OMITTED: "its {} headers are left out",
     "key-truncated-from": "the key was {} bytes",
@@ -19,7 +19,7 @@ def wire_size(letter: DeadLetter) -> int:
     return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(letter.key, letter.value, letter.headers))
 
 
-def cut(letter: DeadLetter, limit: int) -> DeadLetter:
+def truncate(letter: DeadLetter, limit: int) -> DeadLetter:
     """A letter that is larger than its topic's limit, cut until it fits: its value, then the record's own headers.
 
     The record's key keeps at most a tenth of the limit. Where the least that a letter is does not fit either it stays

@@ -12,7 +12,7 @@ def check_folder(file: str | None) -> None:
         raise ConfigurationError(f"{file}: there is no such folder")
 
 
-def write(file: str, content: bytes) -> None:
+def write_atomically(file: str, content: bytes) -> None:
     """Write a file whole or not at all; raises ConfigurationError."""
     # A link stays a link. What is no file, such as a pipe or /dev/null, cannot be replaced.
     path = Path(file).resolve()

@@ -20,8 +20,8 @@ from service.snapshots.codec import readable
 from service.snapshots.head import Source
 from service.streaming.dead_letters import topic_of
 from service.streaming.kafka.cluster import Cluster
-from service.streaming.kafka.failures import refused
-from service.streaming.kafka.membership.coordinator import coordinator
+from service.streaming.kafka.failures import missing_right
+from service.streaming.kafka.membership.coordinator import coordinator_failure
 from service.streaming.records import value_of
 from service.streaming.resume_check import same_settings
 from service.tools.formats.readers import at
@@ -56,7 +56,7 @@ class _Report:
             self.say("fail", str(error))
 
 
-def check(settings: Settings) -> int:
+def check_settings(settings: Settings) -> int:
     """Print one line for each thing that must work; returns the exit code."""
     return max((error.exit_code for error in asyncio.run(_check(settings))), default=0)
 
@@ -84,7 +84,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
     if topics is None:
         return report.failed
     with report.failing():
-        broker, _ = await coordinator(cluster, group, settings.kafka.session_timeout)
+        broker, _ = await coordinator_failure(cluster, group, settings.kafka.session_timeout)
         report.say("ok", f"group {group}: broker {broker} coordinates it")
     for topic in settings.topics:
         for name, right in ((topic, "Read"), (topic_of(topic), "Write")):
@@ -116,9 +116,9 @@ async def _check_topic(report: _Report, settings: Settings, name: str, right: st
         return
     lacking = await cluster.lacking(name, right, "DescribeConfigs")
     if right in lacking:
-        raise Unauthorised(f"{cluster}: {refused(right, f'topic {name}')}", "kafka")
+        raise Unauthorised(f"{cluster}: {missing_right(right, f'topic {name}')}", "kafka")
     report.say("ok", f"topic {name}")
-    report.warn(f"{cluster}: {refused(missing, f'topic {name}')}" for missing in lacking)
+    report.warn(f"{cluster}: {missing_right(missing, f'topic {name}')}" for missing in lacking)
 
 
 async def _check_stored(report: _Report, settings: Settings, topics: Iterable[str]) -> None:

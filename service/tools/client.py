@@ -9,15 +9,15 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
-from service.credentials.certificate import trusting
-from service.credentials.http import opener, why_not
+from service.credentials.certificate import trust_only
+from service.credentials.http import failure_reason, opener
 from service.errors import ConfigurationError, DataError, DependencyError
 from service.settings.load import Settings
 
 TIMEOUT = 30.0
 
 
-def address(settings: Settings, url: str | None) -> str:
+def service_url(settings: Settings, url: str | None) -> str:
     """Where the service is: `url`, which may leave out `http://`, or what its settings say."""
     if url:
         full = url if "://" in url else f"http://{url}"
@@ -30,12 +30,12 @@ def address(settings: Settings, url: str | None) -> str:
     return f"{settings.http.scheme}://{host}:{settings.http.port}"
 
 
-def trusted(settings: Settings, url: str | None) -> ssl.SSLContext | None:
+def trusted_context(settings: Settings, url: str | None) -> ssl.SSLContext | None:
     """Whom to trust there: of our own settings' service its very certificate; else whom the system trusts."""
-    return trusting(settings.http.ssl_certfile) if settings.http.ssl_certfile and not url else None
+    return trust_only(settings.http.ssl_certfile) if settings.http.ssl_certfile and not url else None
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The service refused the value at `pointer` of the request."""
 
     def __init__(self, detail: str, pointer: str) -> None:
@@ -43,7 +43,7 @@ class Refused(Exception):
         self.pointer = pointer
 
 
-def ask(url: str, trust: ssl.SSLContext | None, body: Any = None, token: str | None = None) -> Any:
+def request_json(url: str, trust: ssl.SSLContext | None, body: Any = None, token: str | None = None) -> Any:
     """The JSON answer to a POST of `body`, or to a GET."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
@@ -56,9 +56,11 @@ def ask(url: str, trust: ssl.SSLContext | None, body: Any = None, token: str | N
         with suppress(ValueError):
             problem |= json.load(error)
         if error.code == HTTPStatus.UNPROCESSABLE_ENTITY:
-            raise Refused(problem["detail"], problem["errors"][0]["pointer"] if problem["errors"] else "") from None
+            raise RequestRefused(
+                problem["detail"], problem["errors"][0]["pointer"] if problem["errors"] else ""
+            ) from None
         raise DataError(f"{url}: {error.code} {problem['detail']}") from None
     except OSError as error:
-        raise DependencyError(f"the service at {url}: {why_not(error)}") from None
+        raise DependencyError(f"the service at {url}: {failure_reason(error)}") from None
     except (http.client.HTTPException, ValueError) as error:
         raise DependencyError(f"the service at {url}: the answer is not HTTP with JSON: {error}") from None

@@ -14,11 +14,11 @@ import typer
 
 from service.errors import ConfigurationError, DataError
 from service.learning.events.batch import REASONS
-from service.streaming.dead_letters import RETRIED, own_headers, topic_of
+from service.streaming.dead_letters import RETRIED_HEADER, own_headers, topic_of
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.outbox import MOST_BYTES
 from service.streaming.records import KafkaRecord
-from service.streaming.truncation import CUT
+from service.streaming.truncation import TRUNCATION_HEADERS
 
 
 class Letter(NamedTuple):
@@ -35,7 +35,7 @@ class Letter(NamedTuple):
     @property
     def cannot(self) -> str | None:
         """Why it cannot be sent again as it was, or None."""
-        parts = [text.format(self.about[name]) for name, text in CUT.items() if name in self.about]
+        parts = [text.format(self.about[name]) for name, text in TRUNCATION_HEADERS.items() if name in self.about]
         return ", ".join(parts) or None
 
 
@@ -63,7 +63,9 @@ def show_one(cluster: Cluster, topic: str, key: str) -> None:
     """Print one letter whole: what is known of it, then the record's value."""
     letter = _chosen(asyncio.run(_read(cluster, topic)), [key])[0]
     for name, value in letter.about.items():
-        typer.echo(f"cut: {CUT[name].format(value)}" if name in CUT else f"{name}: {value}")
+        typer.echo(
+            f"cut: {TRUNCATION_HEADERS[name].format(value)}" if name in TRUNCATION_HEADERS else f"{name}: {value}"
+        )
     for name, content in letter.headers:
         typer.echo(f"header {name}: {_text(content or b'')}")
     if letter.record_key is not None:
@@ -114,7 +116,7 @@ async def _retry(cluster: Cluster, topic: str, letters: list[Letter]) -> int:
                 else:
                     at = await producer.send_and_wait(topic, value, letter.record_key, headers=letter.headers)
                     place = f"{topic}-{at.partition}-{at.offset}"
-                    mark = [(RETRIED, place.encode())]
+                    mark = [(RETRIED_HEADER, place.encode())]
                     await producer.send_and_wait(topic_of(topic), b"", letter.key.encode(), headers=mark)
                     typer.echo(f"{letter.key}  sent as {place}")
                     sent += 1
@@ -137,7 +139,7 @@ async def _read(cluster: Cluster, topic: str) -> list[Letter]:
 
 def _file(record: KafkaRecord, letters: dict[str, Letter], retried: dict[str, str]) -> None:
     key = (record.key or b"").decode(errors="replace")
-    if len(record.headers) == 1 and record.headers[0][0] == RETRIED:
+    if len(record.headers) == 1 and record.headers[0][0] == RETRIED_HEADER:
         retried[key] = (record.headers[0][1] or b"").decode()
         return
     own = own_headers(record.headers)

@@ -19,13 +19,13 @@ from service.learning import weights_file
 from service.learning.identity import Label
 from service.learning.learner import Learner
 from service.serving.model_info import Version
-from service.serving.models import Answering
+from service.serving.models import ServedModel
 from service.settings.load import Settings
 from service.tools import atomic_write
-from service.tools.stored_models import newest
+from service.tools.stored_models import newest_snapshot
 
 
-def export(settings: Settings, name: str, output: str | None, sklearn: str | None, onnx: str | None) -> None:
+def export_model(settings: Settings, name: str, output: str | None, sklearn: str | None, onnx: str | None) -> None:
     """Write the model to these files, each whole or not at all; the JSON to standard output where none is named."""
     answering = asyncio.run(_newest(settings, name))
     if output is None and sklearn is None and onnx is None:
@@ -34,25 +34,25 @@ def export(settings: Settings, name: str, output: str | None, sklearn: str | Non
     # The JSON first: every model has one, and it is there where another form cannot be made.
     for file, made in ((output, _json), (sklearn, _skops), (onnx, _onnx)):
         if file is not None:
-            atomic_write.write(file, made(name, answering))
+            atomic_write.write_atomically(file, made(name, answering))
             typer.echo(f"version {answering.head.version} of {name} written to {file}", err=True)
 
 
-async def _newest(settings: Settings, name: str) -> Answering:
+async def _newest(settings: Settings, name: str) -> ServedModel:
     async with settings.redis.store() as store:
-        found = await newest(store, name, settings.of(name).options())
+        found = await newest_snapshot(store, name, settings.of(name).options())
         return found._replace(learner=found.learner.promoted())
 
 
-def _json(name: str, a: Answering) -> bytes:
-    return msgspec.json.encode(as_json(name, a)) + b"\n"
+def _json(name: str, a: ServedModel) -> bytes:
+    return msgspec.json.encode(export_json(name, a)) + b"\n"
 
 
-def as_json(name: str, a: Answering) -> dict[str, Any]:
+def export_json(name: str, a: ServedModel) -> dict[str, Any]:
     """The model as the JSON names its parts."""
     saved = Version.of(a.digest, a.head)
     counts = ("events", "mistakes", "wrong_predictions", "updates", "confusion", "rejected", "skipped")
-    return weights_file.as_json(
+    return weights_file.weights_as_json(
         a.learner.identity,
         a.learner.columns.names,
         a.learner.served,
@@ -62,12 +62,12 @@ def as_json(name: str, a: Answering) -> dict[str, Any]:
     )
 
 
-def _labels(a: Answering) -> list[Label]:
+def _labels(a: ServedModel) -> list[Label]:
     """The labels that the service answers with, in the order of its classes: of two negative, positive."""
     return list(a.learner.identity.labels or (-1, 1))
 
 
-def _fitted(a: Answering) -> Any:
+def _fitted(a: ServedModel) -> Any:
     """A scikit-learn Perceptron with this state; `partial_fit` goes on by the same rule where nothing is scaled.
 
     Of three classes and more it does not: scikit-learn's learns each against the rest.
@@ -111,7 +111,7 @@ def _unscaled(learner: Learner) -> tuple[NDArray[np.float64], NDArray[np.float64
     return coef, intercept - coef @ mean
 
 
-def _skops(name: str, a: Answering) -> bytes:
+def _skops(name: str, a: ServedModel) -> bytes:
     _check(name, a.learner)
     try:
         from skops.io import dumps
@@ -138,7 +138,7 @@ def _pipeline(learner: Learner, fitted: Any) -> Any:
     return make_pipeline(vectorizer, fitted)
 
 
-def _onnx(name: str, a: Answering) -> bytes:
+def _onnx(name: str, a: ServedModel) -> bytes:
     """Input `features`, float64 rows; outputs `label`, and `scores`: of two -s and s in a row, else each class's."""
     _check(name, a.learner)
     labels = _labels(a)
@@ -159,7 +159,7 @@ def _onnx(name: str, a: Answering) -> bytes:
         final_types=[("label", None), ("scores", None)],
         options={"zipmap": False, "raw_scores": True},
     )
-    about = as_json(name, a)
+    about = export_json(name, a)
     for part in ("version", "state_digest", "features", "names"):
         value = about[part]
         model.metadata_props.add(

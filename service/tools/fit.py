@@ -19,18 +19,18 @@ from service.errors import ConfigurationError, DataError
 from service.learning import weights_file
 from service.learning.evaluation import mistake_bound
 from service.learning.finite import batch_training
-from service.learning.finite.batch_training import Bounded, Data, Pass
-from service.learning.finite.separability import ZERO, Evidence, separate
+from service.learning.finite.batch_training import BoundCheck, Data, Pass
+from service.learning.finite.separability import ZERO_TOLERANCE, Certificate, separate
 from service.learning.identity import Identity, Label
 from service.learning.kernel.kernel import Vector
 from service.settings.load import Settings, model_settings
 from service.settings.model import ModelSettings
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import value_of
-from service.text import on_a_line
+from service.text import printable
 from service.tools import atomic_write
 from service.tools.formats.formats import Events, format_of, raise_bad_line
-from service.tools.suggest.field_profile import plain, shown
+from service.tools.suggest.field_profile import plain_value, shown_value
 
 MAX_LISTED = 10
 """Weights, labels, and terms of a combination that are printed; --json has all."""
@@ -42,7 +42,7 @@ MAX_TRACED = 10_000
 """Numbers that --trace prints for a pass."""
 
 
-class Source(NamedTuple):
+class FitSource(NamedTuple):
     """Record values in their order, each with its place, such as `line 2`; and what all of it is called."""
 
     name: str
@@ -71,13 +71,13 @@ class Result(NamedTuple):
     passes: list[Pass]
     ended: str
     """`converged`, `tolerated`, `settled` (the loss), or `max-passes`."""
-    evidence: Evidence
-    bounded: Bounded | None
+    evidence: Certificate
+    bounded: BoundCheck | None
     no_bound: str | None
     """Why the rule has no bound, if it has none."""
 
 
-def settings_of(settings: Settings, model: str | None, flags: dict[str, Any], options: FitOptions) -> ModelSettings:
+def fit_settings(settings: Settings, model: str | None, flags: dict[str, Any], options: FitOptions) -> ModelSettings:
     """A model's settings under the flags; batch descent is the linear unit's. Raises ConfigurationError."""
     if options.batch:
         if flags.setdefault("rule", "lms") != "lms":
@@ -92,17 +92,17 @@ def settings_of(settings: Settings, model: str | None, flags: dict[str, Any], op
     return own
 
 
-def source_of(settings: Settings, own: ModelSettings, file: str | None, topic: str | None, **form: Any) -> Source:
+def source_of(settings: Settings, own: ModelSettings, file: str | None, topic: str | None, **form: Any) -> FitSource:
     """The events of a file, whose first bad line raises DataError, or all that a topic holds."""
     if file is not None and topic is None:
         identity = own.identity()
         events = Events(file, format_of(file, identity, key=None, **form), identity, keyed=False, check=True)
         lines = list(events.lines(raise_bad_line))
-        return Source(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
+        return FitSource(events.name, [f"line {line.number}" for line in lines], [line.value for line in lines])
     if file is not None or topic is None:
         raise ConfigurationError("fit: name a FILE, or a topic with --topic TOPIC, and not both")
     records = asyncio.run(_read_topic(settings.kafka.cluster, topic))
-    return Source(f"topic {topic}", [place for place, _ in records], [value for _, value in records])
+    return FitSource(f"topic {topic}", [place for place, _ in records], [value for _, value in records])
 
 
 async def _read_topic(cluster: Cluster, topic: str) -> list[tuple[str, bytes | None]]:
@@ -111,11 +111,11 @@ async def _read_topic(cluster: Cluster, topic: str) -> list[tuple[str, bytes | N
     return [(f"{p}-{r.offset}", value_of(r)) for p, r in found]
 
 
-def fit(source: Source, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:
+def fit_events(source: FitSource, own: ModelSettings, options: FitOptions, output: str | None, as_json: bool) -> int:
     """Fit, print and write; returns the exit code: 4 if a bound does not hold, which no data can bring about."""
     identity = own.identity()
     atomic_write.check_folder(output)
-    data = batch_training.gather(identity, source.values, own.start_weights)
+    data = batch_training.read_data(identity, source.values, own.start_weights)
     rejected = Counter(reject.reason for reject in data.rejects)
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(rejected.items()))
     events = len(data.batch.labels)
@@ -133,9 +133,9 @@ def fit(source: Source, own: ModelSettings, options: FitOptions, output: str | N
         "updates": sum(one.updates for one in result.passes),
         "rejected": dict(rejected),
     }
-    fitted = weights_file.as_json(identity, data.columns.names, result.w, counts, {})
+    fitted = weights_file.weights_as_json(identity, data.columns.names, result.w, counts, {})
     if output is not None:
-        atomic_write.write(output, msgspec.json.encode(fitted) + b"\n")
+        atomic_write.write_atomically(output, msgspec.json.encode(fitted) + b"\n")
         typer.echo(f"weights written to {output}", err=True)
     if as_json:
         typer.echo(json.dumps(_json(result, fitted), ensure_ascii=False))
@@ -158,7 +158,9 @@ def _learn(identity: Identity, data: Data, places: list[str], options: FitOption
     if options.batch:
         running = batch_training.descend(identity, data.batch, w, max_passes=most, trace=trace)
     else:
-        running = batch_training.fit(identity, data.batch, w, tolerance=options.tolerance, max_passes=most, trace=trace)
+        running = batch_training.train(
+            identity, data.batch, w, tolerance=options.tolerance, max_passes=most, trace=trace
+        )
     done = list[Pass]()
     with Console(stderr=True).status("the first pass") as status:  # on a terminal alone
         for one in running:
@@ -171,19 +173,19 @@ def _learn(identity: Identity, data: Data, places: list[str], options: FitOption
         ended = "max-passes"
     else:
         ended = "tolerated" if last.errors else "converged"
-    no_bound = mistake_bound.why_none(identity, True)
-    evidence, bounded = Evidence(), None
+    no_bound = mistake_bound.no_bound_reason(identity, True)
+    evidence, bounded = Certificate(), None
     if last.errors or no_bound is None:
         try:
             evidence = separate(data.batch, w.shape, identity.classes)
         except ImportError:
-            evidence = Evidence(unknown="pip install 'perceptron-service[fit]' for the linear program that tells")
+            evidence = Certificate(unknown="pip install 'perceptron-service[fit]' for the linear program that tells")
     if no_bound is None:
         candidates = {"the final weights": w}
         if evidence.vector is not None:
             candidates["the linear program's"] = evidence.vector
         norms = np.concatenate([one.squared_norms for one in done])
-        bounded = batch_training.bounded(identity, data, norms, candidates)
+        bounded = batch_training.check_bound(identity, data, norms, candidates)
     labels = list(identity.labels or ()) if identity.multiclass else []
     return Result(data, places, labels, w, done, ended, evidence, bounded, no_bound)
 
@@ -198,20 +200,20 @@ def _lines(r: Result, options: FitOptions, aside: str) -> Iterator[str]:
     of = f" of {len(r.labels):,} labels" if r.labels else ""
     yield f"data     {_number(len(r.places), 'event')}{of}, {len(r.data.columns) - 1:,} features{aside}"
     for label, row in zip(r.labels[:MAX_LISTED], r.w.T, strict=False):
-        yield f"weights  {plain(shown(label))}: {_largest(row, r.data, MAX_LABEL_WEIGHTS)}"
+        yield f"weights  {plain_value(shown_value(label))}: {_largest(row, r.data, MAX_LABEL_WEIGHTS)}"
     if not r.labels:
         yield f"weights  {_largest(r.w, r.data, MAX_LISTED)}"
     if len(r.labels) > MAX_LISTED:
         yield f"         and {len(r.labels) - MAX_LISTED:,} labels more: -o and --json have them all"
     if r.evidence.combination:
         terms = [
-            f"{part:.6g}·z({place}{'' if other is None else f', {plain(shown(other))}'})"
+            f"{part:.6g}·z({place}{'' if other is None else f', {plain_value(shown_value(other))}'})"
             for place, other, part in _combination(r)
         ]
         hidden = len(terms) - MAX_LISTED
         terms = [*terms[:MAX_LISTED], f"{hidden} more"] if hidden > 0 else terms
         z = "z(·, r) = (e_y - e_r) ⊗ (1, x)" if r.labels else "z = y·(1, x)"
-        yield f"evidence {' + '.join(terms)} = 0 (±{ZERO:g}), with {z}: no w has w·z > 0 for all of them"
+        yield f"evidence {' + '.join(terms)} = 0 (±{ZERO_TOLERANCE:g}), with {z}: no w has w·z > 0 for all of them"
     elif r.evidence.vector is not None and r.ended != "converged":
         margin = float(batch_training.margins(r.data.batch, r.evidence.vector)[0].min())
         yield (
@@ -257,7 +259,7 @@ def _ending(r: Result, options: FitOptions) -> str:
 def _largest(w: Vector, data: Data, count: int) -> str:
     """The bias and the largest of the other weights."""
     largest = np.argsort(-np.abs(w[1:]), kind="stable")[:count] + 1
-    parts = [f"bias {w[0]:g}", *(f"{on_a_line(data.columns.name_of(int(c)))} {w[c]:g}" for c in sorted(largest))]
+    parts = [f"bias {w[0]:g}", *(f"{printable(data.columns.name_of(int(c)))} {w[c]:g}" for c in sorted(largest))]
     more = f" and {len(w) - 1 - len(largest):,} smaller" if len(w) - 1 > len(largest) else ""
     return f"{', '.join(parts)}{more}"
 
@@ -272,12 +274,12 @@ def _combination(r: Result) -> Iterator[tuple[str, Label | None, float]]:
             yield r.places[i], None, part
 
 
-def _radius(r: Result, b: Bounded) -> float:
+def _radius(r: Result, b: BoundCheck) -> float:
     """R = max ‖(1, x)‖; the vectors of three labels and more have it twice in their square."""
     return math.sqrt(b.separation.squared_radius / (2.0 if r.labels else 1.0))
 
 
-def _bound_lines(r: Result, b: Bounded) -> Iterator[str]:
+def _bound_lines(r: Result, b: BoundCheck) -> Iterator[str]:
     s, made = b.separation, _number(b.updates, "update")
     if b.novikoff is not None:
         twice, beta = ("2·", "β² = 2·R²") if r.labels else ("", "β = R")

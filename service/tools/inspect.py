@@ -17,15 +17,15 @@ from rich.text import Text
 from service.errors import DataError, DependencyError
 from service.learning.classifier import Classifier, largest
 from service.learning.evaluation.observations import OffsetGaps
-from service.learning.identity import Label, as_json
+from service.learning.identity import Label, identity_as_json
 from service.learning.learner import Learner
 from service.serving.model_info import Comparison, Description, Version
 from service.serving.models import Model
 from service.settings.load import Settings
 from service.snapshots import codec
 from service.streaming.kafka.cluster import Cluster
-from service.text import on_a_line
-from service.tools.stored_models import newest
+from service.text import printable
+from service.tools.stored_models import newest_snapshot
 
 TOP = 10
 LABELS, OF_A_LABEL = 20, 3
@@ -86,7 +86,7 @@ def inspect_model(settings: Settings, name: str, *, as_json: bool) -> None:
 
 async def _about(settings: Settings, name: str) -> Inspection:
     async with settings.redis.store() as store:
-        answering = await newest(store, name, settings.of(name).options())
+        answering = await newest_snapshot(store, name, settings.of(name).options())
         kept = await store.kept(name, [v.version for v in answering.head.kept])
     learner, by = answering.learner, answering.by(None)[1]
     lag: dict[str, int] | None = None
@@ -101,7 +101,7 @@ async def _about(settings: Settings, name: str) -> Inspection:
         gaps=answering.learner.watch.gaps,
         lag=lag,
         lag_reason=reason,
-        versions=[Version.of(*v) for v in codec.kept(answering.head, answering.digest, kept)],
+        versions=[Version.of(*v) for v in codec.kept_versions(answering.head, answering.digest, kept)],
         **_largest(learner, by),
     )
 
@@ -186,8 +186,8 @@ def _rows(about: Inspection) -> dict[str, list[tuple[str, ...]]]:
     """The rows of each table, by its titles."""
     lag = about.lag or {}
     covered = {p: ", ".join(f"{a:,} to {b:,}" for a, b in ranges) for p, ranges in about.covered.items()}
-    labels = {as_json(row.label): row for row in about.labels}
-    own = [(labels[as_json(one.label)], one) for one in about.label_weights or []]
+    labels = {identity_as_json(row.label): row for row in about.labels}
+    own = [(labels[identity_as_json(one.label)], one) for one in about.label_weights or []]
     return {
         "candidate | events | accuracy | verdict | settings, since": [
             (
@@ -227,5 +227,5 @@ def _table(titles: list[str], rows: list[tuple[str, ...]]) -> Table:
         is_cut = is_number or title == "largest weights"  # others are wrapped on a narrow terminal
         table.add_column(title, justify="right" if is_number else "left", no_wrap=is_cut, overflow="ellipsis")
     for row in rows:
-        table.add_row(*(Text(on_a_line(cell)) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     return table

@@ -10,17 +10,17 @@ import typer
 from service.errors import DataError
 from service.learning.identity import Identity, Places, as_text
 from service.settings.load import Settings
-from service.text import on_a_line
-from service.tools.client import Refused, address, ask, trusted
+from service.text import printable
+from service.tools.client import RequestRefused, request_json, service_url, trusted_context
 
-BATCH = 1000
+REQUEST_LINES = 1000
 """Lines of a request."""
 
-Line = tuple[int, Any]
+NumberedValue = tuple[int, Any]
 """Its number, and what it holds."""
 
 
-def predict(
+def predict_lines(
     settings: Settings, topic: str, file: str, url: str | None, explain: bool, top: int | None, as_json: bool
 ) -> None:
     """Print a prediction for each line of `file`: `{"features": …}` or the features alone; of classes the `top` scores.
@@ -30,18 +30,18 @@ def predict(
     from service.tools.formats.formats import in_batches
 
     name = "standard input" if file == "-" else file
-    at = f"{address(settings, url)}/v1/models/{topic}/predict"
+    at = f"{service_url(settings, url)}/v1/models/{topic}/predict"
     asked = ["explain=true"] * explain + [f"top={top}"] * (top is not None)
     at += f"?{'&'.join(asked)}" if asked else ""
-    trust = trusted(settings, url)
+    trust = trusted_context(settings, url)
     whole = settings.of(topic).identity().event.features != Places().features
     number = 0
 
     def predictions_of(values: list[Any]) -> Any:
         request = {"events": values} if whole else {"instances": [*map(_instance, values)]}
-        return ask(at, trust, request, settings.http.token)["predictions"]
+        return request_json(at, trust, request, settings.http.token)["predictions"]
 
-    for batch in in_batches(_values(file), min(BATCH, settings.http.max_instances)):
+    for batch in in_batches(_values(file), min(REQUEST_LINES, settings.http.max_instances)):
         for prediction in _answers(batch, predictions_of, name):
             number += 1
             _show(prediction, explain, top is not None, as_json)
@@ -49,11 +49,11 @@ def predict(
         raise DataError(f"{name}: no line to predict")
 
 
-def _answers(batch: list[Line], predictions_of: Callable[[list[Any]], Any], name: str) -> Iterator[Any]:
+def _answers(batch: list[NumberedValue], predictions_of: Callable[[list[Any]], Any], name: str) -> Iterator[Any]:
     """The predictions of these lines; where one is refused, those before it first. Raises DataError."""
     try:
         predictions = predictions_of([value for _, value in batch])
-    except Refused as refused:
+    except RequestRefused as refused:
         # The problem's pointer says which it is about.
         parts = refused.pointer.split("/")
         bad = int(parts[2]) if len(parts) > 2 and parts[2].isdigit() else 0
@@ -77,14 +77,14 @@ def _show(prediction: dict[str, Any], explain: bool, ranked: bool, as_json: bool
         typer.echo(f"\tahead of {as_text(prediction['runner_up'])}:")
     for c in prediction["contributions"] if explain else ():
         met = f" (scaled {c['scaled']:zg})" if c.get("scaled", c["value"]) != c["value"] else ""
-        typer.echo(f"\t{c['product']:+zg}\t{on_a_line(c['name'])}\t{c['value']:zg}{met} x {c['weight']:zg}")
+        typer.echo(f"\t{c['product']:+zg}\t{printable(c['name'])}\t{c['value']:zg}{met} x {c['weight']:zg}")
 
 
 def _instance(value: Any) -> Any:
     return {"features": value["features"] if isinstance(value, dict) and "features" in value else value}
 
 
-def _values(file: str) -> Iterator[Line]:
+def _values(file: str) -> Iterator[NumberedValue]:
     """The lines that hold something."""
     from service.tools.formats.formats import Events, raise_bad_line
     from service.tools.formats.readers import JsonLines

@@ -34,7 +34,9 @@ STOP_SECONDS = 3.0
 SHOWN = 10
 
 
-def send(cluster: Cluster, topic: str, events: Events, *, rate: float | None, count: int | None, skip: int = 0) -> int:
+def produce_file(
+    cluster: Cluster, topic: str, events: Events, *, rate: float | None, count: int | None, skip: int = 0
+) -> int:
     """Send the events (`count` after the first `skip`, `rate` a second) in order, wait for the last; returns how many.
 
     Raises DataError with the number of the first bad line; the events before it are sent.
@@ -46,7 +48,7 @@ def _part(events: Events, tell: Callable[[str], None], skip: int, count: int | N
     """`count` events after the first `skip`; raises DataError where there are not even those."""
     lines = events.lines(tell)
     if (skipped := sum(1 for _ in islice(lines, skip))) < skip:
-        raise DataError(f"{events.name}: it has only {number(skipped)}, and --skip {skip} leaves them out")
+        raise DataError(f"{events.name}: it has only {event_count(skipped)}, and --skip {skip} leaves them out")
     yield from islice(lines, count)
 
 
@@ -67,18 +69,18 @@ def dry_run(events: Events, count: int | None, skip: int = 0) -> int:
         for _ in _part(events, tell, skip, count):
             good += 1
     except DataError as error:
-        raise DataError(f"{error}{f' ({number(good)} before it good)' if good else ''}") from None
+        raise DataError(f"{error}{f' ({event_count(good)} before it good)' if good else ''}") from None
     if bad:
-        raise DataError(f"{events.name}: {bad:,} line{'s' * (bad != 1)} bad, {number(good)} good")
+        raise DataError(f"{events.name}: {bad:,} line{'s' * (bad != 1)} bad, {event_count(good)} good")
     return good
 
 
-def result(done: int, events: Events, skip: int, what: str) -> str:
+def sending_result(done: int, events: Events, skip: int, what: str) -> str:
     """How many events were sent, or are good; of a file without any that it has none."""
-    return f"{number(done)} {what}" if done or skip else f"{events.name} has no events: nothing was sent"
+    return f"{event_count(done)} {what}" if done or skip else f"{events.name} has no events: nothing was sent"
 
 
-def number(events: int) -> str:
+def event_count(events: int) -> str:
     """`1 event`, `2,000 events`."""
     return f"{events:,} event{'s' * (events != 1)}"
 
@@ -122,7 +124,7 @@ async def _send(
                                 await _acknowledged(under_way)
                                 raise DataError(
                                     f"{events.name}, line {line.number}: {len(line.value)} bytes are more than Kafka "
-                                    f"takes ({number(sent)} before it sent)"
+                                    f"takes ({event_count(sent)} before it sent)"
                                 ) from None
                             sent += 1
                             while under_way and under_way[0].done():
@@ -135,15 +137,17 @@ async def _send(
                 await _stop(producer)
     except DependencyError as error:
         if done := sent - len(_unknown(under_way)):
-            raise DependencyError(f"{error} ({number(done)} sent; --skip {skip + done} goes on)", "kafka") from None
+            raise DependencyError(
+                f"{error} ({event_count(done)} sent; --skip {skip + done} goes on)", "kafka"
+            ) from None
         raise
     except asyncio.CancelledError:
         done = sent - len(_unknown(under_way))
-        typer.echo(f"interrupted: {number(done)} sent to {topic}; --skip {skip + done} goes on", err=True)
+        typer.echo(f"interrupted: {event_count(done)} sent to {topic}; --skip {skip + done} goes on", err=True)
         raise
     if batch is not None:
         goes_on = f"; --skip {skip + sent} goes on" if sent else ""
-        raise DataError(f"{batch} ({number(sent)} before it sent{goes_on})") from None
+        raise DataError(f"{batch} ({event_count(sent)} before it sent{goes_on})") from None
     return sent
 
 

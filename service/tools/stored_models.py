@@ -4,17 +4,17 @@ import asyncio
 
 from service.errors import DataError
 from service.learning.options import Options
-from service.serving.models import Answering
-from service.snapshots.keeper import fetch
+from service.serving.models import ServedModel
+from service.snapshots.keeper import fetch_newest
 from service.snapshots.redis.store import RedisStore
 
 
-async def newest(store: RedisStore, name: str, options: Options) -> Answering:
+async def newest_snapshot(store: RedisStore, name: str, options: Options) -> ServedModel:
     """A model's newest snapshot; raises DataError where there is none."""
-    found = await fetch(store, name, asyncio.to_thread, options)
+    found = await fetch_newest(store, name, asyncio.to_thread, options)
     if found is None:
         raise await none_stored(store, name)
-    return Answering(found.learner, found.head, found.digest)
+    return ServedModel(found.learner, found.head, found.digest)
 
 
 async def none_stored(store: RedisStore, name: str) -> DataError:

@@ -18,11 +18,11 @@ from service.learning.initial_weights import GIVEN
 from service.learning.learner import Learner
 from service.learning.options import Options
 from service.learning.rules import RULES
-from service.learning.weights_file import Weights
+from service.learning.weights_file import WeightsFile
 from service.settings.load import Settings
 from service.snapshots import head as heads
 from service.snapshots.head import Head
-from service.snapshots.keeper import Snapshot, fetch
+from service.snapshots.keeper import Snapshot, fetch_newest
 from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import kept_snapshot
 from service.streaming.kafka.cluster import Cluster
@@ -30,7 +30,7 @@ from service.streaming.records import KafkaRecords
 from service.streaming.resume_check import fingerprint
 from service.tools.stored_models import none_stored
 
-SLICE = 1000
+REPLAY_RECORDS = 1000
 TRIES = 5
 """A learner that saves often may sweep what is read here; then it begins again."""
 UNWATCHED = Options(bound=False)
@@ -60,7 +60,7 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
     steps = _steps(snapshot, learner)
     events, records = learner.counts.events, learner.counts.records
     diverged = await _replay(settings.kafka.cluster, name, snapshot, steps, learner)
-    digest = heads.content(learner).state_digest
+    digest = heads.snapshot_content(learner).state_digest
     equal, replayed = digest == head.state_digest, learner.counts.records - records
     empty = sum(to - start for _, start, to in steps) - replayed
     if not equal and learner.watch.gaps and learner.counts.records < stored.counts.records and not diverged:
@@ -90,7 +90,7 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
 async def _begin(store: RedisStore, settings: Settings, name: str) -> tuple[Snapshot, Learner, int | None]:
     """The newest snapshot, the learner that its replay begins with, and the kept version that this is, if any."""
     for _ in range(TRIES):
-        snapshot = await fetch(store, name, asyncio.to_thread, UNWATCHED)
+        snapshot = await fetch_newest(store, name, asyncio.to_thread, UNWATCHED)
         if snapshot is None:
             raise await none_stored(store, name)
         head = snapshot.head
@@ -134,7 +134,7 @@ def _cut(steps: Sequence[Step], stored: Learner) -> Iterator[Step]:
         yield from ((partition, a, b) for a, b in pairwise(edges))
 
 
-def _start(settings: Settings, name: str, head: Head) -> Weights | None:
+def _start(settings: Settings, name: str, head: Head) -> WeightsFile | None:
     """The weights that the model was begun with, where they are given ones: a head has only what became of them."""
     if not head.identity.start.startswith(GIVEN):
         return None
@@ -221,8 +221,8 @@ def _check_log(topic: str, steps: Sequence[Step], there: dict[int, tuple[int, in
 def _slices(records: KafkaRecords) -> Iterator[KafkaRecords]:
     """Contiguous records, not many at once."""
     for run in records.runs():
-        for i in range(0, len(run), SLICE):
-            yield run[i : i + SLICE]
+        for i in range(0, len(run), REPLAY_RECORDS):
+            yield run[i : i + REPLAY_RECORDS]
 
 
 def _differences(stored: Learner, replayed: Learner, diverged: str | None) -> list[str]:

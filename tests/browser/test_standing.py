@@ -18,7 +18,7 @@ async def test_it_says_since_when_kafka_and_redis_do_not_answer(page: Page, run:
     """And what that means; when they are back it says no more of it."""
     for folder in ("kafka", "redis"):
         (tmp_path / folder).mkdir()
-    with servers.kafka(tmp_path / "kafka") as kafka, servers.redis(tmp_path / "redis") as redis:
+    with servers.start_kafka(tmp_path / "kafka") as kafka, servers.start_redis(tmp_path / "redis") as redis:
         service = run(kafka_address=kafka.address, redis_address=redis.address)
         await asyncio.to_thread(service.up)
         await page.goto(f"http://127.0.0.1:{service.port}/")

@@ -285,7 +285,7 @@ async def test_a_keeper_that_lost_a_reply_finds_out(store: Store, topic: str) ->
             assert restored is not None
             assert restored.counts.events == learner.counts.events
             assert restored.runs == learner.runs
-            assert heads.content(restored).state_digest == heads.content(learner).state_digest
+            assert heads.snapshot_content(restored).state_digest == heads.snapshot_content(learner).state_digest
 
 
 async def test_a_keeper_uploads_again_what_vanished(store: Store, raw: Raw, topic: str) -> None:
@@ -318,6 +318,6 @@ async def test_a_reader_that_is_overtaken_looks_again(store: Store, topic: str) 
                 await saving.save(ours, learner)
             return await store.blobs(model, digests)
 
-    snapshot = await keepers.fetch(Overtaken(), topic, saving.here, DEFAULT)  # type: ignore[arg-type]
+    snapshot = await keepers.fetch_newest(Overtaken(), topic, saving.here, DEFAULT)  # type: ignore[arg-type]
     assert snapshot is not None
     assert (snapshot.head.version, len(asked)) == (3, 2)

@@ -40,7 +40,7 @@ def trial(
     folder = tmp_path / "redis"
     folder.mkdir()
     with (
-        servers.redis(folder, binary) as redis,
+        servers.start_redis(folder, binary) as redis,
         Proxy(redis.port) as redis_proxy,
         Trial(kafka, kafka_proxy, redis, redis_proxy, topic, tmp_path) as trial,
     ):

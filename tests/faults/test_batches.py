@@ -48,7 +48,7 @@ def damage(kafka: Server, topic: str, batch: int, byte: int, bit: int) -> None:
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A broker for this file: one that was killed does not start with such a log."""
-    with servers.kafka(tmp_path_factory.mktemp("damaged")) as server:
+    with servers.start_kafka(tmp_path_factory.mktemp("damaged")) as server:
         yield server
 
 

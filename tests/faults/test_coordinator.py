@@ -15,7 +15,7 @@ from service.embedded.servers import PROPERTIES, Server
 from service.errors import DependencyError
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.kafka.membership.assignor import whole_topics
-from service.streaming.kafka.membership.coordinator import coordinator
+from service.streaming.kafka.membership.coordinator import coordinator_failure
 from service.streaming.kafka.membership.group import Kafka
 from tests.conftest import DEADLINE, Running, create_topic, perceptron, wait
 from tests.faults.proxy import KafkaProxy
@@ -85,7 +85,7 @@ def service_of_another_kafka(
     """A service on a broker of its own, with one property that is another."""
     assert was in PROPERTIES
     (folder / "kafka").mkdir()
-    with servers.kafka(folder / "kafka", properties=PROPERTIES.replace(was, then)) as kafka:
+    with servers.start_kafka(folder / "kafka", properties=PROPERTIES.replace(was, then)) as kafka:
         service = Running(topic, kafka.address, redis.address, folder, "", "--create-topics", session_timeout=session)
         try:
             yield service
@@ -146,7 +146,10 @@ async def test_a_coordinator_that_does_not_answer(kafka: Server, kafka_proxy: Ka
                 assert f"group {name}-{topic} cannot be joined{where}: no answer in time" in text
                 assert member.kafka.missing_since
             # As `check` does.
-            asked = [coordinator(Cluster(kafka_proxy.address), f"{name}-{topic}", SESSION_SECONDS) for name in members]
+            asked = [
+                coordinator_failure(Cluster(kafka_proxy.address), f"{name}-{topic}", SESSION_SECONDS)
+                for name in members
+            ]
             for error in await asyncio.gather(*asked, return_exceptions=True):
                 assert isinstance(error, DependencyError)
                 assert str(error).endswith("no answer in time")
@@ -171,7 +174,7 @@ async def test_a_member_without_a_topic_hears_of_an_outage(kafka: Server, kafka_
             async with asyncio.timeout(DEADLINE):  # two may hold a topic each before the third has joined
                 state = ""
                 while state != "Stable":
-                    _, state = await coordinator(Cluster(kafka.address), f"g-{topic}", SESSION_SECONDS)
+                    _, state = await coordinator_failure(Cluster(kafka.address), f"g-{topic}", SESSION_SECONDS)
                 await until(lambda: sorted(m.holds for m in members) == [0, 1, 1], "two hold a topic each")
             await asyncio.sleep(SESSION_SECONDS)  # longer than a process may be outside its group
             assert [m.said for m in members] == [[], [], []]

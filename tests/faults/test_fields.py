@@ -191,7 +191,11 @@ async def test_damage_of_any_field_is_of_its_model_alone(run: Run, redis: Server
 
 @both_stores
 def test_each_command_says_in_one_line_what_is_damaged(
-    redis: Server, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    redis: Server,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """And a reset of it is the way out. Kafka is not asked: what is damaged is found before."""
     monkeypatch.chdir(tmp_path)

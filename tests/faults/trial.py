@@ -75,7 +75,15 @@ SETTLE_SECONDS = 40.0 if ALL else 400.0
 class Trial:
     """See the module's first lines. A context: all that it started ends with it."""
 
-    def __init__(self, kafka: Server, kafka_proxy: Proxy, redis: Server, redis_proxy: Proxy, topic: str, folder: Path):
+    def __init__(
+        self,
+        kafka: Server,
+        kafka_proxy: Proxy,
+        redis: Server,
+        redis_proxy: Proxy,
+        topic: str,
+        folder: Path,
+    ):
         self.kafka, self.kafka_proxy, self.redis, self.redis_proxy = kafka, kafka_proxy, redis, redis_proxy
         self.topic, self.folder = topic, folder
         self.kind = sorted(MODELS)[zlib.crc32(folder.name.encode()) % len(MODELS)]

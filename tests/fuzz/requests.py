@@ -18,8 +18,8 @@ from urllib.parse import quote, unquote
 from service.learning.learner import Learner
 from service.serving.http.app import Application
 from service.serving.http.limits import Limits
-from service.serving.models import given
-from service.serving.request_parser import LARGE
+from service.serving.models import static_model
+from service.serving.request_parser import LARGE_BODY_BYTES
 from tests import formulas
 from tests.fuzz import judge
 from tests.fuzz.events import IDENTITIES, event, learned, merged, placed, record
@@ -27,7 +27,7 @@ from tests.fuzz.texts import Texts
 from tests.oracle import standard
 from tests.unit.applications import serving
 
-LIMITS = Limits(body_bytes=LARGE + 2000, instances=4)
+LIMITS = Limits(body_bytes=LARGE_BODY_BYTES + 2000, instances=4)
 PARAMETERS = ("top", "names", "limit", "cursor", "explain", "Top", "")
 VALUES = (
     "", "0", "1", "2", "10", "-1", "10000", "10001", "1e3", "1.0", "true", "false", "yes", "no", "on", "off", "null",
@@ -71,7 +71,7 @@ def application() -> tuple[Application, list[Learner]]:
         learner, _ = learned(identity, [record(texts, identity) for _ in range(100)], [(0, 100)])
         learner.diverged = None  # what it diverged at is left out
         learners.append(learner)
-    models = [given(f"m{i}", learner, 0.0) for i, learner in enumerate(learners)]
+    models = [static_model(f"m{i}", learner, 0.0) for i, learner in enumerate(learners)]
     return serving(*models, store=_NoStore(), limits=LIMITS), learners
 
 
@@ -130,7 +130,7 @@ def body(texts: Texts, learner: Learner) -> bytes:
     random.shuffle(members)
     text = texts.object(members) + texts.space()
     raw = texts.broken(text.encode(errors="surrogateescape" if whole else "surrogatepass"))
-    return raw if chance(0.995) else raw + b" " * random.choice((LARGE, LIMITS.body_bytes))
+    return raw if chance(0.995) else raw + b" " * random.choice((LARGE_BODY_BYTES, LIMITS.body_bytes))
 
 
 def request(texts: Texts, learners: list[Learner]) -> tuple[Asked, int]:

@@ -16,7 +16,7 @@ from service.embedded.servers import Server
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.snapshots.head import Fingerprint, Source
-from service.snapshots.keeper import Keeper, Saved
+from service.snapshots.keeper import AcceptedSave, Keeper
 from service.snapshots.redis.store import RedisStore
 from tests.conftest import Running, event, perceptron
 from tests.saving import FakeClock, fresh, keeper
@@ -38,7 +38,7 @@ async def saved_thrice(store: RedisStore, topic: str) -> tuple[Keeper, Learner, 
     ours, learner = keeper(store, topic, clock), fresh()
     for i in (0, 10, 20):
         learner.apply(0, Records.of(i, events[i : i + 10]))
-        assert isinstance(await ours.save(learner, {0: Fingerprint(i + 9, 7, i)}, Source("c")), Saved)
+        assert isinstance(await ours.save(learner, {0: Fingerprint(i + 9, 7, i)}, Source("c")), AcceptedSave)
         clock.seconds += 1
     return ours, learner, clock, events
 

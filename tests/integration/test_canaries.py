@@ -153,7 +153,7 @@ async def test_a_service_at_work_writes_no_secret(
     """Log, answers, dead letters, all that Redis keeps, and what `ps` shows: with a password, tokens and TLS in use."""
     with contextlib.ExitStack() as stack:
         (tmp_path / "redis").mkdir()
-        redis = stack.enter_context(servers.redis(tmp_path / "redis"))
+        redis = stack.enter_context(servers.start_redis(tmp_path / "redis"))
         admin = stack.enter_context(Redis(host="127.0.0.1", port=redis.port))
         admin.config_set("requirepass", secret("url"))
         port = free_port()

@@ -146,7 +146,7 @@ def test_sigterm_is_done_within_10_seconds_although_a_server_hangs(
 ) -> None:
     """A lost last save costs a rewind, no more: warn, exit 0, and the next start learns it again."""
     (tmp_path / "redis").mkdir()
-    with servers.redis(tmp_path / "redis") as own:
+    with servers.start_redis(tmp_path / "redis") as own:
         addresses = {"redis_address": own.address, "kafka_address": own_kafka.address}
         service = run(**addresses).up()
         produce = ["produce", "-", "-t", topic, "-b", own_kafka.address]

@@ -84,7 +84,7 @@ def service(own_kafka: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """One service that has learned every model, from topics whose names no other worker has."""
     kafka = own_kafka
     folder = tmp_path_factory.mktemp("export")
-    with servers.redis(folder) as redis:
+    with servers.start_redis(folder) as redis:
         flags = "--create-topics"
         running = Running(MODELS[0], kafka.address, redis.address, folder, SETTINGS, flags, topics=MODELS[1:])
         try:

@@ -78,7 +78,7 @@ async def test_a_client_that_hangs_ends_the_process_and_an_absent_broker_does_no
     for folder in ("kafka", "redis"):
         (tmp_path / folder).mkdir()
     hang = tmp_path / "hang"
-    with servers.kafka(tmp_path / "kafka") as own, servers.redis(tmp_path / "redis") as redis:
+    with servers.start_kafka(tmp_path / "kafka") as own, servers.start_redis(tmp_path / "redis") as redis:
         client = AIOKafkaProducer(bootstrap_servers=own.address, request_timeout_ms=120_000)
         await client.start()
         service = Running(topic, own.address, redis.address, tmp_path, "", "--create-topics", watchdog=WATCHDOG_SECONDS)
@@ -128,7 +128,7 @@ async def test_another_clusters_model_is_never_gone_on_with(
     empty, same, settings = (f"{topic}-{kind}" for kind in ("empty", "same", "settings"))
     topics = (empty, same, settings)
     (tmp_path / "kafka").mkdir()
-    with servers.kafka(tmp_path / "kafka") as own:
+    with servers.start_kafka(tmp_path / "kafka") as own:
         client = AIOKafkaProducer(bootstrap_servers=own.address)
         await client.start()
 

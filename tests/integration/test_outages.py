@@ -19,7 +19,7 @@ async def test_a_service_that_starts_before_its_servers_waits_for_them(topic: st
     """Neither is there: alive, unready, each named once. They come: it learns. Kafka alone is away: it answers."""
     for folder in ("kafka", "redis"):
         (tmp_path / folder).mkdir()
-    with servers.kafka(tmp_path / "kafka") as kafka, servers.redis(tmp_path / "redis") as redis:
+    with servers.start_kafka(tmp_path / "kafka") as kafka, servers.start_redis(tmp_path / "redis") as redis:
         kafka.kill()
         redis.kill()
         started = time.time()

@@ -187,7 +187,13 @@ async def test_each_command_says_it_in_one_line(
 @pytest.mark.nightly
 @pytest.mark.parametrize("redis", ["redis-server"], indirect=True)
 async def test_the_rights_that_the_page_lists_are_enough_for_each_command(
-    run: Run, redis: Server, raw: Any, producer: AIOKafkaProducer, kafka: Server, topic: str, tmp_path: Path
+    run: Run,
+    redis: Server,
+    raw: Any,
+    producer: AIOKafkaProducer,
+    kafka: Server,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     """A learner, a replica and each tool, each as the user that is listed for it; a replica's lets nobody learn."""
     for name, user in USERS.items():

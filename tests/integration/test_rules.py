@@ -12,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from service.embedded.servers import Server
-from service.learning.weights_file import Weights
+from service.learning.weights_file import WeightsFile
 from tests.conftest import Run, Running, create_topic, event, wait
 from tests.integration.kept import Tool
 
@@ -40,7 +40,7 @@ async def test_a_state_that_the_theorem_excludes_is_not_saved_and_not_served(
     await create_topic(kafka, topic)
     await create_topic(kafka, f"{topic}.dead-letters")
     file = tmp_path / "reference.json"
-    file.write_bytes(msgspec.json.encode(Weights([1.0], 0.0, ["a"])))
+    file.write_bytes(msgspec.json.encode(WeightsFile([1.0], 0.0, ["a"])))
     service = Running(topic, kafka.address, redis.address, tmp_path, f'[model]\nreference = "{file}"\n')
     service.kill()
     trigger = tmp_path / "trigger"

@@ -60,7 +60,7 @@ async def test_very_many_columns(run: Run, producer: AIOKafkaProducer, raw: Any,
 
     # One bit of one blob.
     digest, found = await raw.hmget(key(topic), ["digest", "head"])
-    head = codec.decode(found, digest.decode())
+    head = codec.decode_head(found, digest.decode())
     blob = head.arrays["w"].base[7]
     data = bytearray(await raw.hget(key(topic), f"b:{blob}"))
     data[100] ^= 1

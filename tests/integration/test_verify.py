@@ -11,7 +11,7 @@ from service.embedded.servers import Server
 from service.learning.identity import FOLD, Identity
 from service.learning.learner import Learner
 from service.snapshots.head import Source
-from service.snapshots.keeper import Keeper, Saved
+from service.snapshots.keeper import AcceptedSave, Keeper
 from service.snapshots.redis.store import RedisStore
 from service.snapshots.rollback import current_head
 from tests.conftest import TAKEOVER_SECONDS, Run, Running, create_topic, delete_topic, trim, wait
@@ -143,7 +143,7 @@ async def test_what_another_fold_learned_is_not_compared(store: RedisStore, tool
     for fold, said in ((0, f"it has fold 0, this one {FOLD}"), (99, f"it has fold 99, this one knows {FOLD}")):
         learner = Learner(Identity(fold=fold))
         learner.begin({0: 0})
-        assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, Source("c")), Saved)
+        assert isinstance(await keeper(store, topic, FakeClock()).save(learner, {}, Source("c")), AcceptedSave)
         assert said in await tool.refused(1, "verify")
         await store.delete(topic)
 
@@ -155,7 +155,7 @@ async def store_altered(store: RedisStore, topic: str, change: Any) -> None:
     assert learner
     change(learner)
     assert altering.head
-    assert isinstance(await altering.save(learner, {}, altering.head.source), Saved)
+    assert isinstance(await altering.save(learner, {}, altering.head.source), AcceptedSave)
 
 
 async def test_verify_finds_what_digests_cannot(

@@ -11,7 +11,7 @@ from service.learning.identity import Identity, Places
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.snapshots.head import Fingerprint, Source, Writer
-from service.snapshots.keeper import Saved
+from service.snapshots.keeper import AcceptedSave
 from service.snapshots.ports import Commit
 from tests.conftest import event
 from tests.saving import FakeClock, keeper
@@ -76,7 +76,7 @@ async def stored(identity: Identity) -> tuple[dict[str, bytes], str]:
         at = learner.next[partition]
         learner.apply(partition, Records.of(at, raws[i : i + 5]))
         saved = await ours.save(learner, {partition: Fingerprint(at + 4, 7, i)}, Source("cluster", "topic"))
-        assert isinstance(saved, Saved)
+        assert isinstance(saved, AcceptedSave)
         clock.seconds += 1
         last = saved.head.state_digest
     return store.fields, last

@@ -10,8 +10,8 @@ from tests.changed import changed
 
 HERE = Path(__file__).parents[2]
 STREAMING, SNAPSHOTS, LEARNING = "service/streaming/", "service/snapshots/", "service/learning/"
-WORLD, CLASSIFIER, HEAD = "tests/simulation/world.py", f"{LEARNING}classifier.py", f"{SNAPSHOTS}head.py"
-LEARN, KEEPER, CODEC = f"{STREAMING}learn_loop.py::Learning", f"{SNAPSHOTS}keeper.py::Keeper", f"{SNAPSHOTS}codec.py"
+WORLD, CLASSIFIER, RESTORE = "tests/simulation/world.py", f"{LEARNING}classifier.py", f"{SNAPSHOTS}restore.py"
+LEARN, KEEPER, CODEC = f"{STREAMING}learn_loop.py::LearnLoop", f"{SNAPSHOTS}keeper.py::Keeper", f"{SNAPSHOTS}codec.py"
 RESUME, SEQUENCE = f"{STREAMING}resume_check.py", f"{STREAMING}kafka/fetching/offset_sequence.py::OffsetSequence"
 SEEDS = 300
 OFFSETS = "tests/unit/test_offset_sequence.py"
@@ -61,7 +61,7 @@ MUTANTS = (
     Mutant("a refused state is kept", f"{LEARN}._drop", "self._model, self._displaced = None, True",
            "self._displaced = True", seed=29),
     Mutant("damage that was mended is not looked at again", f"{LEARN}._look_on",
-           "isinstance(self._reason, UNREADABLE)", "False",
+           "isinstance(self._reason, UNREADABLE_ERRORS)", "False",
            f"{ALONE}::test_what_was_damaged_and_is_given_back_is_gone_on_with"),
     Mutant("nobody says who is outside the group", f"{LEARN}._say_who", "self._tell.outsider(head.writer)", "None",
            f"{ALONE}::test_two_groups_are_told_of_each_other"),
@@ -75,8 +75,8 @@ MUTANTS = (
            f"{ALONE}::test_another_topic_without_the_last_record_is_not_gone_on_with"),
     Mutant("another topic is gone on with where nothing was learned", f"{RESUME}::_recognise",
            "recreated and not any(learned.values())", "False", seed=63),
-    Mutant("no check that the log has the next record", f"{RESUME}::may_go_on", "sorted(following.items())", "()"),
-    Mutant("a partition that is not assigned yet is taken for a trimmed one", f"{RESUME}::may_go_on",
+    Mutant("no check that the log has the next record", f"{RESUME}::check_resumable", "sorted(following.items())", "()"),
+    Mutant("a partition that is not assigned yet is taken for a trimmed one", f"{RESUME}::check_resumable",
            "partition not in bounds and not recreated", "False",
            f"{ALONE}::test_a_partition_that_the_group_has_not_heard_of_is_waited_for"),
     Mutant("no identity check", f"{RESUME}::same_settings", "identity.differences(head.identity)", "[]", seed=120),
@@ -86,18 +86,18 @@ MUTANTS = (
            "[arrays[name] for name in names]", '[arrays[name] * (name == "w") for name in names]'),
     Mutant("a class that has another's weights after each restore", f"{CLASSIFIER}::state_of",
            'arrays[f"{name}/{k}"]', 'arrays[f"{name}/{min(k, 1)}"]', seed=20),
-    Mutant("means that begin again with each restore", f"{LEARNING}kernel/scaling.py::Scaler.of", "list(sums)",
+    Mutant("means that begin again with each restore", f"{LEARNING}kernel/scaling.py::StandardScaler.of", "list(sums)",
            "[sums[0], 0 * sums[1], sums[2]]", seed=29),
     Mutant("categories and booleans are scaled too", f"{LEARNING}columns/columns.py::_is_number",
            "value.__class__ is float", "True"),
-    Mutant("candidates that begin again with each restore", f"{HEAD}::decode",
+    Mutant("candidates that begin again with each restore", f"{RESTORE}::restore_learner",
            "{name: candidate(name, saved) for name, saved in head.beside.items()}", "{}", seed=46),
-    Mutant("a candidate that diverged learns on after a restore", f"{HEAD}::decode", "saved.diverged_at is not None",
+    Mutant("a candidate that diverged learns on after a restore", f"{RESTORE}::restore_learner", "saved.diverged_at is not None",
            "False", seed=46),
-    Mutant("an array that is not known is dropped", f"{CODEC}::decode",
+    Mutant("an array that is not known is dropped", f"{CODEC}::decode_head",
            "head.arrays.keys() != (known := {*head.identity.arrays, *beside})", "False", NEWER),
-    Mutant("a newer fold is gone on with", f"{CODEC}::decode", "head.identity.fold > FOLD", "False", NEWER),
-    Mutant("a head that does not match its digest is read", f"{CODEC}::decode", "blobs.digest(data) != digest",
+    Mutant("a newer fold is gone on with", f"{CODEC}::decode_head", "head.identity.fold > FOLD", "False", NEWER),
+    Mutant("a head that does not match its digest is read", f"{CODEC}::decode_head", "blobs.digest(data) != digest",
            "False", seed=210),
     Mutant("a doubtful save is never settled", f"{KEEPER}._resolve", "self._doubtful is None", "True"),
     Mutant("a doubtful save is taken for accepted", f"{KEEPER}._resolve",
@@ -111,7 +111,7 @@ MUTANTS = (
            "abs(self._clock.time() - self.head.kept[-1].saved_at) >= self._keep_every",
            "self._clock.time() - self.head.kept[-1].saved_at >= self._keep_every", seed=277),
     Mutant("the recorded order has no bound", f"{KEEPER}._keeping", "len(learner.runs) > MOST_RUNS", "False"),
-    Mutant("no second look where a blob is missing", f"{SNAPSHOTS}keeper.py::fetch", "newest[0] != digest", "False",
+    Mutant("no second look where a blob is missing", f"{SNAPSHOTS}keeper.py::fetch_newest", "newest[0] != digest", "False",
            f"{CONTRACT}a_reader_that_is_overtaken_looks_again[simulator]"),
     Mutant("a gap that is not looked back at", f"{SEQUENCE}.admit", "gap and unseen", "False"),
     Mutant("a batch that the next one contradicts", f"{SEQUENCE}.admit",

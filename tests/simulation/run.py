@@ -23,10 +23,10 @@ from service.errors import (
 from service.learning.events.batch import use_compiled_reader
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.learning.options import DEFAULT, Beside, Options
+from service.learning.options import DEFAULT, CandidateOptions, Options
 from service.snapshots import blobs, keeper
 from service.snapshots.head import Writer
-from service.snapshots.keeper import Keeper, fetch
+from service.snapshots.keeper import Keeper, fetch_newest
 from service.streaming import learn_loop
 from tests.simulation.judge import Judge
 from tests.simulation.log import SimulatedLog
@@ -113,7 +113,7 @@ class Process:
         self.looked: str | None = None
         log: Any = self.log
         asked = lambda: known, lambda: self.looked
-        self.learning = learn_loop.Learning(log, saver, clock, self.tell, identity, None, *asked)
+        self.learning = learn_loop.LearnLoop(log, saver, clock, self.tell, identity, None, *asked)
         self.coroutine = self.learning.run()
         self.at: Step | None = Step("start")
 
@@ -131,7 +131,7 @@ class Reader:
         while True:
             torn = self.world.torn
             try:
-                before = await fetch(store, "t", offload, DEFAULT, before)
+                before = await fetch_newest(store, "t", offload, DEFAULT, before)
             except DependencyError:
                 pass
             except (SnapshotDamaged, SnapshotForeign):
@@ -145,7 +145,7 @@ class Reader:
 def small(slice_: int, block: int, seconds: float) -> Iterator[None]:
     """Slices and blocks so small that a few records make several; in 0 seconds a slice is one record."""
     with (
-        mock.patch.object(learn_loop, "SLICE", slice_),
+        mock.patch.object(learn_loop, "MAX_SLICE_RECORDS", slice_),
         mock.patch.object(learn_loop, "SLICE_SECONDS", seconds),
         mock.patch.object(keeper, "SHARE", 2),  # a save is due sooner
         mock.patch.object(blobs, "BLOCK_COLUMNS", block),
@@ -317,7 +317,7 @@ class Simulation:
             "slow": {"eta": identity.eta * rng.choice((0.5, 0.5, 0.5, 0.25))},
         }  # fmt: skip
         names = rng.choice((list(every), list(every), rng.sample(list(every), 2), []))
-        beside = {name: Beside(replace(identity, **every[name])) for name in names}
+        beside = {name: CandidateOptions(replace(identity, **every[name])) for name in names}
         return Options(candidates={name: one for name, one in beside.items() if one.identity != identity})
 
     def _one(self) -> Process | None:

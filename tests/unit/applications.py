@@ -6,11 +6,11 @@ from typing import Any
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
-from service.monitoring.metrics import Figures, Metrics
+from service.monitoring.metrics import Metrics, ModelFigures
 from service.serving.http.app import Application, create_app
 from service.serving.http.limits import Limits
 from service.serving.model_info import Description
-from service.serving.models import Model, Models, given
+from service.serving.models import Model, Models, static_model
 from tests.checks import learner_of
 
 
@@ -30,21 +30,21 @@ def serving(
 
 def application(learner: Learner, name: str = "m", **more: Any) -> Application:
     """An application over one model, which does not learn."""
-    return serving(given(name, learner, 0.0), **more)
+    return serving(static_model(name, learner, 0.0), **more)
 
 
 def described(learner: Learner, name: str = "m") -> Description:
     """What the service reports of a model that it learns."""
-    model = given(name, learner, 1.0)
+    model = static_model(name, learner, 1.0)
     model.learning_here = True
     assert model.answering is not None
     return Description.of(model, model.answering)
 
 
-def figures(name: str) -> Figures:
+def figures(name: str) -> ModelFigures:
     """What `/metrics` shows of a model that has learned a little, where no figure is absent."""
     event = b'{"features":{"a":1},"label":1}'
     learner = learner_of(Identity(), [event, b"{"])
     learner.begin_stretch()
     learner.apply(0, Records.of(2, [event]))
-    return Figures(described(learner, name), learner.counts, 1.0, {0: 1}, 3)
+    return ModelFigures(described(learner, name), learner.counts, 1.0, {0: 1}, 3)

@@ -7,7 +7,7 @@ import pytest
 
 from service.learning.classifier import Counts
 from service.learning.evaluation.advice import advice
-from service.learning.evaluation.prequential import Recent
+from service.learning.evaluation.prequential import PrequentialWindow
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.options import Options
@@ -19,7 +19,7 @@ def seen(wrong: int, positive: int, averaged: int | None = None, events: int = 2
     serve = identity.pop("serve", "last")
     learner = Learner(Identity(**identity), options=Options(window=100, serve=serve))
     of_average = np.arange(0 if averaged is None else 100) < (averaged or 0)
-    learner.watch.recent = Recent(100, 2, np.arange(100) < positive, np.arange(100) < wrong, of_average)
+    learner.watch.recent = PrequentialWindow(100, 2, np.arange(100) < positive, np.arange(100) < wrong, of_average)
     learner.counts = Counts([[events, 0], [0, 0]])
     return advice(learner)
 

@@ -15,9 +15,9 @@ import yaml
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.monitoring.metrics import Figures, Metrics
+from service.monitoring.metrics import Metrics, ModelFigures
 from service.serving.model_info import Description
-from service.serving.models import given
+from service.serving.models import static_model
 from tests.faults.test_alerts import FAULTS
 from tests.unit.test_dashboard import METRIC, exported
 
@@ -78,9 +78,9 @@ def test_a_rule_asks_for_metrics_that_are_there(rule: str) -> None:
 def test_a_unit_that_nobody_learns_is_no_fault() -> None:
     """A threshold unit does not learn: it has no series on which an alert about learning could fire."""
     learner = Learner(Identity())
-    model = given("and", learner, 1.0)
+    model = static_model("and", learner, 1.0)
     assert model.answering is not None
-    figures = Figures(Description.of(model, model.answering), learner.counts, 1.0, {}, 0)
+    figures = ModelFigures(Description.of(model, model.answering), learner.counts, 1.0, {}, 0)
     text = asyncio.run(Metrics("1", lambda: [figures], lambda: True, dict).render()).decode()
     series = {line.partition("{")[0] for line in text.splitlines() if 'model="and"' in line}
     assert series == {"perceptron_version", "perceptron_columns", "perceptron_squared_norm"}

@@ -13,27 +13,27 @@ from service.snapshots.blobs import (
     BLOCK_NAMES,
     BLOCK_RUNS,
     DELTA,
-    NOTHING,
+    NO_ARRAY,
     Encoded,
     EncodedNames,
     Runs,
-    decode,
+    decode_array,
     decode_names,
     decode_runs,
-    encode,
+    encode_array,
     encode_names,
     encode_runs,
-    missing,
+    missing_array_blobs,
     missing_names,
     missing_runs,
 )
 
 
-def again(encoded: Encoded, store: dict[str, bytes], before: Encoded = NOTHING) -> Encoded:
+def again(encoded: Encoded, store: dict[str, bytes], before: Encoded = NO_ARRAY) -> Encoded:
     """What a reader restores from the blobs that it asks for."""
     deltas = [name for name, _ in encoded.deltas]
-    found = {name: store[name] for name in missing(encoded.base, deltas, before)}
-    return decode(encoded.base, deltas, found, len(encoded.values), before)
+    found = {name: store[name] for name in missing_array_blobs(encoded.base, deltas, before)}
+    return decode_array(encoded.base, deltas, found, len(encoded.values), before)
 
 
 def same(a: Encoded, b: Encoded) -> None:
@@ -54,12 +54,12 @@ def test_any_history_of_saves_is_taken_up_bit_for_bit(history: Any, data: Any) -
 
     A reader that follows some saves, or all, has it too.
     """
-    array, accepted, followed, store = np.zeros(1), NOTHING, NOTHING, dict[str, bytes]()
+    array, accepted, followed, store = np.zeros(1), NO_ARRAY, NO_ARRAY, dict[str, bytes]()
     for growth, changes in history:
         array = np.concatenate([array, np.zeros(growth)])
         for where, value in changes:
             array[int(where * (len(array) - 1))] = value
-        encoded, new = encode(array, accepted)
+        encoded, new = encode_array(array, accepted)
         store |= new
         if data.draw(st.booleans()):
             accepted = encoded
@@ -69,7 +69,7 @@ def test_any_history_of_saves_is_taken_up_bit_for_bit(history: Any, data: Any) -
                 followed = again(encoded, store, followed)
                 same(encoded, followed)
             assert taken.values.tobytes() == array.tobytes()
-            whole, _ = encode(array, NOTHING)
+            whole, _ = encode_array(array, NO_ARRAY)
             assert encoded.blocks == whole.blocks == whole.base, "the state digest does not see how blobs are cut"
             lengths = [len(columns) for _, columns in encoded.deltas]
             assert lengths == sorted(set(lengths), reverse=True)
@@ -80,32 +80,32 @@ def test_bytes_follow_what_changed() -> None:
     """A save of a million columns, of which a hundred changed, writes kilobytes and keeps few deltas."""
     rng = np.random.default_rng(1)
     array = rng.normal(size=1_000_000)
-    encoded, new = encode(array, NOTHING)
+    encoded, new = encode_array(array, NO_ARRAY)
     assert sum(map(len, new.values())) == 8_000_000
     written = []
     for _ in range(50):
         array[rng.integers(0, len(array), 100)] += 1
-        encoded, new = encode(array, encoded)
+        encoded, new = encode_array(array, encoded)
         written.append(sum(map(len, new.values())))
         assert len(encoded.deltas) <= 10
     assert sum(written) / len(written) < 100 * DELTA.itemsize * 10
-    assert encode(array, encoded)[1] == {}
+    assert encode_array(array, encoded)[1] == {}
     array[:] = -0.0
-    encoded, new = encode(array, encoded)
+    encoded, new = encode_array(array, encoded)
     assert not encoded.deltas
-    assert encode(np.zeros(len(array)), encoded)[0].blocks != encoded.blocks, "-0.0 is another state than 0.0"
+    assert encode_array(np.zeros(len(array)), encoded)[0].blocks != encoded.blocks, "-0.0 is another state than 0.0"
 
 
 def test_what_does_not_fit_is_damage() -> None:
-    encoded, store = encode(np.ones(10), NOTHING)
+    encoded, store = encode_array(np.ones(10), NO_ARRAY)
     with pytest.raises(SnapshotDamaged, match="10 columns where the head says 9"):
-        decode(encoded.base, [], store, 9)
+        decode_array(encoded.base, [], store, 9)
     array = np.zeros(BLOCK_COLUMNS)
-    encoded, store = encode(array, NOTHING)
+    encoded, store = encode_array(array, NO_ARRAY)
     array[BLOCK_COLUMNS - 1] = 1
-    encoded, new = encode(array, encoded)
+    encoded, new = encode_array(array, encoded)
     with pytest.raises(SnapshotDamaged, match="beyond"):
-        decode([], [name for name, _ in encoded.deltas], store | new, 5)
+        decode_array([], [name for name, _ in encoded.deltas], store | new, 5)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3 * BLOCK_NAMES), st.booleans()), max_size=5))

@@ -8,12 +8,12 @@ import pytest
 from service.learning.identity import Identity
 from service.learning.options import Options
 from service.learning.records import Records
-from service.learning.weights_file import Weights
+from service.learning.weights_file import WeightsFile
 from tests.checks import learner_of
 from tests.conftest import event
 from tests.stretches import THEOREM, Check, random_stream, random_stream_of_classes
 
-REFERENCE = Options(reference=Weights([1.0], 0.0, ["a"]))
+REFERENCE = Options(reference=WeightsFile([1.0], 0.0, ["a"]))
 
 
 def test_short_steps_count_after_long_ones() -> None:

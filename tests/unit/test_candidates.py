@@ -8,10 +8,10 @@ import pytest
 
 from service.learning.identity import Identity
 from service.learning.learner import Learner
-from service.learning.options import Beside, Options
+from service.learning.options import CandidateOptions, Options
 from service.learning.records import Records
 from service.snapshots import blobs, codec, restore
-from service.snapshots.rollback import restored as restored_version
+from service.snapshots.rollback import restore_version as restored_version
 from tests.checks import learner_of, restored, state_digest
 from tests.conftest import event
 from tests.releases import Fields
@@ -20,8 +20,8 @@ from tests.saving import keeper, learn, save
 MODEL = Identity(eta=0.5, average=True)
 
 
-def beside(identity: Identity, serve: Any = "last", **others: Any) -> Beside:
-    return Beside(msgspec.structs.replace(identity, **others), serve)
+def beside(identity: Identity, serve: Any = "last", **others: Any) -> CandidateOptions:
+    return CandidateOptions(msgspec.structs.replace(identity, **others), serve)
 
 
 def wanted(identity: Identity = MODEL, serve: str = "last") -> Options:
@@ -153,10 +153,10 @@ async def test_a_kept_version_is_gone_back_to_with_its_candidates() -> None:
     learn(learner, "c")
     second = await save(ours, learner)
     blobs_there = {name[2:]: blob for name, blob in fields.fields.items() if name[:2] == "b:"}
-    stored, _ = restore.decode(first.head, blobs_there, options)
+    stored, _ = restore.restore_learner(first.head, blobs_there, options)
     new = restored_version(first.head, stored, second.head, second.digest, {}, 7.0)
-    data = codec.encode(new)
-    found = restore.decode(codec.decode(data, blobs.digest(data)), blobs_there, options)[1]()
+    data = codec.encode_head(new)
+    found = restore.restore_learner(codec.decode_head(data, blobs.digest(data)), blobs_there, options)[1]()
     assert found.candidates["wide"].since == {0: 0, 1: 5}
     assert found.candidates["wide"].weights.tolist() == weights
     assert found.reconcile() == ([], [])

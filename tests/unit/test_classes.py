@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.learning.identity import Identity
-from service.learning.initial_weights import initial
+from service.learning.initial_weights import initial_weights
 from service.learning.learner import Learner
 from service.learning.records import Records
 from tests import formulas
@@ -33,7 +33,7 @@ class Oracle:
     def __init__(self, identity: Identity) -> None:
         self.identity, self.k, self.seen = identity, identity.classes, Judged(identity)
         self.columns = 1 + (identity.dimension or 0) + (2**identity.bits if identity.bits else 0)
-        self.w = initial(identity, 0, self.columns).T.tolist()
+        self.w = initial_weights(identity, 0, self.columns).T.tolist()
         self.after: list[list[list[float]]] = []
         """The weights after each event, where they are averaged."""
         self.confusion = [[0] * self.k for _ in range(self.k)]
@@ -43,7 +43,7 @@ class Oracle:
         """Whether it was learned: not where its update takes the squared norm beyond 1e30, which changes nothing."""
         seen, w = copy.deepcopy(self.seen), copy.deepcopy(self.w)
         pairs = seen.pairs(list(features.items()) if isinstance(features, dict) else features)
-        new = initial(self.identity, len(w[0]), self.columns + len(seen.names) - len(w[0])).T.tolist()
+        new = initial_weights(self.identity, len(w[0]), self.columns + len(seen.names) - len(w[0])).T.tolist()
         w = [one + more for one, more in zip(w, new, strict=True)]
         s, changed = formulas.learn_classes(w, pairs, own, weight, self.identity)
         if not sum(v * v for one in w for v in one) <= 1e30:
@@ -59,7 +59,7 @@ class Oracle:
     @property
     def average(self) -> Any:
         """The mean of the weights after each event, or the recent one; a column begins before it comes."""
-        begun = np.array(initial(self.identity, 0, len(self.w[0])).T)
+        begun = np.array(initial_weights(self.identity, 0, len(self.w[0])).T)
         after: list[Any] = []
         for one in self.after:
             after.append(begun.copy())
@@ -176,7 +176,7 @@ def test_labels_are_told_apart_as_values() -> None:
 def test_each_class_begins_at_random_by_itself() -> None:
     """The random weights do not depend on which columns come in one batch."""
     identity = Identity(labels=(0, 1, 2), start="random:5")
-    whole = initial(identity, 0, 100)
+    whole = initial_weights(identity, 0, 100)
     assert whole.shape == (100, 3)
     assert len(np.unique(whole)) == 300
-    assert initial(identity, 40, 10).tolist() == whole[40:50].tolist()
+    assert initial_weights(identity, 40, 10).tolist() == whole[40:50].tolist()

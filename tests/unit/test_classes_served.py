@@ -13,7 +13,7 @@ import pytest
 from service.learning.identity import Identity, Label
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
-from service.monitoring.metrics import MAX_LABELS, Figures, Metrics
+from service.monitoring.metrics import MAX_LABELS, Metrics, ModelFigures
 from service.serving.model_info import Description
 from service.serving.scoring import MAX_SCORES
 from tests.checks import learner_of
@@ -59,7 +59,7 @@ class Served:
 
 def scraped(learner: Learner, said: Description, metric: str) -> dict[str, float]:
     """The series of a metric, by their labels as they are written."""
-    figures = Figures(said, learner.counts, 0.0, {}, 0)
+    figures = ModelFigures(said, learner.counts, 0.0, {}, 0)
     lines = asyncio.run(Metrics("0", lambda: [figures], lambda: True, dict).render()).decode().splitlines()
     found = dict(line.rsplit(" ", 1) for line in lines if line.startswith(f"{metric}{{"))
     return {series.removeprefix(metric): float(value) for series, value in found.items()}

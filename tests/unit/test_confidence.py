@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from service.learning.evaluation import confidence_sequences
-from service.learning.evaluation.confidence_sequences import Paired, followed, interval, intervals
+from service.learning.evaluation.confidence_sequences import PairedComparison, interval, intervals, update_pairs
 from service.learning.identity import Identity
 from service.learning.options import Options
 from service.learning.records import Records
@@ -47,7 +47,7 @@ def test_at_no_time_but_in_one_of_twenty_streams(name: str) -> None:
         out |= (expected / (i + 1) < low - 1e-12) | (expected / (i + 1) > high + 1e-12)
     share = float(out.mean())
     print(f"{name}: {share:.2%} of {STREAMS:,} streams of {EVENTS:,} events are missed at some time")
-    assert share <= confidence_sequences.ERROR
+    assert share <= confidence_sequences.ERROR_PROBABILITY
 
 
 def test_an_interval_is_at_most_twice_as_wide_as_that_of_one_look() -> None:
@@ -84,7 +84,7 @@ def compared(better: float) -> tuple[float, dict[str, float]]:
         first_only, second_only = np.cumsum(first), np.cumsum(differ & ~first)
         out, ever = False, set[str | None]()
         for at in range(19, EVENTS, 20):
-            pair = Paired("a", "b", at + 1, int(first_only[at]), int(second_only[at]))
+            pair = PairedComparison("a", "b", at + 1, int(first_only[at]), int(second_only[at]))
             low, high = pair.interval()
             out |= not low <= mean[at] <= high
             ever.add(pair.better())
@@ -97,12 +97,12 @@ def compared(better: float) -> tuple[float, dict[str, float]]:
 def test_the_better_one_of_two_is_named_and_none_where_they_are_equal(better: float) -> None:
     missed, said = compared(better)
     print(f"{PAIRS:,} pairs: {missed:.2%} missed at some time; said to be better: {said}")
-    assert missed <= confidence_sequences.ERROR
+    assert missed <= confidence_sequences.ERROR_PROBABILITY
     if better:
         assert said["a"] > 0.95
         assert said["b"] == 0.0
     else:
-        assert said["a"] + said["b"] <= confidence_sequences.ERROR
+        assert said["a"] + said["b"] <= confidence_sequences.ERROR_PROBABILITY
 
 
 def test_a_model_compares_its_weights_their_average_and_the_baseline() -> None:
@@ -121,7 +121,7 @@ def test_a_model_compares_its_weights_their_average_and_the_baseline() -> None:
             right.setdefault(name, []).append(bool(said) == bool(label))
         seen[label] += 1
         one.apply(0, Records.of(at, [event(x, label)]))
-    assert learner.watch.recent.pairs == followed([], {name: np.array(bits) for name, bits in right.items()})
+    assert learner.watch.recent.pairs == update_pairs([], {name: np.array(bits) for name, bits in right.items()})
     assert [p.events for p in learner.watch.recent.pairs] == [300] * 3
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from service.streaming.dead_letters import MAX_HEADERS, DeadLetter, dead_letter, own_headers
 from service.streaming.records import Headers, KafkaRecord
-from service.streaming.truncation import cut, wire_size
+from service.streaming.truncation import truncate, wire_size
 from tests.batches import join_records
 
 
@@ -62,7 +62,7 @@ def test_any_letter_fits_and_says_what_was_cut(
 ) -> None:
     letter = letter_of(key, value, headers, "too-many-features", detail, "t" * 20)
     limit = LEAST + int(room * max(0, wire_size(letter) - LEAST))
-    less = cut(letter, limit)
+    less = truncate(letter, limit)
     assert on_the_wire(less) <= wire_size(less) <= limit
     own = own_headers(less.headers)
     about = {name: content or b"" for name, content in less.headers[: len(less.headers) - len(own)]}
@@ -89,7 +89,7 @@ def test_a_letter_whose_least_does_not_fit_stays_whole() -> None:
     """Kafka refuses it either way, unless its topic takes more by then."""
     letter = letter_of(b"k" * 300, b"v" * 300, [("ü", None)], "not-json", "d" * 3000)
     assert dict(letter.headers)["detail"] == b"d" * 1000
-    limit = next(n for n in range(2000) if cut(letter, n) != letter)
-    assert cut(letter, limit - 1) is cut(letter, -1) is letter
-    least = cut(letter, limit)
+    limit = next(n for n in range(2000) if truncate(letter, n) != letter)
+    assert truncate(letter, limit - 1) is truncate(letter, -1) is letter
+    least = truncate(letter, limit)
     assert (least.value, dict(least.headers)["key"]) == (b"", b"k" * (limit // 10))

@@ -21,7 +21,7 @@ from service.learning import rules
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
-from service.learning.weights_file import Weights
+from service.learning.weights_file import WeightsFile
 from service.snapshots import head as heads
 from tests.checks import RULES, learner_of
 from tests.kinds import BAD_NAMED, BAD_POSITIONAL, GOOD_NAMED
@@ -72,7 +72,7 @@ def stream(mode: str, labels: Sequence[Any] | None) -> list[bytes | None]:
     return records
 
 
-def models(exact: bool) -> Iterator[tuple[Identity, Weights | None]]:
+def models(exact: bool) -> Iterator[tuple[Identity, WeightsFile | None]]:
     """Identities that differ in all that the kernels tell apart, and the weights of those that begin with some."""
     averages: list[dict[str, Any]] = [{}, {"average": True}, {"average": "recent", "half_life": 5}]
     for rule, mode, average, scale, labels in product(RULES, MODES, averages, ("none", "standard"), LABELS):
@@ -85,7 +85,7 @@ def models(exact: bool) -> Iterator[tuple[Identity, Weights | None]]:
         if unit:
             weights = np.random.default_rng(5).normal(size=DIMENSION if mode == "positional" else 16).tolist()
             names = [f"n{i}" for i in range(16)] if mode == "named" else None
-            start = Weights(weights, -0.5, names)
+            start = WeightsFile(weights, -0.5, names)
         members = {
             "eta": 0.002 if own is rules.RULES["lms"] else 0.3,
             "start": start.identity if start else "random:3" if average else "zero",
@@ -95,7 +95,7 @@ def models(exact: bool) -> Iterator[tuple[Identity, Weights | None]]:
         yield msgspec.convert(members, Identity), start
 
 
-def learned(identity: Identity, start: Weights | None) -> Learner:
+def learned(identity: Identity, start: WeightsFile | None) -> Learner:
     """A learner after the whole stream, in slices of uneven sizes. Nothing else here calls `apply`."""
     learner, at = learner_of(identity, start=start), 0
     records = stream(identity.features, identity.labels)
@@ -108,7 +108,7 @@ def learned(identity: Identity, start: Weights | None) -> Learner:
 
 
 def test_state_digests_are_those_of_before() -> None:
-    digests = [heads.content(learned(*model)).state_digest for model in models(exact=True)]
+    digests = [heads.snapshot_content(learned(*model)).state_digest for model in models(exact=True)]
     assert len(set(digests)) == len(digests) > 100
     assert hashlib.sha256("".join(digests).encode()).hexdigest() == DIGEST
 

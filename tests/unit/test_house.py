@@ -104,7 +104,7 @@ from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.process import service
-from service.serving import predictor
+from service.serving import scoring
 from tests.checks import restored
 service.warm_up()
 found = [kernel for kernel in gc.get_objects() if isinstance(kernel, CPUDispatcher)]
@@ -131,8 +131,8 @@ for (identity, features), compiled in product(kinds, (True, False)):
         learner.begin_stretch()
         learner = restored(learner) if i == 2 else learner
     body = f'{{"instances":[{",".join(["{" + chr(34) + "features" + chr(34) + ":" + features + "}"] * 9)}]}}'
-    predictor.answer_large(predictor.moment(learner), body.encode(), 9, explain=True)
-    predictor.answer_large(predictor.moment(learner), body.encode(), 9, explain=False)
+    scoring.answer_large(scoring.freeze(learner), body.encode(), 9, explain=True)
+    scoring.answer_large(scoring.freeze(learner), body.encode(), 9, explain=False)
 assert sum(warm) >= 6, (kernels, warm)
 print([k for k, n in zip(kernels, warm) if len(k.signatures) != n])
 """
@@ -145,7 +145,7 @@ def test_nothing_is_compiled_after_the_start() -> None:
 
 
 KEPT = """
-from service.learning import kernel
+from service.learning.kernel import kernel
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.learning.records import Records
@@ -172,9 +172,9 @@ def test_compiled_code_is_kept_until_the_code_that_it_calls_changes(tmp_path: Pa
 
 SHORT = """
 import numpy as np
-from service.learning.classifier import usual_before
-usual_before(np.zeros(2, np.int64), np.zeros(1, np.intp))
-print(sum(usual_before.stats.cache_hits.values()), sum(usual_before.stats.cache_misses.values()))
+from service.learning.classifier import majority_baseline
+majority_baseline(np.zeros(2, np.int64), np.zeros(1, np.intp))
+print(sum(majority_baseline.stats.cache_hits.values()), sum(majority_baseline.stats.cache_misses.values()))
 """
 READ_ONLY = """
 import tempfile

@@ -72,10 +72,10 @@ def test_instances_read_as_rows_get_the_answers_of_each_alone(
     monkeypatch.setattr(request_parser, "PIECE_BYTES", 2000)  # some instances at a time
     learner, rng = learned(identity), Random(2)
     raw = body(identity, [instance(identity, rng) for _ in range(200)])
-    instances, form = request_parser.read(raw, learner.flattener, 200)
+    instances, form = request_parser.read_instances(raw, learner.flattener, 200)
     for compiled, explain in ((True, False), (False, False), (True, True)):
         use_compiled_reader(compiled)
         alone = [scoring.answer(learner, learner, features, explain, top=2) for features in instances]
-        found = scoring.answer_large(scoring.moment(learner), raw, 200, explain, top=2)
+        found = scoring.answer_large(scoring.freeze(learner), raw, 200, explain, top=2)
         assert bytes(found.predictions) == msgspec.json.encode(alone)
         assert found.form == form

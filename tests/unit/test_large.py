@@ -66,7 +66,7 @@ class Served(NamedTuple):
 def served() -> Served:
     """A model of a hundred features, whose kernels are compiled."""
     learner = learner_of(Identity(), [event(dict.fromkeys(NAMES, 0.5), 1)])
-    scoring.answer_large(scoring.moment(learner), b'{"instances":[{"features":{}},{"features":{}}]}', 2, explain=False)
+    scoring.answer_large(scoring.freeze(learner), b'{"instances":[{"features":{}},{"features":{}}]}', 2, explain=False)
     return Served(application(learner), learner)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from service.errors import OutOfOrder
 from service.learning.identity import Identity
-from service.learning.initial_weights import initial
+from service.learning.initial_weights import initial_weights
 from service.learning.options import Options
 from service.learning.records import Records
 from tests import formulas
@@ -82,7 +82,7 @@ def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start:
     identity = Identity(rule=rule, start=start, average=True, **own)
     rows = [*({"a": (-1.7) ** i, f"n{i}": 1.0} for i in range(80)), {"z": 1e20}]
     records = [json.dumps({"features": row, "label": 1, "weight": 3.0}).encode() for row in rows]
-    w, at = initial(Identity(start=start), 0, 100).tolist(), 0
+    w, at = initial_weights(Identity(start=start), 0, 100).tolist(), 0
     columns = {"a": 1}
     for row in rows:
         x = [(columns.setdefault(name, len(columns) + 1), value) for name, value in row.items()]

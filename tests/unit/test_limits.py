@@ -17,7 +17,7 @@ from service.learning.identity import Identity
 from service.monitoring.metrics import Metrics
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import MAX_UNREAD_BYTES, Connections, Limits
-from service.serving.http.server import Server
+from service.serving.http.server import HttpServer
 from tests.certificates import Certificates
 from tests.checks import learner_of
 from tests.conftest import event
@@ -105,7 +105,7 @@ class Served:
     async def running(
         self, tls: ssl.SSLContext | None = None, trust: ssl.SSLContext | None = None
     ) -> AsyncIterator["Served"]:
-        self.server = server = Server(self.app, self.connections, 2, tls)
+        self.server = server = HttpServer(self.app, self.connections, 2, tls)
         self._trust = trust
         async with self._stack:
             listening = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))

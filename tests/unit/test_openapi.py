@@ -11,12 +11,12 @@ import jsonschema
 
 from service.embedded.servers import free_port
 from service.learning.identity import Identity
-from service.learning.options import Beside, Options
+from service.learning.options import CandidateOptions, Options
 from service.serving.http.auth import BearerTokens
 from service.serving.http.limits import Limits
 from service.serving.http.openapi import PROBLEMS
-from service.serving.models import Model, given
-from service.snapshots.head import Kept
+from service.serving.models import Model, static_model
+from service.snapshots.head import KeptVersion
 from service.snapshots.redis.store import RedisStore
 from tests.checks import learner_of
 from tests.unit.applications import serving
@@ -56,10 +56,10 @@ HOW: dict[str, dict[str, Any]] = {
 
 async def test_each_problem_is_what_its_route_answers(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("token-0123456789")
-    options = Options(candidates={"logistic": Beside(Identity(rule="logistic-delta"))})
-    learned = given("learned", learner_of(Identity(), (), options), 0.0)
+    options = Options(candidates={"logistic": CandidateOptions(Identity(rule="logistic-delta"))})
+    learned = static_model("learned", learner_of(Identity(), (), options), 0.0)
     assert learned.answering is not None
-    learned.answering.head.kept.append(Kept(1, 0.0))  # so that Redis is asked for it
+    learned.answering.head.kept.append(KeptVersion(1, 0.0))  # so that Redis is asked for it
     away = RedisStore(f"redis://127.0.0.1:{free_port()}")
 
     def application(limits: Limits, ready: bool, store: Any, tokens: bool) -> Any:

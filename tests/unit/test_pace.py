@@ -10,7 +10,7 @@ from service.learning.records import Records
 from service.snapshots import keeper as keepers
 from service.snapshots.blobs import BLOCK_RUNS
 from service.snapshots.head import Source
-from service.snapshots.keeper import Saved
+from service.snapshots.keeper import AcceptedSave
 from tests.conftest import event
 from tests.contract.sides import Driven
 from tests.saving import FakeClock, fresh, keeper, learn, save
@@ -73,7 +73,7 @@ async def test_after_the_store_hung_saves_are_as_often_as_before() -> None:
 async def test_many_models_of_a_process_share_a_tenth_of_its_time(models: int, seconds: float) -> None:
     clock = Clock()
     store = Hanging(clock)
-    k, learner = keeper(store, "t", clock, together=keepers.Together(lambda: models)), fresh()
+    k, learner = keeper(store, "t", clock, together=keepers.SaveBudget(lambda: models)), fresh()
     store.seconds = 0.01
     for _ in range(2):  # the lesser of two costs counts
         await save(k, learner)
@@ -118,7 +118,7 @@ async def test_a_wall_clock_that_is_wrong_for_seconds_keeps_no_version_back(wron
         assert 9 <= len(since) <= 11, (takes_over, after)
 
 
-async def _save_more(k: Any, learner: Learner, clock: FakeClock, seconds: float) -> list[Saved]:
+async def _save_more(k: Any, learner: Learner, clock: FakeClock, seconds: float) -> list[AcceptedSave]:
     saved, until = [], clock.seconds + seconds
     while clock.seconds < until:
         clock.seconds += 10.0
@@ -144,7 +144,7 @@ async def test_the_recorded_order_of_interleaved_partitions_has_a_bound(
         learner.apply(turn % 2, Records.of(turn // 2, [event({"a": 1.0}, turn % 2)]))
         if turn % 256 == 0:
             saved = await k.save(learner, {}, Source("cluster"))
-            assert isinstance(saved, Saved)
+            assert isinstance(saved, AcceptedSave)
             longest = max(longest, len(saved.head.run_blobs))
             kept.update(version.version for version in saved.head.kept)
             assert len(saved.head.kept) <= max(keep, 1)

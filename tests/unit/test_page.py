@@ -10,15 +10,15 @@ import httpx
 import msgspec
 import pytest
 
-from service.learning.evaluation.last_events import POINTS
+from service.learning.evaluation.last_events import KEPT_EVENTS
 from service.learning.events.content_types import MessagePack, double_vector
 from service.learning.identity import Identity, Places
-from service.learning.options import Beside, Options
+from service.learning.options import CandidateOptions, Options
 from service.learning.records import Records
 from service.monitoring.metrics import Metrics
 from service.serving.http.auth import BearerTokens
-from service.serving.models import Model, Models, given
-from service.serving.page.example_event import MAX_BYTES
+from service.serving.models import Model, Models, static_model
+from service.serving.page.example_event import MAX_EVENT_BYTES
 from service.serving.page.history import MAX_POINTS, History, Point, Points
 from service.serving.page.routes import OPEN
 from tests.checks import learner_of
@@ -39,7 +39,7 @@ def client(
 
 def learned(*records: bytes, **identity: Any) -> Model:
     """A model that has learned these."""
-    return given("m", learner_of(Identity(**identity), records), time.time())
+    return static_model("m", learner_of(Identity(**identity), records), time.time())
 
 
 async def shown(model: Model) -> Any:
@@ -108,7 +108,7 @@ async def test_the_body_has_the_whole_history() -> None:
 async def test_the_confusion_is_of_what_answers(labels: tuple[str, ...] | None, serve: str) -> None:
     """Each event is predicted before it is learned; of three labels the last weights' stands for the average's."""
     identity, names = Identity(labels=labels, average=True), labels or (-1, 1)
-    other = Beside(msgspec.structs.replace(identity, start="random:7", eta=0.1))
+    other = CandidateOptions(msgspec.structs.replace(identity, start="random:7", eta=0.1))
     learner = learner_of(identity, (), Options(serve=serve, candidates={"other": other}))
     expected = [[0] * len(names) for _ in names]
     for i in range(60):
@@ -116,7 +116,7 @@ async def test_the_confusion_is_of_what_answers(labels: tuple[str, ...] | None, 
         by = learner.by(learner.answering)
         expected[place][names.index(by.label(learner.score(x, by)[0]))] += 1
         learner.apply(0, Records.of(i, [event(x, names[place])]))
-    now = await shown(given("m", learner, 0.0))
+    now = await shown(static_model("m", learner, 0.0))
     assert now["model"]["serve"] == serve
     of_last = bool(labels) and serve == "average"
     assert (now["confusion"], now["of_last"]) == (learner.counts.confusion if of_last else expected, of_last)
@@ -127,12 +127,12 @@ async def test_the_confusion_is_of_what_answers(labels: tuple[str, ...] | None, 
 
 async def test_a_plane_is_in_the_events_own_units_scaled_or_not() -> None:
     """Its scores are those of predictions, and the last events are all there, in their order."""
-    records = [event([100 + i % 7, -5 * (i % 3)], int(i % 7 > 3)) for i in range(POINTS + 40)]
+    records = [event([100 + i % 7, -5 * (i % 3)], int(i % 7 > 3)) for i in range(KEPT_EVENTS + 40)]
     for scale in ("none", "standard"):
         model = learned(*records, features="positional", dimension=2, scale=scale)
         assert model.answering is not None
         learner, now = model.answering.learner, await shown(model)
-        expected = [[100 + i % 7, -5 * (i % 3), int(i % 7 > 3)] for i in range(40, POINTS + 40)]
+        expected = [[100 + i % 7, -5 * (i % 3), int(i % 7 > 3)] for i in range(40, KEPT_EVENTS + 40)]
         assert now["plane"]["events"] == expected
         ((bias, x, y),) = now["plane"]["scores"]
         for u, v in ((100.0, -5.0), (0.0, 3.0)):
@@ -159,7 +159,7 @@ async def test_the_form_has_what_the_model_reads_of_an_event() -> None:
         (Places(only=("e.1", "user.*")), {"user": features["user"], "e": [1, 2]}),
     ):
         assert (await shown(learned(event(features, 1), event=places)))["event"] == read
-    large = {f"n{i}": i for i in range(MAX_BYTES // 8)}
+    large = {f"n{i}": i for i in range(MAX_EVENT_BYTES // 8)}
     assert (await shown(learned(event(large, 1))))["event"] is None
     assert (await shown(learned()))["event"] is None
 

@@ -15,10 +15,10 @@ from service.errors import DataError
 from service.learning.finite import batch_training, separability
 from service.learning.finite.batch_training import Data, Pass
 from service.learning.finite.finite_bounds import Separation
-from service.learning.finite.separability import ZERO, Evidence, separate
+from service.learning.finite.separability import ZERO_TOLERANCE, Certificate, separate
 from service.learning.identity import Identity
 from service.learning.kernel.kernel import Vector
-from service.learning.weights_file import Weights
+from service.learning.weights_file import WeightsFile
 from tests import formulas
 from tests.conftest import event, perceptron
 
@@ -37,13 +37,13 @@ def listed(dimension: int = 2, **more: Any) -> Identity:
     return Identity(features="positional", dimension=dimension, **more)
 
 
-def gather(identity: Identity, events: Events, start: Weights | None = None) -> Data:
-    return batch_training.gather(identity, [event(list(x), y) for x, y in events], start)
+def gather(identity: Identity, events: Events, start: WeightsFile | None = None) -> Data:
+    return batch_training.read_data(identity, [event(list(x), y) for x, y in events], start)
 
 
 def fitted(identity: Identity, data: Data, **more: Any) -> tuple[list[Pass], Vector]:
     w = data.start.copy()
-    return list(batch_training.fit(identity, data.batch, w, **{"max_passes": MANY, **more})), w
+    return list(batch_training.train(identity, data.batch, w, **{"max_passes": MANY, **more})), w
 
 
 def norms(done: list[Pass]) -> Vector:
@@ -54,7 +54,7 @@ def augmented(events: Events) -> list[tuple[Vector, float]]:
     return [(np.array([1.0, *x]), 1.0 if y else -1.0) for x, y in events]
 
 
-def evidence(data: Data) -> Evidence:
+def evidence(data: Data) -> Certificate:
     return separate(data.batch, data.start.shape)
 
 
@@ -85,8 +85,8 @@ def test_row_4_varners_stop_and_sign() -> None:
 
 
 @pytest.mark.parametrize("labels", [AND, OR])
-@pytest.mark.parametrize("start", [Weights([0, 0], 0), Weights([-2, 0.5], 7)])
-def test_row_5_hus_extended_vectors_give_the_weights_of_the_rule(labels: list[int], start: Weights) -> None:
+@pytest.mark.parametrize("start", [WeightsFile([0, 0], 0), WeightsFile([-2, 0.5], 7)])
+def test_row_5_hus_extended_vectors_give_the_weights_of_the_rule(labels: list[int], start: WeightsFile) -> None:
     """Class C2's augmented vectors negated; ω += x where ω·x <= 0; passes until the FLAG stays down; any ω(0)."""
     identity = listed(start=start.identity)
     data = gather(identity, boolean(labels), start)
@@ -124,13 +124,13 @@ def test_row_7_the_mistake_bound_whatever_the_order() -> None:
     w_opt = np.array([-4.0, 3.0, 2.0])
     for order in itertools.permutations(boolean(AND)):
         data = gather(identity, list(order))
-        own = batch_training.separated(identity, data.batch, w_opt)
+        own = batch_training.find_separation(identity, data.batch, w_opt)
         assert own == Separation(3.0, 1.0, 29.0)
         assert own.updates == 87.0
         done, w = fitted(identity, data)
         vector = evidence(data).vector
         assert vector is not None
-        bounded = batch_training.bounded(identity, data, norms(done), {"own": w, "program": vector})
+        bounded = batch_training.check_bound(identity, data, norms(done), {"own": w, "program": vector})
         assert bounded is not None
         assert (bounded.vector, bounded.held) == ("program", True)
         assert bounded.novikoff == pytest.approx(51.0)
@@ -146,7 +146,7 @@ def test_row_8_both_sides_at_every_update() -> None:
     changed = [float(b @ b) for a, b in itertools.pairwise(states) if (a != b).any()]
     assert norms(done).tolist() == changed
     assert len(changed) == 18
-    separation = batch_training.separated(identity, data.batch, np.array([-4.0, 3.0, 2.0]))
+    separation = batch_training.find_separation(identity, data.batch, np.array([-4.0, 3.0, 2.0]))
     assert separation is not None
     low, high = separation.sides(np.arange(1.0, 19.0))
     for n, squared in enumerate(changed, 1):
@@ -159,11 +159,11 @@ def test_row_8_both_sides_at_every_update() -> None:
 
 def test_row_9_hus_bound_from_any_start() -> None:
     """D² = ‖ω(0) - a·ω_opt‖², a = (β² + 1)/(2γ): AND from ω(0) = (7, -2, 0.5)."""
-    start = Weights([-2, 0.5], 7)
+    start = WeightsFile([-2, 0.5], 7)
     identity = listed(start=start.identity)
     data = gather(identity, boolean(AND), start)
     done, w = fitted(identity, data)
-    bounded = batch_training.bounded(identity, data, norms(done), {"own": w})
+    bounded = batch_training.check_bound(identity, data, norms(done), {"own": w})
     assert bounded is not None
     gamma = min(y * (w @ x) for x, y in augmented(boolean(AND))) / np.linalg.norm(w)
     d_squared = float(np.sum((start.vector - (3 + 1) / (2 * gamma) * w / np.linalg.norm(w)) ** 2))
@@ -213,14 +213,14 @@ def test_bounds_hold_on_separable_data(
             records.append(event(list(x), own, weight=data.draw(st.sampled_from([0.25, 1, 3]))))
     rule = {"labels": tuple(range(classes))} if several else rule
     identity = listed(3, eta=eta, start="zero" if seed is None else f"random:{seed}", **rule)
-    given = batch_training.gather(identity, records)
+    given = batch_training.read_data(identity, records)
     done, w = fitted(identity, given, max_passes=20_000, trace=several)
     if not records:
         return
     assert done[-1].errors == 0, "the theorem: it converges"
     vector = separate(given.batch, given.start.shape, classes).vector
     assert vector is not None
-    bounded = batch_training.bounded(identity, given, norms(done), {"own": w, "program": vector, "u": u})
+    bounded = batch_training.check_bound(identity, given, norms(done), {"own": w, "program": vector, "u": u})
     assert bounded is not None
     assert bounded.held
     assert bounded.updates == sum(one.updates for one in done) == sum(one.errors for one in done)
@@ -234,7 +234,7 @@ def test_bounds_hold_on_separable_data(
         margins, squared = batch_training.margins(given.batch, u)
         lengths = eta * given.batch.weights
         gamma, radius = (lengths * margins).min() / np.linalg.norm(u), (lengths * np.sqrt(squared)).max()
-        separation = batch_training.separated(identity, given.batch, u)
+        separation = batch_training.find_separation(identity, given.batch, u)
         assert separation is not None
         assert separation.updates == pytest.approx(2 * radius**2 / gamma**2)
 
@@ -247,7 +247,7 @@ def test_bounds_count_what_a_margin_lets_an_update_add(label: int, margin: tuple
     done, w = fitted(identity, data)
     assert (sum(one.mistakes for one in done), done[-1].updates, done[-1].errors) == (1, 0, 0)
     assert norms(done).tolist() == [10.0 * n * n for n in range(1, 12)]
-    bounded = batch_training.bounded(identity, data, norms(done), {"own": w})
+    bounded = batch_training.check_bound(identity, data, norms(done), {"own": w})
     assert bounded is not None
     assert (bounded.updates, bounded.held) == (11, True)
     assert bounded.novikoff == pytest.approx(21.0)
@@ -306,7 +306,7 @@ def test_row_15_data_that_nothing_separates() -> None:
     assert found.vector is None
     assert found.residual == 0.0
     assert found.combination == [(i, 0.25) for i in range(4)]
-    assert batch_training.bounded(identity, data, norms(done), {"own": np.array([-4.0, 3.0, 2.0])}) is None
+    assert batch_training.check_bound(identity, data, norms(done), {"own": np.array([-4.0, 3.0, 2.0])}) is None
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -337,7 +337,7 @@ def test_the_evidence_is_one_or_the_other(classes: int, points: Any) -> None:
     else:
         assert found.combination
         assert np.abs(sum(part * z[i] for i, part in found.combination)).max() < 1e-8
-        assert found.residual <= ZERO
+        assert found.residual <= ZERO_TOLERANCE
         assert all(part > 0 for _, part in found.combination)
         assert sum(part for _, part in found.combination) == pytest.approx(1)
 
@@ -378,7 +378,7 @@ def test_passes_are_the_formula(rule: dict[str, Any], records: Any, trace: bool)
     identity = Identity(**{"eta": 0.5, **rule})
     labels = identity.labels or (-1, 1)
     records = [(x, k % len(labels), v) for x, k, v in records]
-    data = batch_training.gather(identity, [event(x, labels[k], weight=v) for x, k, v in records])
+    data = batch_training.read_data(identity, [event(x, labels[k], weight=v) for x, k, v in records])
     w: Any = data.start.T.tolist()
     names = data.columns.names
     events = [([(names.index(n) + 1, float(v)) for n, v in x.items()], k, v) for x, k, v in records]
@@ -409,9 +409,9 @@ def test_passes_are_the_formula(rule: dict[str, Any], records: Any, trace: bool)
 
 
 def test_given_weights_have_their_names_and_new_ones_begin_at_zero() -> None:
-    start = Weights([2.0, -1.0], 0.5, ["a", "b"])
+    start = WeightsFile([2.0, -1.0], 0.5, ["a", "b"])
     records: list[bytes | None] = [event({"c": 1, "b": 1}, 1), b"bad", json.dumps({"features": {}}).encode()]
-    data = batch_training.gather(Identity(start=start.identity), records, start)
+    data = batch_training.read_data(Identity(start=start.identity), records, start)
     assert data.columns.names == ["a", "b", "c"]
     assert data.start.tolist() == [0.5, 2.0, -1.0, 0.0]
     assert [(reject.record, reject.reason) for reject in data.rejects] == [(1, "not-json"), (2, "missing-field")]
@@ -440,9 +440,9 @@ def test_a_program_that_runs_out_of_time_says_so() -> None:
 
 def test_a_program_that_would_be_too_large_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     data = gather(listed(labels=(0, 1, 2)), [((i, i % 7), i % 3) for i in range(50)])
-    monkeypatch.setattr(separability, "KESLER", 599)
+    monkeypatch.setattr(separability, "MAX_NUMBERS", 599)
     assert "600 numbers" in str(separate(data.batch, data.start.shape, 3).unknown)
-    monkeypatch.setattr(separability, "KESLER", 600)
+    monkeypatch.setattr(separability, "MAX_NUMBERS", 600)
     assert separate(data.batch, data.start.shape, 3).unknown is None
 
 

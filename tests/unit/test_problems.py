@@ -7,7 +7,7 @@ import pytest
 from service.learning.identity import Identity
 from service.learning.learner import Learner
 from service.serving.http.limits import Limits
-from service.serving.request_parser import LARGE
+from service.serving.request_parser import LARGE_BODY_BYTES
 from tests.fuzz.requests import Asked, ask
 from tests.unit.applications import application
 
@@ -45,7 +45,7 @@ async def _hears(asked: Asked, pointer: str, reason: str) -> None:
     ],
 )
 async def test_a_bad_body_is_named_by_its_place(body: bytes, pointer: str, reason: str) -> None:
-    for padding in (b"", b" " * LARGE):
+    for padding in (b"", b" " * LARGE_BODY_BYTES):
         asked = Asked("POST", "/v1/models/m/predict", "", b"application/json", body + padding)
         await _hears(asked, pointer, reason)
 

@@ -16,8 +16,8 @@ from service.learning.identity import FOLD
 from service.learning.records import Records
 from service.snapshots import codec
 from service.snapshots import head as heads
-from service.snapshots.head import NOBODY, SCHEMA
-from service.snapshots.keeper import Saved
+from service.snapshots.head import SCHEMA, UNKNOWN_WRITER
+from service.snapshots.keeper import AcceptedSave
 from tests import releases
 from tests.releases import Fields
 from tests.saving import keeper
@@ -65,18 +65,18 @@ async def test_what_a_release_stored_is_restored_and_gone_on_with(file: Path, na
     learner = await ours.restore()
     assert learner is not None
     assert ours.head is not None
-    assert heads.content(learner).state_digest == ours.head.state_digest == digest
+    assert heads.snapshot_content(learner).state_digest == ours.head.state_digest == digest
     assert ours.head.kept
     assert ours.head.run_blobs or ours.head.runs
     for version in ours.head.kept:
         data = store.fields[f"v:{version.version}"]
-        codec.decode(data, hashlib.sha256(data).hexdigest())
+        codec.decode_head(data, hashlib.sha256(data).hexdigest())
     learner.apply(0, Records.of(learner.next[0], releases.events(learner.identity)[:3]))
     saved = await ours.save(learner, {}, ours.head.source)
-    assert isinstance(saved, Saved)
+    assert isinstance(saved, AcceptedSave)
     again = await keeper(store, "m").restore()
     assert again is not None
-    assert heads.content(again).state_digest == heads.content(learner).state_digest
+    assert heads.snapshot_content(again).state_digest == heads.snapshot_content(learner).state_digest
 
 
 async def test_this_release_stores_what_its_file_has() -> None:
@@ -136,10 +136,10 @@ def test_what_is_not_known_is_refused_wherever_it_stands() -> None:
     # As a newer schema has it, all else may be otherwise too.
     data = b'{"schema":2}'
     with pytest.raises(SnapshotForeign):
-        codec.decode(data, hashlib.sha256(data).hexdigest())
+        codec.decode_head(data, hashlib.sha256(data).hexdigest())
     for data in (b"5", b"[]", b"{}", b"null", b'{"schema":"1"}', b'{"schema":0}', b"\xff", b""):
         with pytest.raises(SnapshotDamaged):
-            codec.decode(data, hashlib.sha256(data).hexdigest())
+            codec.decode_head(data, hashlib.sha256(data).hexdigest())
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_what_is_not_known_is_refused_wherever_it_stands() -> None:
 def test_a_head_with_a_value_that_no_model_has_is_refused(name: str, member: str, value: Any) -> None:
     said = json.loads(read(FILES[-1], name)[0].fields["head"])
     with pytest.raises((SnapshotDamaged, SnapshotForeign)):
-        codec.decode(*changed(said, ("identity",), member, value))
+        codec.decode_head(*changed(said, ("identity",), member, value))
 
 
 def test_a_head_from_before_a_member_was_added_is_read() -> None:
@@ -162,17 +162,17 @@ def test_a_head_from_before_a_member_was_added_is_read() -> None:
     said = json.loads(store.fields["head"])
     del said["writer"], said["observations"]["pairs"], said["observations"]["averaged_missed"]
     data = json.dumps(said).encode()
-    head = codec.decode(data, hashlib.sha256(data).hexdigest())
+    head = codec.decode_head(data, hashlib.sha256(data).hexdigest())
     seen = head.observations
-    assert (head.writer, seen.pairs, seen.averaged_missed) == (NOBODY, [], None)
+    assert (head.writer, seen.pairs, seen.averaged_missed) == (UNKNOWN_WRITER, [], None)
 
 
 def test_a_kept_version_of_a_newer_release_is_left_out() -> None:
     store, _ = read(FILES[-1], "named")
-    head = codec.decode(store.fields["head"], store.fields["digest"].decode())
+    head = codec.decode_head(store.fields["head"], store.fields["digest"].decode())
     last = head.kept[-1]
     data, digest = changed(json.loads(store.fields[f"v:{last.version}"]), (), "later", None)
     other = msgspec.structs.replace(head, kept=[*head.kept[:-1], msgspec.structs.replace(last, digest=digest)])
     kept = [store.fields[f"v:{v.version}"] for v in head.kept]
-    assert len(codec.kept(head, store.fields["digest"].decode(), kept)) == len(kept)
-    assert len(codec.kept(other, "", [*kept[:-1], data])) == len(kept) - 1
+    assert len(codec.kept_versions(head, store.fields["digest"].decode(), kept)) == len(kept)
+    assert len(codec.kept_versions(other, "", [*kept[:-1], data])) == len(kept) - 1

@@ -5,8 +5,8 @@ from pydantic import ValidationError
 
 from service.errors import ConfigurationError
 from service.learning.identity import Identity
-from service.learning.initial_weights import initial
-from service.learning.weights_file import read
+from service.learning.initial_weights import initial_weights
+from service.learning.weights_file import read_weights
 from service.settings.model import ModelSettings
 from tests.checks import MODES, RULES, STATEMENTS, Statement, models
 
@@ -26,35 +26,35 @@ def test_statement(statement: Statement, rule: str, mode: str) -> None:
 
 def test_weights_of_other_features_are_refused() -> None:
     raw = b'{"coef":[1,2,3,4],"intercept":0,"features":{"mode":"positional","dimension":4}}'
-    assert read(raw, "w.json", "positional", "none").coef == [1.0, 2.0, 3.0, 4.0]
+    assert read_weights(raw, "w.json", "positional", "none").coef == [1.0, 2.0, 3.0, 4.0]
     with pytest.raises(ConfigurationError, match=r"w\.json: its features are positional, the model's hashed"):
-        read(raw, "w.json", "hashed", "none")
+        read_weights(raw, "w.json", "hashed", "none")
     with pytest.raises(
         ConfigurationError, match=r'w\.json: its weights are of scale = "standard", the model has "none"'
     ):
-        read(raw[:-1] + b',"scale":"standard"}', "w.json", "positional", "none")
+        read_weights(raw[:-1] + b',"scale":"standard"}', "w.json", "positional", "none")
     raw = b'{"coef":[[1],[2],[3]],"intercept":[0,0,0],"classes":["a","b","c"]}'
     with pytest.raises(
         ConfigurationError, match=r"^w\.json: its weights are of 3 labels, and only those of two can be taken up$"
     ):
-        read(raw, "w.json", "positional", "none")
+        read_weights(raw, "w.json", "positional", "none")
 
 
 @pytest.mark.parametrize("number", ["1e101", "-1e200", "1e999"])
 def test_a_given_weight_whose_square_is_no_number_is_refused(number: str) -> None:
     """In a file and in the settings of a threshold unit."""
     with pytest.raises(ConfigurationError):
-        read(b'{"coef":[%s],"intercept":0,"names":["a"]}' % number.encode(), "w.json", "named", "none")
+        read_weights(b'{"coef":[%s],"intercept":0,"names":["a"]}' % number.encode(), "w.json", "named", "none")
     with pytest.raises(ValidationError):
         ModelSettings(rule="threshold-unit", weights={"a": float(number)}, threshold=1.0)
 
 
 def test_row_4_a_random_start() -> None:
     """A number in [-1, 1) of seed and column alone: neither how many columns come nor in which batches plays a part."""
-    whole = initial(Identity(start="random:5"), 0, 10_000)
+    whole = initial_weights(Identity(start="random:5"), 0, 10_000)
     assert (whole >= -1.0).all()
     assert (whole < 1.0).all()
     assert abs(whole.mean()) < 0.02
     assert abs(whole.var() - 1.0 / 3.0) < 0.01
-    assert initial(Identity(start="random:5"), 4_000, 10).tolist() == whole[4_000:4_010].tolist()
-    assert (initial(Identity(start="random:6"), 0, 10_000) != whole).all()
+    assert initial_weights(Identity(start="random:5"), 4_000, 10).tolist() == whole[4_000:4_010].tolist()
+    assert (initial_weights(Identity(start="random:6"), 0, 10_000) != whole).all()

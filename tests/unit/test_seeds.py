@@ -15,7 +15,7 @@ from service.learning.identity import Identity
 from service.learning.kernel import kernel
 from service.learning.learner import Learner
 from service.learning.records import Records
-from service.learning.weights_file import Weights
+from service.learning.weights_file import WeightsFile
 from tests.checks import learner_of
 from tests.conftest import event
 
@@ -51,7 +51,7 @@ def test_row_2_the_error_correction_form() -> None:
 def test_row_3_the_half_step_form_is_row_1_but_at_0() -> None:
     rng = random.Random(1)
     records = [event([rng.gauss(0, 1), rng.gauss(0, 1)], rng.choice([-1, 1])) for _ in range(500)]
-    start = Weights([0.25, 0.5], 0.125)
+    start = WeightsFile([0.25, 0.5], 0.125)
     mistaken, halved = (
         learner_of(of(rule, eta=0.5, start="given"), records, start=start) for rule in ("perceptron", "half-step")
     )
@@ -95,7 +95,7 @@ def test_row_14_the_mcculloch_pitts_unit() -> None:
 
     def unit(weights: list[float], threshold: float) -> Learner:
         identity = of("threshold-unit", len(weights), tie="positive", start="given")
-        return learner_of(identity, start=Weights(weights, -threshold))
+        return learner_of(identity, start=WeightsFile(weights, -threshold))
 
     def fires(learner: Learner, *inputs: float) -> bool:
         return learner.label(learner.score(list(inputs))[0]) == 1

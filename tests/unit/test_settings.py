@@ -298,7 +298,7 @@ def test_a_variable_within_a_table_is_refused_as_in_the_file(monkeypatch: pytest
 
 def test_a_setting_of_an_earlier_release_is_ignored_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """An upgrade does not fail because of it, whether it is in the file or in the environment."""
-    monkeypatch.setattr(loading, "REMOVED", {("reader",): "now this", ("kafka", "gone"): "now that"})
+    monkeypatch.setattr(loading, "REMOVED_SETTINGS", {("reader",): "now this", ("kafka", "gone"): "now that"})
     Path("perceptron.toml").write_text('reader = "decoder"\n[kafka]\ngroup_id = "g"\n')
     monkeypatch.setenv("PERCEPTRON_KAFKA__GONE", "1")
     settings = load(None, {})
@@ -306,7 +306,7 @@ def test_a_setting_of_an_earlier_release_is_ignored_with_one_warning(monkeypatch
     assert [warning.split(": ")[0] for warning in settings.warnings] == [
         "reader (perceptron.toml)", "kafka.gone (environment PERCEPTRON_KAFKA__GONE)"
     ]  # fmt: skip
-    monkeypatch.setattr(loading, "REMOVED", {})
+    monkeypatch.setattr(loading, "REMOVED_SETTINGS", {})
     with pytest.raises(ConfigurationError, match="reader: there is no such setting"):
         load(None, {})
 

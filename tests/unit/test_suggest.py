@@ -13,7 +13,7 @@ from service.settings.model import ModelSettings
 from service.tools.check import unmatched_settings
 from service.tools.suggest.field_profile import member_at
 from service.tools.suggest.label_inference import is_amount, positive_is_rare
-from service.tools.suggest.model_selection import compare
+from service.tools.suggest.model_selection import compare_settings
 from service.tools.suggest.proposal import EventChoices, choose_event
 from service.tools.suggest.sample import Sample
 from tests.checks import learner_of
@@ -255,7 +255,7 @@ def test_a_rare_positive_label_is_told() -> None:
     for every, expected in ((25, True), (20, False)):
         found = choose_event(sample([{"a": i % 3, "y": i % every == 0} for i in range(2000)]), "/y")
         assert positive_is_rare(found.labels, found.label) == expected
-        comparison = compare(model_of(found), found.values, expected)
+        comparison = compare_settings(model_of(found), found.values, expected)
         assert any(trial.margin for trial in comparison.trials) == expected
         assert comparison.baseline.merit == pytest.approx(0.08 / 1.04 if expected else 0.95)
     three = choose_event(sample([{"a": i % 3, "y": "pqr"[i % 50 if i % 50 < 3 else 0]} for i in range(2000)]), "/y")
@@ -303,7 +303,7 @@ def test_trials_of_classes_are_what_a_fold_by_hand_gives() -> None:
         before = fold.wrong
         fold.learn(event({"a": row["a"], "b": row["b"]}, row["y"]))
         last.append(fold.wrong == before)
-    comparison = compare(model_of(found), found.values)
+    comparison = compare_settings(model_of(found), found.values)
     baseline, done = comparison.baseline, {(t.rule, t.scale, t.weights): t for t in comparison.trials}
     trial = done["perceptron", "none", "last"]
     assert trial.later == pytest.approx(sum(last[150:]) / 150)

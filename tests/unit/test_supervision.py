@@ -7,7 +7,7 @@ import pytest
 
 from service.errors import Stuck
 from service.streaming import supervision
-from service.streaming.supervision import Lasting
+from service.streaming.supervision import SupervisedTasks
 
 
 async def _closing(said: "asyncio.Queue[str]") -> None:
@@ -20,7 +20,7 @@ async def _closing(said: "asyncio.Queue[str]") -> None:
 
 
 async def _group(said: "asyncio.Queue[str]") -> None:
-    async with Lasting() as tasks:
+    async with SupervisedTasks() as tasks:
         tasks.create_task(_closing(said))
 
 
@@ -29,7 +29,7 @@ async def test_a_task_deep_in_groups_that_takes_its_cancellation_for_another_end
 ) -> None:
     monkeypatch.setattr(supervision, "AGAIN_SECONDS", 0.01)
     said = asyncio.Queue[str]()
-    async with asyncio.timeout(20), Lasting() as tasks:
+    async with asyncio.timeout(20), SupervisedTasks() as tasks:
         work = tasks.create_task(_group(said))
         assert await said.get() == "closing"
         work.cancel()
@@ -46,7 +46,7 @@ async def _leaks() -> None:
 
 async def test_a_task_that_anothers_cancellation_ends_is_an_error() -> None:
     with pytest.raises(ExceptionGroup) as caught:
-        async with Lasting() as tasks:
+        async with SupervisedTasks() as tasks:
             tasks.create_task(_leaks())
     (stuck,) = caught.value.exceptions
     assert isinstance(stuck, Stuck)

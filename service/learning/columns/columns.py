@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.learning.columns.hashing import hash_to_columns
-from service.learning.columns.name_table import Names, find_each, number_each
+from service.learning.columns.name_table import NameTable, find_each, number_each
 from service.learning.events.compiled.row_reader import FeatureRows
 from service.learning.identity import Identity
 
@@ -24,7 +24,7 @@ _KEPT = 1 << 16
 """Columns of lists of values that are at hand, 256 kB: those of a slice are the same as of the last one."""
 _ASKED = 1 << 14
 """So many names of requests are at hand, a megabyte or two."""
-Pairs = list[tuple[int, float]]
+ColumnPairs = list[tuple[int, float]]
 
 
 class Placed(NamedTuple):
@@ -57,7 +57,7 @@ class Columns(Protocol):
     def place_rows(self, rows: FeatureRows) -> Placed:
         """The same of features as a compiled loop found them."""
 
-    def find(self, features: Any) -> tuple[Pairs, int]:
+    def find(self, features: Any) -> tuple[ColumnPairs, int]:
         """(column, value) pairs in record order, and the number of unknown features.
 
         Equal columns are merged where values are not scaled.
@@ -89,7 +89,7 @@ class Named:
     """
 
     def __init__(self, cap: int, scaled: bool = False) -> None:
-        self.names = Names()
+        self.names = NameTable()
         self._cap, self._scaled = cap, scaled
         self._asked: dict[str, int] = {}
         """Columns of what requests named: most name what others did."""
@@ -151,7 +151,7 @@ class Named:
         self._asked.update((name, column) for name, column in zip(features, columns, strict=True) if column)
         return columns
 
-    def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
+    def find(self, features: Mapping[str, float]) -> tuple[ColumnPairs, int]:
         asked: list[Any] = [*map(self._asked.get, features)]
         if all(asked):
             return [*zip(asked, features.values(), strict=True)], 0
@@ -222,7 +222,7 @@ class Positional(_Numbered):
             columns = self._columns(len(starts) - 1)
         return Placed(starts, columns, values, (), (), np.ones(len(values), bool) if self._scaled else _NO_FLAGS)
 
-    def find(self, features: Sequence[float]) -> tuple[Pairs, int]:
+    def find(self, features: Sequence[float]) -> tuple[ColumnPairs, int]:
         return list(enumerate(features, 1)), 0
 
     def explain(self, features: Sequence[float]) -> list[tuple[str, int, float, int]]:
@@ -261,7 +261,7 @@ class Hashed(_Numbered):
             starts, columns[:count], values[:count], (), (), rows.is_number.copy() if self._scaled else _NO_FLAGS
         )
 
-    def find(self, features: Mapping[str, float]) -> tuple[Pairs, int]:
+    def find(self, features: Mapping[str, float]) -> tuple[ColumnPairs, int]:
         if self._scaled:
             return [(column, sign * value) for _, column, value, sign in self.explain(features)], 0
         merged: dict[int, float] = {}

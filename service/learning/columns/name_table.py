@@ -25,7 +25,7 @@ _SHIFT, _UPPER = np.uint64(29), np.uint64(32)
 _NUMBER = np.uint64(0xFFFFFFFF)
 
 
-class Spelled(Sequence[str]):
+class Utf8Names(Sequence[str]):
     """Names in UTF-8, the i-th as `text[ends[i]:ends[i + 1]]`: each is made a string when it is asked for."""
 
     def __init__(self, text: NDArray[np.uint8], ends: NDArray[np.int64], count: int) -> None:
@@ -61,7 +61,7 @@ class Spelled(Sequence[str]):
     __hash__ = None  # type: ignore[assignment]  # as of a list
 
 
-def spelled(names: Sequence[str]) -> Spelled:
+def encode_names(names: Sequence[str]) -> Utf8Names:
     """These, with BEHIND bytes more."""
     parts: Sequence[str | bytes] = names
     text = "".join(names)
@@ -69,7 +69,7 @@ def spelled(names: Sequence[str]) -> Spelled:
         parts = [name.encode(errors="surrogatepass") for name in names]
     ends = np.zeros(len(names) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=ends[1:])
-    return Spelled(np.frombuffer(text.encode(errors="surrogatepass") + bytes(BEHIND), np.uint8), ends, len(names))
+    return Utf8Names(np.frombuffer(text.encode(errors="surrogatepass") + bytes(BEHIND), np.uint8), ends, len(names))
 
 
 class Table(NamedTuple):
@@ -90,7 +90,7 @@ class Table(NamedTuple):
     """What `text` is the address of."""
 
 
-class Names(Spelled):
+class NameTable(Utf8Names):
     """Names and their numbers from 1 on, in the order in which they were added; never removed.
 
     Another thread may look for names while some are added.
@@ -107,7 +107,7 @@ class Names(Spelled):
 
     def add(self, names: Sequence[str]) -> None:
         """Number these, which are new, on from the last."""
-        more = names if isinstance(names, Spelled) else spelled(names)
+        more = names if isinstance(names, Utf8Names) else encode_names(names)
         known, begin, slots, slotless = self._count, int(self.ends[self._count]), self.table.slots, self.table.slotless
         sizes = more.ends[: len(more) + 1]
         count, end = known + len(more), begin + int(sizes[-1])
@@ -131,7 +131,7 @@ class Names(Spelled):
         """The number of each of these, 0 where it has none."""
         table, numbers, unsure = self.table, np.zeros(len(names), np.uint32), len(names)
         if ENABLED:
-            found = spelled(names)
+            found = encode_names(names)
             unsure = _find_all(*table[:4], found.text.ctypes.data, found.ends, SEED, numbers)
         if unsure:
             without = np.flatnonzero(numbers == 0)
@@ -162,7 +162,7 @@ def hash_of(address: int, begin: int, end: int, h: np.uint64) -> np.uint64:
 
 
 @compiled
-def same(address: int, begin: int, other: int, at: int, size: int) -> bool:
+def same_bytes(address: int, begin: int, other: int, at: int, size: int) -> bool:
     """Whether so many bytes are the same; as many as eight more are read behind them."""
     for i in range(0, size, 8):
         differ = word_at(address, begin + i) ^ word_at(other, at + i)
@@ -201,7 +201,7 @@ def find(slots: Any, ends: Any, text: int, known: int, address: int, begin: int,
             number = np.int64(slot & _NUMBER)
             if number <= known:
                 start = ends[number - 1]
-                if ends[number] - start == size and same(address, begin, text, start, size):
+                if ends[number] - start == size and same_bytes(address, begin, text, start, size):
                     return number
         at = (at + _ONE) & mask
     return -1
@@ -252,7 +252,7 @@ def hash_each(address: int, names: Any, into: Any, seed: np.uint64) -> None:
 
 
 @compiled
-def gather(data: int, scratch: int, names: Any, into: Any) -> None:
+def gather_names(data: int, scratch: int, names: Any, into: Any) -> None:
     """Names one behind another, each of which is in `data`, or in `scratch` where it begins below 0."""
     at = 0
     for i in range(len(names)):
@@ -286,7 +286,7 @@ def find_each(
 
 @compiled
 def _find_all(slots: Any, ends: Any, text: int, known: int, address: int, cuts: Any, seed: np.uint64, into: Any) -> int:
-    """The number of each name there, as `Spelled` has them, 0 where it has none; returns of how many that is not sure.
+    """The number of each name, 0 for an unknown one; returns how many of them are not certain.
 
     To be short with a few names, not with many.
     """
@@ -337,4 +337,4 @@ def _alike(data: int, scratch: int, names: Any, i: int, j: int) -> bool:
     if other < 0:
         other, beside = -1 - other, scratch
     size = names[i, 1]
-    return bool(size == names[j, 1] and same(address, begin, beside, other, size))
+    return bool(size == names[j, 1] and same_bytes(address, begin, beside, other, size))

@@ -3,11 +3,11 @@
 from service.learning.classifier import Classifier
 from service.learning.identity import as_text
 from service.learning.learner import Learner
-from service.learning.options import OWN_WEIGHTS
+from service.learning.options import MODEL_ITSELF
 
-LEAST = 10
+MIN_RECORDS = 10
 """With fewer records, or fewer events of the positive label, there is no advice."""
-ANEW = "(for which `perceptron reset` has the log learned again)"
+RESET_HINT = "(for which `perceptron reset` has the log learned again)"
 
 
 def advice(learner: Learner) -> dict[str, str]:
@@ -36,26 +36,26 @@ def advice(learner: Learner) -> dict[str, str]:
     serving = learner.by(learner.answering)
     lately = serving.watch.recent.confusion(serving.averaged)
     missed, of = lately.events[1] - lately.right[1], sum(lately.events)
-    if serving.counts.events >= 2 * recent.window and lately.recall == 0.0 and LEAST <= missed < of / 2:
+    if serving.counts.events >= 2 * recent.window and lately.recall == 0.0 and MIN_RECORDS <= missed < of / 2:
         positive = as_text((learner.identity.labels or (-1, 1))[1])
         found["recall"] = (
             f"none of the {missed:,} events of label {positive} among the last {of:,} was predicted so: "
             f"try {_finds(serving)}"
         )
-    often, same = learner.scaler.lost(LEAST, events) if learner.scaler else (0, 0)
+    often, same = learner.scaler.lost(MIN_RECORDS, events) if learner.scaler else (0, 0)
     if 2 * same > often:
         found["scale"] = (
             'scale = "standard" makes a number that is always the same 0, as if it were absent: so it is with '
             f"{same:,} of the {often:,} that are there in some events: send true in their place, or set "
-            f'scale = "none" {ANEW}'
+            f'scale = "none" {RESET_HINT}'
         )
     serve = learner.watch.options.serve
-    if serve not in OWN_WEIGHTS and learner.answering is None:
+    if serve not in MODEL_ITSELF and learner.answering is None:
         candidate = learner.candidates.get(serve)
         why = f"it diverged: {candidate.diverged}" if candidate else "it has not begun yet, or is not set where learned"
         found["serve"] = f"candidate {serve} does not answer, and the model itself does ({why})"
     rejected = sum(learner.counts.rejected.values())
-    if rejected > events and rejected + events >= LEAST:
+    if rejected > events and rejected + events >= MIN_RECORDS:
         found["rejected"] = (
             f"more than half of its records, {rejected:,} of {rejected + events:,}, were rejected: "
             "`perceptron suggest` says what to set"
@@ -73,7 +73,7 @@ def _finds(serving: Classifier) -> str:
         tries.append("a lower threshold than 0.5 for its `probability`")
     other = "" if rule == "perceptron" else 'rule = "perceptron" with '
     scaled = "" if serving.identity.scale == "standard" else 'scale = "standard" or '
-    tries.append(f"{scaled}{other}a margin for it, such as margin = [0, {10 * margin or 100:g}] {ANEW}")
+    tries.append(f"{scaled}{other}a margin for it, such as margin = [0, {10 * margin or 100:g}] {RESET_HINT}")
     return ", or ".join(tries)
 
 
@@ -86,5 +86,5 @@ def _tries(learner: Learner) -> str:
     anew += [] if identity.average else ['average = "recent" with serve = "average"']
     anew += [] if identity.rule == "logistic-delta" else ['rule = "logistic-delta"']
     if anew:
-        tries.append(f"{' or '.join(anew)} {ANEW}")
+        tries.append(f"{' or '.join(anew)} {RESET_HINT}")
     return ", or ".join(tries) or "other features"

@@ -23,29 +23,29 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-ERROR = 0.05
+ERROR_PROBABILITY = 0.05
 """The chance that an interval misses the true mean at any time."""
-TILTS = 8.0 * 0.5 ** np.arange(16)
+BET_SIZES = 8.0 * 0.5 ** np.arange(16)
 """λ: the largest are best for the first events, the smallest for 10⁹ of them."""
-_REACH = np.expm1(TILTS)
+_REACH = np.expm1(BET_SIZES)
 
 
 def _lower(events: ArrayLike, right: ArrayLike, error: float) -> NDArray[np.float64]:
     n, k = np.maximum(events, 1)[..., None], np.asarray(right)[..., None]
-    limits = np.expm1((k * TILTS - np.log(2 * len(TILTS) / error)) / n) / _REACH
+    limits = np.expm1((k * BET_SIZES - np.log(2 * len(BET_SIZES) / error)) / n) / _REACH
     lower: NDArray[np.float64] = np.maximum(limits.max(axis=-1), 0.0)
     return lower
 
 
 def intervals(
-    events: ArrayLike, right: ArrayLike, error: float = ERROR
+    events: ArrayLike, right: ArrayLike, error: float = ERROR_PROBABILITY
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Lower and upper ends for `right` of `events`, in the shape of these counts; 0 and 1 without events."""
     return _lower(events, right, error), 1.0 - _lower(events, np.subtract(events, right), error)
 
 
 @functools.lru_cache(1000)  # all that a scrape of a hundred models asks for, most of it again and again
-def interval(events: int, right: int, error: float = ERROR) -> tuple[float, float]:
+def interval(events: int, right: int, error: float = ERROR_PROBABILITY) -> tuple[float, float]:
     """The interval of the mean chance to be right, of these counts.
 
     >>> "{:.4f} to {:.4f}".format(*interval(10_000, 8610))
@@ -55,7 +55,7 @@ def interval(events: int, right: int, error: float = ERROR) -> tuple[float, floa
     return float(low), float(high)
 
 
-class Paired(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PairedComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Two predictors on the same events, and on how many of these only one of them was right.
 
     An event where both are right, or both wrong, says nothing about their difference. So the interval is that of the
@@ -77,20 +77,20 @@ class Paired(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """How much larger the first one's accuracy is, in [-1, 1]; None before the first event."""
         return (self.first_only - self.second_only) / self.events if self.events else None
 
-    def interval(self, error: float = ERROR) -> tuple[float, float]:
+    def interval(self, error: float = ERROR_PROBABILITY) -> tuple[float, float]:
         """The interval of the mean difference between their chances to be right, in [-1, 1]."""
         differ = self.first_only + self.second_only
         low, high = interval(differ, self.first_only, error)
         share = differ / self.events if self.events else 1.0
         return share * (2.0 * low - 1.0), share * (2.0 * high - 1.0)
 
-    def better(self, error: float = ERROR) -> str | None:
+    def better(self, error: float = ERROR_PROBABILITY) -> str | None:
         """The better one, if the interval does not contain 0."""
         low, high = self.interval(error)
         return self.first if low > 0.0 else self.second if high < 0.0 else None
 
 
-def followed(pairs: Sequence[Paired], right: Mapping[str, NDArray[np.bool_]]) -> list[Paired]:
+def update_pairs(pairs: Sequence[PairedComparison], right: Mapping[str, NDArray[np.bool_]]) -> list[PairedComparison]:
     """The pairs after a batch more: `right` has which events each predictor was right about, shape (events,).
 
     Pairs are in the order of the names. One with a predictor that is gone is left out, and a new one begins here.
@@ -101,7 +101,7 @@ def followed(pairs: Sequence[Paired], right: Mapping[str, NDArray[np.bool_]]) ->
     both = (flags @ flags.T).astype(int).tolist()  # of all pairs at once: sums of ones are exact
     found = []
     for i, j in combinations(range(len(names)), 2):
-        pair = known.get((names[i], names[j])) or Paired(names[i], names[j])
+        pair = known.get((names[i], names[j])) or PairedComparison(names[i], names[j])
         first, second = pair.first_only + both[i][i] - both[i][j], pair.second_only + both[j][j] - both[i][j]
-        found.append(Paired(pair.first, pair.second, pair.events + flags.shape[1], first, second))
+        found.append(PairedComparison(pair.first, pair.second, pair.events + flags.shape[1], first, second))
     return found

@@ -10,15 +10,15 @@ import numpy as np
 from service.learning.events.batch import Batch
 from service.learning.identity import Identity
 
-POINTS = 200
+KEPT_EVENTS = 200
 """The number of events that are kept of a model with two features."""
-PLANE = 3
+PLANE_COLUMNS = 3
 """The columns of such a model, with the bias."""
-LARGEST_RECORD = 64 << 10
+MAX_RECORD_BYTES = 64 << 10
 """Bytes: a larger record is not kept."""
 
 
-class Seen:
+class LastEvents:
     """The last events of a learner.
 
     >>> seen = Seen(Identity())
@@ -35,7 +35,7 @@ class Seen:
         """The value of an event."""
         self.skipped: tuple[int, int] | None = None
         """Partition and offset of the last record that `where` passed over."""
-        self.points = np.zeros((0, PLANE))
+        self.points = np.zeros((0, PLANE_COLUMNS))
         """Both features and the label, as a batch has it, of the last events, oldest first."""
         self._named = identity.features != "hashed"
 
@@ -47,13 +47,13 @@ class Seen:
             return
         if self.wanted:
             value = records[batch.records[-1]]
-            if value is not None and len(value) <= LARGEST_RECORD:
+            if value is not None and len(value) <= MAX_RECORD_BYTES:
                 self.record, self.wanted = value, False
-        if columns == PLANE and self._named:
-            starts = batch.starts[-POINTS - 1 :].astype(np.intp)
+        if columns == PLANE_COLUMNS and self._named:
+            starts = batch.starts[-KEPT_EVENTS - 1 :].astype(np.intp)
             features = slice(starts[0], starts[-1])
-            points = np.zeros((len(starts) - 1, PLANE))
+            points = np.zeros((len(starts) - 1, PLANE_COLUMNS))
             events = np.repeat(np.arange(len(points)), np.diff(starts))
             points[events, batch.columns[features].astype(np.intp) - 1] = batch.values[features]
-            points[:, -1] = batch.labels[-POINTS:]
-            self.points = np.concatenate([self.points, points])[-POINTS:]
+            points[:, -1] = batch.labels[-KEPT_EVENTS:]
+            self.points = np.concatenate([self.points, points])[-KEPT_EVENTS:]

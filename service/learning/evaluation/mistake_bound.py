@@ -30,10 +30,10 @@ from service.learning.jit.jit import compiled
 from service.learning.kernel.kernel import Learned, Reference, Vector
 from service.learning.rules import RULES
 
-GRID = 49
+GAMMAS = 49
 RATIO = 2.0**0.25
 """γ is tried at GRID values, each RATIO times below the last, from 16 times the first event's ‖z‖ down to a 256th."""
-LEAST = 1e-60
+MIN_GAMMA = 1e-60
 """No grid begins below it, so that no square or product of squares is lost under the smallest number."""
 ROUNDING = 1e-8
 """Relative: how far sums in double precision may be off before a check counts as broken."""
@@ -54,7 +54,7 @@ def largest_root(gamma: float, hinge: float, radius_squared: float, start: float
     return max(0.0, k) * (1.0 + ROUNDING)
 
 
-class Sums(msgspec.Struct, forbid_unknown_fields=True):
+class SegmentSums(msgspec.Struct, forbid_unknown_fields=True):
     """A stretch's sums, as a snapshot keeps them. Lengths are those of z."""
 
     reference: str
@@ -79,7 +79,7 @@ class Sums(msgspec.Struct, forbid_unknown_fields=True):
     @property
     def gammas(self) -> Vector:
         """Each γ, largest first."""
-        return self.largest_gamma * RATIO ** -np.arange(GRID, dtype=np.float64)
+        return self.largest_gamma * RATIO ** -np.arange(GAMMAS, dtype=np.float64)
 
     @property
     def grid(self) -> list[tuple[float, float]]:
@@ -144,14 +144,14 @@ def _along_of_classes(starts: Any, columns: Any, values: Vector, labels: Vector,
         along[i] = mine - parts.max()
 
 
-class Stretch:
+class BoundSegment:
     """The sums of a running model since a reference was taken, and the reference: an array next to the weights.
 
     It has a part for each column, which never changes, and more may follow for those to come. The theorem takes any
     vector, so parts are of single precision: of wide events their memory is what the bound costs.
     """
 
-    def __init__(self, reference: Reference, sums: Sums) -> None:
+    def __init__(self, reference: Reference, sums: SegmentSums) -> None:
         self.reference, self.sums = reference, sums
 
     def follow(self, identity: Identity, batch: Batch, learned: Learned) -> None:
@@ -166,7 +166,7 @@ class Stretch:
         if not sums.hinge:
             # The first event's ‖z‖ gives the scale of the data, and with it the γ to try.
             longest = rate * float(batch.weights[0]) * math.sqrt(moved * learned.squared_norms[0])
-            sums.largest_gamma, sums.hinge = max(16.0 * longest, LEAST), [0.0] * GRID
+            sums.largest_gamma, sums.hinge = max(16.0 * longest, MIN_GAMMA), [0.0] * GAMMAS
         events = signs, batch.weights, learned.steps, learned.squared_norms, along
         hinge, squares = np.array(sums.hinge), np.array([sums.radius_squared, sums.squared_steps])
         _follow(rate, moved, *identity.margins, *events, sums.scale, sums.gammas, hinge, squares)
@@ -196,7 +196,7 @@ class Stretch:
         """The integrity check that the state breaks, with its figures; None if all hold."""
         s = self.sums
         limit = s.start_squared + s.squared_steps
-        if squared_norm > limit * (1.0 + ROUNDING) + LEAST**2:
+        if squared_norm > limit * (1.0 + ROUNDING) + MIN_GAMMA**2:
             return f"the squared norm of the weights is {squared_norm:g}, beyond its limit {limit:g}"
         for g, x in s.grid:
             most = (math.sqrt(limit) - s.start_along + x) / g
@@ -205,15 +205,15 @@ class Stretch:
         return None
 
 
-def why_none(identity: Identity, wanted: bool) -> str | None:
+def no_bound_reason(identity: Identity, wanted: bool) -> str | None:
     """Why a model has no bound, whatever it learns; None if it may have one."""
     if not RULES[identity.rule].mistake_driven:
         return f"rule {identity.rule} does not only update where y·s <= 0, so the theorem is not about it"
     return None if wanted else "bound = false"
 
 
-def direction(vector: Vector | Reference) -> float:
+def inverse_norm(vector: Vector | Reference) -> float:
     """1 / ‖vector‖, or 0 if its square is too small or too large to give it exactly."""
     parts = vector.ravel().astype(np.float64, copy=False)
     squared: Any = np.dot(parts, parts)  # unlike `@` it lets other threads run
-    return 1.0 / math.sqrt(squared) if LEAST**2 < squared < math.inf else 0.0
+    return 1.0 / math.sqrt(squared) if MIN_GAMMA**2 < squared < math.inf else 0.0

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from service.learning.evaluation.mistake_bound import Stretch, Sums, direction, why_none
-from service.learning.evaluation.prequential import Recent
+from service.learning.evaluation.mistake_bound import BoundSegment, SegmentSums, inverse_norm, no_bound_reason
+from service.learning.evaluation.prequential import PrequentialWindow
 from service.learning.events.batch import Batch
 from service.learning.identity import Identity
 from service.learning.jit.jit import compiled
@@ -27,15 +27,15 @@ class OffsetGaps(msgspec.Struct):
     last: tuple[int, int]
 
 
-class Watch:
+class ModelObservations:
     """The observations of one classifier, which reports new columns and learned batches."""
 
     def __init__(self, identity: Identity, options: Options) -> None:
         self.options = options
-        self.recent = Recent(options.window, identity.classes)
+        self.recent = PrequentialWindow(options.window, identity.classes)
         self.gaps: dict[str, OffsetGaps] = {}
         """By partition."""
-        self.stretch: Stretch | None = None
+        self.stretch: BoundSegment | None = None
         self.squared_steps = 0.0
         """‖w(0)‖² + Σ(‖Δw‖² + 2·η·weight·margin) over the updates."""
         self._identity = identity
@@ -50,21 +50,21 @@ class Watch:
     @property
     def bound(self) -> tuple[int | None, str | None]:
         """The most updates that the theorem allows, or None and the reason why there is no bound."""
-        if reason := why_none(self._identity, self.options.bound):
+        if reason := no_bound_reason(self._identity, self.options.bound):
             return None, reason
         return (self.stretch.bound, None) if self.stretch else (None, "no reference is known yet")
 
     @property
     def unreferred(self) -> bool:
         """Whether a reference is possible but missing: the weights may have been zero so far."""
-        return self.stretch is None and why_none(self._identity, self.options.bound) is None
+        return self.stretch is None and no_bound_reason(self._identity, self.options.bound) is None
 
     def broken(self, squared_norm: float) -> str | None:
         """The check that a state with this ‖w‖² fails, so that it must be corrupt; None if it fails none."""
         return self.stretch.broken(squared_norm) if self.stretch else None
 
     def restored(
-        self, recent: Recent, squared_steps: float, stretch: Stretch | None, w: Vector, updates: int,
+        self, recent: PrequentialWindow, squared_steps: float, stretch: BoundSegment | None, w: Vector, updates: int,
         names: Sequence[str],
     ) -> None:  # fmt: skip
         """Take over the observations in a snapshot of a model with the weights `w` after this many `updates`."""
@@ -124,12 +124,12 @@ class Watch:
 
     def _begin_stretch(self, vector: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
         """`vector` is the part of the `whole` one that there are columns for."""
-        reference, scale = vector.astype(np.float32), direction(whole.astype(np.float32))
-        if why_none(self._identity, self.options.bound) is None and scale > 0.0:
+        reference, scale = vector.astype(np.float32), inverse_norm(whole.astype(np.float32))
+        if no_bound_reason(self._identity, self.options.bound) is None and scale > 0.0:
             with np.errstate(over="ignore"):  # an older release let them grow without a limit
                 squared = float(np.dot(w.ravel(), w.ravel()))
             along = scale * float(np.dot(w.ravel(), reference.ravel()))
-            self.stretch = Stretch(reference, Sums(name, scale, updates, squared, along))
+            self.stretch = BoundSegment(reference, SegmentSums(name, scale, updates, squared, along))
 
     def _parts(self, names: Sequence[str]) -> list[float]:
         """The parts of a given reference for columns of these names."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.evaluation.confidence_sequences import Paired, followed
+from service.learning.evaluation.confidence_sequences import PairedComparison, update_pairs
 from service.learning.evaluation.confusion import Confusion
 
 QUANTILES = (0.1, 0.5, 0.9)
@@ -22,14 +22,14 @@ class Margins(NamedTuple):
     quantiles: tuple[float, float, float]
 
 
-class Averaged(NamedTuple):
+class AverageCounts(NamedTuple):
     """How many events the average of the weights has predicted, and how many of them wrongly."""
 
     events: int = 0
     wrong: int = 0
 
 
-class Tail:
+class RingBuffer:
     """The last `length` values of those that were added, in an array with room for more: adding copies no window."""
 
     def __init__(self, length: int, values: NDArray[Any]) -> None:
@@ -51,7 +51,7 @@ class Tail:
         return self._array[max(0, self._end - self._length) : self._end]
 
 
-class Recent:
+class PrequentialWindow:
     """A window of the last events, oldest first.
 
     >>> recent = Recent(window=2)
@@ -74,16 +74,16 @@ class Recent:
         margins: Margins | None = None,
     ) -> None:
         self.window, self.classes = window, classes
-        self.truth = Tail(window, truth.astype(np.uint16))
+        self.truth = RingBuffer(window, truth.astype(np.uint16))
         """The place of each event's label."""
-        self.wrong, self.averaged_wrong = Tail(window, wrong), Tail(window, averaged_wrong)
+        self.wrong, self.averaged_wrong = RingBuffer(window, wrong), RingBuffer(window, averaged_wrong)
         """Whether the weights predicted each event wrongly, and whether their average did, if one is kept."""
-        self._products, self._margins = (Tail(window, np.zeros(0)) for _ in range(2))
+        self._products, self._margins = (RingBuffer(window, np.zeros(0)) for _ in range(2))
         self._restored = margins
-        self.averaged = Averaged()
+        self.averaged = AverageCounts()
         self.missed: list[int] | None = [0] * classes
         """The events of each label that the average predicted wrongly; None if that is not known of all events."""
-        self.pairs: list[Paired] = []
+        self.pairs: list[PairedComparison] = []
         """Each two predictors: the average if it is kept, the last weights, the baseline, and the candidates."""
 
     def add(
@@ -99,7 +99,7 @@ class Recent:
         The last is by the average, if one is kept. Of classes y·s is the own score less the largest other, and its
         vector z is √2 times as long as x.
         """
-        self.averaged = Averaged(
+        self.averaged = AverageCounts(
             self.averaged.events + len(averaged_wrong), self.averaged.wrong + int(averaged_wrong.sum())
         )
         if self.missed is not None:
@@ -114,7 +114,7 @@ class Recent:
     def compare(self, right: Mapping[str, NDArray[np.bool_]]) -> None:
         """Take in which of the same events each predictor was right about, by its name."""
         if any(map(len, right.values())):
-            self.pairs = followed(self.pairs, right)
+            self.pairs = update_pairs(self.pairs, right)
 
     @property
     def accuracy(self) -> float | None:

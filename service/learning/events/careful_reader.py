@@ -14,7 +14,7 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from service.errors import Rejected
-from service.learning.events.compiled.json_scan import TOO_DEEP, Member, Paths, scan
+from service.learning.events.compiled.json_scan import TOO_DEEP, MemberSpan, Paths, scan
 from service.learning.events.compiled.path_tree import FEATURES, ID, LABEL, WEIGHT, WHERE
 from service.learning.events.content_types import DoubleVector, MessagePack, doubles, unpack
 from service.learning.events.flatten import Features, Flattener
@@ -48,7 +48,7 @@ class Event(NamedTuple):
     weight: float
 
 
-class Values:
+class ParsedValues:
     """The parsed values at some paths of an object, UNSET where there is none."""
 
     not_finite: Rejected | None = None
@@ -69,10 +69,10 @@ class Values:
         return self._values[i]
 
 
-class TextValues(Values):
+class TextValues(ParsedValues):
     """The same of a text, in which the values stand at these members."""
 
-    def __init__(self, raw: bytes, members: Sequence[Member | None], not_finite: Rejected | None) -> None:
+    def __init__(self, raw: bytes, members: Sequence[MemberSpan | None], not_finite: Rejected | None) -> None:
         self._raw, self.members, self.not_finite = raw, members, not_finite
 
     def whole(self, i: int, max_values: int, pointer: str) -> Any:  # noqa: D102 - as above
@@ -105,14 +105,14 @@ def text_values(raw: bytes, paths: Paths, pointer: str = "", commas: NDArray[np.
     return TextValues(raw, found.members, not_finite)
 
 
-def values_of(raw: bytes, paths: Paths) -> Values:
+def values_of(raw: bytes, paths: Paths) -> ParsedValues:
     """The values at these paths of an object in JSON or MessagePack; raises Rejected."""
     if raw.__class__ is not MessagePack:
         return text_values(raw, paths)
     value = unpack(raw)
     if value.__class__ is not Pairs:
         raise _no_object(type_name(value), "")
-    return Values([UNSET if path is None else value_at(value, path, "") for path in paths])
+    return ParsedValues([UNSET if path is None else value_at(value, path, "") for path in paths])
 
 
 class CarefulReader:
@@ -147,7 +147,7 @@ class CarefulReader:
         if len(raw) > self.identity.max_record_bytes:
             raise Rejected("too-large", f"{len(raw)} bytes; the limit is {self.identity.max_record_bytes}")
         values, event = self._values(raw), None
-        if all(any(same(values.scalar(i), v) for v in allowed) for i, allowed in self._where):
+        if all(any(same_value(values.scalar(i), v) for v in allowed) for i, allowed in self._where):
             label = values.scalar(LABEL)
             for value, pointer in ((values.scalar(FEATURES), pointers.features), (label, pointers.label)):
                 if value is UNSET:
@@ -161,7 +161,7 @@ class CarefulReader:
             raise values.not_finite
         return event
 
-    def _values(self, raw: bytes) -> Values:
+    def _values(self, raw: bytes) -> ParsedValues:
         """The values at the parts' paths, then at those of `where`."""
         if raw.__class__ is not DoubleVector:
             return values_of(raw, self._paths)
@@ -172,7 +172,7 @@ class CarefulReader:
             expected = f"{dimension} values and a label, of 8 bytes each"
             raise Rejected("wrong-length", f"expected {expected}; got {len(raw)} bytes")
         *features, label = doubles(raw)
-        return Values([features, label, *[UNSET] * (len(self._paths) - 2)])
+        return ParsedValues([features, label, *[UNSET] * (len(self._paths) - 2)])
 
     def _sign(self, label: Any) -> float:
         pointer = self.identity.event.label
@@ -199,7 +199,7 @@ class CarefulReader:
             raise wrong_type(id_, "a string or a number", pointer)
 
 
-def same(value: Any, expected: Any) -> bool:
+def same_value(value: Any, expected: Any) -> bool:
     """Whether a parsed value is this one: numbers are compared by value, and a boolean is not a number."""
     return bool((value.__class__ is bool) == (expected.__class__ is bool) and value == expected)
 

@@ -24,12 +24,12 @@ from service.learning.evaluation import mistake_bound
 from service.learning.events.batch import Batch, Decoder, Reject
 from service.learning.finite.finite_bounds import Separation
 from service.learning.identity import MAX_SQUARED_NORM, Identity
-from service.learning.initial_weights import initial
+from service.learning.initial_weights import initial_weights
 from service.learning.kernel import kernel
 from service.learning.kernel.kernel import Learned, Vector
-from service.learning.kernel.scaling import Scaler
+from service.learning.kernel.scaling import StandardScaler
 from service.learning.rules import RULES
-from service.learning.weights_file import Weights
+from service.learning.weights_file import WeightsFile
 
 SETTLED = 1e-12
 """The descent ends if a pass lowers the loss by less than this share of it."""
@@ -60,7 +60,7 @@ class Pass(NamedTuple):
     """w after each event, if `trace` is set."""
 
 
-def gather(identity: Identity, records: Sequence[bytes | None], start: Weights | None = None) -> Data:
+def read_data(identity: Identity, records: Sequence[bytes | None], start: WeightsFile | None = None) -> Data:
     """Record values as finite data. `start` has the given weights of an identity that begins with them."""
     columns = columns_for(identity)
     columns.extend((start.names or ()) if start else ())
@@ -68,15 +68,15 @@ def gather(identity: Identity, records: Sequence[bytes | None], start: Weights |
     columns.extend(batch.names)
     if identity.scale == "standard":
         # Once, as in a stream: each event by those before it and itself. The copy frees the scaler's memory.
-        scaled = Scaler(identity, len(columns)).learn(batch)
+        scaled = StandardScaler(identity, len(columns)).learn(batch)
         batch = scaled._replace(values=scaled.values.copy())
-    w = initial(identity, 0, len(columns))
+    w = initial_weights(identity, 0, len(columns))
     if start:
         w[: len(start.vector)] = start.vector
     return Data(batch, columns, w, rejects)
 
 
-def fit(
+def train(
     identity: Identity, batch: Batch, w: Vector, *, tolerance: int = 0, max_passes: int, trace: bool = False
 ) -> Iterator[Pass]:
     """Passes that change `w` in place, until one makes at most `tolerance` errors, or `max_passes` are made.
@@ -145,7 +145,7 @@ def descend(identity: Identity, batch: Batch, w: Vector, *, max_passes: int, tra
     columns = batch.columns.astype(np.intp)
     y, previous = batch.labels, math.inf
     for number in range(1, max_passes + 1):
-        s, _ = scored(batch, w)
+        s, _ = score_batch(batch, w)
         error = batch.weights * (y - s)
         loss = _linear_loss(batch, s)
         if number == 1:
@@ -168,10 +168,10 @@ def descend(identity: Identity, batch: Batch, w: Vector, *, max_passes: int, tra
 
 def stable_eta(batch: Batch) -> float:
     """An η with which `descend` never diverges: 1 / Σ weight·‖x‖², as the sum is at least the largest eigenvalue."""
-    return 1.0 / float(batch.weights @ scored(batch, np.zeros(int(batch.columns.max(initial=0)) + 1))[1])
+    return 1.0 / float(batch.weights @ score_batch(batch, np.zeros(int(batch.columns.max(initial=0)) + 1))[1])
 
 
-def scored(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
+def score_batch(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
     """Each event's s = w·x and ‖x‖², the bias included; nothing is learned.
 
     With weights of shape (columns, classes) each event has a row of scores.
@@ -199,7 +199,7 @@ def _scored_by_classes(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
     return scores, squared
 
 
-def separated(identity: Identity, batch: Batch, w: Vector) -> Separation | None:
+def find_separation(identity: Identity, batch: Batch, w: Vector) -> Separation | None:
     """The figures of the bounds for data and a vector; None if it does not separate the data."""
     own, squared_norms = margins(batch, w)
     rates, (negative, positive) = _rates(identity, batch), identity.margins
@@ -218,7 +218,7 @@ def margins(batch: Batch, w: Vector) -> tuple[Vector, Vector]:
     return learned.scores if w.ndim == 2 else batch.labels * learned.scores, learned.squared_norms
 
 
-class Bounded(NamedTuple):
+class BoundCheck(NamedTuple):
     """The updates that were made, and the bounds on them."""
 
     updates: int
@@ -239,15 +239,17 @@ class Bounded(NamedTuple):
         return self.updates <= most * (1.0 + mistake_bound.ROUNDING) and self.norms is not False
 
 
-def bounded(identity: Identity, data: Data, squared_norms: Vector, candidates: dict[str, Vector]) -> Bounded | None:
+def check_bound(
+    identity: Identity, data: Data, squared_norms: Vector, candidates: dict[str, Vector]
+) -> BoundCheck | None:
     """The least bounds on the updates that led to these ‖w‖²; None if no candidate separates the data."""
-    from_zero, count, results = not data.start.any(), len(squared_norms), list[Bounded]()
+    from_zero, count, results = not data.start.any(), len(squared_norms), list[BoundCheck]()
     for name, w in candidates.items():
-        if separation := separated(identity, data.batch, w):
+        if separation := find_separation(identity, data.batch, w):
             novikoff = separation.updates if from_zero else None
             norms = sides_hold(separation, squared_norms) if from_zero else None
             hu = separation.updates_from(data.start, w)
-            results.append(Bounded(count, name, separation, novikoff, hu, norms))
+            results.append(BoundCheck(count, name, separation, novikoff, hu, norms))
     return min(results, key=lambda one: one.hu if one.novikoff is None else one.novikoff, default=None)
 
 

@@ -4,7 +4,7 @@ It looks for the w of the largest margin, max γ with w·z_i >= γ for all i, wh
 of its column is at most 1: a margin in the maximum norm. Its dual looks for λ >= 0 with Σ λ_i = 1 that makes
 ‖Σ λ_i z_i‖₁ least, of columns scaled so. Either γ > 0, and w separates; or some λ makes the sum zero, and then no w can
 have w·z_i > 0 for all i, as Σ λ_i (w·z_i) = 0 (Gordan's theorem). Neither answer of the solver is trusted: the
-margins must be larger than their rounding errors, and the sum, computed again, must be zero to within `ZERO`.
+margins must be larger than their rounding errors, and the sum, computed again, must be zero to within `ZERO_TOLERANCE`.
 
 With three classes and more z are Kesler's vectors: for each event one less than there are classes.
 """
@@ -16,15 +16,15 @@ import numpy as np
 from service.learning.events.batch import Batch
 from service.learning.kernel.kernel import Vector
 
-ZERO = 1e-13
+ZERO_TOLERANCE = 1e-13
 """The tolerance of a sum that counts as zero, with columns scaled to a largest |value| of 1. The solver's sums of 3,000
 events with 80 features were up to 4e-14; events that differ by 1e-12 are not called inseparable."""
-KESLER = 1_000_000
+MAX_NUMBERS = 1_000_000
 """Numbers of Kesler's vectors, at most: 700,000 take 6 s, and three times as many half a minute."""
-SECONDS = 60.0
+SOLVER_SECONDS = 60.0
 
 
-class Evidence(NamedTuple):
+class Certificate(NamedTuple):
     """A separating vector, or a combination that shows there is none, or the reason why neither is known."""
 
     vector: Vector | None = None
@@ -32,7 +32,7 @@ class Evidence(NamedTuple):
     combination: list[tuple[int, float]] | None = None
     """(i, λ_i) of each λ_i > 0, largest first; i is the place of z_i among the extended vectors."""
     residual: float = 0.0
-    """The largest |part| of Σ λ_i z_i, with columns scaled to a largest |value| of 1; at most `ZERO`."""
+    """The largest |part| of Σ λ_i z_i, with columns scaled to a largest |value| of 1; at most `ZERO_TOLERANCE`."""
     unknown: str | None = None
 
 
@@ -58,14 +58,16 @@ def extended(batch: Batch, classes: int = 2) -> Any:
     return csr_array((signed.ravel(), (own_rows, places.ravel())))
 
 
-def separate(batch: Batch, shape: tuple[int, ...], classes: int = 2, seconds: float = SECONDS) -> Evidence:
+def separate(batch: Batch, shape: tuple[int, ...], classes: int = 2, seconds: float = SOLVER_SECONDS) -> Certificate:
     """Look for a separating vector, weights of this shape. Raises ImportError if scipy is missing."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, hstack
 
     numbers = 2 * (classes - 1) * (len(batch.values) + len(batch.labels))
-    if classes > 2 and numbers > KESLER:
-        return Evidence(unknown=f"Kesler's vectors have {numbers:,} numbers, and the linear program takes {KESLER:,}")
+    if classes > 2 and numbers > MAX_NUMBERS:
+        return Certificate(
+            unknown=f"Kesler's vectors have {numbers:,} numbers, and the linear program takes {MAX_NUMBERS:,}"
+        )
     raw = extended(batch, classes)
     used = np.unique(raw.indices)
     raw = raw[:, used]
@@ -83,17 +85,17 @@ def separate(batch: Batch, shape: tuple[int, ...], classes: int = 2, seconds: fl
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10, "time_limit": seconds},
     )
     if answer.status != 0:
-        return Evidence(unknown=f"the linear program has no answer ({' '.join(answer.message.split())})")
+        return Certificate(unknown=f"the linear program has no answer ({' '.join(answer.message.split())})")
     w = answer.x[:-1]
     # However the sums are rounded, these margins are above zero.
     if np.all(z @ w > (len(used) + 1) * np.finfo(float).eps * (abs(z) @ np.abs(w))):
         vector = np.zeros(shape)
         vector.ravel()[used] = w / scale
-        return Evidence(vector)
+        return Certificate(vector)
     weights = np.maximum(0.0, -answer.ineqlin.marginals)
     weights /= weights.sum()
     residual = float(np.abs(z.T @ weights).max())
     order = np.argsort(-weights, kind="stable")[: np.count_nonzero(weights)]
-    if residual > ZERO:
-        return Evidence(unknown=f"too close to call: the largest margin is between 0 and {residual * len(used):.3g}")
-    return Evidence(combination=list(zip(order.tolist(), weights[order].tolist(), strict=True)), residual=residual)
+    if residual > ZERO_TOLERANCE:
+        return Certificate(unknown=f"too close to call: the largest margin is between 0 and {residual * len(used):.3g}")
+    return Certificate(combination=list(zip(order.tolist(), weights[order].tolist(), strict=True)), residual=residual)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from service.learning.identity import Identity
 
-HALVES = 900
+HALF_LIVES_TO_RESCALE = 900
 """Half-lives after which `late` and the age are scaled back by exactly 2^-HALVES; the age doubles with each of them.
 Weights are within 1e15, so that their product with the age stays finite."""
-SHRINK = 2.0**-HALVES
+RESCALE_FACTOR = 2.0**-HALF_LIVES_TO_RESCALE
 
 
 def ages(identity: Identity, seen: int, events: int) -> NDArray[np.float64]:
@@ -32,16 +32,16 @@ def ages(identity: Identity, seen: int, events: int) -> NDArray[np.float64]:
     if (n := identity.half_life) is None:
         return np.array([float(seen)])
     numbers = np.arange(seen, seen + events + 1)
-    return np.ldexp(_growth(n)[numbers % n], numbers // n % HALVES)
+    return np.ldexp(_growth(n)[numbers % n], numbers // n % HALF_LIVES_TO_RESCALE)
 
 
-def until_shrunk(identity: Identity, seen: int) -> int:
+def events_until_rescale(identity: Identity, seen: int) -> int:
     """After how many more events `late` is to be scaled back; for the mean, more than there will be."""
     n = identity.half_life
-    return HALVES * n - seen % (HALVES * n) if n else sys.maxsize
+    return HALF_LIVES_TO_RESCALE * n - seen % (HALF_LIVES_TO_RESCALE * n) if n else sys.maxsize
 
 
-def part(identity: Identity, events: int) -> float:
+def accumulator_factor(identity: Identity, events: int) -> float:
     """The factor 1/age of `late` after this many events: the average is w - late/age."""
     return 1.0 / max(float(ages(identity, events, 0)[0]), 1.0)
 

@@ -23,7 +23,7 @@ from service.learning import rules
 from service.learning.events.batch import Batch
 from service.learning.identity import MAX_SQUARED_NORM, Identity
 from service.learning.jit.jit import compiled
-from service.learning.kernel.averaging import SHRINK, ages, until_shrunk
+from service.learning.kernel.averaging import RESCALE_FACTOR, ages, events_until_rescale
 
 Vector = NDArray[np.float64]
 Reference = NDArray[np.float32]
@@ -240,7 +240,7 @@ def learn(
     predicted, averaged = (np.empty(n, np.intp) for n in (len(batch.labels), len(batch.labels) if averaging else 0))
     rule, found, done = list(rules.RULES).index(identity.rule), (scores, steps, squared_norms, predicted, averaged), 0
     while (begin := done) < len(batch.labels):
-        left = until_shrunk(identity, seen + begin)
+        left = events_until_rescale(identity, seen + begin)
         end = min(begin + left, len(batch.labels))
         span, age = slice(begin, end), ages(identity, seen + begin, end - begin)
         events = batch.starts[begin : end + 1], batch.columns, batch.values, batch.labels[span], batch.weights[span]
@@ -256,7 +256,7 @@ def learn(
         if count < end - begin:
             break
         if count == left:
-            state[:, 1] *= SHRINK
+            state[:, 1] *= RESCALE_FACTOR
     truth = (batch.labels[:done] if classes else batch.labels[:done] > 0.0).astype(np.intp)
     figures = scores[:done], steps[:done], squared_norms[:done], truth, predicted[:done], averaged[:done], along[:done]
     return Learned(*figures, float(reach))

@@ -17,14 +17,14 @@ from typing import Any, Self
 import numpy as np
 from numba.extending import register_jitable
 
-from service.learning.columns.columns import Pairs
+from service.learning.columns.columns import ColumnPairs
 from service.learning.events.batch import Batch
 from service.learning.identity import SUMS, Identity
 from service.learning.jit.jit import compiled
 from service.learning.kernel.kernel import Vector
 
-LOOKED_AT = 1000
-"""Columns that `Scaler.lost` looks at; a service calls it often."""
+MAX_COUNTED_COLUMNS = 1000
+"""Columns that `StandardScaler.lost` looks at; a service calls it often."""
 
 
 def standard(x: float, n: float, mean: float, m2: float) -> float:
@@ -40,7 +40,7 @@ def standard(x: float, n: float, mean: float, m2: float) -> float:
 register_jitable(standard)
 
 
-class Scaler:
+class StandardScaler:
     """The sums of a model's columns, in rows of one column each: wide events wait for memory."""
 
     def __init__(self, identity: Identity, columns: int = 0) -> None:
@@ -74,13 +74,13 @@ class Scaler:
         A number other than 0 that is always the same is scaled to 0, as if it were absent. The first LOOKED_AT columns
         are counted.
         """
-        n, mean, m2 = self._sums[:LOOKED_AT].T
+        n, mean, m2 = self._sums[:MAX_COUNTED_COLUMNS].T
         some = (n >= least) & (n < events)
         return int(some.sum()), int((some & (m2 == 0.0) & (mean != 0.0)).sum())
 
-    def copy(self) -> "Scaler":
+    def copy(self) -> "StandardScaler":
         """The sums as they are now."""
-        return Scaler.of(self._identity, self._sums.T)
+        return StandardScaler.of(self._identity, self._sums.T)
 
     def make_room(self, columns: int) -> None:
         """Give the sums at least this many columns."""
@@ -130,7 +130,7 @@ class Scaler:
         at = self._sums.item
         return standard(value, at(column, 0), at(column, 1), at(column, 2))
 
-    def merged(self, pairs: Pairs) -> Pairs:
+    def merged(self, pairs: ColumnPairs) -> ColumnPairs:
         """Features with scaled values, equal columns merged."""
         found: dict[int, float] = {}
         for column, value in pairs:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.monitoring.metrics import Metrics
 from service.serving.http import openapi, problems, swagger_ui, v1
-from service.serving.http.auth import METRICS, Auth, BearerTokens
+from service.serving.http.auth import METRICS_PATH, Auth, BearerTokens
 from service.serving.http.limits import Limits
 from service.serving.http.openapi import responses
 from service.serving.http.predict import PATH, Predict
@@ -26,7 +26,7 @@ from service.serving.http.v1 import encoded
 from service.serving.models import Models
 from service.serving.page import routes
 from service.serving.page.history import History
-from service.serving.page.page_state import Body
+from service.serving.page.page_state import PageState
 from service.serving.scoring import Predictor
 from service.snapshots.redis.store import RedisStore
 
@@ -149,12 +149,12 @@ def create_app(
         redirect_slashes=False,
         telemetry=telemetry,
     )
-    problems.install(api)
-    swagger_ui.install(api)
-    routes.install(api, Body(models, history or History(models, lambda _: None), version, metrics.missing))
+    problems.install_handlers(api)
+    swagger_ui.install_swagger_ui(api)
+    routes.install_page(api, PageState(models, history or History(models, lambda _: None), version, metrics.missing))
     in_flight = InFlight(limits)
     predict = Predict(Predictor(models, metrics, limits.instances), in_flight)
-    route = v1.install(api, models, store, in_flight, predict, limits.instances)
+    route = v1.install_v1(api, models, store, in_flight, predict, limits.instances)
 
     @api.get(PROBES[0], tags=["process"], responses=responses([Live]))
     async def live() -> Response:
@@ -168,9 +168,9 @@ def create_app(
             raise Refusal(503, "not every model can answer yet, or the service is shutting down")
         return encoded(Ready())
 
-    described = openapi.METRICS | openapi.ending("token missing")
+    described = openapi.METRICS_OPERATION | openapi.ending("token missing")
 
-    @api.get(METRICS, tags=["process"], response_class=PlainTextResponse, responses=described)
+    @api.get(METRICS_PATH, tags=["process"], response_class=PlainTextResponse, responses=described)
     async def prometheus() -> Response:
         """Prometheus' text format."""
         return Response(await metrics.render(), media_type=CONTENT_TYPE_LATEST)

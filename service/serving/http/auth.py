@@ -5,10 +5,10 @@ import hmac
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from service.credentials.reloading import Reread, text
+from service.credentials.reloading import Reloaded, read_text
 from service.errors import ConfigurationError
 
-METRICS = "/metrics"
+METRICS_PATH = "/metrics"
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
 
 
@@ -20,7 +20,7 @@ class BearerTokens:
 
     def __init__(self, file: str, tell: Callable[[str], object] = lambda _: None) -> None:
         self._file = file
-        self._digests = Reread([file], lambda: [_digest(token) for token in self._read()], tell)
+        self._digests = Reloaded([file], lambda: [_digest(token) for token in self._read()], tell)
 
     @property
     def first(self) -> str:
@@ -36,7 +36,7 @@ class BearerTokens:
 
     def _read(self) -> Sequence[str]:
         tokens = []
-        for number, line in enumerate(text(self._file).splitlines(), 1):
+        for number, line in enumerate(read_text(self._file).splitlines(), 1):
             if token := line.strip():
                 if not _TOKEN.fullmatch(token):
                     raise ConfigurationError(
@@ -60,7 +60,7 @@ class Auth:
 
     def allows(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether a request may be answered."""
-        tokens = self._metrics_tokens if path == METRICS else self._tokens
+        tokens = self._metrics_tokens if path == METRICS_PATH else self._tokens
         return tokens is None or path in self._open_paths or tokens.accept(_bearer_token(headers))
 
 

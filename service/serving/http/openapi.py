@@ -17,7 +17,7 @@ import msgspec
 from service.errors import UnknownCandidate, UnknownModel
 from service.learning.identity import MAX_VALUE
 from service.serving.http.problems import Fault, Problem, problem
-from service.serving.http.request_bodies import ENCODED, NOT_GZIP, NOT_JSON
+from service.serving.http.request_bodies import NOT_GZIP, NOT_JSON, UNSUPPORTED_ENCODING
 
 INTRODUCTION = """
 Each model learns one Kafka topic and has its name. `POST /v1/models/{name}/predict` asks it: with `features` of one
@@ -40,7 +40,7 @@ PROBLEMS = {
     "body too slow": problem(408, "the body did not arrive within 10 seconds"),
     "body too large": problem(413, f"the body is larger than {16 << 20} bytes"),
     "not JSON": problem(415, NOT_JSON),
-    "encoded": problem(415, ENCODED),
+    "encoded": problem(415, UNSUPPORTED_ENCODING),
     "bad body": problem(422, 'feature "age" is not a finite number', Fault("/features/age", "not-finite")),
     "bad parameter": problem(422, "?top= must be at least 1, got less", Fault("?top", "out-of-range")),
     "unknown parameter": problem(
@@ -53,7 +53,7 @@ PROBLEMS = {
     "Redis away": problem(503, "the snapshot store does not answer"),
 }
 """Each problem that a route may name among its `responses`, as it answers it at the defaults: any can have a defect."""
-METRICS: dict[int | str, dict[str, Any]] = {
+METRICS_OPERATION: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "the answer",
         "content": {"text/plain": {"example": 'perceptron_events_total{model="churn"} 40000.0\n'}},

@@ -19,8 +19,8 @@ from service.learning.identity import MAX_CLASSES
 from service.serving.http import problems
 from service.serving.http.limits import LINGER_SECONDS, WHOLE
 from service.serving.http.request_bodies import InFlight, is_gzip, unpacked
-from service.serving.request_parser import of_body
-from service.serving.scoring import TOP, Predictor
+from service.serving.request_parser import request_fault
+from service.serving.scoring import DEFAULT_TOP, Predictor
 
 PREDICT = "/v1/models/{name}/predict"
 PATH = re.compile("/v1/models/([^/]+)/predict").fullmatch
@@ -33,7 +33,7 @@ class PredictParameters(BaseModel):
     """The parameters of a query."""
 
     explain: bool = Field(False, description="add what each feature contributes to the score")
-    top: int = Field(TOP, ge=1, le=MAX_CLASSES, description="so many scores, with three labels and more")
+    top: int = Field(DEFAULT_TOP, ge=1, le=MAX_CLASSES, description="so many scores, with three labels and more")
     candidate: str | None = Field(None, description=CANDIDATE)
 
 
@@ -75,7 +75,7 @@ class Predict:
             request = name, body, parameters.explain, parameters.top, parameters.candidate
             return msgspec.json.encode(self._predictor.at_once(*request) or await self._predictor.beside(*request))
         except Rejected as rejected:
-            raise of_body(rejected, body) from None
+            raise request_fault(rejected, body) from None
         finally:
             self._in_flight.release(len(body))
 

@@ -111,7 +111,7 @@ def _bad_parameter(error: Any) -> Response:
     return response(422, detail, Fault(f"?{where}", reason))
 
 
-def install(app: FastAPI) -> None:
+def install_handlers(app: FastAPI) -> None:
     """Answer every error of `app` with a problem document."""
 
     async def _answered(_request: Request, error: Exception) -> Response:

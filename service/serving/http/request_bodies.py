@@ -14,7 +14,7 @@ MAX_LARGE_BODIES = 8
 SMALL_BODY_BYTES = 64 << 10
 """A body up to this size is never refused because of other bodies."""
 NOT_JSON = "send the body as JSON, with the header content-type: application/json"
-ENCODED = "the body's content-encoding is unknown: send it as gzip, or as it is"
+UNSUPPORTED_ENCODING = "the body's content-encoding is unknown: send it as gzip, or as it is"
 NOT_GZIP = "the body is not gzip, as its content-encoding says"
 
 
@@ -95,7 +95,7 @@ def is_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
         if media != b"application/json" and not media.endswith(b"+json"):
             raise Refusal(415, NOT_JSON)
     if codings and codings not in ([b"gzip"], [b"x-gzip"]):
-        raise Refusal(415, ENCODED)
+        raise Refusal(415, UNSUPPORTED_ENCODING)
     return bool(codings)
 
 

@@ -22,7 +22,7 @@ HEADERS = [
 TLS_HEADERS = [("strict-transport-security", "max-age=31536000")]
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn without its signal handlers: it would end before the last save."""
 
     def __init__(

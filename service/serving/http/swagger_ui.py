@@ -18,7 +18,7 @@ _POLICY = (
 )
 
 
-def install(app: FastAPI) -> None:
+def install_swagger_ui(app: FastAPI) -> None:
     """Serve it."""
     page = get_swagger_ui_html(
         openapi_url="openapi.json",

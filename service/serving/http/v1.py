@@ -24,7 +24,7 @@ from service.serving.http.openapi import request_of, responses
 from service.serving.http.predict import CANDIDATE, PREDICT, PredictParameters
 from service.serving.http.problems import Refusal
 from service.serving.http.request_bodies import InFlight
-from service.serving.model_info import Beside, Description, Name, Summary, Version
+from service.serving.model_info import CandidateInfo, Description, Name, Summary, Version
 from service.serving.models import Models
 from service.serving.predictions import BatchPredictionResponse, PredictionResponse
 from service.snapshots import codec
@@ -68,7 +68,7 @@ class Candidates(msgspec.Struct, forbid_unknown_fields=True):
     model: Name
     answering: Annotated[str | None, Meta(examples=["logistic"])]
     """Null: the model itself answers."""
-    candidates: list[Beside]
+    candidates: list[CandidateInfo]
 
 
 class Versions(msgspec.Struct, forbid_unknown_fields=True):
@@ -89,7 +89,7 @@ PREDICT_PROBLEMS = (
 """Problems of routes by status: names of `openapi.PROBLEMS`."""
 ANSWERS = PredictionResponse, BatchPredictionResponse, ModelList, Description, Candidates, Weights, Versions
 
-Candidate = Annotated[str | None, Query(description=CANDIDATE)]
+CandidateParameter = Annotated[str | None, Query(description=CANDIDATE)]
 
 
 async def _check_parameters(request: Request) -> None:
@@ -105,7 +105,7 @@ def predict(name: str, parameters: Annotated[PredictParameters, Query()]) -> Non
     """
 
 
-def install(
+def install_v1(
     app: FastAPI, models: Models, store: RedisStore, in_flight: InFlight, answer_predict: ASGIApp, max_instances: int
 ) -> APIRoute:
     """Give `app` the routes of this protocol; returns that of predictions."""
@@ -135,7 +135,7 @@ def install(
     async def candidates(name: str) -> Response:
         """What learns side by side with the model: how each of them predicts, and which one answers."""
         learner = models.answering(name)[1].learner
-        return encoded(Candidates(name, learner.answering, Beside.all_of(learner)))
+        return encoded(Candidates(name, learner.answering, CandidateInfo.all_of(learner)))
 
     @app.get(
         "/v1/models/{name}/weights", tags=["models"], responses=responses([Weights], *WEIGHTS_PROBLEMS),
@@ -154,7 +154,7 @@ def install(
         label: Annotated[
             str | None, Query(description="whose: with three labels and more each has weights of its own")
         ] = None,
-        candidate: Candidate = None,
+        candidate: CandidateParameter = None,
     ) -> Response:
         """Some weights by name (`names`, `name`), the largest of these or of all (`top`), or all in pages (`limit`)."""
         a = models.answering(name)[1]
@@ -176,7 +176,7 @@ def install(
         in_flight.take()
         try:
             found = await store.kept(name, [v.version for v in a.head.kept])
-            kept = codec.kept(a.head, a.digest, found)
+            kept = codec.kept_versions(a.head, a.digest, found)
         except SnapshotDamaged as error:
             raise Refusal(503, str(error)) from None
         except DependencyError:

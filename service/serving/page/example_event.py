@@ -13,7 +13,7 @@ from service.learning.events.json_pointer import Path
 from service.learning.events.json_values import Pairs
 from service.learning.learner import Learner
 
-MAX_BYTES = 16 << 10
+MAX_EVENT_BYTES = 16 << 10
 """Bytes of the JSON of an event; a larger one is not shown."""
 
 
@@ -31,7 +31,7 @@ def newest_event(learner: Learner) -> msgspec.Raw | None:
         except Rejected:
             return None
     text = msgspec.json.encode(features)
-    return msgspec.Raw(text) if len(text) <= MAX_BYTES else None
+    return msgspec.Raw(text) if len(text) <= MAX_EVENT_BYTES else None
 
 
 def _read(flattener: Flattener, value: Any, path: Path = ()) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from service.learning.learner import Learner
-from service.serving.model_info import Accuracy, Share, baseline, serve
+from service.serving.model_info import Accuracy, Share, answering_name, baseline
 from service.serving.models import Model, Models
 
 MAX_POINTS = 120
@@ -118,7 +118,7 @@ def point(learner: Learner, now: float, lag: int | None) -> Point:
     counts, (bound, _), found = learner.counts, learner.watch.bound, Accuracy.of_each(learner)
     every: dict[str, Share] = {**found, "baseline": baseline(learner)}
     shares = {name: (_short(one.recent), _short(one.all)) for name, one in every.items()}
-    interval = found[serve(learner)].all_interval
+    interval = found[answering_name(learner)].all_interval
     return Point(round(now, 1), counts.events, counts.mistakes, bound, lag, shares, interval)
 
 

@@ -11,11 +11,11 @@ from fastapi.responses import Response
 
 from service.errors import UnknownModel
 from service.learning.classifier import Classifier, largest
-from service.learning.evaluation.last_events import PLANE
+from service.learning.evaluation.last_events import PLANE_COLUMNS
 from service.learning.identity import as_text
 from service.learning.learner import Learner
 from service.serving.model_info import Description, iso, served_confusion
-from service.serving.models import Answering, Model, Models
+from service.serving.models import Model, Models, ServedModel
 from service.serving.page.example_event import newest_event
 from service.serving.page.history import SECONDS, History
 
@@ -29,7 +29,7 @@ WEIGHTS_PER_SECOND = 100_000
 """Weights that are searched in a second: those of a large model are shown a little late."""
 
 
-class Body:
+class PageState:
     """The bodies of all models."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Body:
         packed, encoding = gzip.compress(body, GZIP_LEVEL, mtime=0), {"content-encoding": "gzip"}
         return Response(body, media_type=JSON), Response(packed, headers=encoding, media_type=JSON)
 
-    def _figures(self, model: Model, a: Answering) -> dict[str, Any]:
+    def _figures(self, model: Model, a: ServedModel) -> dict[str, Any]:
         learner, by, points = a.learner, a.by(None)[1], self._history.of(model.name)
         labels = learner.identity.labels or (-1, 1)
         known = served_confusion(by)
@@ -127,12 +127,12 @@ def _plane(learner: Learner, by: Classifier) -> dict[str, Any] | None:
 
     None for any other model, such as one with a category.
     """
-    if len(by.columns) != PLANE or learner.identity.features == "hashed":
+    if len(by.columns) != PLANE_COLUMNS or learner.identity.features == "hashed":
         return None
     names = by.columns.name_of(1), by.columns.name_of(2)
     if any("=" in name for name in names):
         return None
-    w, scaler = by.served_at(slice(PLANE)).reshape(PLANE, -1).T.tolist(), learner.scaler
+    w, scaler = by.served_at(slice(PLANE_COLUMNS)).reshape(PLANE_COLUMNS, -1).T.tolist(), learner.scaler
     zeros, ones = ([scaler.value(c, v) if scaler else v for c in (1, 2)] for v in (0.0, 1.0))
     scores = [(b + x * zeros[0] + y * zeros[1], x * (ones[0] - zeros[0]), y * (ones[1] - zeros[1])) for b, x, y in w]
     two = not learner.identity.multiclass

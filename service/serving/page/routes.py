@@ -8,7 +8,7 @@ from pathlib import Path
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from service.serving.page.page_state import Body
+from service.serving.page.page_state import PageState
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
@@ -21,7 +21,7 @@ OPEN = tuple(_FILES)
 """Paths that need no token."""
 
 
-def install(app: FastAPI, body: Body) -> None:
+def install_page(app: FastAPI, body: PageState) -> None:
     """Serve the page."""
     headers = {"content-security-policy": _POLICY}
     for path, file in _FILES.items():

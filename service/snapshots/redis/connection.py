@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from service.credentials.tls import Tls
 from service.errors import ConfigurationError
-from service.snapshots.redis.redis_errors import Unknown, reason
+from service.snapshots.redis.redis_errors import OutcomeUnknown, redis_failure
 
 CONNECTIONS = 16
 """Connections of a process, for all its models. A command waits for a free one."""
@@ -111,13 +111,15 @@ class Sentinels:
                 async with client:
                     primary: tuple[str, int] | None = await client.sentinel_get_master_addr_by_name(service)
             except (RedisError, OSError, RuntimeError) as error:
-                said.append(f"{address} {reason(error, 'sentinel_')}")
+                said.append(f"{address} {redis_failure(error, 'sentinel_')}")
                 continue
             if primary:
                 self._addresses.sort(key=lambda other: other != address)
                 return primary
             said.append(f"{address} knows no service {service}")
-        raise Unknown(f"no sentinel names a primary (redis.sentinels, redis.sentinel_service): {'; '.join(said)}")
+        raise OutcomeUnknown(
+            f"no sentinel names a primary (redis.sentinels, redis.sentinel_service): {'; '.join(said)}"
+        )
 
 
 class _Primaries(BlockingConnectionPool, SentinelConnectionPool):

@@ -10,8 +10,8 @@ from service.errors import ConfigurationError
 MIN_VERSION = 5, 0
 PROBE_KEY = "perceptron:{!tried}"
 """No model can have this key."""
-READ = "redis.call('HMGET', KEYS[1], 'digest', 'head')"
-WRITE = """
+READ_SCRIPT = "redis.call('HMGET', KEYS[1], 'digest', 'head')"
+WRITE_SCRIPT = """
 redis.call('HDEL', KEYS[1], 'digest')
 redis.call('HSET', KEYS[1], 'digest', 'x')
 redis.call('HDEL', KEYS[1], 'digest')
@@ -20,14 +20,14 @@ redis.call('HDEL', KEYS[1], 'digest')
 REFUSED = re.compile("permission|can't run this|unknown (redis )?command", re.IGNORECASE)
 
 
-async def check(redis: Any, where: str, learn: bool) -> list[str]:
+async def check_server(redis: Any, where: str, learn: bool) -> list[str]:
     """Refuse a Redis that would lose snapshots or refuses our commands; return warnings, a line each.
 
     `where` names the Redis in each line. Raises ConfigurationError, and what the client raises.
     """
     warnings = await _settings(redis, where)
     try:
-        await redis.register_script(WRITE if learn else READ)(keys=[PROBE_KEY])
+        await redis.register_script(WRITE_SCRIPT if learn else READ_SCRIPT)(keys=[PROBE_KEY])
     except ResponseError as error:
         if isinstance(error, ReadOnlyError) or "READONLY" in str(error):
             raise

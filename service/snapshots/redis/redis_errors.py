@@ -7,7 +7,7 @@ from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from service.errors import led_to, os_cause
+from service.errors import causes, os_cause
 
 REPLICA = "ReadOnly|MasterDown|READONLY"
 """How a server says that it is a replica."""
@@ -22,20 +22,20 @@ WAYS_OUT = {
 """What to do, by a pattern over an error's class and text. `{of}` is the prefix of the settings of a login."""
 
 
-class Unknown(RedisConnectionError):
+class OutcomeUnknown(RedisConnectionError):
     """No sentinel names a primary."""
 
 
-def reason(error: Exception, of: str = "") -> str:
+def redis_failure(error: Exception, of: str = "") -> str:
     """Why the client failed, without the words that the client wraps the cause in, and what to do.
 
     `of` is the prefix of the settings of its login.
     """
-    chain = list(led_to(error))
-    kinds = Unknown, AuthenticationError, ssl.SSLError, OSError | RedisTimeoutError
+    chain = list(causes(error))
+    kinds = OutcomeUnknown, AuthenticationError, ssl.SSLError, OSError | RedisTimeoutError
     cause = next((e for kind in kinds for e in chain if isinstance(e, kind)), error)
     name = type(cause).__name__
-    if isinstance(cause, Unknown):  # its text has the ways out of each sentinel's error
+    if isinstance(cause, OutcomeUnknown):  # its text has the ways out of each sentinel's error
         return str(cause)
     if isinstance(cause, TimeoutError | RedisTimeoutError):
         text = "no answer in time"

@@ -21,13 +21,13 @@ from service.snapshots.codec import damaged
 from service.snapshots.ports import Commit, Verdict
 from service.snapshots.redis import preflight
 from service.snapshots.redis.connection import Endpoint, redacted
-from service.snapshots.redis.redis_errors import elsewhere, reason
+from service.snapshots.redis.redis_errors import elsewhere, redis_failure
 
 MODELS = "perceptron:models"
 MAX_COMMAND = 1 << 20
 """Bytes of blobs in one command. A larger write would hold the event loop longer than a slice of learning."""
 
-LOOK = """
+LOOK_SCRIPT = """
 local found = {}
 for i, key in ipairs(KEYS) do
   found[i] = redis.pcall('HGET', key, 'digest') or (redis.call('EXISTS', key) == 0 and '')
@@ -57,7 +57,7 @@ class RedisStore:
         # Typed as Any: redis-py's stubs answer str or bytes. Without decode_responses it is bytes.
         self._redis: Any = Redis.from_pool(pool)
         self._commit = self._redis.register_script(files(__package__).joinpath("commit.lua").read_text())
-        self._look = self._redis.register_script(LOOK)
+        self._look = self._redis.register_script(LOOK_SCRIPT)
 
     @property
     def address(self) -> str:
@@ -70,7 +70,7 @@ class RedisStore:
     async def check(self, learn: bool = True) -> list[str]:
         """Refuse a Redis that is not fit for learning, or only for following: see needs.check."""
         async with self._asking():
-            return await preflight.check(self._redis, f"Redis at {self.address}", learn)
+            return await preflight.check_server(self._redis, f"Redis at {self.address}", learn)
 
     async def digest(self, model: str) -> str:
         async with self._asking(model):
@@ -171,7 +171,7 @@ class RedisStore:
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
             if not isinstance(error, ResponseError):  # that is an answer
                 self.missing_since = self.missing_since or time.time()
-            raise DependencyError(f"Redis at {self.address}: {reason(error)}", "redis") from error
+            raise DependencyError(f"Redis at {self.address}: {redis_failure(error)}", "redis") from error
         self.missing_since = 0.0
         # redis-py can swallow a cancellation that arrives while it connects. The task must end all the same.
         if (task := asyncio.current_task()) and task.cancelling():

@@ -27,7 +27,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.metadata import MetadataRequest
 
 from service.errors import DependencyError, PerceptronError, Unauthorised
-from service.streaming.kafka.failures import UNAUTHORISED, cause_of, connection_failure, refused
+from service.streaming.kafka.failures import UNAUTHORISED, connection_failure, kafka_failure, missing_right
 from service.streaming.kafka.fetching.fetcher import Fetcher
 from service.streaming.kafka.log_reader import LogReader
 from service.streaming.kafka.metadata import MetadataRequest as MetadataWithRights
@@ -92,11 +92,11 @@ class Cluster:
             yield
         except (TimeoutError, KafkaConnectionError, NodeNotReadyError) as error:
             why = await connection_failure(self.bootstrap, self.security)
-            raise DependencyError(f"{where}: {why or cause_of(error, right)}", "kafka") from error
+            raise DependencyError(f"{where}: {why or kafka_failure(error, right)}", "kafka") from error
         except (KafkaError, OSError, ValueError) as error:
             # ValueError: an address that does not resolve
             kind = Unauthorised if isinstance(error, UNAUTHORISED) else DependencyError
-            raise kind(f"{where}: {cause_of(error, right)}", "kafka") from error
+            raise kind(f"{where}: {kafka_failure(error, right)}", "kafka") from error
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[AIOKafkaAdminClient]:
@@ -132,7 +132,7 @@ class Cluster:
         async with self.admin() as client:
             for topic, code, *rest in (await client.create_topics(new)).topic_errors:
                 if code in (TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno):
-                    raise Unauthorised(f"{self}: {refused('Create', f'topic {topic}')}", "kafka")
+                    raise Unauthorised(f"{self}: {missing_right('Create', f'topic {topic}')}", "kafka")
                 if code not in (0, TopicAlreadyExistsError.errno):
                     raise KafkaError(f"topic {topic} cannot be created: {rest[0] if rest else code}")
 

@@ -20,7 +20,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.metadata import MetadataRequest
 
-from service.errors import led_to, os_cause
+from service.errors import causes, os_cause
 from service.streaming.kafka.oauth import NoTokenError
 from service.streaming.kafka.security import Security
 
@@ -30,12 +30,12 @@ TLS_SETTINGS = "look at kafka.ssl_cafile, kafka.ssl_certfile and kafka.ssl_check
 UNAUTHORISED = TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError
 
 
-def refused(right: str, what: str) -> str:
+def missing_right(right: str, what: str) -> str:
     """What to say where this user has not this right on something."""
     return f"authorisation: this user lacks {right} on {what}: grant it (docs/security.md lists what is needed)"
 
 
-def cause_of(error: Exception, right: str = "Read") -> str:
+def kafka_failure(error: Exception, right: str = "Read") -> str:
     """What to say of an error of Kafka's, to a user who needs this right."""
     if isinstance(error, TimeoutError | RequestTimedOutError):
         return "no answer in time"
@@ -43,9 +43,9 @@ def cause_of(error: Exception, right: str = "Read") -> str:
         about = error.args[0] if error.args else ()
         about = [about] if isinstance(about, str | TopicPartition) else about
         names = sorted({each.topic if isinstance(each, TopicPartition) else each for each in about})
-        return refused(right, f"topic {', '.join(names)}".strip())
+        return missing_right(right, f"topic {', '.join(names)}".strip())
     if isinstance(error, GroupAuthorizationFailedError):
-        return refused("Read", "the group (kafka.group_id)")
+        return missing_right("Read", "the group (kafka.group_id)")
     if isinstance(error, InvalidSessionTimeoutError):
         return "its group.min.session.timeout.ms, 6 s where nobody set it, allows no such kafka.session_timeout"
     if isinstance(error, GroupCoordinatorNotAvailableError):
@@ -89,7 +89,7 @@ async def connection_failure(bootstrap: str, security: Security) -> str:
 
 def _connection_cause(error: Exception, security: Security) -> str:
     """The step that failed, what was found, and the way out."""
-    if tls := next((cause for cause in led_to(error) if isinstance(cause, ssl.SSLError)), None):
+    if tls := next((cause for cause in causes(error) if isinstance(cause, ssl.SSLError)), None):
         return f"{os_cause(tls).rstrip('.')}: {TLS_SETTINGS}"
     if isinstance(error, UnsupportedSaslMechanismError):
         return f"SASL: the listener does not know {security.mechanism}: set kafka.sasl_mechanism"
@@ -98,7 +98,7 @@ def _connection_cause(error: Exception, security: Security) -> str:
     if isinstance(error, NoTokenError):
         return f"SASL: {error.args[0]}"
     if isinstance(error, TimeoutError):
-        return cause_of(error)
+        return kafka_failure(error)
     if isinstance(error, OSError) and not isinstance(error, ConnectionResetError):
         return os_cause(error)
     return f"nothing speaks Kafka over {security.protocol} there: look at kafka.security_protocol and the port"

@@ -24,8 +24,8 @@ def _compact(**fields: Any) -> tuple[tuple[str, Any], ...]:
 
 
 NUMBERS = CompactArray(Int32)
-BROKER = _compact(node_id=Int32, host=CompactString(), port=Int32, rack=CompactString())
-PARTITION = _compact(
+BROKER_FIELDS = _compact(node_id=Int32, host=CompactString(), port=Int32, rack=CompactString())
+PARTITION_FIELDS = _compact(
     error_code=Int16,
     partition=Int32,
     leader=Int32,
@@ -34,13 +34,13 @@ PARTITION = _compact(
     isr=NUMBERS,
     offline_replicas=NUMBERS,
 )
-TOPIC = _compact(
+TOPIC_FIELDS = _compact(
     error_code=Int16,
     name=CompactString(),
     high=Int64,
     low=Int64,
     is_internal=Boolean,
-    partitions=CompactArray(*PARTITION),
+    partitions=CompactArray(*PARTITION_FIELDS),
     authorized_operations=Int32,
 )
 
@@ -52,10 +52,10 @@ class MetadataResponse(Response):
     SCHEMA = Schema(
         *_compact(
             throttle_time_ms=Int32,
-            brokers=CompactArray(*BROKER),
+            brokers=CompactArray(*BROKER_FIELDS),
             cluster_id=CompactString(),
             controller_id=Int32,
-            topics=CompactArray(*TOPIC),
+            topics=CompactArray(*TOPIC_FIELDS),
             authorized_operations=Int32,
         )
     )

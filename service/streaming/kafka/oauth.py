@@ -14,7 +14,7 @@ import msgspec
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
 
-from service.credentials.http import opener, why_not
+from service.credentials.http import failure_reason, opener
 from service.credentials.tls import Tls
 
 TOKEN_SECONDS = 10.0
@@ -93,7 +93,7 @@ class ClientCredentials(TokenSource):
             see = ": see kafka.oauth_client_id, oauth_client_secret and oauth_scope" if error.code < 500 else ""
             raise NoTokenError(f"{where} answers {error.code}{see}") from None
         except OSError as error:
-            raise NoTokenError(f"{where}: {why_not(error)}") from None
+            raise NoTokenError(f"{where}: {failure_reason(error)}") from None
         except (http.client.HTTPException, msgspec.MsgspecError, ValueError, RecursionError):
             wanted = "expected JSON with access_token and expires_in"
             raise NoTokenError(f"{where} answers with no token: {wanted}") from None

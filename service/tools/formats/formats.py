@@ -23,9 +23,9 @@ from service.tools.formats.readers import BadLine, Csv, Format, JsonLines, at
 if TYPE_CHECKING:
     from service.learning.events.batch import Decoder
 
-Name = Literal["jsonl", "csv"]
+FileName = Literal["jsonl", "csv"]
 Written = Literal["json", "msgpack", "f8"]
-BATCH = 500
+BATCH_LINES = 500
 """Lines of a file that are checked at once."""
 LARGE_FILE = 1 << 20
 """Bytes of a file that the compiled reader checks, fifty times as fast as the careful one."""
@@ -88,7 +88,7 @@ class Events:
                 plain = gzip.GzipFile(fileobj=raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
                 if plain.peek(3)[:3] == codecs.BOM_UTF8:
                     plain.read(3)
-                for rows in in_batches(self._form.rows(plain), BATCH if self.size else 1):
+                for rows in in_batches(self._form.rows(plain), BATCH_LINES if self.size else 1):
                     position = self.size if raw.closed else raw.tell() if raw.seekable() else 0
                     for (number, row), event in zip(rows, self._events(rows), strict=True):
                         try:
@@ -193,12 +193,12 @@ def writer(identity: Identity, name: Written) -> Callable[[bytes], bytes]:
     return write
 
 
-def format_name(file: str, name: Name | None) -> Name:
+def format_name(file: str, name: FileName | None) -> FileName:
     """The named format, or the one that the file's suffix says."""
     return name or ("csv" if Path(file.removesuffix(".gz")).suffix.lower() == ".csv" else "jsonl")
 
 
-def format_of(file: str, identity: Identity, *, name: Name | None, label: str | None, key: str | None) -> Format:
+def format_of(file: str, identity: Identity, *, name: FileName | None, label: str | None, key: str | None) -> Format:
     """The file's format; CSV if a label column is named and no format is."""
     if format_name(file, name or ("csv" if label is not None else None)) == "csv":
         return Csv(identity, label, key)

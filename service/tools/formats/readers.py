@@ -16,7 +16,7 @@ import msgspec
 from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.identity import Identity, Places
 
-NOTHING = ("", "nan", "-nan")
+EMPTY_CELLS = ("", "nan", "-nan")
 """What a cell says, in lower case, when there is nothing."""
 
 
@@ -121,7 +121,7 @@ class Csv:
         return _event(self._values(cells), label, self._identity)
 
     def _values(self, cells: dict[str, str]) -> dict[str, Any]:
-        return {name: self._value(name, cell) for name, cell in cells.items() if cell.lower() not in NOTHING}
+        return {name: self._value(name, cell) for name, cell in cells.items() if cell.lower() not in EMPTY_CELLS}
 
     def _value(self, name: str, cell: str) -> float | bool | str:
         lower = cell.lower()

@@ -34,7 +34,7 @@ class Mark(NamedTuple):
     why: str
 
 
-class Member:
+class FieldProfile:
     """The values at one path through the records."""
 
     def __init__(self, path: Path) -> None:
@@ -92,11 +92,11 @@ class Member:
         if self.fault:
             return Mark("rejected", self.fault)
         if self.distinct == 1 and self.present == records > 1 and self.kind != "list":
-            return Mark("constant", f"it is always {shown(self.example)}")
+            return Mark("constant", f"it is always {shown_value(self.example)}")
         values = [value for _, value in self.counts]
         has_id_name, has_enough = _ID_NAME.fullmatch(self.path[-1]), self.present >= ENOUGH_VALUES
         share = self.distinct / self.present
-        time = Mark("timestamp", f"a time, such as {shown(self.example)}, does not come back")
+        time = Mark("timestamp", f"a time, such as {shown_value(self.example)}, does not come back")
         differ = f"{self.distinct:,} of {self.present:,} values differ"
         if self.kind == "string":
             if all(map(_DATE.fullmatch, values)):
@@ -129,32 +129,32 @@ def leaves(value: Any, outer: Path = ()) -> Iterator[tuple[Path, Any]]:
             yield path, inner
 
 
-def profile(records: Sequence[Any]) -> dict[Path, Member]:
+def profile_fields(records: Sequence[Any]) -> dict[Path, FieldProfile]:
     """The members of objects or lists, in the order in which they first occur."""
-    members: dict[Path, Member] = {}
+    members: dict[Path, FieldProfile] = {}
     for i, record in enumerate(records):
         for path, value in leaves(record):
             if path in members or len(members) < MAX_MEMBERS:
-                members.setdefault(path, Member(path)).add(value, 2 * i >= len(records))
+                members.setdefault(path, FieldProfile(path)).add(value, 2 * i >= len(records))
     return members
 
 
-def member_at(records: Iterable[Any], path: Path) -> Member:
+def member_at(records: Iterable[Any], path: Path) -> FieldProfile:
     """The member at one path."""
-    member = Member(path)
+    member = FieldProfile(path)
     for record in records:
         if (value := at(record, path)) is not None:
             member.add(value, False)
     return member
 
 
-def shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """A value as JSON, cut to EXAMPLE_CHARACTERS; a whole number without a point, as a table has it."""
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
     text = json.dumps(int(value) if is_whole else value, ensure_ascii=False, default=str)
     return text if len(text) <= EXAMPLE_CHARACTERS else text[: EXAMPLE_CHARACTERS - 1] + "…"
 
 
-def plain(text: str) -> str:
+def plain_value(text: str) -> str:
     """A text on one line, without what a terminal would take for a command."""
     return "".join(one if one.isprintable() else "?" for one in text)

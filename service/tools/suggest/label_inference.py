@@ -8,9 +8,9 @@ from service.errors import DataError
 from service.learning.evaluation.confusion import RARE
 from service.learning.events.json_pointer import Path, parse_pointer
 from service.learning.identity import MAX_CLASSES, Label
-from service.text import perhaps
+from service.text import did_you_mean
 from service.tools.formats.readers import at
-from service.tools.suggest.field_profile import Member, member_at, plain, profile, shown
+from service.tools.suggest.field_profile import FieldProfile, member_at, plain_value, profile_fields, shown_value
 from service.tools.suggest.sample import Sample
 
 GENERAL_NAMES = {"label", "labels", "target", "y", "class"}
@@ -44,7 +44,7 @@ def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: 
 
     Raises DataError if there is none.
     """
-    members = profile([value for record in sample.objects() if isinstance(value := at(record, outer), dict)])
+    members = profile_fields([value for record in sample.objects() if isinstance(value := at(record, outer), dict)])
     if requested is not None:
         return LabelChoice(_requested_path(sample, outer, members, requested), "--label says so", [])
     if is_own_form and any("label" in record for record in sample.objects()):
@@ -59,7 +59,7 @@ def find_label(sample: Sample, outer: Path, requested: str | None, is_own_form: 
     return LabelChoice((*outer, *likely[0].path), f"{named}a {likely[0].kind} of {likely[0].distinct:,} values", others)
 
 
-def _requested_path(sample: Sample, outer: Path, members: dict[Path, Member], requested: str) -> Path:
+def _requested_path(sample: Sample, outer: Path, members: dict[Path, FieldProfile], requested: str) -> Path:
     """The path that --label names by its pointer, its flattened name, or its last name if there is one such member."""
     pointer = parse_pointer(requested)
     if pointer and member_at(sample.objects(), pointer).present:
@@ -69,21 +69,23 @@ def _requested_path(sample: Sample, outer: Path, members: dict[Path, Member], re
     if whole or len(last) == 1:
         return (*outer, *(whole or last)[0])
     names = [member.name for member in members.values()]
-    near = perhaps(requested.removeprefix("/").replace("/", "."), names)
-    raise DataError(f"--label: no record of {sample.name} has '{plain(requested)}'{plain(near)}; {_list(members)}")
+    near = did_you_mean(requested.removeprefix("/").replace("/", "."), names)
+    raise DataError(
+        f"--label: no record of {sample.name} has '{plain_value(requested)}'{plain_value(near)}; {_list(members)}"
+    )
 
 
-def _list(members: dict[Path, Member]) -> str:
-    names = [plain(member.name) for member in members.values()]
+def _list(members: dict[Path, FieldProfile]) -> str:
+    names = [plain_value(member.name) for member in members.values()]
     more = f" and {len(names) - MAX_LISTED_MEMBERS:,} more" if len(names) > MAX_LISTED_MEMBERS else ""
     return f"the members are {', '.join(names[:MAX_LISTED_MEMBERS]) or 'none'}{more}"
 
 
-def _likely_labels(members: dict[Path, Member]) -> list[Member]:
+def _likely_labels(members: dict[Path, FieldProfile]) -> list[FieldProfile]:
     """The members that may be the label, the likeliest first; of equals the later one first."""
     records = max((member.present for member in members.values()), default=0)
 
-    def may_be_label(member: Member) -> bool:
+    def may_be_label(member: FieldProfile) -> bool:
         if _fault(member):
             return False
         few_texts = member.kind == "string" and member.distinct <= MAX_TEXTS
@@ -91,7 +93,7 @@ def _likely_labels(members: dict[Path, Member]) -> list[Member]:
         is_named = named == MAX_NAME_SCORE or (named > 1 and not is_amount(member))
         return member.distinct == 2 or ((few_texts or is_named) and not member.mark(records))
 
-    def likelihood(member: Member) -> float:
+    def likelihood(member: FieldProfile) -> float:
         values = {value for _, value in member.counts}
         kind = 2.0 if member.kind == "boolean" else 1.0 if values in ({0, 1}, {-1, 1}) else 0.0
         shape = 4.0 * (member.distinct == 2) + 0.5 * (len(member.path) == 1)
@@ -110,12 +112,12 @@ def _name_score(name: str) -> int:
     return 2 if NAMES & set(words) else 1 if len(words) == 1 and name.endswith("ed") else 0
 
 
-def _fault(member: Member) -> str | None:
+def _fault(member: FieldProfile) -> str | None:
     """Why a member cannot be a label, if it cannot."""
     if member.kind not in ("boolean", "number", "string"):
         return f"has values of kind {member.kind}: a label is a boolean, a number or a string"
     if member.distinct < 2:
-        return f"is always {shown(member.example)}: a label has two values"
+        return f"is always {shown_value(member.example)}: a label has two values"
     if member.distinct > MAX_CLASSES:
         return f"has {member.distinct:,} values: a label has at most {MAX_CLASSES:,}"
     if member.distinct > 2 and 2 * member.distinct > member.present:
@@ -123,33 +125,33 @@ def _fault(member: Member) -> str | None:
     return None
 
 
-def is_amount(member: Member) -> bool:
+def is_amount(member: FieldProfile) -> bool:
     """Whether its values are probably amounts, not classes."""
     if member.kind != "number" or member.distinct == 2:
         return False
     return member.distinct > MAX_AMOUNTS or any(value != int(value) for _, value in member.counts)
 
 
-def label_values(sample: Sample, path: Path, called: str) -> tuple[list[Label], str, Member]:
+def label_values(sample: Sample, path: Path, called: str) -> tuple[list[Label], str, FieldProfile]:
     """The labels, of two the negative one first, why they are so, and the label as a member. Raises DataError."""
     member = member_at(sample.objects(), path)
     if fault := _fault(member):
-        raise DataError(f"{sample.name}: label: {plain(called)} {fault}")
+        raise DataError(f"{sample.name}: label: {plain_value(called)} {fault}")
     counts: dict[Label, int] = {_whole(value): count for (_, value), count in member.counts.items()}
     if len(counts) > 2:
         frequent = max(counts, key=counts.__getitem__)
         why = f"the {len(counts):,} values of the sample; an event with another is rejected"
-        why += f"; {shown(frequent)} is in {counts[frequent] / member.present:.1%} of the events"
+        why += f"; {shown_value(frequent)} is in {counts[frequent] / member.present:.1%} of the events"
         return sorted(counts), why, member
     texts = sorted(str(value) for value in counts)
     named = [text for text in texts if text.lower() in POSITIVE_TEXTS]
     positive = max(counts) if member.kind != "string" else (named or sorted(texts, key=counts.__getitem__))[0]
     negative = next(value for value in counts if value != positive)
-    why = f"negative, positive: {shown(positive)} is in {counts[positive] / member.present:.1%} of the events"
+    why = f"negative, positive: {shown_value(positive)} is in {counts[positive] / member.present:.1%} of the events"
     return [negative, positive], why, member
 
 
-def positive_is_rare(labels: Sequence[Label], member: Member) -> bool:
+def positive_is_rare(labels: Sequence[Label], member: FieldProfile) -> bool:
     """Whether there are two labels and the positive one is so rare that accuracy says little."""
     positive = sum(count for (_, value), count in member.counts.items() if value == labels[1])
     return len(labels) == 2 and positive / member.present < RARE

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from service.errors import DataError
 from service.learning.columns.columns import columns_for
-from service.learning.evaluation.confidence_sequences import ERROR
+from service.learning.evaluation.confidence_sequences import ERROR_PROBABILITY
 from service.learning.events.batch import Decoder
 from service.learning.learner import Learner
 from service.learning.records import Records
 from service.serving.model_info import Accuracy
 from service.settings.model import ModelSettings
 
-RULES = ("perceptron", "logistic-delta")
+TRIED_RULES = ("perceptron", "logistic-delta")
 SCALES = ("none", "standard")
 AVERAGE: dict[str, bool | str] = {"last": False, "mean": True, "recent": "recent"}
 """The setting `average`, by the weights that predict."""
@@ -56,7 +56,7 @@ class Trial(NamedTuple):
     @property
     def changes(self) -> int:
         """How many settings differ from the defaults: of equal trials the one with fewer is simpler."""
-        return (self.rule != RULES[0]) + (self.scale != SCALES[0]) + (self.weights != "last") + bool(self.margin)
+        return (self.rule != TRIED_RULES[0]) + (self.scale != SCALES[0]) + (self.weights != "last") + bool(self.margin)
 
     @property
     def candidate(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Trial(NamedTuple):
         return settings | ({"margin": [0.0, self.margin]} if self.margin else {})
 
 
-class Comparison(NamedTuple):
+class SampleComparison(NamedTuple):
     """All trials on the events of a sample, and what became of its other records."""
 
     trials: list[Trial]
@@ -79,7 +79,9 @@ class Comparison(NamedTuple):
     """Why one of them is."""
 
 
-def compare(settings: dict[str, Any], values: Sequence[bytes | None], is_rare: bool = False) -> Comparison:
+def compare_settings(
+    settings: dict[str, Any], values: Sequence[bytes | None], is_rare: bool = False
+) -> SampleComparison:
     """Compare rules, scales and averages; if the positive label `is_rare`, also a margin for it.
 
     Raises DataError if no record is an event.
@@ -95,7 +97,7 @@ def compare(settings: dict[str, Any], values: Sequence[bytes | None], is_rare: b
     f1 = 2.0 * positives / (1.0 + positives) if is_rare else None
     usual = _usual(later)
     baseline = Trial("baseline", "", "", 0.0, _usual(batch.labels), usual, f1, usual if f1 is None else f1)
-    variants = [(*pair, 0.0) for pair in product(RULES, AVERAGE)]
+    variants = [(*pair, 0.0) for pair in product(TRIED_RULES, AVERAGE)]
     if is_rare:
         variants += [("perceptron", weights, RARE_MARGIN) for weights in AVERAGE]
     trials = list[Trial]()
@@ -109,7 +111,7 @@ def compare(settings: dict[str, Any], values: Sequence[bytes | None], is_rare: b
         learner.reconcile()
         learner.apply(0, Records.of(0, events))
         pairs = [pair for pair in learner.watch.recent.pairs if "baseline" in (pair.first, pair.second)]
-        better = {pair.better(ERROR / (len(SCALES) * len(variants))) for pair in pairs}
+        better = {pair.better(ERROR_PROBABILITY / (len(SCALES) * len(variants))) for pair in pairs}
         for trial in (model, *others):
             by = learner.by(None if trial is model else trial.name)
             if learner.diverged or by.diverged:
@@ -121,7 +123,7 @@ def compare(settings: dict[str, Any], values: Sequence[bytes | None], is_rare: b
             beats = is_shown and merit > baseline.merit + MIN_GAIN
             done = trial._replace(accuracy=served.all, later=served.recent, f1=f1)
             trials.append(done._replace(merit=merit, beats_baseline=beats))
-    return Comparison(trials, baseline, len(events), dict(Counter(reject.reason for reject in rejects)), example)
+    return SampleComparison(trials, baseline, len(events), dict(Counter(reject.reason for reject in rejects)), example)
 
 
 def _usual(labels: NDArray[np.float64]) -> float:
@@ -129,7 +131,7 @@ def _usual(labels: NDArray[np.float64]) -> float:
     return float(np.unique(labels, return_counts=True)[1].max() / len(labels))
 
 
-def best(trials: Sequence[Trial]) -> Trial:
+def best_trial(trials: Sequence[Trial]) -> Trial:
     """The best trial; the simplest of those within MIN_GAIN of it."""
     highest = max(trial.merit for trial in trials)
     near = [trial for trial in trials if trial.merit >= highest - MIN_GAIN]

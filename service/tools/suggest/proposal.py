@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from service.errors import DataError
 from service.learning.events.json_pointer import Path, parse_pointer, to_pointer
 from service.tools.formats.readers import at
-from service.tools.suggest.field_profile import Member, plain, profile
+from service.tools.suggest.field_profile import FieldProfile, plain_value, profile_fields
 from service.tools.suggest.label_inference import find_label, label_values
 from service.tools.suggest.sample import Sample, parse_object
 
@@ -50,8 +50,8 @@ class EventChoices(NamedTuple):
     """The records, as they are to be sent."""
     choices: list[Choice]
     labels: list[Any]
-    label: Member
-    members: list[tuple[Member, str]]
+    label: FieldProfile
+    members: list[tuple[FieldProfile, str]]
     """The label and what stands beside it, each with the name of its mark if it is left out."""
     others: list[str]
     """Other members that may be the label, the likeliest first."""
@@ -84,7 +84,7 @@ def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
     values = [at(record, outer) for record in sample.objects()]
     is_list = 2 * sum(isinstance(value, list) for value in values) > len(values)
     events = [value for value in values if isinstance(value, list if is_list else dict)]
-    members = {(*outer, *path): member for path, member in profile(events).items()}
+    members = {(*outer, *path): member for path, member in profile_fields(events).items()}
     members.pop(layout.label, None)
     choices = [
         Choice("labels", labels, labels_why),
@@ -100,11 +100,11 @@ def choose_event(sample: Sample, requested_label: str | None) -> EventChoices:
     marks = {} if is_list else {one.name: mark for one in members.values() if (mark := one.mark(len(events)))}
     features = [member for member in members.values() if member.name not in marks]
     if not features:
-        left = ", ".join(f"{plain(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
+        left = ", ".join(f"{plain_value(name)} ({mark.name})" for name, mark in [*marks.items()][:5]) or "there is none"
         raise DataError(f"{sample.name}: no member beside the label {layout.called} is a feature: {left}")
     choices += _positional(events) if is_list else _mode(features, len(events), len(labels))
     if marks:
-        why = "\n".join(f"{plain(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())
+        why = "\n".join(f"{plain_value(name)}: {mark.name}: {mark.why}" for name, mark in marks.items())
         choices.append(Choice("event.without", [*map(glob.escape, marks)], why))
     rows = [(label, "label"), *((one, marks[one.name].name if one.name in marks else "") for one in members.values())]
     return EventChoices(sample.values, choices, labels, label, rows, layout.others)
@@ -171,7 +171,7 @@ def _records_that_match(sample: Sample, where: dict[str, list[str]]) -> Sample:
     return sample._replace(values=[*filter(match, sample.values)])
 
 
-def _take_id(members: dict[Path, Member], outer: Path, records: int) -> Choice:
+def _take_id(members: dict[Path, FieldProfile], outer: Path, records: int) -> Choice:
     """The member that names a record, taken out of the members, if there is one."""
     for path in ((*outer, name) for name in ID_NAMES):
         mark = members[path].mark(records) if path in members else None
@@ -189,7 +189,7 @@ def _positional(lists: Sequence[Any]) -> list[Choice]:
     ]
 
 
-def _mode(features: Sequence[Member], records: int, labels: int) -> list[Choice]:
+def _mode(features: Sequence[FieldProfile], records: int, labels: int) -> list[Choice]:
     """Named features; hashed ones if new categories go on coming."""
     pace = sum(member.late for member in features if "string" in member.kind) / max(records - records // 2, 1)
     if records < ENOUGH_TO_HASH or pace <= NEW_CATEGORIES:

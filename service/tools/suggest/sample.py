@@ -14,7 +14,7 @@ from service.learning.events.content_types import DoubleVector, MessagePack, dou
 from service.learning.identity import Identity
 from service.streaming.kafka.cluster import Cluster
 from service.streaming.records import KafkaRecords, value_of
-from service.tools.formats.formats import Events, Name, format_name, raise_bad_line
+from service.tools.formats.formats import Events, FileName, format_name, raise_bad_line
 from service.tools.formats.readers import Cells, JsonLines
 
 MAX_SAMPLE_BYTES = 32 << 20
@@ -68,7 +68,7 @@ def parse_object(raw: bytes | None) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def read_file(file: str, form: Name | None, count: int) -> Sample:
+def read_file(file: str, form: FileName | None, count: int) -> Sample:
     """The first `count` records of a file; raises DataError and ConfigurationError."""
     is_table = format_name(file, form) == "csv"
     rows = Cells() if is_table else JsonLines(Identity(), None)

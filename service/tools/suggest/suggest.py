@@ -21,10 +21,10 @@ from rich.text import Text
 from service.errors import ConfigurationError, DataError
 from service.settings.load import Settings, is_topic
 from service.tools import atomic_write
-from service.tools.formats.formats import Name
-from service.tools.suggest.field_profile import plain, shown
+from service.tools.formats.formats import FileName
+from service.tools.suggest.field_profile import plain_value, shown_value
 from service.tools.suggest.label_inference import is_amount, positive_is_rare
-from service.tools.suggest.model_selection import Comparison, Trial, best, compare
+from service.tools.suggest.model_selection import SampleComparison, Trial, best_trial, compare_settings
 from service.tools.suggest.proposal import Choice, EventChoices, choose_event
 from service.tools.suggest.sample import Sample, count_records, read_file, read_topic
 
@@ -37,12 +37,12 @@ FEW_EVENTS = 1000
 PIPE_WIDTH = 160
 
 
-def suggest(
+def suggest_settings(
     settings: Settings,
     file: str | None,
     topic: str | None,
     *,
-    form: Name | None,
+    form: FileName | None,
     label: str | None,
     count: int,
     output: str | None,
@@ -57,7 +57,7 @@ def suggest(
     sample.check()
     event = choose_event(sample, label)
     comparison = _compare(sample.name, event)
-    chosen = best(comparison.trials)
+    chosen = best_trial(comparison.trials)
     choices = [*event.choices, *_model_choices(chosen, comparison), *_candidate_choices(chosen, comparison)]
     verdict = _verdict(chosen, comparison)
     notes = _notes(event, comparison)
@@ -96,9 +96,9 @@ def suggest(
         console.print(Text(f"{verdict}\n"), soft_wrap=True)
         typer.echo(text)
     for note in notes:
-        typer.echo(f"note: {plain(note)}", err=True)
+        typer.echo(f"note: {plain_value(note)}", err=True)
     if output is not None:
-        atomic_write.write(output, text.encode())
+        atomic_write.write_atomically(output, text.encode())
         # The settings do not say which column of a table is the label.
         column = f" --label {shlex.quote(event.label.name)}" if sample.is_table else ""
         sends = f", `produce {shlex.quote(file)}{column}` sends it the file" if file else ""
@@ -107,7 +107,7 @@ def suggest(
 
 
 def _read_sample(
-    settings: Settings, file: str | None, topic: str | None, form: Name | None, count: int
+    settings: Settings, file: str | None, topic: str | None, form: FileName | None, count: int
 ) -> tuple[Sample, str]:
     """The sample, and the topic that the settings are for."""
     if file is not None:
@@ -120,31 +120,31 @@ def _read_sample(
     return asyncio.run(read_topic(settings.kafka.cluster, name, missing, count)), name
 
 
-def _compare(name: str, event: EventChoices) -> Comparison:
+def _compare(name: str, event: EventChoices) -> SampleComparison:
     """All trials. Raises DataError if no settings fit, as those of a list of too many numbers."""
     settings: dict[str, Any] = {"event": {}}
     for choice in event.choices:
         section, _, key = choice.setting.rpartition(".")
         (settings[section] if section else settings)[key] = choice.value
     try:
-        return compare(settings, event.values, positive_is_rare(event.labels, event.label))
+        return compare_settings(settings, event.values, positive_is_rare(event.labels, event.label))
     except ValidationError as error:
         said = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise DataError(f"{name}: no settings fit it: {plain(said)}") from None
+        raise DataError(f"{name}: no settings fit it: {plain_value(said)}") from None
 
 
-def _model_choices(chosen: Trial, comparison: Comparison) -> list[Choice]:
+def _model_choices(chosen: Trial, comparison: SampleComparison) -> list[Choice]:
     """Scale, rule, average and margin, each with the best trial that has another value of it."""
     choices = []
     for setting, value in {"scale": chosen.scale, **chosen.candidate}.items():
         part = "weights" if setting in ("average", "serve") else setting
-        other = best([trial for trial in comparison.trials if getattr(trial, part) != getattr(chosen, part)])
+        other = best_trial([trial for trial in comparison.trials if getattr(trial, part) != getattr(chosen, part)])
         why = f"{_figure(chosen)} in the later half; {part} {getattr(other, part)} has {_figure(other)} at best"
         choices.append(Choice(setting, value, why))
     return choices
 
 
-def _candidate_choices(chosen: Trial, comparison: Comparison) -> list[Choice]:
+def _candidate_choices(chosen: Trial, comparison: SampleComparison) -> list[Choice]:
     """A candidate to learn side by side: the best trial of the other rule, with the same scale.
 
     Candidates are compared by accuracy, so with a rare label there is none.
@@ -152,7 +152,7 @@ def _candidate_choices(chosen: Trial, comparison: Comparison) -> list[Choice]:
     others = [one for one in comparison.trials if one.scale == chosen.scale and one.rule != chosen.rule and one.merit]
     if comparison.baseline.f1 is not None or not others:
         return []
-    near = best(others)
+    near = best_trial(others)
     why = f"learned side by side with the model: {_figure(near)} in the later half"
     return [Choice(f"candidates.{near.name}.{name}", value, why) for name, value in near.candidate.items()]
 
@@ -161,7 +161,7 @@ def _figure(trial: Trial) -> str:
     return "diverged weights" if trial.later is None else f"{trial.merit:.1%}"
 
 
-def _verdict(chosen: Trial, comparison: Comparison) -> str:
+def _verdict(chosen: Trial, comparison: SampleComparison) -> str:
     best = "Best" if chosen.beats_baseline else "Nothing is shown to beat the baseline"
     margin = f", margin {chosen.margin:g}" if chosen.margin else ""
     name = f"{chosen.rule}, scale {chosen.scale}, {chosen.weights} weights{margin}"
@@ -174,7 +174,7 @@ def _verdict(chosen: Trial, comparison: Comparison) -> str:
     )
 
 
-def _notes(event: EventChoices, comparison: Comparison) -> list[str]:
+def _notes(event: EventChoices, comparison: SampleComparison) -> list[str]:
     """What to mind of the label and the figures."""
     notes = []
     if is_amount(event.label):
@@ -193,7 +193,7 @@ def _notes(event: EventChoices, comparison: Comparison) -> list[str]:
 def _member_table(members: list[dict[str, Any]]) -> Table:
     table = _table("member", "kind", "present", "distinct", "example", "")
     for row in members[:MAX_ROWS]:
-        name, example = plain(row["name"]), Text(shown(row["example"]), no_wrap=True, overflow="ellipsis")
+        name, example = plain_value(row["name"]), Text(shown_value(row["example"]), no_wrap=True, overflow="ellipsis")
         mark = f"{row['mark']}, left out" if row["mark"] not in ("", "label") else row["mark"]
         table.add_row(Text(name), row["kind"], f"{row['present']:.0%}", f"{row['distinct']:,}", example, mark)
     if len(members) > MAX_ROWS:
@@ -201,7 +201,7 @@ def _member_table(members: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _trial_table(comparison: Comparison) -> Table:
+def _trial_table(comparison: SampleComparison) -> Table:
     table = _table("rule", "scale", "weights", "margin", "right", "later half", "F1")
     for trial in (comparison.baseline, *comparison.trials):
         shares = ("-" if share is None else f"{share:.1%}" for share in (trial.accuracy, trial.later, trial.f1))
@@ -244,4 +244,4 @@ def _toml(topic: str, bootstrap: str | None, sample: Sample, verdict: str, choic
 
 def _explain(table: tomlkit.TOMLDocument | tomlkit.items.Table, why: str) -> None:
     for line in why.split("\n"):
-        table.add(tomlkit.comment(plain(line)))
+        table.add(tomlkit.comment(plain_value(line)))

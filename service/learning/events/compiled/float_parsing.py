@@ -48,7 +48,7 @@ _TWOS = np.array([2.0**e for e in range(_MIN_TWO, -_MIN_TWO)])
 
 
 @compiled
-def nearest(m: np.uint64, q: int) -> Any:
+def nearest_double(m: np.uint64, q: int) -> Any:
     """The double nearest to m·10^q, of two the even one; NaN if that is uncertain."""
     if m == 0:
         return 0.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from service.learning.columns.name_table import BEHIND, find, hash_of, probes, same
+from service.learning.columns.name_table import BEHIND, find, hash_of, probes, same_bytes
 from service.learning.events.compiled import json_tokens
 from service.learning.events.compiled.json_tokens import FALSE, NULL, TRUE
 from service.learning.events.compiled.path_tree import (
@@ -37,13 +37,13 @@ MAX_MEMBERS = 1024
 
 _ABSENT = -math.inf
 USUAL, UNUSUAL, UNKNOWN_KEY = range(3)
-"""How a call of `read` ended: all was read; it declines the next value; it does not know whether a name is selected."""
+"""How a call of `parse_values` ended: all was read; the next value is declined; a name is not yet known."""
 _VALUE, _NAME, _AFTER = range(3)
 _NODE, _IS_LIST, _OF_FEATURES, _PREFIX, _PREFIX_SIZE = range(5)
 _CATEGORY, _IGNORED, _REJECTED = range(3)
 NEXT, EVENTS, VALUES, SCRATCH, SKIPPED, STATUS, KEY, KEY_SIZE, GENERATION = range(9)
-"""The state of `read`: the next value; the numbers of events, of features, of bytes in `scratch` and of values passed
-over; how it ended; begin and size of the unknown name, as of a feature; and a number that grows with each value."""
+"""The state of `parse_values`: the next value; the numbers of events, of features, of bytes in `scratch` and of skipped
+values; how it ended; begin and size of the unknown name, as of a feature; and a number that grows with each value."""
 
 _QUOTE, _COLON, _COMMA, _DOT, _EQUALS, _MINUS, _ZERO, _NINE, _SPACE = b'":,.=-09 '
 _BRACKET, _BRACKET_END, _BRACE, _BRACE_END = b"[]{}"
@@ -90,27 +90,27 @@ def _numbers(
             alike
             and was < count
             and names[was, 0] >= 0
-            and same(data, i + 1, data, names[was, 0], names[was, 1])
+            and same_bytes(data, i + 1, data, names[was, 0], names[was, 1])
             and byte_at(data, i + 1 + names[was, 1]) == _QUOTE
         )
         if alike:
             size, h = names[was, 1], hashes[was]
         else:
-            size = json_tokens.string(data, i + 1, True) - i - 2
+            size = json_tokens.parse_string(data, i + 1, True) - i - 2
             if not 0 <= size <= most_name:
                 break
             h = hash_of(data, i + 1, i + 1 + size, seed)
-        at = json_tokens.skip(data, i + 2 + size)
+        at = json_tokens.skip_value(data, i + 2 + size)
         if byte_at(data, at) != _COLON:
             break
-        at = json_tokens.skip(data, at + 1)
+        at = json_tokens.skip_value(data, at + 1)
         c = byte_at(data, at)
         if c != _MINUS and not _ZERO <= c <= _NINE:
             break
-        value, at = json_tokens.number(data, at)
+        value, at = json_tokens.parse_number(data, at)
         if at < 0 or not abs(value) <= MAX_VALUE:
             break
-        at = json_tokens.skip(data, at)
+        at = json_tokens.skip_value(data, at)
         c = byte_at(data, at)
         if c not in (_COMMA, _BRACE_END):
             break
@@ -119,7 +119,7 @@ def _numbers(
         if c == _BRACE_END:
             i, more = at, False
             break
-        i = json_tokens.skip(data, at + 1)
+        i = json_tokens.skip_value(data, at + 1)
     for known in range(n if alike and not more else count, n):
         if not _is_new(table, hashes[known], generation):
             return -1, n, True
@@ -127,7 +127,7 @@ def _numbers(
 
 
 @compiled
-def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments of its parts
+def parse_values(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments of its parts
     data: int, begins: Any, ends: Any, most_bytes: int, most_values: int, most_name: int, dimension: int, text: int,
     patterns: bool, labelled: bool, seed: np.uint64, paths: Any, expected: Any, keys: Any, selected: Any, table: Any,
     state: Any, scratch: Any, features: Any, events: Any,
@@ -158,7 +158,7 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
         # For the value that comes next: its node, whether it is a feature's, where its name is.
         node, is_feature, where, name, size, h = 0, False, data, i, 0, seed
         while True:
-            i = json_tokens.skip(data, i)
+            i = json_tokens.skip_value(data, i)
             if i >= end:
                 whole = mode == _AFTER and depth == 0
                 break
@@ -195,11 +195,11 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                         continue
                 matters = is_feature or node >= 0
                 where, name = data, i + 1
-                i = json_tokens.string(data, name, matters)
+                i = json_tokens.parse_string(data, name, matters)
                 if i < 0:
                     break
                 size = i - 1 - name
-                i = json_tokens.skip(data, i)
+                i = json_tokens.skip_value(data, i)
                 if byte_at(data, i) != _COLON:
                     break
                 i, mode = i + 1, _VALUE
@@ -254,7 +254,7 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                     scratch[used] = _DOT
                     used += 1
                     opened[depth, _PREFIX_SIZE] = size + 1
-                i = json_tokens.skip(data, i + 1)
+                i = json_tokens.skip_value(data, i + 1)
                 if i < end and byte_at(data, i) == (_BRACKET_END if is_list else _BRACE_END):
                     depth, i = depth - 1, i + 1
                 else:
@@ -272,7 +272,7 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                 is_feature = selected[key]
             if c == _QUOTE:
                 start = i + 1
-                i = json_tokens.string(data, start, is_feature or part >= 0)
+                i = json_tokens.parse_string(data, start, is_feature or part >= 0)
                 if i < 0 or part == WEIGHT or (is_feature and text == _REJECTED):
                     break
                 if part == LABEL or part >= WHERE:
@@ -295,11 +295,11 @@ def read(  # noqa: PLR0915 - a pass over bytes, whose state would be arguments o
                 continue
             literal, value = -1, math.nan
             if c == _MINUS or _ZERO <= c <= _NINE:
-                value, i = json_tokens.number(data, i)
+                value, i = json_tokens.parse_number(data, i)
                 if i < 0:
                     break
             else:
-                literal = json_tokens.literal(data, i)
+                literal = json_tokens.parse_literal(data, i)
                 if literal < 0:
                     break
                 i += 5 if literal == FALSE else 4

@@ -28,7 +28,7 @@ _HEX = np.array([int(chr(c), 16) if chr(c) in "0123456789abcdefABCDEF" else 1 <<
 _BEGIN, _END, _VALUES, _ITEMS = range(4)
 
 
-class Member(NamedTuple):
+class MemberSpan(NamedTuple):
     """A member of an object: where its value stands in the text."""
 
     begin: int
@@ -44,7 +44,7 @@ class Scan(NamedTuple):
 
     end: int
     """The end of the text's first list or object; -1 if it has none, or TOO_DEEP."""
-    members: list[Member | None]
+    members: list[MemberSpan | None]
     """The value at each path, the first one if a name is repeated."""
     repeated: Path | None
     """The first path that is given twice."""
@@ -60,7 +60,7 @@ def scan(raw: bytes, paths: Paths, commas: NDArray[np.int64] | None = None) -> S
     end, twice = _scan(raw, tree.nodes, tree.names, found, _NO_COMMAS if commas is None else commas)
     rows = found.tolist()
     found_rows = [None if place is None else rows[place] for place in places]
-    members = [Member(*row) if row and row[_END] >= 0 else None for row in found_rows]
+    members = [MemberSpan(*row) if row and row[_END] >= 0 else None for row in found_rows]
     return Scan(end, members, tree.paths[twice] if twice >= 0 else None)
 
 

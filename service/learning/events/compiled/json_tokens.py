@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from service.learning.events.compiled.float_parsing import MAX_DIGITS, POWERS, nearest
+from service.learning.events.compiled.float_parsing import MAX_DIGITS, POWERS, nearest_double
 from service.learning.jit.intrinsics import byte_at, trailing_zeros, word_at
 from service.learning.jit.jit import compiled, inlined
 
@@ -34,7 +34,7 @@ _NULL_WORD, _TRUE_WORD, _FALSE_WORD = (
 
 
 @compiled
-def string(data: int, i: int, plain: bool) -> int:
+def parse_string(data: int, i: int, plain: bool) -> int:
     """The place after the closing quote of the string whose first character is at i, or -1."""
     while True:
         word = word_at(data, i)
@@ -115,7 +115,7 @@ def _joined(word: np.uint64, some: int) -> Any:
 
 
 @compiled
-def number(data: int, i: int) -> tuple[float, int]:
+def parse_number(data: int, i: int) -> tuple[float, int]:
     """The number at i and the place after it, or -1 there; NaN if the value is uncertain."""
     negative = byte_at(data, i) == _MINUS
     if negative:
@@ -175,12 +175,12 @@ def number(data: int, i: int) -> tuple[float, int]:
         q += -exponent if minus else exponent
     if digits > MAX_DIGITS or (whole and negative and m == 0):
         return math.nan, i
-    value = nearest(m, q)
+    value = nearest_double(m, q)
     return (-value if negative else value), i
 
 
 @compiled
-def skip(data: int, i: int) -> int:
+def skip_value(data: int, i: int) -> int:
     """The place after white space."""
     c = byte_at(data, i)
     while c <= _SPACE and c in (_SPACE, _NEWLINE, _TAB, _RETURN):
@@ -190,7 +190,7 @@ def skip(data: int, i: int) -> int:
 
 
 @compiled
-def literal(data: int, i: int) -> int:
+def parse_literal(data: int, i: int) -> int:
     """The literal at i: NULL, FALSE, TRUE or -1."""
     word = word_at(data, i)
     return (
@@ -206,11 +206,11 @@ def literal(data: int, i: int) -> int:
 def positions(data: int, i: int, into: Any, first: int, count: int, most: float) -> int:
     """Read `count` numbers of a list from i on, after its bracket; returns the place after the list, or -1."""
     for n in range(first, first + count):
-        value, i = number(data, skip(data, i))
+        value, i = parse_number(data, skip_value(data, i))
         if i < 0 or not abs(value) <= most:
             return -1
         into[n] = value
-        i = skip(data, i)
+        i = skip_value(data, i)
         if byte_at(data, i) != (_COMMA if n + 1 < first + count else _BRACKET_END):
             return -1
         i += 1

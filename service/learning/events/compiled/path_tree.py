@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.columns.name_table import BEHIND, same
+from service.learning.columns.name_table import BEHIND, same_bytes
 from service.learning.events.compiled.json_tokens import FALSE, TRUE
 from service.learning.events.json_pointer import Path
 from service.learning.jit.jit import compiled
@@ -90,7 +90,7 @@ def child_of(node: int, data: int, begin: int, size: int, nodes: Any, names: int
     """The child of a node by this name, or -1."""
     for child in range(nodes[node, FIRST_CHILD], nodes[node, END_CHILD]):
         start = nodes[child - 1, NAME_END]
-        if nodes[child, NAME_END] - start == size and same(data, begin, names, start, size):
+        if nodes[child, NAME_END] - start == size and same_bytes(data, begin, names, start, size):
             return child
     return -1
 
@@ -120,6 +120,6 @@ def code_of_string(
 ) -> Any:
     """The code of a string at a part, or NaN."""
     for k in range(firsts[1, part], firsts[1, part + 1]):
-        if ends[k + 1] - ends[k] == size and same(data, begin, strings, ends[k], size):
+        if ends[k + 1] - ends[k] == size and same_bytes(data, begin, strings, ends[k], size):
             return codes[k]
     return math.nan

@@ -9,7 +9,16 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from service.learning.columns.name_table import BEHIND, SEED, Names, Spelled, gather, hash_each, room, spelled
+from service.learning.columns.name_table import (
+    BEHIND,
+    SEED,
+    NameTable,
+    Utf8Names,
+    encode_names,
+    gather_names,
+    hash_each,
+    room,
+)
 from service.learning.events.compiled import json_parser
 from service.learning.events.compiled.path_tree import UnsupportedError, expected_values, path_tree
 from service.learning.events.flatten import Features, Flattener
@@ -46,13 +55,13 @@ class FeatureRows(NamedTuple):
     skipped: NDArray[np.int64]
     """The places of the values that `where` passes over."""
 
-    def names_of(self, features: NDArray[np.int64]) -> Spelled:
+    def names_of(self, features: NDArray[np.int64]) -> Utf8Names:
         """The names of these features."""
         names = self.names[features]
         ends = np.concatenate([[0], names[:, 1].cumsum()])
         gathered = np.empty(ends[-1] + BEHIND, np.uint8)
-        gather(self.data.ctypes.data, self.scratch.ctypes.data, names, gathered)
-        return Spelled(gathered, ends, len(names))
+        gather_names(self.data.ctypes.data, self.scratch.ctypes.data, names, gathered)
+        return Utf8Names(gathered, ends, len(names))
 
 
 class RowReader:
@@ -78,7 +87,7 @@ class RowReader:
         self._kept = tree.names, strings
         """The arrays that the compiled loop knows by address."""
         self._patterns = flattener.patterns
-        self._keys, self._selected = Names(), np.zeros(64, np.bool_)
+        self._keys, self._selected = NameTable(), np.zeros(64, np.bool_)
         self._limits = (
             max_bytes, identity.max_features, identity.max_name_bytes,
             (identity.dimension or 0) if identity.features == "positional" else -1,
@@ -137,7 +146,7 @@ class RowReader:
         events = np.empty((2, count)), np.zeros((3, count + 1), np.int64)
         while state[json_parser.NEXT] < count:
             keys = self._keys.table[:4]
-            json_parser.read(
+            json_parser.parse_values(
                 data.ctypes.data, begins, ends, *self._limits, SEED, self._paths, self._expected, keys, self._selected,
                 self._table, state, self._scratch, self._features, events,
             )  # fmt: skip
@@ -184,7 +193,7 @@ class RowReader:
         state, (found, sign, weight) = self._state, read
         n, at, used = (int(state[i]) for i in (json_parser.EVENTS, json_parser.VALUES, json_parser.SCRATCH))
         end = at + len(found)
-        given = spelled([*found] if isinstance(found, dict) else [])
+        given = encode_names([*found] if isinstance(found, dict) else [])
         more = int(given.ends[-1])
         self._make_room(end, used + more)
         names, hashes, values, is_number = self._features

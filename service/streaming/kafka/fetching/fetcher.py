@@ -47,7 +47,7 @@ from service.streaming.kafka.log_queries import (
     refresh_metadata,
 )
 from service.streaming.records import KafkaRecords
-from service.streaming.supervision import Lasting
+from service.streaming.supervision import SupervisedTasks
 
 FETCH_BYTES = 4 << 20
 """The size of a response. Measured: smaller ones cost more a record, larger ones no less."""
@@ -184,7 +184,7 @@ class Fetcher:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._busy: set[int] = set()
         self._requests = 0
-        self._tasks: Lasting | None = None
+        self._tasks: SupervisedTasks | None = None
         self._turn = asyncio.Lock()
         self._unpacked: dict[str, int] = {}
         """Bytes that were polled and not released, by topic."""
@@ -192,7 +192,7 @@ class Fetcher:
 
     async def run(self) -> None:
         """Fetch for as long as the process runs."""
-        async with Lasting() as tasks:
+        async with SupervisedTasks() as tasks:
             self._tasks = tasks
             try:
                 while True:

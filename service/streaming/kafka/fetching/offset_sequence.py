@@ -31,7 +31,7 @@ class OffsetRange(Protocol):
         """The offset after its last."""
 
 
-Batch = TypeVar("Batch", bound=OffsetRange)
+BatchOffsets = TypeVar("BatchOffsets", bound=OffsetRange)
 
 
 class OffsetDamage(Exception):
@@ -42,7 +42,7 @@ class BatchDamage(OffsetDamage):
     """The log cannot be read on: the next batch is damaged itself."""
 
 
-class OffsetSequence(Generic[Batch]):
+class OffsetSequence(Generic[BatchOffsets]):
     """The batches of one partition from a seek on."""
 
     def __init__(self, offset: int) -> None:
@@ -51,7 +51,7 @@ class OffsetSequence(Generic[Batch]):
         self.gaps: list[tuple[int, int]] = []
         """Accepted gaps since the list was last emptied: first offset without a batch, and the one after the last."""
         self._sought = True
-        self._held: Batch | None = None
+        self._held: BatchOffsets | None = None
         self._doubted = -1
         """The position at which something was wrong, and from before which the log was fetched once more."""
         self._looking_back = False
@@ -83,14 +83,19 @@ class OffsetSequence(Generic[Batch]):
         self._doubted, self._held, self._looking_back = self.position, None, self.position > self._log_start
 
     def admit(
-        self, fetched: Sequence[Batch], cut_start: int | None, high_watermark: int, stable: int, log_start: int = 0
-    ) -> list[Batch]:
+        self,
+        fetched: Sequence[BatchOffsets],
+        cut_start: int | None,
+        high_watermark: int,
+        stable: int,
+        log_start: int = 0,
+    ) -> list[BatchOffsets]:
         """The batches of a response to a fetch at `fetch_offset` that may be learned; `position` is after them.
 
         `cut_start` is the first offset of a batch that the response has only the beginning of. `stable` is the last
         stable offset. Raises OffsetDamage.
         """
-        batches, admitted = list(fetched), list[Batch]()
+        batches, admitted = list(fetched), list[BatchOffsets]()
         looked_back, self._looking_back, self._log_start = self._looking_back, False, log_start
         preceding = self._pass_preceding(batches) if looked_back else []
         if looked_back and not self._ends_look_back(preceding, batches, cut_start):
@@ -132,14 +137,16 @@ class OffsetSequence(Generic[Batch]):
             admitted.append(batch)
         return admitted
 
-    def _pass_preceding(self, batches: list[Batch]) -> list[Batch]:
+    def _pass_preceding(self, batches: list[BatchOffsets]) -> list[BatchOffsets]:
         """Take the batches before `position` away, as far as they are in order."""
-        preceding = list[Batch]()
+        preceding = list[BatchOffsets]()
         while batches and batches[0].end <= self.position and (not preceding or batches[0].start >= preceding[-1].end):
             preceding.append(batches.pop(0))
         return preceding
 
-    def _ends_look_back(self, preceding: Sequence[Batch], batches: Sequence[Batch], cut_start: int | None) -> bool:
+    def _ends_look_back(
+        self, preceding: Sequence[BatchOffsets], batches: Sequence[BatchOffsets], cut_start: int | None
+    ) -> bool:
         """Whether this response shows what precedes `position`; else the next fetch looks on. Raises OffsetDamage."""
         if preceding and batches and batches[0].start < preceding[-1].end:
             self.doubt(f"the log {_goes_on(batches[0])}", OffsetDamage)

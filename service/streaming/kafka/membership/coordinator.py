@@ -14,24 +14,24 @@ from aiokafka.protocol.group import JoinGroupRequest
 
 from service.errors import DependencyError
 from service.streaming.kafka.cluster import ANSWER_SECONDS, Cluster
-from service.streaming.kafka.failures import cause_of
+from service.streaming.kafka.failures import kafka_failure
 from service.streaming.kafka.membership.assignor import whole_topics
 
 PROBE_SECONDS = 3.0
 """For the questions of a probe: they are asked where something is wrong already."""
 RETRY_SECONDS = 0.2
-NOBODY = "nobody"
+PROBE_MEMBER = "nobody"
 """A member that no group has: what is asked in its name is refused at once, and changes nothing in the group."""
 
 
-async def coordinator(cluster: Cluster, group: str, session_timeout: float) -> tuple[int, str]:
+async def coordinator_failure(cluster: Cluster, group: str, session_timeout: float) -> tuple[int, str]:
     """Find a group's coordinator, and ask to join; raises DependencyError with the likely cause.
 
     Returns the number of the broker that coordinates the group, and what the group does, in Kafka's words: Stable…
     """
     session, deadline = int(session_timeout * 1000), time.monotonic() + ANSWER_SECONDS
     protocols = [(whole_topics().name, b"")]
-    join = JoinGroupRequest(group, session, session, NOBODY, None, ConsumerProtocol.PROTOCOL_TYPE, protocols)
+    join = JoinGroupRequest(group, session, session, PROBE_MEMBER, None, ConsumerProtocol.PROTOCOL_TYPE, protocols)
     async with cluster.connected() as client:
         while True:
             where = f"{cluster}: group {group} cannot be joined"
@@ -47,5 +47,5 @@ async def coordinator(cluster: Cluster, group: str, session_timeout: float) -> t
             except (KafkaError, TimeoutError) as error:
                 # The first group of a fresh broker waits a moment for its topic.
                 if isinstance(error, TimeoutError) or not error.retriable or time.monotonic() > deadline:
-                    raise DependencyError(f"{where}: {cause_of(error)}", "kafka") from error
+                    raise DependencyError(f"{where}: {kafka_failure(error)}", "kafka") from error
             await asyncio.sleep(RETRY_SECONDS)

@@ -24,7 +24,7 @@ from service.streaming.kafka.membership.assignor import whole_topics
 from service.streaming.kafka.membership.group_clients import GroupClients
 from service.streaming.kafka.topic import TopicLog
 from service.streaming.outbox import letter_producer
-from service.streaming.supervision import Lasting
+from service.streaming.supervision import SupervisedTasks
 
 CLOSE_SECONDS = 1.0
 """For the last commit at a stop, and twice that to leave the group: neither loses anything when it is cut short."""
@@ -130,7 +130,7 @@ class Kafka(ConsumerRebalanceListener):
 
         `found` hears of each `wanted` topic, whose log is there then.
         """
-        async with Lasting() as tasks:
+        async with SupervisedTasks() as tasks:
             tasks.create_task(self._subscribe(tasks, found))
             tasks.create_task(self._commit_and_hear())
             tasks.create_task(self._health.run(self.logs))
