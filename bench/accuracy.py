@@ -113,7 +113,7 @@ def learned(stream: Stream, **identity: Any) -> Learner:
 def prequential(stream: Stream, **identity: Any) -> dict[str, float]:
     """Shares of right predictions of a model of ours: of its last weights, and of an average where one is kept."""
     learner = learned(stream, **identity)
-    averaged = learner.watch.recent.averaged
+    averaged = learner.observations.recent.averaged
     found = {"last": 1.0 - learner.counts.wrong_predictions / len(stream)}
     return found | ({"average": 1.0 - averaged.wrong / averaged.events} if averaged.events else {})
 
@@ -184,7 +184,7 @@ def margins() -> None:
     print("|---|---|" + "---|" * 8)
     for margin in MARGINS:
         learner = learned(stream, margin=margin, average=True)
-        last, mean = (learner.watch.recent.confusion(averaged) for averaged in (False, True))
+        last, mean = (learner.observations.recent.confusion(averaged) for averaged in (False, True))
         right, rightly = (sum(c.right) / len(stream) for c in (last, mean))
         of_mean = (rightly, mean.f1, mean.balanced_accuracy)
         figures = (right, last.precision, last.recall, last.f1, last.balanced_accuracy, *of_mean)

@@ -95,7 +95,7 @@ def _run(learner: Any, records: list[bytes]) -> float:
 
     learner.begin({0: 0})
     learner.apply(0, Records.of(0, records[:SLICE]))  # columns, and compiled code
-    learner.begin_stretch()
+    learner.begin_segment()
     began = time.process_time()
     for at in range(SLICE, EVENTS, SLICE):
         learner.apply(0, Records.of(at, records[at : at + SLICE]))

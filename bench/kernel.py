@@ -121,7 +121,7 @@ def _learner(batch: Batch, bound: bool = False, **identity: Any) -> Learner:
 def _watched(batch: Batch, bound: bool) -> float:
     learner = _learner(batch, bound)
     learner.count(batch, learner.learn(batch), len(learner.columns))
-    learner.begin_stretch()
+    learner.begin_segment()
     learned = learner.learn(batch)
     began = time.process_time()
     learner.count(batch, learned, len(learner.columns))

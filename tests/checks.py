@@ -155,10 +155,10 @@ def batches(model: Model) -> None:
         for at in range(0, len(events), size):
             cut.apply(0, Records.of(at, [event.record for event in events[at : at + size]]))
         assert state_digest(cut) == state_digest(whole)
-        ours, theirs = cut.watch.recent, whole.watch.recent
+        ours, theirs = cut.observations.recent, whole.observations.recent
         assert (ours.accuracy, ours.margins, ours.pairs) == (theirs.accuracy, theirs.margins, theirs.pairs)
         # What new columns begin with is added slice by slice, so that this sum, no part of the state, may round.
-        assert close(cut.watch.squared_steps, whole.watch.squared_steps)
+        assert close(cut.observations.squared_steps, whole.observations.squared_steps)
 
 
 def restores(model: Model) -> None:
@@ -255,13 +255,13 @@ def average(model: Model) -> None:
 
 def quality(model: Model) -> None:
     """Over the recent window: the mean of max(0, -y·s), and quantiles of y·s/‖x‖; no window, no figures."""
-    assert model.learner().watch.recent.margins is None
+    assert model.learner().observations.recent.margins is None
     products, margins = [], []
     for event, s, learner in one_by_one(model, model.events()):
         pairs, _ = learner.columns.find(event.features)
         products.append(event.y * s)
         margins.append(event.y * s / (1.0 + sum(value * value for _, value in pairs)) ** 0.5)
-    found = model.learned(model.events(), DEFAULT._replace(window=17)).watch.recent.margins
+    found = model.learned(model.events(), DEFAULT._replace(window=17)).observations.recent.margins
     assert found is not None
     assert close(found.loss, sum(max(0.0, -product) for product in products[-17:]) / 17)
     assert close(found.quantiles, np.quantile(margins[-17:], [0.1, 0.5, 0.9]))

@@ -72,8 +72,8 @@ class Oracle:
 
     def compare(self, learner: Learner, k: int) -> None:
         """The service's sums are these, no update is too many, and its bound is the largest k that they allow."""
-        assert learner.watch.stretch is not None
-        sums, gammas = learner.watch.stretch.sums, self.gammas
+        assert learner.observations.stretch is not None
+        sums, gammas = learner.observations.stretch.sums, self.gammas
         assert gammas is not None
         start_squared = sum(v * v for v in self.start.values())
         along = sum(self.u.get(name, 0.0) * v for name, v in self.start.items())
@@ -82,7 +82,7 @@ class Oracle:
         assert close([sums.radius_squared, sums.squared_steps], [self.squared_radius, self.squared_steps], 1e-9)
         assert abs(sums.start_along - along) <= 1e-9 * reach
         assert (abs(np.array(sums.hinge) - self.hinge) <= 1e-9 * (gammas + self.hinge) + self.rounding).all()
-        bound, _ = learner.watch.bound
+        bound, _ = learner.observations.bound
         assert bound is not None
         assert k <= bound
 
@@ -160,8 +160,8 @@ class Run:
     def follow(self, record: bytes, zs: Sequence[Vector], updated: bool, slack: float) -> None:
         """The event that was learned here is learned there, and both are compared; see `Oracle.see`."""
         self.learner.apply(0, Records.of(self.learner.next[0], [record]))
-        assert self.learner.watch.broken(self.learner.squared_norm) is None
-        limit = self.learner.watch.squared_norm_limit
+        assert self.learner.observations.failed_check(self.learner.squared_norm) is None
+        limit = self.learner.observations.squared_norm_limit
         assert limit is not None
         assert self.learner.squared_norm <= limit * (1.0 + 1e-9) + 1e-120
         if self.theorem_alone:
@@ -173,18 +173,18 @@ class Run:
             self.oracle.see(zs, updated, slack)
             self.oracle.compare(self.learner, self.updates)
         else:
-            assert self.learner.watch.bound[0] is None
+            assert self.learner.observations.bound[0] is None
 
     @property
     def bound(self) -> int:
         """That of the learner, or the number of events, which is one too."""
-        bound, _ = self.learner.watch.bound
+        bound, _ = self.learner.observations.bound
         assert bound is not None
         return min(bound, self.learner.counts.events)
 
-    def begin_stretch(self) -> None:
+    def begin_segment(self) -> None:
         """A new stretch against where the weights, or their average, point now, unless that is nowhere."""
-        self.learner.begin_stretch()
+        self.learner.begin_segment()
         mean = self.learner.average
         u = self.w if mean is None else dict(zip(self.w, mean.ravel().tolist(), strict=True))
         if not self.options.reference and math.sqrt(sum(v * v for v in _single(u).values())) > 1e-60:
@@ -210,7 +210,7 @@ class ClassRun(Run):
     def refer(self, u: Any) -> None:
         """A stretch begins whose reference is this, as none can be set."""
         self.updates = self.learner.counts.updates
-        self.learner.watch._begin_stretch(u, "given", u, self.learner.weights, self.updates)
+        self.learner.observations._begin_segment(u, "given", u, self.learner.weights, self.updates)
         self.oracle = Oracle(self.w, self._vector(u), self.updates)
 
     def scores(self, features: Features) -> list[float]:
@@ -276,7 +276,7 @@ def _drive(run: Run, rng: random.Random, sparse: bool, truth: Callable[[Features
         if rng.random() < 0.1:
             run.restore()
         if rng.random() < restarts:
-            run.begin_stretch()
+            run.begin_segment()
     return count
 
 

@@ -53,7 +53,7 @@ def config(ctx: typer.Context, topics: Topics = None, json: AsJson = False) -> N
     from service.tools.config import show_config
 
     show_config(settings, json)
-    for line in settings.ignored:
+    for line in settings.ignored_settings:
         typer.echo(f"warn  {line}", err=True)
 
 

@@ -86,7 +86,12 @@ def run_demo(events: int, rate: int, leave: bool, learner_of: Callable[[Mapping[
         say(f"perceptron run, twice: one learns; with Kafka on {broker.address} and Valkey on {store.address}")
         state = asyncio.run(_stream(say, services, fold, broker.address, events, rate))
         learned = state["events"], state["updates"], state["state_digest"], state["bound"]
-        expected = fold.counts.events, fold.counts.updates, snapshot_content(fold).state_digest, fold.watch.bound[0]
+        expected = (
+            fold.counts.events,
+            fold.counts.updates,
+            snapshot_content(fold).state_digest,
+            fold.observations.bound[0],
+        )
         if learned != expected or state["updates"] > state["bound"]:
             raise PerceptronError(f"{learned} was learned where {expected} was expected: please report this")
         say(
@@ -175,9 +180,10 @@ async def _stream(
             until = min(events, int((time.monotonic() - begun) * rate))
             for visit in islice(stream, until - sent):
                 if sent == turn:
+                    mistakes, bound = fold.counts.updates, fold.observations.bound[0]
                     say(
-                        f"[bold]{turn:,} events, {fold.counts.updates:,} mistakes <= {fold.watch.bound[0]:,}[/], their "
-                        "bound by the perceptron theorem: a vector separates them"
+                        f"[bold]{turn:,} events, {mistakes:,} mistakes <= {bound:,}[/], their bound by the perceptron "
+                        "theorem: a vector separates them"
                     )
                     say("[bold]a sale begins[/] and the rule turns: phones and vouchers buy, returning users do not")
                 value = msgspec.json.encode(visit)

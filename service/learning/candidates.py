@@ -39,7 +39,7 @@ class Candidate(Classifier):
     def begin(self) -> None:
         """Begin with the first weights of the columns."""
         self.make_room(len(self.columns))
-        self.watch.grow(self.weights, 0)
+        self.observations.grow(self.weights, 0)
 
     def follow(self, batch: Batch, known: int, partition: int, first: int) -> NDArray[np.bool_] | None:
         """Learn the batch that the model learned; returns which events it had predicted rightly.

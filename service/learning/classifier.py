@@ -116,7 +116,7 @@ class Classifier:
     def __init__(self, identity: Identity, columns: Columns, options: Options) -> None:
         self.identity, self.columns = identity, columns
         self.counts = Counts([[0] * identity.classes for _ in range(identity.classes)])
-        self.watch = ModelObservations(identity, options)
+        self.observations = ModelObservations(identity, options)
         self.diverged: str | None = None
         """Why nothing more is learned, and these weights are not to answer: the next event's update, or ‖w‖² itself."""
         of, slope = RULES[identity.rule].probability, identity.parameter
@@ -145,7 +145,7 @@ class Classifier:
     @property
     def averaged(self) -> bool:
         """Whether the average answers."""
-        return bool(self.identity.average) and self.watch.options.serve == "average"
+        return bool(self.identity.average) and self.observations.options.serve == "average"
 
     @property
     def served(self) -> NDArray[np.float64]:
@@ -196,15 +196,15 @@ class Classifier:
         self._reach, self._part = math.sqrt(norm + self._state.size), accumulator_factor(self.identity, counts.events)
         if norm > MAX_SQUARED_NORM * (1.0 + ROUNDING):  # saved by a release that had no limit
             self.diverged = f"the squared norm of the weights is {norm:g}, beyond {MAX_SQUARED_NORM:g}"
-        self.watch.restored(recent, squared_steps, stretch, self.weights, counts.updates, self.columns.names)
+        self.observations.restored(recent, squared_steps, stretch, self.weights, counts.updates, self.columns.names)
 
-    def begin_stretch(self) -> bool:
+    def begin_segment(self) -> bool:
         """Begin a new stretch of the bound with the weights, or their average if it is kept, as the reference.
 
         Does nothing and returns False if the settings give a reference.
         """
         vector = self.weights if self.average is None else self.average
-        return self.watch.begin_stretch(vector, self.weights, self.counts.updates)
+        return self.observations.begin_segment(vector, self.weights, self.counts.updates)
 
     def make_room(self, count: int) -> None:
         """Give the arrays at least this many columns; spare ones hold the first weights of new columns."""
@@ -221,7 +221,7 @@ class Classifier:
 
     def learn(self, batch: Batch) -> Learned:
         """Change the weights by a batch, up to an event that would take them beyond their limit; call `count` next."""
-        reference = self.watch.stretch.reference if self.watch.stretch else None
+        reference = self.observations.stretch.reference if self.observations.stretch else None
         about = self.counts.events, self._reach, reference
         learned = kernel.learn(self.identity, self._state, batch, *about)
         self._reach = learned.reach
@@ -230,13 +230,13 @@ class Classifier:
     def count(self, batch: Batch, learned: Learned, known: int) -> None:
         """Count the events that were learned; `known` is how many columns there were before them."""
         if len(self.columns) > known:
-            self.watch.grow(initial_weights(self.identity, known, len(self.columns) - known), known)
+            self.observations.grow(initial_weights(self.identity, known, len(self.columns) - known), known)
         counts, truth, predicted = self.counts, learned.truth, learned.predicted
         margins = learned.scores if self.identity.multiclass else batch.labels * learned.scores
         counts.mistakes += int(np.count_nonzero(margins <= 0.0))
         counts.updates += int(np.count_nonzero(learned.steps))
         counts.add(truth, predicted)
-        self.watch.follow(batch, learned, margins)
+        self.observations.follow(batch, learned, margins)
         self._part = accumulator_factor(self.identity, counts.events)
 
     def score_of(self, pairs: ColumnPairs) -> Scores:

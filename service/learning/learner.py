@@ -69,7 +69,7 @@ class Learner(Classifier):
         self.flattener = self._decoder.flattener
         self.scaler = StandardScaler(identity) if identity.scale == "standard" else None
         """What values are scaled by, if at all."""
-        self.seen = LastEvents(identity)
+        self.last_events = LastEvents(identity)
         if start is not None:
             self.columns.extend(start.names or ())
             w = start.vector
@@ -79,8 +79,8 @@ class Learner(Classifier):
                 )
             self._state = state_of(identity, {"w": w, "late": np.zeros(len(w))})
         self.make_room(len(self.columns))
-        self.watch.grow(self.weights, 0)
-        self.watch.refer_to_given(self.weights, 0, self.columns.names)
+        self.observations.grow(self.weights, 0)
+        self.observations.use_given_reference(self.weights, 0, self.columns.names)
 
     @property
     def next(self) -> dict[int, int]:
@@ -96,7 +96,7 @@ class Learner(Classifier):
     @property
     def answering(self) -> str | None:
         """The candidate that answers, if any: the one that is to, once it has begun and as long as it learns."""
-        candidate = self.candidates.get(name := self.watch.options.serve)
+        candidate = self.candidates.get(name := self.observations.options.serve)
         return name if candidate and not candidate.diverged else None
 
     def by(self, candidate: str | None) -> Classifier:
@@ -120,7 +120,7 @@ class Learner(Classifier):
 
     def add_candidate(self, name: str, identity: Identity) -> None:
         """Have this candidate too, which begins at the next event."""
-        candidate = Candidate(identity, self.columns, self.watch.options.beside(name), self.next)
+        candidate = Candidate(identity, self.columns, self.observations.options.beside(name), self.next)
         candidate.begin()
         self.candidates = dict(sorted((self.candidates | {name: candidate}).items()))
 
@@ -129,13 +129,13 @@ class Learner(Classifier):
 
         Returns who began, and who was dropped; one that is to learn with other settings is both.
         """
-        wanted = self.watch.options.candidates
+        wanted = self.observations.options.candidates
         stay = {n: c for n, c in self.candidates.items() if n in wanted and wanted[n].identity == c.identity}
         dropped, self.candidates = sorted(self.candidates.keys() - stay), stay
         began = sorted(wanted.keys() - stay)
         for name in began:
             self.add_candidate(name, wanted[name].identity)
-        others, recent = {*began, *dropped}, self.watch.recent
+        others, recent = {*began, *dropped}, self.observations.recent
         recent.pairs = [pair for pair in recent.pairs if others.isdisjoint((pair.first, pair.second))]
         return began, dropped
 
@@ -175,9 +175,9 @@ class Learner(Classifier):
             raise OutOfOrder(f"partition {partition}: offset {first} offered, {self.next.get(partition)} is next")
         batch, rejects = self._decoder.decode(values, enough)
         known = len(self.columns)
-        self.seen.add(partition, first, values, batch, known + len(batch.names))
+        self.last_events.add(partition, first, values, batch, known + len(batch.names))
         self.make_room(known + len(batch.names))
-        self.watch.make_room(known + len(batch.names), batch.names)
+        self.observations.make_room(known + len(batch.names), batch.names)
         if self.scaler:
             batch = self.scaler.learn(batch)
         learned = self.learn(batch)
@@ -202,7 +202,7 @@ class Learner(Classifier):
             if (its := candidate.follow(batch, known, partition, first)) is not None:
                 right[name] = its
         self.count(batch, learned, known)
-        self.watch.recent.compare(right)
+        self.observations.recent.compare(right)
         self.counts.ignored_features += len(batch.ignored)
         self.counts.skipped += len(batch.skipped)
         for reject in rejects:

@@ -52,7 +52,7 @@ class ModelObserver:
         self._model.learning_here = True
         self._model.answering = ServedModel(learner, head, digest)
 
-    def resigned(self) -> None:
+    def released(self) -> None:
         if self._model.learning_here:
             # From here on the newest snapshot answers, even if our own state was dropped.
             self._model.learning_here = False
@@ -102,7 +102,7 @@ class ModelObserver:
         if cause == "recreated" or all(what[0] != "outsider" for what in self._said):
             self._log.warning(f"state dropped: {REWINDS[cause]}", cause=cause)
 
-    def outsider(self, writer: Writer) -> None:
+    def outside_writer(self, writer: Writer) -> None:
         if self._first("outsider", writer.group):
             self._log.error(
                 "somebody outside this consumer group saves this model too, so each undoes what the other learns (said "
@@ -125,10 +125,10 @@ class ModelObserver:
             said = "offsets without a batch, as where a topic is or was compacted (said once)"
             self._log.info(said, **gaps[0]._asdict())
 
-    def emptied(self) -> None:
+    def snapshot_lost(self) -> None:
         self._log.error("the store has no snapshot of this model any more: learning the log again from its start")
 
-    def unrecognised(self, partition: int, offset: int) -> None:
+    def fingerprint_missing(self, partition: int, offset: int) -> None:
         self._log.warning(
             "the last record learned is not in the log any more, so it could not be compared",
             partition=partition,

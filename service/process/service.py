@@ -83,7 +83,7 @@ class Service:
         )
         self._observers: dict[str, ModelObserver] = {}
         self._models = Models(map(self._model, settings.listed))
-        for name in settings.units:
+        for name in settings.threshold_units:
             unit = settings.of(name)
             learner = Learner(unit.identity(), options=unit.options(), start=unit.start_weights)
             self._models.add(static_model(name, learner, self._clock.time()))
@@ -99,7 +99,7 @@ class Service:
             create=settings.create_topics,
             session_timeout=settings.kafka.session_timeout,
             watchdog=settings.kafka.watchdog,
-            wanted=settings.wanted if settings.patterns else None,
+            wanted=settings.requests_topic if settings.patterns else None,
             predictions_wait=self._clock.is_busy,
         )
 
@@ -229,7 +229,7 @@ class Service:
         """For a replica, which needs no Kafka: find the models in the store whose names match a pattern."""
         while True:
             for name in await self._insist(self._store.models, fail_fast=False):
-                if self._settings.wanted(name) and self._models.get(name) is None:
+                if self._settings.requests_topic(name) and self._models.get(name) is None:
                     found(name)
             await asyncio.sleep(FIND_SECONDS)
 
@@ -237,8 +237,8 @@ class Service:
         model = Model(topic, options=self._settings.of(topic).options())
         self._observers[topic] = ModelObserver(model, self._metrics, self._log)
         if self._settings.learn:
-            model.waits = lambda: self._kafka.waits(topic)
-            model.lacks = lambda: self._kafka.lacks(topic)
+            model.awaits_assignment = lambda: self._kafka.awaits_assignment(topic)
+            model.missing_resource = lambda: self._kafka.missing_resource(topic)
         return model
 
     def _learning(self, model: Model) -> LearnLoop:
@@ -267,7 +267,7 @@ class Service:
             own.identity(),
             parse_start_at(settings.start_at),
             known=lambda: model.answering is not None,
-            looked=lambda: model.looked,
+            looked=lambda: model.seen_digest,
             aim=self._clock.slice_seconds,
         )
 
@@ -320,7 +320,7 @@ def warm_up(kinds: Kinds = ALL_KINDS) -> None:
         learner = Learner(Identity(labels=tuple(range(labels)), features="positional", dimension=1, scale=scale))
         learner.begin({0: 0})
         learner.apply(0, Records.of(0, [event]))
-        learner.begin_stretch()
+        learner.begin_segment()
         learner.apply(0, Records.of(1, [event]))
         scoring.warm_up_scoring(learner)
         if scale != "none":  # hashed names may share a column: their values are merged by a kernel of its own

@@ -47,12 +47,12 @@ class Accuracy(Share, forbid_unknown_fields=True):
     @classmethod
     def last(cls, one: Classifier) -> Self:
         """The accuracy of the last weights."""
-        return cls.of(one.counts.events, one.counts.wrong_predictions, one.watch.recent.accuracy)
+        return cls.of(one.counts.events, one.counts.wrong_predictions, one.observations.recent.accuracy)
 
     @classmethod
     def average(cls, one: Classifier) -> Self:
         """The accuracy of the average weights, if an average is kept."""
-        return cls.of(*one.watch.recent.averaged, one.watch.recent.average_accuracy)
+        return cls.of(*one.observations.recent.averaged, one.observations.recent.average_accuracy)
 
     @classmethod
     def served(cls, one: Classifier) -> Self:
@@ -141,7 +141,7 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def of(cls, learner: Learner, name: str) -> Self:
         """The candidate of this name."""
         one, own = learner.candidates[name], _weights(learner)
-        pair = next((p for p in learner.watch.recent.pairs if {p.first, p.second} == {name, own}), None)
+        pair = next((p for p in learner.observations.recent.pairs if {p.first, p.second} == {name, own}), None)
         its, shared = msgspec.to_builtins(one.identity), msgspec.to_builtins(learner.identity)
         return cls(
             name=name,
@@ -236,10 +236,10 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def of(cls, model: Model, a: ServedModel) -> Self:
         """What there is to say of a model at this moment."""
         learner, head, counts = a.learner, a.head, a.learner.counts
-        watch, identity = learner.watch, learner.identity
+        watch, identity = learner.observations, learner.identity
         margins, (bound, bound_reason) = watch.recent.margins, watch.bound
         serving, accuracy = learner.by(learner.answering), Accuracy.of_each(learner)
-        overall, lately = _confusion(serving), serving.watch.recent.confusion(serving.averaged)
+        overall, lately = _confusion(serving), serving.observations.recent.confusion(serving.averaged)
         recalls = zip(identity.labels or (-1, 1), serving.counts.by_label, overall.recalls, lately.recalls, strict=True)
         return cls(
             model=model.name,
@@ -333,7 +333,7 @@ def answering_name(learner: Learner) -> str:
 def baseline(learner: Learner) -> Share:
     """The share of the most frequent label."""
     counts = learner.counts
-    return Share(share(max(counts.by_label), counts.events), learner.watch.recent.baseline)
+    return Share(share(max(counts.by_label), counts.events), learner.observations.recent.baseline)
 
 
 def _counted(one: Classifier) -> dict[str, Any]:
@@ -343,13 +343,13 @@ def _counted(one: Classifier) -> dict[str, Any]:
 
 def _found_positives(one: Classifier) -> dict[str, Any]:
     """How well the weights that answer find positive events."""
-    overall, lately = _confusion(one), one.watch.recent.confusion(one.averaged)
+    overall, lately = _confusion(one), one.observations.recent.confusion(one.averaged)
     return {name: Share(getattr(overall, name), getattr(lately, name)) for name in ("precision", "recall", "f1")}
 
 
 def _confusion(one: Classifier) -> Confusion:
     """All events by label, and how many the weights that answer predicted rightly; zeros if that is not known."""
-    counts, averaged, missed = one.counts, one.watch.recent.averaged, one.watch.recent.missed
+    counts, averaged, missed = one.counts, one.observations.recent.averaged, one.observations.recent.missed
     if not one.averaged:
         return Confusion(counts.by_label, counts.right)
     if missed is None or averaged.events != counts.events:

@@ -80,13 +80,13 @@ class Model:
         """The digest of the newest snapshot where that diverged, and what answers instead was looked for."""
         self.set_aside: dict[str, dict[str, str]] = {}
         """The last record that this process set aside, of each reason: detail, topic, partition, offset."""
-        self.looked: str | None = None
+        self.seen_digest: str | None = None
         """The digest of the store's head when that was last looked at; None where it could not be told."""
         self.wake: Callable[[], object] = lambda: None
         """What makes its learner, where that is here and has nothing to do, look whether it still may."""
-        self.waits: Callable[[], bool] = lambda: False
+        self.awaits_assignment: Callable[[], bool] = lambda: False
         """Whether it is to be learned here too, and the group has not yet said who of its members is to."""
-        self.lacks: Callable[[], str] = lambda: ""
+        self.missing_resource: Callable[[], str] = lambda: ""
         """What it waits for that somebody has to make, such as its topic, where it is to be learned here; or empty."""
         self._catching_up = False
 
@@ -96,16 +96,16 @@ class Model:
         why = self.stopped or self.unusable
         if why:
             return f"the model cannot answer: {why}"
-        lacks = self.lacks()
+        lacks = self.missing_resource()
         return f"the model has no snapshot yet{': ' * bool(lacks)}{lacks}"
 
     def found(self, digest: str | None) -> bool:
         """Take down what a look at the store found; whether it is to be followed up: that is not what answers."""
-        before, self.looked = self.looked, None if self._catching_up else digest
+        before, self.seen_digest = self.seen_digest, None if self._catching_up else digest
         if self.learning_here:
             self._followed = self.unusable = None
             self._diverged = ""
-        if self._catching_up or (self.looked == "" == before and not self.learning_here):
+        if self._catching_up or (self.seen_digest == "" == before and not self.learning_here):
             return False  # it is followed up, or was: there is nothing, or nothing any more
         return self.unusable is not None or not (self._answers(digest) or (digest and digest == self._diverged))
 
@@ -227,7 +227,7 @@ class Models:
                 looks = await store.digests([model.name for model in wanted]) if wanted else []
             except DependencyError as error:
                 for model in wanted:
-                    model.looked = None
+                    model.seen_digest = None
                     tell[model.name].unavailable(error)
             else:
                 for model, digest in zip(wanted, looks, strict=True):

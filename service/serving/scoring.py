@@ -77,14 +77,14 @@ class Predictor:
         return a
 
     async def beside(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Response:
-        """What `at_once` answers, for any body: it is read and answered next to the event loop."""
+        """What `answer_now` answers, for any body: it is read and answered next to the event loop."""
         async with self._beside:
             a = self.answering(name)
             (who, by), ahead = a.by(candidate), a.ahead
             reading = freeze(a.learner, by), body, self._max_instances, explain, top
             return self._said(name, a, who, ahead, await asyncio.to_thread(answer_large, *reading))
 
-    def at_once(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Response | None:
+    def answer_now(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Response | None:
         """The answer to a request, of classes with the `top` scores; None if it would take too long for a turn.
 
         Raises Rejected, and what `answering` and `by` raise.

@@ -140,19 +140,19 @@ class Settings(BaseSettings):
         return [topic for topic in self.topics if topic.startswith("^")]
 
     @property
-    def units(self) -> list[str]:
+    def threshold_units(self) -> list[str]:
         """The threshold units, which are never learned and need no topic."""
         return [name for name, model in self.models.items() if model.rule == "threshold-unit"]
 
     def check_work(self) -> None:
         """Raise ConfigurationError if there is nothing to learn and nothing to serve."""
-        if not self.topics and not self.units:
+        if not self.topics and not self.threshold_units:
             raise ConfigurationError('topics: name at least one, with -t TOPIC or topics = ["…"] in perceptron.toml')
 
     @property
-    def ignored(self) -> list[str]:
+    def ignored_settings(self) -> list[str]:
         """A line for each setting that changes nothing: most often its name is misspelt."""
-        used = {*self.units, *self.topics, *(_matching(self.models, topic) for topic in self.topics)}
+        used = {*self.threshold_units, *self.topics, *(_matching(self.models, topic) for topic in self.topics)}
         unused = [
             f"models.{name}: no topic uses it: name it in topics, or take its table out"
             for name in self.models
@@ -168,9 +168,9 @@ class Settings(BaseSettings):
     @property
     def warnings(self) -> list[str]:
         """A line for each setting that is most often a mistake."""
-        return [*self.ignored, *self.kafka.warnings, *self.redis.warnings, *self.http.warnings]
+        return [*self.ignored_settings, *self.kafka.warnings, *self.redis.warnings, *self.http.warnings]
 
-    def wanted(self, topic: str) -> bool:
+    def requests_topic(self, topic: str) -> bool:
         """Whether a pattern asks for this topic. Kafka's own topics and those of dead letters hold no events."""
         aside = topic.startswith("__") or topic.endswith(".dead-letters") or not is_topic(topic)
         return not aside and _matching(self.patterns, topic) is not None

@@ -205,10 +205,10 @@ def snapshot_content(learner: Learner, before: Stored = NOTHING_STORED) -> Conte
         arrays[name], more = blobs.encode_array(array, before.arrays.get(name, blobs.NO_ARRAY))
         new |= more
     reference: Encoded | None = None
-    if learner.watch.stretch is not None:
+    if learner.observations.stretch is not None:
         # A reference that is the weights of a kept version is in the store already, under the same names.
         like = before.reference or arrays.get("w", blobs.NO_ARRAY)
-        values = learner.watch.stretch.reference[: len(learner.columns)].ravel()
+        values = learner.observations.stretch.reference[: len(learner.columns)].ravel()
         reference, more = blobs.encode_array(values, like, constant=True)
         new |= more
     names, more = blobs.encode_names(learner.columns.names, before.names)
@@ -273,7 +273,7 @@ def covered_as_json(learner: Learner) -> dict[str, list[tuple[int, int]]]:
 
 def observations(learner: Classifier) -> Observations:
     """What a head has next to the state."""
-    watch = learner.watch
+    watch = learner.observations
     recent, sums = watch.recent, copy(watch.stretch.sums) if watch.stretch else None
     is_binary, truth = recent.classes == 2, recent.truth.last
     wrong, positive, averaged_wrong = (

@@ -270,7 +270,7 @@ class Keeper:
             cut, learner.runs = learner.runs, cut
             stored = stored._replace(runs=[])
         # The bound's next stretch begins here. Its reference is these weights, which the store then has already.
-        if (keep or learner.watch.unreferred) and await self.compute(learner, learner.begin_stretch):
+        if (keep or learner.observations.needs_reference) and await self.compute(learner, learner.begin_segment):
             stored = stored._replace(reference=None)
         # The store says MISSING if it lost blobs that it had. Then the second try uploads everything.
         for before in (stored, head.NOTHING_STORED):

@@ -112,7 +112,7 @@ def restore_learner(
         learner.load(values, covered)
         recent = _recent(seen, options, head.identity.classes)
         learner.restore(state, head.counts.copy(), seen.squared_steps, recent, stretch, seen.diverged)
-        learner.watch.gaps = seen.gaps.copy()
+        learner.observations.gaps = seen.gaps.copy()
         learner.runs = runs
         return learner
 

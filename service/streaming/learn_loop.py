@@ -120,7 +120,7 @@ class LearnLoop:
             State.WAITING: self._wait,
             State.RESTORING: self._restore,
             State.LEARNING: self._learn,
-            State.STOPPED: self._look_on,
+            State.STOPPED: self._watch_stopped,
         }
         try:
             while self.state is not State.ENDED:
@@ -129,25 +129,25 @@ class LearnLoop:
                 except (DataError, ConfigurationError) as error:
                     self._model, self._reason, self.state = None, error, State.STOPPED
         finally:
-            self._let_go()
+            self._release()
 
     async def _wait(self) -> State:
         """Step 1, and the end of step 7."""
-        self._let_go()
+        self._release()
         return State.RESTORING if await self._log.acquire() else State.ENDED
 
-    def _let_go(self) -> None:
-        self._tell.resigned()
+    def _release(self) -> None:
+        self._tell.released()
         self._log.release()
 
-    async def _look_on(self) -> State:
+    async def _watch_stopped(self) -> State:
         """Step 8: wait until the topic is lost, or the stored model is another one: reset, rolled back.
 
         One that is damaged, or another release's, is looked at again a little later: somebody may put it right.
         """
         assert self._reason is not None  # noqa: S101 - what brought us here
         self._tell.stopped(self._reason)
-        self._tell.resigned()
+        self._tell.released()
         while self._log.held:
             await self._clock.sleep(1.0)
             try:
@@ -169,9 +169,9 @@ class LearnLoop:
             while self._log.held and self._model is not None:
                 polled = await self._log.poll(not self._keeper.ahead(learner))  # 4
                 for partition, records in polled.items():
-                    await self._take(model, partition, records)
+                    await self._learn_records(model, partition, records)
                 if self._log.held and self._model is not None:
-                    self._pass_markers(learner)
+                    self._skip_markers(learner)
                 if self._model is not None and self._keeper.due(learner):
                     await self._save(model)  # 5
                     await self._clock.sleep(0)  # what follows is a turn of its own
@@ -215,7 +215,7 @@ class LearnLoop:
                     self._model = None
                     learner = await self._keeper.restore()
                     self._model = _Model(learner, source) if learner is not None else None
-                self._say_who()
+                self._name_outside_writer()
                 bounds = await self._log.bounds()
                 if not self._log.held:  # the bounds are those of no partition, or of some
                     continue
@@ -243,11 +243,11 @@ class LearnLoop:
         self._model, self._displaced = None, True
         self._tell.rewound(cause)
 
-    def _say_who(self) -> None:
+    def _name_outside_writer(self) -> None:
         """The group gives a topic to one member: who took our place and is not in it never stops doing so."""
         head, ours = self._keeper.head, self._keeper.writer.group
         if self._displaced and head is not None and head.writer.group not in ("", ours):
-            self._tell.outsider(head.writer)
+            self._tell.outside_writer(head.writer)
         self._displaced = False
 
     async def _begin(self, bounds: Mapping[int, tuple[int, int]], source: Source) -> Learner | None:
@@ -255,7 +255,7 @@ class LearnLoop:
         began = self._began or self._known()
         learner = await self._keeper.new_learner(self._identity)
         if began:
-            self._tell.emptied()
+            self._tell.snapshot_lost()
         # Where to begin is said for a new model. One that was lost is learned again from 0, or not at all.
         learner.begin(self._starts(bounds, None if began else self._start_at))
         saved = await self._keeper.save(learner, {}, source)
@@ -292,7 +292,7 @@ class LearnLoop:
                 )
         return {p: chosen.get(p, 0) for p in bounds}
 
-    async def _take(self, model: _Model, partition: int, records: KafkaRecords) -> None:
+    async def _learn_records(self, model: _Model, partition: int, records: KafkaRecords) -> None:
         learner = model.learner
         for run in records.runs():
             learner.cover(partition, int(run.offsets[0]))
@@ -303,14 +303,14 @@ class LearnLoop:
                 start += await self._apply(model, partition, run[start : start + min(self._slice, MAX_SLICE_RECORDS)])
                 await self._clock.sleep(0)
 
-    def _pass_markers(self, learner: Learner) -> None:
+    def _skip_markers(self, learner: Learner) -> None:
         """Cover offsets after what was polled that hold no record: transaction markers, aborted or compacted ones."""
         for partition, position in self._log.positions().items():
             if position > learner.next[partition]:
                 learner.cover(partition, position)
         if gaps := self._log.take_gaps():
             for partition, *gap in gaps:
-                learner.watch.add_gap(partition, (gap[0], gap[1]))
+                learner.observations.add_gap(partition, (gap[0], gap[1]))
             self._tell.gaps_accepted(gaps)
 
     async def _apply(self, model: _Model, partition: int, records: KafkaRecords) -> int:
@@ -340,7 +340,9 @@ class LearnLoop:
 
     async def _save(self, model: _Model) -> None:
         learner = model.learner
-        if broken := await self._keeper.compute(learner, lambda: learner.watch.broken(learner.squared_norm)):
+        if broken := await self._keeper.compute(
+            learner, lambda: learner.observations.failed_check(learner.squared_norm)
+        ):
             # What the theorem excludes cannot have been learned: memory or program are at fault, so nothing is saved.
             raise DataError(
                 f"model {self._log.topic} is corrupt: {broken}; its last good version answers. A restart goes on from "

@@ -79,7 +79,7 @@ class Observer(Protocol):
     def learning(self, learner: Learner, head: Head, digest: str) -> None:
         """We learn this model now, from this head on."""
 
-    def resigned(self) -> None:
+    def released(self) -> None:
         """We do not learn it any more."""
 
     def learned(self, records: int, seconds: float, delay: float) -> None:
@@ -91,7 +91,7 @@ class Observer(Protocol):
     def rewound(self, cause: str) -> None:
         """State was dropped, to be restored from the current head."""
 
-    def outsider(self, writer: Writer) -> None:
+    def outside_writer(self, writer: Writer) -> None:
         """The head that took the place of ours was written by somebody outside our group."""
 
     def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
@@ -100,10 +100,10 @@ class Observer(Protocol):
     def gaps_accepted(self, gaps: Sequence[Gap]) -> None:
         """These gaps between batches were accepted."""
 
-    def unrecognised(self, partition: int, offset: int) -> None:
+    def fingerprint_missing(self, partition: int, offset: int) -> None:
         """The last record learned is not in the log any more, so it could not be compared."""
 
-    def emptied(self) -> None:
+    def snapshot_lost(self) -> None:
         """The store has no snapshot of a model that we had: it is learned again, if the log begins at 0."""
 
     def set_aside(self, letter: DeadLetter) -> None:

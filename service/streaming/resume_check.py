@@ -85,7 +85,7 @@ async def _recognise(log: Log, head: Head, recreated: bool, tell: Observer) -> N
                 f"it back its records, or {begin_anew}"
             )
         if known and record is None:
-            tell.unrecognised(partition, known.offset)
+            tell.fingerprint_missing(partition, known.offset)
         elif known and record and fingerprint(record) != known:
             raise LogLost(
                 f"topic {topic}: the record at offset {known.offset} of partition {partition} is not the one that was "

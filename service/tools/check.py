@@ -90,7 +90,7 @@ async def _check(settings: Settings) -> list[PerceptronError]:
         for name, right in ((topic, "Read"), (topic_of(topic), "Write")):
             with report.failing():
                 await _check_topic(report, settings, name, right, name in topics)
-    learned = [topic for topic in sorted(topics) if topic in settings.listed or settings.wanted(topic)]
+    learned = [topic for topic in sorted(topics) if topic in settings.listed or settings.requests_topic(topic)]
     if reached:
         await _check_stored(report, settings, learned)
     for topic in learned:

@@ -98,7 +98,7 @@ async def _about(settings: Settings, name: str) -> Inspection:
     return Inspection(
         **msgspec.structs.asdict(Description.of(Model(name), answering)),
         offsets_without_record=_empty(answering.learner),
-        gaps=answering.learner.watch.gaps,
+        gaps=answering.learner.observations.gaps,
         lag=lag,
         lag_reason=reason,
         versions=[Version.of(*v) for v in codec.kept_versions(answering.head, answering.digest, kept)],

@@ -63,7 +63,7 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
     digest = heads.snapshot_content(learner).state_digest
     equal, replayed = digest == head.state_digest, learner.counts.records - records
     empty = sum(to - start for _, start, to in steps) - replayed
-    if not equal and learner.watch.gaps and learner.counts.records < stored.counts.records and not diverged:
+    if not equal and learner.observations.gaps and learner.counts.records < stored.counts.records and not diverged:
         raise DataError(
             f"topic {name} holds {learner.counts.records:,} of the {stored.counts.records:,} records that were "
             f"learned: {empty:,} covered offsets are empty, as where a log is compacted"
@@ -79,7 +79,7 @@ async def _verify(settings: Settings, name: str) -> dict[str, Any]:
         "events": head.counts.events,
         "candidates": {name: one.counts.events for name, one in head.beside.items()},
         "offsets_without_record": empty,
-        "gaps": learner.watch.gaps,
+        "gaps": learner.observations.gaps,
         "state_digest": head.state_digest,
         "replayed_state_digest": digest,
         "equal": equal,
@@ -173,7 +173,7 @@ async def _replay(
     Raises LogLost if they are not all there, and DependencyError.
     """
     known = {int(p): position.fingerprint for p, position in snapshot.head.next.items()}
-    learner.watch.gaps = {}
+    learner.observations.gaps = {}
     async with cluster.reader(topic, LogLost(f"{cluster} has no topic {topic}")) as reader:
         _check_log(topic, steps, await reader.bounds())
         for partition, start, to in _cut(steps, snapshot.learner):
@@ -199,7 +199,7 @@ async def _replay(
 def _cover(learner: Learner, partition: int, to: int) -> None:
     """Cover the offsets up to `to`, which hold no record."""
     if to > (start := learner.next[partition]):
-        learner.watch.add_gap(partition, (start, to))
+        learner.observations.add_gap(partition, (start, to))
         learner.cover(partition, to)
 
 

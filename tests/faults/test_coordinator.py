@@ -216,7 +216,7 @@ async def test_a_group_that_waits_for_a_slow_member(kafka: Server, topic: str) -
             assert "it is PreparingRebalance, in Kafka's words, so another member is slow" in text
             assert member.kafka.missing_since == 0
             go_on.set()
-            await until(lambda: member.holds or not member.kafka.waits(topic), "it is in its group")
+            await until(lambda: member.holds or not member.kafka.awaits_assignment(topic), "it is in its group")
             assert len(member.said) == 1
     finally:
         go_on.set()

@@ -85,7 +85,7 @@ def record(texts: Texts, identity: Identity) -> bytes | None:
     if texts.chance(0.005):
         odd = (None, b"", b" ", b"{}", b"[]", b"null", b'"', texts.random.randbytes(20))
         return texts.random.choice(odd)
-    return texts.broken(event(texts, identity))
+    return texts.failed_check(event(texts, identity))
 
 
 def event(texts: Texts, identity: Identity) -> bytes:

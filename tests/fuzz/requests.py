@@ -129,7 +129,7 @@ def body(texts: Texts, learner: Learner) -> bytes:
         members.pop()
     random.shuffle(members)
     text = texts.object(members) + texts.space()
-    raw = texts.broken(text.encode(errors="surrogateescape" if whole else "surrogatepass"))
+    raw = texts.failed_check(text.encode(errors="surrogateescape" if whole else "surrogatepass"))
     return raw if chance(0.995) else raw + b" " * random.choice((LARGE_BODY_BYTES, LIMITS.body_bytes))
 
 

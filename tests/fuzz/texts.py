@@ -146,7 +146,7 @@ class Texts:
         names = [self.name() for _ in range(random.randrange(3))]
         return self.object([(name, self.feature(depth + 1)) for name in names])
 
-    def broken(self, raw: bytes) -> bytes:
+    def failed_check(self, raw: bytes) -> bytes:
         """The same bytes, sometimes after an accident or two."""
         if self.chance(0.02):
             raw = self.random.choice(self._past)

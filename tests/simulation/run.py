@@ -71,7 +71,7 @@ class Tell:
         self._world.count(f"rewound: {cause}")
         self._world.say(f"{self._name}: drops its state: {cause}")
 
-    def outsider(self, writer: Writer) -> None:
+    def outside_writer(self, writer: Writer) -> None:
         self._world.count("outsider")
         if writer.group == self._group:
             raise Violation(f"{writer} is one of us")
@@ -110,9 +110,9 @@ class Process:
         store = SimulatedStore(world, name, lambda: saver._doubtful[1] if saver._doubtful else [])
         saver = Keeper("t", store, clock, offload, writer=Writer(group, name), **keeping)
         known = bool(world.redis.state) and world.rng.random() < 0.5
-        self.looked: str | None = None
+        self.seen_digest: str | None = None
         log: Any = self.log
-        asked = lambda: known, lambda: self.looked
+        asked = lambda: known, lambda: self.seen_digest
         self.learning = learn_loop.LearnLoop(log, saver, clock, self.tell, identity, None, *asked)
         self.coroutine = self.learning.run()
         self.at: Step | None = Step("start")
@@ -268,7 +268,7 @@ class Simulation:
         if world.now > self.next_look:
             self.next_look = world.now + 1.0
             for process in self.processes:
-                process.looked = world.redis.looked
+                process.seen_digest = world.redis.seen_digest
         everybody: list[Process | Reader] = [*self.processes, self.reader]
         ready = [p for p in everybody if p.at is not None and p.at.ready()]
         if not ready:

@@ -181,11 +181,11 @@ def test_a_look_from_before_the_last_save_drops_nothing(alone: Alone) -> None:
     """It found another head than ours, which is no reason to learn again; one that found a reset is."""
     process = alone.process
     alone.learn(3)
-    process.looked = "of before"
+    process.seen_digest = "of before"
     alone.world.now += 5
     assert not alone.until(lambda: alone.world.counts.get("rewound: replaced"), 100)
     alone.world.redis.state.clear()
-    process.looked = ""
+    process.seen_digest = ""
     alone.world.now += 5
     assert alone.until(lambda: alone.world.counts.get("rewound: replaced"))
     assert alone.until(alone.judge.whole)

@@ -150,7 +150,7 @@ class Redis:
         return self.state.get("digest", b"").decode(errors="replace")
 
     @property
-    def looked(self) -> str | None:
+    def seen_digest(self) -> str | None:
         """What a look for many models finds of this one: see `snapshots.store.Looking`."""
         digest = self.state.get("digest")
         return self.current if self.hash and (digest or b"").isascii() and (digest or not self.state) else None

@@ -45,6 +45,6 @@ def figures(name: str) -> ModelFigures:
     """What `/metrics` shows of a model that has learned a little, where no figure is absent."""
     event = b'{"features":{"a":1},"label":1}'
     learner = learner_of(Identity(), [event, b"{"])
-    learner.begin_stretch()
+    learner.begin_segment()
     learner.apply(0, Records.of(2, [event]))
     return ModelFigures(described(learner, name), learner.counts, 1.0, {0: 1}, 3)

@@ -19,7 +19,9 @@ def seen(wrong: int, positive: int, averaged: int | None = None, events: int = 2
     serve = identity.pop("serve", "last")
     learner = Learner(Identity(**identity), options=Options(window=100, serve=serve))
     of_average = np.arange(0 if averaged is None else 100) < (averaged or 0)
-    learner.watch.recent = PrequentialWindow(100, 2, np.arange(100) < positive, np.arange(100) < wrong, of_average)
+    learner.observations.recent = PrequentialWindow(
+        100, 2, np.arange(100) < positive, np.arange(100) < wrong, of_average
+    )
     learner.counts = Counts([[events, 0], [0, 0]])
     return advice(learner)
 

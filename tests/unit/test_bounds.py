@@ -19,11 +19,11 @@ REFERENCE = Options(reference=WeightsFile([1.0], 0.0, ["a"]))
 def test_short_steps_count_after_long_ones() -> None:
     """A stretch has its own sum of squares: in the difference of two sums of 2e30 a step of 1 would be lost."""
     learner = learner_of(Identity(), [event({"a": 1e15}, 1), event({"a": 1e15}, 0), event({"b": 1}, 1)])
-    learner.begin_stretch()
+    learner.begin_segment()
     learner.apply(0, Records.of(3, [event({"b": 1, "c": i % 3}, i % 2) for i in range(10)]))
-    assert learner.watch.broken(learner.squared_norm) is None
-    assert learner.watch.stretch is not None
-    assert learner.watch.stretch.sums.squared_steps > 10.0
+    assert learner.observations.failed_check(learner.squared_norm) is None
+    assert learner.observations.stretch is not None
+    assert learner.observations.stretch.sums.squared_steps > 10.0
 
 
 @pytest.mark.parametrize("weight", [5e-324, 1e-150, 1.0, 1e6])
@@ -34,8 +34,8 @@ def test_events_of_any_size_set_the_grid(weight: float, then: float, value: floa
     for at in range(1, 9):
         if not learner.diverged:  # its weights would be beyond their limit
             learner.apply(0, Records.of(at, [event({"a": value, "b": at % 3}, at % 2, weight=then)]))
-        assert learner.watch.broken(learner.squared_norm) is None
-        bound, _ = learner.watch.bound
+        assert learner.observations.failed_check(learner.squared_norm) is None
+        bound, _ = learner.observations.bound
         assert bound is not None
         assert learner.counts.updates <= bound
 

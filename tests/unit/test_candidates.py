@@ -50,7 +50,7 @@ def applied(learner: Learner, records: list[bytes], rng: random.Random | None = 
         size = rng.randint(1, 40) if rng else len(records)
         at += learner.apply(0, Records.of(at, records[at - begin : at - begin + size])).consumed
         if rng and rng.random() < 0.3:
-            learner = restored(learner, learner.watch.options)
+            learner = restored(learner, learner.observations.options)
     return learner
 
 
@@ -61,7 +61,7 @@ def test_each_is_a_model_of_its_own_and_the_model_what_it_is_without(seed: int, 
     whole = applied(learner_of(identity, (), options), records)
     cut = applied(learner_of(identity, (), options), records, random.Random(seed))
     assert state_digest(cut) == state_digest(whole)
-    assert [cut.watch.recent.pairs, cut.counts] == [whole.watch.recent.pairs, whole.counts]
+    assert [cut.observations.recent.pairs, cut.counts] == [whole.observations.recent.pairs, whole.counts]
     plain = applied(learner_of(identity, (), Options(window=50)), records)
     assert plain.counts == whole.counts
     assert plain.weights.tobytes() == whole.weights.tobytes()
@@ -72,15 +72,15 @@ def test_each_is_a_model_of_its_own_and_the_model_what_it_is_without(seed: int, 
             assert one.arrays[array].tobytes() == alone.arrays[array].tobytes(), (name, array)
         assert one.counts == msgspec.structs.replace(alone.counts, rejected={})
         assert one.served.tobytes() == alone.served.tobytes()
-        assert one.watch.recent.accuracy == alone.watch.recent.accuracy
-        assert one.watch.squared_steps == alone.watch.squared_steps
-        right[name] = one.watch.recent.averaged.wrong if one.averaged else one.counts.wrong_predictions
-    for pair in cut.watch.recent.pairs:  # each on the same events, of the weights that answer
+        assert one.observations.recent.accuracy == alone.observations.recent.accuracy
+        assert one.observations.squared_steps == alone.observations.squared_steps
+        right[name] = one.observations.recent.averaged.wrong if one.averaged else one.counts.wrong_predictions
+    for pair in cut.observations.recent.pairs:  # each on the same events, of the weights that answer
         ours = {name: sign for name, sign in ((pair.first, 1), (pair.second, -1)) if name in right}
         if set(ours) == {pair.first, pair.second}:
             assert pair.first_only - pair.second_only == right[pair.second] - right[pair.first]
             assert pair.events == cut.counts.events
-    assert {frozenset((p.first, p.second)) for p in cut.watch.recent.pairs} >= {frozenset(("wide", "logistic"))}
+    assert {frozenset((p.first, p.second)) for p in cut.observations.recent.pairs} >= {frozenset(("wide", "logistic"))}
 
 
 def test_they_begin_go_on_and_are_dropped_as_settings_say() -> None:
@@ -100,7 +100,7 @@ def test_they_begin_go_on_and_are_dropped_as_settings_say() -> None:
         "new": {0: 50}, "odd": {0: 0}, "wide": {0: 50},
     }  # fmt: skip
     assert learner.candidates["wide"].counts.events == 0
-    compared = {name for pair in learner.watch.recent.pairs for name in (pair.first, pair.second)}
+    compared = {name for pair in learner.observations.recent.pairs for name in (pair.first, pair.second)}
     assert compared == {"average", "baseline", "last", "odd"}, "a candidate that begins from scratch has no pairs"
     assert restored(learner, wanted(serve="absent")).answering is None
     learner.begin({1: 7})
@@ -127,7 +127,7 @@ def test_one_that_diverges_stops_alone_and_where_is_state() -> None:
     assert not wild.weights[known:].any()
     assert (cut.diverged, cut.answering) == (None, None)
     assert cut.counts == applied(learner_of(MODEL, (), Options()), records).counts
-    assert all("wild" not in (pair.first, pair.second) for pair in cut.watch.recent.pairs)
+    assert all("wild" not in (pair.first, pair.second) for pair in cut.observations.recent.pairs)
 
 
 def test_the_one_that_answers_is_exported_as_the_model_that_it_would_be() -> None:

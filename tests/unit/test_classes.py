@@ -132,7 +132,7 @@ def test_the_fold_is_the_texts(stream: tuple[Identity, list[Event], list[tuple[i
     whole = learner_of(identity, [record(identity, *one) for one in events])
     assert state_digest(learner) == state_digest(whole)
     assert learner.diverged == whole.diverged
-    assert learner.watch.recent.truth.last.tolist() == whole.watch.recent.truth.last.tolist()
+    assert learner.observations.recent.truth.last.tolist() == whole.observations.recent.truth.last.tolist()
 
 
 def test_a_recent_average_over_many_half_lives() -> None:

@@ -121,8 +121,8 @@ def test_a_model_compares_its_weights_their_average_and_the_baseline() -> None:
             right.setdefault(name, []).append(bool(said) == bool(label))
         seen[label] += 1
         one.apply(0, Records.of(at, [event(x, label)]))
-    assert learner.watch.recent.pairs == update_pairs([], {name: np.array(bits) for name, bits in right.items()})
-    assert [p.events for p in learner.watch.recent.pairs] == [300] * 3
+    assert learner.observations.recent.pairs == update_pairs([], {name: np.array(bits) for name, bits in right.items()})
+    assert [p.events for p in learner.observations.recent.pairs] == [300] * 3
 
 
 def sum_of(w: Vector, pairs: Any) -> float:

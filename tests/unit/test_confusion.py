@@ -57,5 +57,5 @@ def test_what_is_not_defined_is_null() -> None:
         assert [said.balanced_accuracy, said.precision, said.recall, said.f1] == [Share(None, None)] * 4
     learner.apply(0, Records.of(1, [event({"a": -1}, 1)]))
     assert described(learner).recall == Share(0.0, 0.0)
-    learner.watch.recent.missed = None
+    learner.observations.recent.missed = None
     assert described(learner).recall == Share(None, 0.0)

@@ -140,7 +140,7 @@ def _is_unknown(variable: str, monkeypatch: pytest.MonkeyPatch) -> bool:
     with monkeypatch.context() as one:
         one.setenv(variable, "none-of-it")
         try:
-            return "no such setting" in "; ".join(load(None, {"topics": ["churn"]}).ignored)
+            return "no such setting" in "; ".join(load(None, {"topics": ["churn"]}).ignored_settings)
         except ConfigurationError as error:
             return "no such setting" in str(error)
 

@@ -128,7 +128,7 @@ for (identity, features), compiled in product(kinds, (True, False)):
     for i in range(4):
         event = f'{{"features":{features},"label":{i % 2},"more":[]}}'
         learner.apply(0, Records.of(2 * i, [event.encode(), b"no event"]))
-        learner.begin_stretch()
+        learner.begin_segment()
         learner = restored(learner) if i == 2 else learner
     body = f'{{"instances":[{",".join(["{" + chr(34) + "features" + chr(34) + ":" + features + "}"] * 9)}]}}'
     scoring.answer_large(scoring.freeze(learner), body.encode(), 9, explain=True)

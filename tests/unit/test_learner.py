@@ -50,7 +50,7 @@ def test_the_state_is_the_oracles_fold(records: list[bytes | None], margins: tup
     counts = learner.counts
     assert (counts.events, counts.mistakes, counts.wrong_predictions) == (fold.events, fold.mistakes, fold.wrong)
     assert counts.updates == fold.updates
-    assert learner.watch.squared_norm_limit == fold.limit
+    assert learner.observations.squared_norm_limit == fold.limit
     assert sum(counts.rejected.values()) == sum(raw in bad for raw in records[:consumed])
     assert learner.next == {0: consumed}
     assert fold.diverged == (consumed < len(records)) == bool(learner.diverged)
@@ -100,7 +100,7 @@ def test_a_model_stops_where_its_squared_norm_passes_its_limit(rule: Any, start:
         assert learner.next == {0: at}
         assert learner.weights.tolist() == w[: len(learner.columns)]
         assert learner.squared_norm <= 1e30
-        assert np.isfinite([learner.watch.squared_steps, *learner.arrays["late"], *learner.served]).all()
+        assert np.isfinite([learner.observations.squared_steps, *learner.arrays["late"], *learner.served]).all()
 
 
 def test_a_snapshot_beyond_the_limit_is_one_that_diverged() -> None:
@@ -127,6 +127,6 @@ def test_the_average_is_counted_as_it_answered(average: Any, size: float, eta: f
             missed.append(learner.label(score) != label)
             ties += abs(score) < 1e-9
             learner.apply(0, Records.of(i, [event(features, label)]))
-        assert learner.watch.recent.averaged_wrong.last.tolist() == missed
+        assert learner.observations.recent.averaged_wrong.last.tolist() == missed
         assert 0 < sum(missed) < count
     assert ties > 30 * (size == 1.0)

@@ -65,7 +65,7 @@ def test_row_10_the_perceptron_loss() -> None:
     """max(0, -y·w·x): 0 where right or on the boundary, else how far the score is off. Mean of 0, 3 and 0: 1."""
     learner = learned(of("perceptron"), ([1.0, 0.0], 1), ([2.0, 0.0], -1), ([1.0, 1.0], -1))
     # Scores before learning: 0, 1 + 2 = 3 with y = -1, then with w = (0, -1, 0) a right -1.
-    margins = learner.watch.recent.margins
+    margins = learner.observations.recent.margins
     assert margins
     assert margins.loss == 1.0
     assert margins.quantiles[1] == 0.0, "the middle of 0, -3/√5 and 1/√3"

@@ -290,7 +290,7 @@ def test_a_variable_within_a_table_is_refused_as_in_the_file(monkeypatch: pytest
     monkeypatch.setenv("PERCEPTRON_FOO", "1")
     monkeypatch.setenv("PERCEPTRON_LEAN", "1")
     warning = "environment PERCEPTRON_LEAN: there is no such setting: perhaps PERCEPTRON_LEARN"
-    assert load(None, {}).ignored == [warning]
+    assert load(None, {}).ignored_settings == [warning]
     monkeypatch.setenv(name, "1")
     with pytest.raises(ConfigurationError, match=f"environment {name}\\)?: there is no such setting"):
         load(None, {})
@@ -346,5 +346,5 @@ def test_a_topic_that_a_pattern_finds_has_the_patterns_settings() -> None:
     assert (settings.listed, settings.patterns) == (["main"], ["^c-"])
     assert [settings.of(name).eta for name in ("main", "c-1", "c-3")] == [0.5, 2.0, 3.0]
     names = ["c-1", "c-1.dead-letters", "__c-1", "main", "xc-1", "c-" + "x" * 240]
-    assert [name for name in names if settings.wanted(name)] == ["c-1"]
+    assert [name for name in names if settings.requests_topic(name)] == ["c-1"]
     assert load(None, {"topics": ["c-1"]}).of("c-1").eta == 2.0

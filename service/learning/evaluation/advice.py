@@ -21,7 +21,7 @@ def advice(learner: Learner) -> dict[str, str]:
     >>> advice(learner)["rejected"]
     'more than half of its records, 12 of 12, were rejected: `perceptron suggest` says what to set'
     """
-    found, recent, events = {}, learner.watch.recent, learner.counts.events
+    found, recent, events = {}, learner.observations.recent, learner.counts.events
     accuracy, baseline = recent.average_accuracy if learner.averaged else recent.accuracy, recent.baseline
     frequent = "most frequent" if learner.identity.multiclass else "more frequent"
     below = accuracy is not None and baseline is not None and accuracy < baseline
@@ -34,7 +34,7 @@ def advice(learner: Learner) -> dict[str, str]:
             f"would have been in {baseline:.1%}: try {_tries(learner)}"
         )
     serving = learner.by(learner.answering)
-    lately = serving.watch.recent.confusion(serving.averaged)
+    lately = serving.observations.recent.confusion(serving.averaged)
     missed, of = lately.events[1] - lately.right[1], sum(lately.events)
     if serving.counts.events >= 2 * recent.window and lately.recall == 0.0 and MIN_RECORDS <= missed < of / 2:
         positive = as_text((learner.identity.labels or (-1, 1))[1])
@@ -42,14 +42,14 @@ def advice(learner: Learner) -> dict[str, str]:
             f"none of the {missed:,} events of label {positive} among the last {of:,} was predicted so: "
             f"try {_finds(serving)}"
         )
-    often, same = learner.scaler.lost(MIN_RECORDS, events) if learner.scaler else (0, 0)
+    often, same = learner.scaler.count_scaled_away(MIN_RECORDS, events) if learner.scaler else (0, 0)
     if 2 * same > often:
         found["scale"] = (
             'scale = "standard" makes a number that is always the same 0, as if it were absent: so it is with '
             f"{same:,} of the {often:,} that are there in some events: send true in their place, or set "
             f'scale = "none" {RESET_HINT}'
         )
-    serve = learner.watch.options.serve
+    serve = learner.observations.options.serve
     if serve not in MODEL_ITSELF and learner.answering is None:
         candidate = learner.candidates.get(serve)
         why = f"it diverged: {candidate.diverged}" if candidate else "it has not begun yet, or is not set where learned"
@@ -65,7 +65,7 @@ def advice(learner: Learner) -> dict[str, str]:
 
 def _finds(serving: Classifier) -> str:
     """The settings that find more events of a rare positive label."""
-    tries, last = [], serving.watch.recent.confusion(averaged=False).recall
+    tries, last = [], serving.observations.recent.confusion(averaged=False).recall
     if serving.averaged and last:
         tries.append(f'serve = "last", which found {last:.1%} of them')
     rule, margin = serving.identity.rule, serving.identity.margins[1]
@@ -78,7 +78,7 @@ def _finds(serving: Classifier) -> str:
 
 
 def _tries(learner: Learner) -> str:
-    identity, recent = learner.identity, learner.watch.recent
+    identity, recent = learner.identity, learner.observations.recent
     tries = []
     if not learner.averaged and (recent.average_accuracy or 0.0) > (recent.accuracy or 0.0):
         tries.append(f'serve = "average", which was right in {recent.average_accuracy:.1%}')

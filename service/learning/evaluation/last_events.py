@@ -29,7 +29,7 @@ class LastEvents:
     """
 
     def __init__(self, identity: Identity) -> None:
-        self.wanted = True
+        self.wants_record = True
         """Whether a newer record is needed: copying one of each slice would be wasted."""
         self.record: bytes | None = None
         """The value of an event."""
@@ -45,10 +45,10 @@ class LastEvents:
             self.skipped = partition, first + batch.skipped[-1]
         if not len(batch.records):
             return
-        if self.wanted:
+        if self.wants_record:
             value = records[batch.records[-1]]
             if value is not None and len(value) <= MAX_RECORD_BYTES:
-                self.record, self.wanted = value, False
+                self.record, self.wants_record = value, False
         if columns == PLANE_COLUMNS and self._named:
             starts = batch.starts[-KEPT_EVENTS - 1 :].astype(np.intp)
             features = slice(starts[0], starts[-1])

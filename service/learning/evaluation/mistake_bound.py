@@ -192,7 +192,7 @@ class BoundSegment:
         roots = (largest_root(g, x, s.radius_squared, s.start_squared, s.start_along) for g, x in s.grid)
         return s.before + math.floor(min(roots, default=0.0))
 
-    def broken(self, squared_norm: float) -> str | None:
+    def failed_check(self, squared_norm: float) -> str | None:
         """The integrity check that the state breaks, with its figures; None if all hold."""
         s = self.sums
         limit = s.start_squared + s.squared_steps

@@ -55,13 +55,13 @@ class ModelObservations:
         return (self.stretch.bound, None) if self.stretch else (None, "no reference is known yet")
 
     @property
-    def unreferred(self) -> bool:
+    def needs_reference(self) -> bool:
         """Whether a reference is possible but missing: the weights may have been zero so far."""
         return self.stretch is None and no_bound_reason(self._identity, self.options.bound) is None
 
-    def broken(self, squared_norm: float) -> str | None:
+    def failed_check(self, squared_norm: float) -> str | None:
         """The check that a state with this ‖w‖² fails, so that it must be corrupt; None if it fails none."""
-        return self.stretch.broken(squared_norm) if self.stretch else None
+        return self.stretch.failed_check(squared_norm) if self.stretch else None
 
     def restored(
         self, recent: PrequentialWindow, squared_steps: float, stretch: BoundSegment | None, w: Vector, updates: int,
@@ -73,7 +73,7 @@ class ModelObservations:
         if given is None or (stretch and stretch.sums.reference == given.identity):
             self.stretch = stretch if self.options.bound else None
         else:
-            self.refer_to_given(w, updates, names)
+            self.use_given_reference(w, updates, names)
 
     def add_gap(self, partition: int, gap: tuple[int, int]) -> None:
         """Count a gap in the log, from one offset to another, that its reader accepted."""
@@ -81,21 +81,21 @@ class ModelObservations:
         count, first = (known.count + 1, known.first) if known else (1, gap)
         self.gaps[str(partition)] = OffsetGaps(count, first, gap)
 
-    def begin_stretch(self, vector: Vector, w: Vector, updates: int) -> bool:
+    def begin_segment(self, vector: Vector, w: Vector, updates: int) -> bool:
         """Begin a new stretch of the bound with this vector, the weights or their average, as the reference.
 
         Does nothing and returns False if the settings give a reference.
         """
         if self.options.reference is not None:
             return False
-        self._begin_stretch(vector, "kept version", vector, w, updates)
+        self._begin_segment(vector, "kept version", vector, w, updates)
         return True
 
-    def refer_to_given(self, w: Vector, updates: int, names: Sequence[str]) -> None:
+    def use_given_reference(self, w: Vector, updates: int, names: Sequence[str]) -> None:
         """Begin a new stretch with the reference that the settings give, if any."""
         if (given := self.options.reference) is not None:
             own = given.vector if given.names is None else np.array([given.intercept, *self._parts(names)])
-            self._begin_stretch(own[: len(w)], given.identity, given.vector, w, updates)
+            self._begin_segment(own[: len(w)], given.identity, given.vector, w, updates)
 
     def make_room(self, count: int, names: Sequence[str]) -> None:
         """Give the reference parts for this many columns, of which the last are new and have these names."""
@@ -122,7 +122,7 @@ class ModelObservations:
         wrong, averaged = learned.predicted != truth, learned.averaged != truth[: len(learned.averaged)]
         self.recent.add(truth, margins, learned.squared_norms, wrong, averaged)
 
-    def _begin_stretch(self, vector: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
+    def _begin_segment(self, vector: Vector, name: str, whole: Vector, w: Vector, updates: int) -> None:
         """`vector` is the part of the `whole` one that there are columns for."""
         reference, scale = vector.astype(np.float32), inverse_norm(whole.astype(np.float32))
         if no_bound_reason(self._identity, self.options.bound) is None and scale > 0.0:

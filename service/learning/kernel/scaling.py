@@ -24,7 +24,7 @@ from service.learning.jit.jit import compiled
 from service.learning.kernel.kernel import Vector
 
 MAX_COUNTED_COLUMNS = 1000
-"""Columns that `StandardScaler.lost` looks at; a service calls it often."""
+"""Columns that `StandardScaler.count_scaled_away` looks at; a service calls it often."""
 
 
 def standard(x: float, n: float, mean: float, m2: float) -> float:
@@ -68,7 +68,7 @@ class StandardScaler:
         """How many columns have had a number."""
         return int(np.count_nonzero(self._sums[:, 0]))
 
-    def lost(self, least: int, events: int) -> tuple[int, int]:
+    def count_scaled_away(self, least: int, events: int) -> tuple[int, int]:
         """How many columns had a number in at least `least` but not all `events`, and how many of them only one.
 
         A number other than 0 that is always the same is scaled to 0, as if it were absent. The first LOOKED_AT columns

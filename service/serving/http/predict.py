@@ -73,7 +73,7 @@ class Predict:
         self._in_flight.take(len(body))
         try:
             request = name, body, parameters.explain, parameters.top, parameters.candidate
-            return msgspec.json.encode(self._predictor.at_once(*request) or await self._predictor.beside(*request))
+            return msgspec.json.encode(self._predictor.answer_now(*request) or await self._predictor.beside(*request))
         except Rejected as rejected:
             raise request_fault(rejected, body) from None
         finally:

@@ -19,7 +19,7 @@ MAX_EVENT_BYTES = 16 << 10
 
 def newest_event(learner: Learner) -> msgspec.Raw | None:
     """The features of the newest event as JSON, without what the model does not read; None if there is none to show."""
-    raw, flattener = learner.seen.record, learner.flattener
+    raw, flattener = learner.last_events.record, learner.flattener
     if raw is None:
         return None
     if raw.__class__ is DoubleVector:

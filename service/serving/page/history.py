@@ -100,7 +100,7 @@ class History:
         """Take a point of a model, if it answers."""
         if model.answering:
             learner = model.answering.learner
-            learner.seen.wanted = True
+            learner.last_events.wants_record = True
             self.of(model.name).add(point(learner, now, self.lag(model)))
 
     def of(self, name: str) -> Points:
@@ -115,7 +115,7 @@ class History:
 
 def point(learner: Learner, now: float, lag: int | None) -> Point:
     """The figures of a model at this time."""
-    counts, (bound, _), found = learner.counts, learner.watch.bound, Accuracy.of_each(learner)
+    counts, (bound, _), found = learner.counts, learner.observations.bound, Accuracy.of_each(learner)
     every: dict[str, Share] = {**found, "baseline": baseline(learner)}
     shares = {name: (_short(one.recent), _short(one.all)) for name, one in every.items()}
     interval = found[answering_name(learner)].all_interval

@@ -84,13 +84,13 @@ class PageState:
             "confusion": (known or by.counts.confusion) if len(labels) <= MAX_LABELS else [],
             "of_last": not known,  # what answers has no confusion of its own: it is that of its last weights
             "learner": a.head.writer.process,
-            "waiting": not model.learning_here and model.waits(),
+            "waiting": not model.learning_here and model.awaits_assignment(),
             "kept": [(kept.version, iso(kept.saved_at)) for kept in a.head.kept],
             "rate": points.rate,
             "lag": self._history.lag(model),
             "points": points.all,
             "set_aside": model.set_aside,
-            "skipped": learner.seen.skipped,
+            "skipped": learner.last_events.skipped,
             "event": newest_event(learner),
             "plane": _plane(learner, by),
         }
@@ -136,5 +136,5 @@ def _plane(learner: Learner, by: Classifier) -> dict[str, Any] | None:
     zeros, ones = ([scaler.value(c, v) if scaler else v for c in (1, 2)] for v in (0.0, 1.0))
     scores = [(b + x * zeros[0] + y * zeros[1], x * (ones[0] - zeros[0]), y * (ones[1] - zeros[1])) for b, x, y in w]
     two = not learner.identity.multiclass
-    events = [(x, y, int(label > 0) if two else int(label)) for x, y, label in learner.seen.points.tolist()]
+    events = [(x, y, int(label > 0) if two else int(label)) for x, y, label in learner.last_events.points.tolist()]
     return {"names": names, "scores": scores, "events": events}

@@ -110,14 +110,14 @@ def compare_settings(
         learner.begin({0: 0})
         learner.reconcile()
         learner.apply(0, Records.of(0, events))
-        pairs = [pair for pair in learner.watch.recent.pairs if "baseline" in (pair.first, pair.second)]
+        pairs = [pair for pair in learner.observations.recent.pairs if "baseline" in (pair.first, pair.second)]
         better = {pair.better(ERROR_PROBABILITY / (len(SCALES) * len(variants))) for pair in pairs}
         for trial in (model, *others):
             by = learner.by(None if trial is model else trial.name)
             if learner.diverged or by.diverged:
                 trials.append(trial)
                 continue
-            served, f1 = Accuracy.served(by), by.watch.recent.confusion(by.averaged).f1
+            served, f1 = Accuracy.served(by), by.observations.recent.confusion(by.averaged).f1
             merit = (f1 if is_rare else served.recent) or 0.0
             is_shown = is_rare or ("last" if trial is model else trial.name) in better
             beats = is_shown and merit > baseline.merit + MIN_GAIN

@@ -74,11 +74,11 @@ class Kafka(ConsumerRebalanceListener):
         """Since when it does not answer (seconds since 1970); 0 while it does."""
         return self._health.missing_since
 
-    def waits(self, topic: str) -> bool:
+    def awaits_assignment(self, topic: str) -> bool:
         """Whether the group has not told us yet that a topic is another member's: it may become ours, or just did."""
         return not self._health.joined or bool(self.logs[topic].assigned)
 
-    def lacks(self, topic: str) -> str:
+    def missing_resource(self, topic: str) -> str:
         """What a topic's model waits for that somebody has to make, in the log's words; empty where it is nothing."""
         return _NOT_THERE if topic in self._not_there else ""
 
