@@ -100,7 +100,7 @@ def history() -> tuple[list[int], list[int], list[float]]:
     for first, to in pairwise([0, *events]):
         learner.apply(0, Records.of(first, raws[first:to]))
         mistakes.append(learner.counts.updates)
-        bounds.append(learner.watch.bound[0] or 0)
+        bounds.append(learner.observations.bound[0] or 0)
     return events, mistakes, bounds
 
 

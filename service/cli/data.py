@@ -102,9 +102,9 @@ def fit(
     flags = {"rule": rule, "eta": eta, "tie": tie, "start": start}
     settings = settings_of(ctx)
     one = topic[0] if topic else None
-    own = tool.settings_of(settings, one or model, {k: v for k, v in flags.items() if v is not None}, options)
+    own = tool.fit_settings(settings, one or model, {k: v for k, v in flags.items() if v is not None}, options)
     source = tool.source_of(settings, own, file, one, name=form, label=label)
-    raise typer.Exit(tool.fit(source, own, options, output, json))
+    raise typer.Exit(tool.fit_events(source, own, options, output, json))
 
 
 def suggest(

@@ -108,7 +108,7 @@ class Service:
         """Whether every model can answer, and we are not stopping."""
         return self._models.ready and not self._stop.is_set()
 
-    async def run_service(self) -> int:
+    async def run(self) -> int:
         """Serve and learn until SIGTERM or SIGINT, and return that signal's number.
 
         Raises PerceptronError when the process cannot go on.
