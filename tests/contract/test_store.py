@@ -260,7 +260,7 @@ async def test_another_type_of_key_is_damage_of_this_model(store: Store, raw: Ra
         store.digest(topic), store.head(topic), store.blobs(topic, [blob("a")[0]]), store.put(topic, dict([blob("b")])),
         store.commit(topic, Commit(first[0], *head(2, "b"), [blob("b")[0]])),
     ):  # fmt: skip
-        with pytest.raises(SnapshotDamaged, match=" is no hash"):
+        with pytest.raises(SnapshotDamaged, match=" is not a hash"):
             await asked
 
 
