@@ -109,9 +109,7 @@ class Sentinels:
                 self._addresses.sort(key=lambda other: other != address)
                 return primary
             answers.append(f"{address} knows no service {service}")
-        raise NoPrimary(
-            f"no sentinel names a primary (redis.sentinels, redis.sentinel_service): {'; '.join(answers)}"
-        )
+        raise NoPrimary(f"no sentinel names a primary (redis.sentinels, redis.sentinel_service): {'; '.join(answers)}")
 
 
 class _Primaries(BlockingConnectionPool, SentinelConnectionPool):
