@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 from service.errors import ConfigurationError, os_cause
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
-from service.settings.model import CandidateSettings, ModelSettings
+from service.settings.model import ModelSettings
 from service.settings.redis import RedisSettings
 from service.settings.section import Section, Texts, comma_separated
 from service.settings.sources import Sources
@@ -27,11 +27,6 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|tuple|dict|constrained).*\W.*|\[key\]")
 """The name of a type in the place of a pydantic error, if a value may be of several types."""
 _SETTING = re.compile(r"(candidates\.[\w-]+|[a-z_]+): ")
-REMOVED_SETTINGS: dict[tuple[str, ...], str] = {
-    ("reader",): "each event is read by the fastest reader that can",
-    ("kafka", "whole_batches"): "records are always read in whole batches",
-}
-"""Settings of earlier releases, and what holds now. Until 0.4 they are ignored with a warning."""
 
 
 def is_topic(name: str) -> bool:
@@ -92,11 +87,10 @@ class Settings(BaseSettings):
                 try:
                     re.compile(topic)
                 except re.error as error:
-                    raise ValueError(f"'{topic}' is no regular expression: {error}") from None
+                    raise ValueError(f"'{topic}' is not a regular expression: {error}") from None
             elif not is_topic(topic):
                 raise ValueError(
-                    f"'{topic}' is no topic name (letters, digits, '.', '_' and '-', at most 236) and no pattern, "
-                    "which begins with '^'"
+                    f"'{topic}' is not a topic name (at most 236 of A-Z a-z 0-9 . _ -), nor a pattern (^…)"
                 )
         return list(dict.fromkeys(topics))
 
@@ -116,17 +110,16 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _merge_models(cls, values: Any) -> Any:
-        """Give each topic and each named model its settings, over the defaults of `[model]`; drop removed settings."""
-        values = without_removed(values)
+        """Give each topic and each named model its settings, over the defaults of `[model]`."""
         defaults, named = values.get("model") or {}, values.get("models") or {}
         if isinstance(defaults, dict) and isinstance(named, dict):
             topics = comma_separated(values.get("topics") or [])
             listed = topics if isinstance(topics, list) else []
             names = [*named, *(t for t in listed if isinstance(t, str) and t not in named)]
             own = {name: named.get(name if name in named else _matching(named, name), {}) for name in names}
-            values["models"] = {
-                n: {**defaults, **given} if isinstance(given, dict) else given for n, given in own.items()
-            }
+            for name, table in own.items():
+                own[name] = {**defaults, **table} if isinstance(table, dict) else table
+            values["models"] = own
         return values
 
     @property
@@ -153,17 +146,9 @@ class Settings(BaseSettings):
     def ignored_settings(self) -> list[str]:
         """A line for each setting that changes nothing: most often its name is misspelt."""
         used = {*self.threshold_units, *self.topics, *(_matching(self.models, topic) for topic in self.topics)}
-        unused = [
-            f"models.{name}: no topic uses it: name it in topics, or take its table out"
-            for name in self.models
-            if name not in used
-        ]
-        removed = [
-            f"{'.'.join(place)} ({origin}): this setting is gone: it is ignored, and an error from 0.4 on; {now}"
-            for place, now in REMOVED_SETTINGS.items()
-            if (origin := self.origins.of(place)[1]) != "default"
-        ]
-        return [*unused, *removed, *_unknown_variables().values()]
+        unused = [name for name in self.models if name not in used]
+        lines = [f"models.{name}: no topic uses it: name it in topics, or take its table out" for name in unused]
+        return [*lines, *_unknown_variables().values()]
 
     @property
     def warnings(self) -> list[str]:
@@ -204,19 +189,6 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
         raise _refused(error, origins, *(["model"] if error.title == "ModelSettings" else [])) from None
     settings._origins = origins
     return settings
-
-
-def without_removed(values: Mapping[str, Any], place: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Settings without those that are removed, also in tables.
-
-    >>> without_removed({"reader": "decoder", "log": "json"})
-    {'log': 'json'}
-    """
-    return {
-        name: without_removed(value, (*place, name)) if isinstance(value, dict) and not place else value
-        for name, value in values.items()
-        if (*place, name) not in REMOVED_SETTINGS
-    }
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -292,9 +264,7 @@ def _meant(where: Sequence[str], place: Sequence[str], table: bool) -> str:
     """A hint at the setting or table that an unknown name was perhaps meant to be, or ''."""
     section: type[BaseModel] = Settings
     for part in where[:-1]:
-        section = _table_of(section, part) or section  # a part that is no table is the name of a model or candidate
-    if section is CandidateSettings and place[-1] in ModelSettings.model_fields:
-        return ": it is the model's, and the same for all its candidates"
+        section = _table_of(section, part) or section  # a part that is not a table is a name of a model or candidate
     near = did_you_mean(place[-1], [name for name in section.model_fields if not table or _table_of(section, name)])
     return near or (f": perhaps [models.{place[1]}]" if table and [*place[:-1]] == ["model"] else "")
 
