@@ -3,14 +3,13 @@
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import Field, ValidationError, model_validator
 
 from service.errors import ConfigurationError
 from service.learning.identity import (
-    FOLD,
     MAX_CLASSES,
     MAX_COLUMNS,
     MAX_HALF_LIFE,
@@ -176,9 +175,7 @@ class ModelSettings(Section):
         event, parts = self.event, (self.event.label, self.event.weight, self.event.id)
         inside = any(part and part.startswith(f"{event.features}/") for part in parts)
         if self.features == "positional" and (inside or event.only or event.without):
-            raise ValueError(
-                'features = "positional" takes a list, which has neither names nor other parts of the event'
-            )
+            raise ValueError('features = "positional" takes a list: it has no names and no other parts of the event')
         if self.features == "positional" and (self.dimension or 0) > self.max_features:
             raise ValueError(f"dimension = {self.dimension} is more than max_features = {self.max_features}")
         return self
@@ -262,12 +259,6 @@ class ModelSettings(Section):
         """The number of columns from the start. Named features begin with one, since names come one by one."""
         return self.dimension or 1 << (self.bits or 0)
 
-    @property
-    def _margins(self) -> tuple[float, float] | msgspec.UnsetType:
-        """The margins of both labels; unset if there are none."""
-        negative, positive = self.margin if isinstance(self.margin, tuple) else [self.margin or 0.0] * 2
-        return (negative + 0.0, positive + 0.0) if negative or positive else msgspec.UNSET  # no -0
-
     @cached_property
     def start_weights(self) -> WeightsFile | None:
         """The weights that the model begins with, if they are given; raises ConfigurationError."""
@@ -310,12 +301,13 @@ class ModelSettings(Section):
     def identity(self) -> Identity:
         """The identity that a stored model must have to be continued."""
         rule = RULES[self.rule]
-        derived = {
-            "fold": FOLD,
+        negative, positive = self.margin if isinstance(self.margin, tuple) else [self.margin or 0.0] * 2
+        own = {name: value for name, value in self if name in Identity.__struct_fields__}
+        derived: dict[str, Any] = {
             "eta": self.rate,
             "outputs": self.outputs or rule.settings.get("outputs"),
             "slope": self.slope or rule.settings.get("slope"),
-            "margin": self._margins,
+            "margin": (negative + 0.0, positive + 0.0) if negative or positive else msgspec.UNSET,  # no -0
             "tie": self.tie or rule.tie,
             "start": self.start_weights.identity if self.start_weights else self.start,
             "half_life": (self.half_life or HALF_LIFE_EVENTS) if self.average == "recent" else None,
@@ -323,8 +315,7 @@ class ModelSettings(Section):
             "labels": self.labels and tuple(map(_by_value, self.labels)),
             "max_columns": self.max_columns if self.features == "named" else None,
         }
-        as_set = {name: getattr(self, name) for name in Identity.__struct_fields__ if name not in derived}
-        return Identity(**derived, **as_set)
+        return Identity(**own | derived)
 
 
 def _by_value(label: LabelSetting) -> LabelSetting:
