@@ -1,4 +1,4 @@
-"""Settings: one source of truth, from flags, environment, `perceptron.toml` and defaults, in that order.
+"""All settings, from flags, environment, `perceptron.toml` and defaults, in that order.
 
 Only the composition root (`process/service.py`) and the commands read these. Everything else takes plain arguments.
 """
@@ -9,9 +9,9 @@ import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
 
 from service.errors import ConfigurationError, os_cause
@@ -34,10 +34,22 @@ def is_topic(name: str) -> bool:
     return bool(_TOPIC.fullmatch(name)) and name not in {".", ".."}
 
 
+def _topics(topics: list[str]) -> list[str]:
+    for topic in topics:
+        if topic.startswith("^"):
+            try:
+                re.compile(topic)
+            except re.error as error:
+                raise ValueError(f"'{topic}' is not a regular expression: {error}") from None
+        elif not is_topic(topic):
+            raise ValueError(f"'{topic}' is not a topic name (at most 236 of A-Z a-z 0-9 . _ -), nor a pattern (^…)")
+    return list(dict.fromkeys(topics))
+
+
 def _matching(patterns: Iterable[str], topic: str) -> str | None:
     """The first of these names that is a pattern and matches the topic."""
     for pattern in patterns:
-        with contextlib.suppress(re.error):  # the check of topics reports it
+        with contextlib.suppress(re.error):  # `_topics` reports it
             if pattern.startswith("^") and re.search(pattern, topic):
                 return pattern
     return None
@@ -58,7 +70,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="PERCEPTRON_", env_nested_delimiter="__", extra="forbid", allow_inf_nan=False
     )
-    topics: Texts = []
+    topics: Annotated[Texts, AfterValidator(_topics)] = []
     """The topics to learn; each is a model of the same name. `^…` is a pattern that finds topics."""
     learn: bool = True
     """Whether to learn. If false, the process only follows snapshots and answers, and needs no Kafka."""
@@ -66,7 +78,7 @@ class Settings(BaseSettings):
     """Whether to create topics that are missing, the dead letters' topics too."""
     fail_fast: bool = False
     """Whether to exit with 3 if Kafka or Redis is missing at the start."""
-    start_at: str | None = None
+    start_at: Annotated[str | None, AfterValidator(lambda text: parse_start_at(text) and text)] = None
     """Where a new model begins: `earliest`, `latest` or `P:OFFSET,…`."""
     log: Literal["text", "json"] = "text"
     """The form of the log's lines."""
@@ -79,33 +91,12 @@ class Settings(BaseSettings):
     models: dict[str, ModelSettings] = {}
     _origins: Sources = PrivateAttr(default_factory=Sources)
 
-    @field_validator("topics", mode="after")
-    @classmethod
-    def _topic_names(cls, topics: list[str]) -> list[str]:
-        for topic in topics:
-            if topic.startswith("^"):
-                try:
-                    re.compile(topic)
-                except re.error as error:
-                    raise ValueError(f"'{topic}' is not a regular expression: {error}") from None
-            elif not is_topic(topic):
-                raise ValueError(
-                    f"'{topic}' is not a topic name (at most 236 of A-Z a-z 0-9 . _ -), nor a pattern (^…)"
-                )
-        return list(dict.fromkeys(topics))
-
     @model_validator(mode="after")
     def _units_have_no_topic(self) -> "Settings":
         for name in self.topics:
             if self.models[name].rule == "threshold-unit":
                 raise ValueError(f"topics: '{name}' is a threshold-unit, which never learns: it needs no topic")
         return self
-
-    @field_validator("start_at", mode="after")
-    @classmethod
-    def _start_at_reads(cls, text: str | None) -> str | None:
-        parse_start_at(text)
-        return text
 
     @model_validator(mode="before")
     @classmethod
@@ -175,7 +166,7 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
     chosen = file or os.environ.get("PERCEPTRON_CONFIG")
     path = Path(chosen or "perceptron.toml")
     for name, line in _unknown_variables().items():
-        if "__" in name:  # only our users write such a name: it is refused, as in the file
+        if "__" in name:  # nobody else writes such a name: it is refused, as in the file
             raise ConfigurationError(line)
     try:
         origins = Sources(flags, EnvSettingsSource(Settings)(), _read(path) if chosen or path.exists() else {}, path)
@@ -201,10 +192,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _unknown_variables() -> dict[str, str]:
-    """A line for each variable that begins with PERCEPTRON_ and is not read: misspelt, or within what is no table.
+    """A line for each variable that begins with PERCEPTRON_ and is not read: misspelt, or in a table that is not there.
 
-    Other names may be set for somebody else: Kubernetes gives a pod many. An unknown name within a table is an error of
-    that table.
+    Other names may be set for another program: Kubernetes gives a pod many. An unknown name within a table is an error
+    of that table.
     """
     top = {"CONFIG": None} | {name.upper(): field.default for name, field in Settings.model_fields.items()}
     tables = {name: default for name, default in top.items() if isinstance(default, Section | dict)}
@@ -230,19 +221,17 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
     name = model or next(iter(settings.models), None)
     try:
         own = settings.model if name is None else settings.of(name).model_dump(exclude_unset=True)
-        # Without its candidates and who answers: under these flags it may be equal to a candidate.
+        # `candidates` and `serve` are left out: under these flags the model may be equal to a candidate.
         alone = {key: value for key, value in own.items() if key not in {"candidates", "serve"}}
         return ModelSettings(**{**alone, **flags})
     except KeyError:
-        raise ConfigurationError(
-            f"the settings have no model {name}{did_you_mean(name or '', settings.models)}"
-        ) from None
+        raise ConfigurationError(f"there is no model {name}{did_you_mean(name or '', settings.models)}") from None
     except ValidationError as error:
         raise _refused(error, Sources(flags)) from None
 
 
 def _refused(error: ValidationError, origins: Sources, *within: str) -> ConfigurationError:
-    """One line for all that is wrong. An error in `[model]` is one of each model, and is said once."""
+    """One line for all that is wrong. An error in `[model]` is one of each model, and is reported once."""
     lines: dict[str, list[str]] = {}
     for detail in error.errors():
         where = [*within, *(str(part) for part in detail["loc"] if not _TYPE.fullmatch(str(part)))]
@@ -270,7 +259,7 @@ def _meant(where: Sequence[str], place: Sequence[str], table: bool) -> str:
 
 
 def _table_of(section: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The type of the table of this name, or of each table in it; None if the name is a value's."""
+    """The type of the table with this name, or of each table in it; None if the name is that of a value."""
     if name == "model":
         return ModelSettings
     kind = section.model_fields[name].annotation if name in section.model_fields else None
