@@ -98,7 +98,7 @@ MUTANTS = (
            "saved.diverged_at is not None",
            "False", seed=46),
     Mutant("an array that is not known is dropped", f"{CODEC}::decode_head",
-           "head.arrays.keys() != (known := {*head.identity.arrays, *beside})", "False", NEWER),
+           "head.arrays.keys() != (expected := {*head.identity.arrays, *extra})", "False", NEWER),
     Mutant("a newer fold is gone on with", f"{CODEC}::decode_head", "head.identity.fold > FOLD", "False", NEWER),
     Mutant("a head that does not match its digest is read", f"{CODEC}::decode_head", "blobs.digest(data) != digest",
            "False", seed=210),
