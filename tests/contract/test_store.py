@@ -266,7 +266,7 @@ async def test_another_type_of_key_is_damage_of_this_model(store: Store, raw: Ra
 
 async def test_a_keeper_that_lost_a_reply_finds_out(store: Store, topic: str) -> None:
     """A save that may or may not have been accepted is neither refused nor lost."""
-    for call, along in (("put", -1), ("commit", keepers.ALONG)):
+    for call, along in (("put", -1), ("commit", keepers.MAX_INLINE_BLOB_BYTES)):
         for carried_out in (True, False):
             ours = saving.keeper(store, topic)
             learner = await ours.restore() or saving.fresh()
@@ -274,7 +274,7 @@ async def test_a_keeper_that_lost_a_reply_finds_out(store: Store, topic: str) ->
             saving.learn(learner, "a")
             ours._store = saving.Losing(store, call, carried_out)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(keepers, "ALONG", along)
+                patch.setattr(keepers, "MAX_INLINE_BLOB_BYTES", along)
                 with pytest.raises(DependencyError):
                     await saving.save(ours, learner)
             saving.learn(learner, "b")

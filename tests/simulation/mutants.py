@@ -113,7 +113,7 @@ MUTANTS = (
     Mutant("the wall clock says when a version is due", f"{KEEPER}._keeping",
            "abs(self._clock.time() - self.head.kept[-1].saved_at) >= self._keep_every",
            "self._clock.time() - self.head.kept[-1].saved_at >= self._keep_every", seed=277),
-    Mutant("the recorded order has no bound", f"{KEEPER}._keeping", "len(learner.runs) > MOST_RUNS", "False"),
+    Mutant("the recorded order has no bound", f"{KEEPER}._keeping", "len(learner.runs) > MAX_RUNS", "False"),
     Mutant("no second look where a blob is missing", f"{SNAPSHOTS}keeper.py::fetch_newest", "newest[0] != digest",
            "False",
            f"{CONTRACT}a_reader_that_is_overtaken_looks_again[simulator]"),
