@@ -26,7 +26,7 @@ class Reloaded(Generic[T]):
             try:
                 self._value = self._read()
             except ConfigurationError as error:
-                self._tell(f"{error}; what it said before holds on")
+                self._tell(f"{error}; the previous content stays in use")
         return self._value
 
 

@@ -1,12 +1,15 @@
 """TLS contexts from files. A client reads the files at its start; the server reads them again when they change."""
 
+import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from service.credentials.reloading import Reloaded
+from service.credentials.reloading import Reloaded, read_text
 from service.errors import ConfigurationError, os_cause
+
+_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -68,3 +71,13 @@ class Tls:
         elif self.keyfile is not None:
             raise ConfigurationError("ssl_keyfile: is of no use without ssl_certfile")
         return context
+
+
+def trust_only(certfile: str) -> ssl.SSLContext:
+    """A client's context that trusts this very certificate, under any name, and no other; raises ConfigurationError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # else only an authority's certificate is trusted
+    if own := _CERTIFICATE.search(read_text(certfile)):  # the others in the file are the authorities'
+        context.load_verify_locations(cadata=own[0])
+    return context

@@ -27,15 +27,17 @@ MAX_LABELS = 50
 """A model with more labels has no series by label."""
 FAST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Buckets, in seconds, of what takes milliseconds if all is well."""
+SAVE_BUCKETS = (*FAST_BUCKETS, 5.0, 10.0)
+DELAY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600, 86400)
 
 
 class ModelFigures(NamedTuple):
     """One model at this moment. COUNTERS and GAUGES name the members that are metrics."""
 
     about: Any
-    """The description of the model (`serving.report.Description`)."""
+    """The description of the model (`serving.model_info.Description`)."""
     durable: Any
-    """Its counts in the last accepted snapshot (`learning.learner.Counts`)."""
+    """Its counts in the last accepted snapshot (`learning.classifier.Counts`)."""
     saved_at: float
     lag: dict[int, int]
     unsaved: int
@@ -54,20 +56,14 @@ COUNTERS = {
 GAUGES = {
     "version": ("about.version", "Accepted snapshots so far."),
     "columns": ("about.columns", "Columns of the weight vector, the bias included."),
-    "scaled_columns": ("about.scaled_columns", "Columns that have scaled numbers, where the model scales."),
+    "scaled_columns": ("about.scaled_columns", "Columns that have scaled numbers, if the model scales."),
     "squared_norm": ("about.squared_norm", "Squared norm of the weights."),
 }
 """Gauges of every process: a path in `ModelFigures`, and the help text. The next two have the same form."""
 LEARNER_GAUGES = {
-    "squared_norm_limit": (
-        "about.squared_norm_limit",
-        "What the squared norm cannot exceed: the start's plus what all updates can add.",
-    ),
+    "squared_norm_limit": ("about.squared_norm_limit", "The start's squared norm plus the most that updates can add."),
     "loss": ("about.loss", "Mean of max(0, -y*s) over the recent window."),
-    "mistake_bound": (
-        "about.bound",
-        "The most updates that the perceptron theorem allows; absent where it says nothing.",
-    ),
+    "mistake_bound": ("about.bound", "The most updates that the perceptron theorem allows, if it applies."),
     "snapshot_timestamp_seconds": ("saved_at", "When the last save was accepted."),
     "unsaved_records": ("unsaved", "Records read that no accepted snapshot covers."),
 }
@@ -78,7 +74,7 @@ LOG_GAUGES = {
 }
 """Gauges of models that learn a topic. A threshold unit does not learn one."""
 SHARES = {
-    "baseline": ("baseline_accuracy", "Share of the most frequent label: what who always answers with it is right in"),
+    "baseline": ("baseline_accuracy", "Share of the most frequent label: the accuracy of always predicting it"),
     "balanced_accuracy": ("balanced_accuracy", "Mean over labels of the share of right predictions, as served"),
     "precision": ("precision", "Share of right predictions among the positive ones, as served"),
     "recall": ("recall", "Share of right predictions among the events of the positive label, as served"),
@@ -124,43 +120,29 @@ class Metrics(Collector):
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"perceptron_{name}", text, labels, registry=self.registry)
 
-        self.predictions = counter(
-            "predictions", f"Predictions answered, by label up to {MAX_LABELS}.", "model", "label"
-        )
+        self.predictions = counter("predictions", f"Predictions, by label up to {MAX_LABELS}.", "model", "label")
         self.snapshots = counter("snapshots", "Saves, by result.", "model", "result")
         self.snapshot_bytes = counter("snapshot_bytes", "Bytes written to the store.", "model")
         self.rewinds = counter("rewinds", "Times that state was dropped and restored.", "model", "cause")
-        self.offset_gaps = counter(
-            "offset_gaps", "Offsets between two batches without a batch, as compaction leaves them.", "model"
-        )
-        self.gaps = counter("unexplained_gaps", "Stops where the log's batches do not follow on each other.", "model")
+        self.offset_gaps = counter("offset_gaps", "Gaps between two batches, as compaction leaves them.", "model")
+        self.gaps = counter("unexplained_gaps", "Stops at batches that do not follow on each other.", "model")
         self.dead_letters = counter("dead_letters", "Records set aside by this process.", "model")
         self.ended = counter("http_connections_ended", "Connections that we ended, by cause.", "cause")
 
         def histogram(name: str, text: str, *labels: str, buckets: Sequence[float] = FAST_BUCKETS) -> Histogram:
             return Histogram(f"perceptron_{name}", text, labels, registry=self.registry, buckets=buckets)
 
-        self.requests = histogram(
-            "http_request_duration_seconds", "Requests, by route template.", "route", "method", "code"
-        )
-        self.saving = histogram(
-            "snapshot_duration_seconds", "Accepted saves.", "model", buckets=(*FAST_BUCKETS, 5.0, 10.0)
-        )
-        self.slices = histogram(
-            "slice_duration_seconds", "Slices of records learned between two turns of the event loop.", "model"
-        )
-        self.delays = histogram(
-            "event_delay_seconds",
-            "From a record's timestamp to its learning, for the last record of each slice.",
-            "model",
-            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600, 86400),
-        )
-        self.loop_lag = Gauge(
-            "perceptron_event_loop_lag_seconds", "How late the event loop woke up, the latest.", registry=self.registry
-        )
-        Gauge("perceptron_build_info", "The running release.", ("version",), registry=self.registry).labels(
-            version
-        ).set(1)
+        self.requests = histogram("http_request_duration_seconds", "Requests, by route.", "route", "method", "code")
+        self.saving = histogram("snapshot_duration_seconds", "Accepted saves.", "model", buckets=SAVE_BUCKETS)
+        self.slices = histogram("slice_duration_seconds", "Slices: records learned in one turn.", "model")
+        delay = "From the timestamp to learning, for the last record of each slice."
+        self.delays = histogram("event_delay_seconds", delay, "model", buckets=DELAY_BUCKETS)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"perceptron_{name}", text, labels, registry=self.registry)
+
+        self.loop_lag = gauge("event_loop_lag_seconds", "How late the event loop last woke up.")
+        gauge("build_info", "The running release.", "version").labels(version).set(1)
 
     async def render(self) -> bytes:
         """All metrics in Prometheus' text format (`CONTENT_TYPE`).
@@ -177,7 +159,7 @@ class Metrics(Collector):
             return await asyncio.to_thread(generate_latest, self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        """The models' metrics, of the figures that `render` took: one family after the other, each with all models."""
+        """The models' metrics, from the figures that `render` took: family by family, each with all models."""
         rows = self._rows
         yield GaugeMetricFamily("perceptron_ready", "Whether every model can answer.", value=float(self._ready()))
         since = GaugeMetricFamily(
@@ -194,27 +176,20 @@ class Metrics(Collector):
             count = attrgetter(name.removesuffix("_events"))
             yield self._counter(name, text, [], [((row.about.model,), count(row.durable)) for row in learned])
         rejected = [((r.about.model, reason), n) for r in learned for reason, n in sorted(r.durable.rejected.items())]
-        yield self._counter("rejected_events", "Records that were no event, by reason.", ["reason"], rejected)
+        yield self._counter("rejected_events", "Records that are not an event, by reason.", ["reason"], rejected)
 
         logged = [row for row in rows if row.about.next]
-        for table, of in ((GAUGES, rows), (LEARNER_GAUGES, learned), (LOG_GAUGES, logged)):
+        for table, exported in ((GAUGES, rows), (LEARNER_GAUGES, learned), (LOG_GAUGES, logged)):
             for name, (path, text) in table.items():
                 value = attrgetter(path)
-                yield _gauge(name, text, [], [((row.about.model,), value(row)) for row in of])
+                yield _gauge(name, text, [], [((row.about.model,), value(row)) for row in exported])
         for member, (name, text) in SHARES.items():
             yield from _shares(name, text, [], [((r.about.model,), getattr(r.about, member)) for r in learned])
         yield from _accuracies(learned)
-        yield from _shares(
-            "label_recall",
-            "Share of right predictions among the events of the label, as served",
-            ["label"],
-            [
-                ((row.about.model, row.about.identity.text_of(one.label)), one.recall)
-                for row in learned
-                if len(row.about.labels) <= MAX_LABELS
-                for one in row.about.labels
-            ],
-        )
+        few = [row.about for row in learned if len(row.about.labels) <= MAX_LABELS]
+        recalls = [((m.model, m.identity.text_of(label.label)), label.recall) for m in few for label in m.labels]
+        text = "Share of right predictions among the events of the label, as served"
+        yield from _shares("label_recall", text, ["label"], recalls)
         # This is a summary, since in the exposition format only summaries have quantiles.
         margins = Metric("perceptron_margin", "Quantiles of y*s/|x| over the recent window.", "summary")
         for row in learned:
@@ -227,46 +202,44 @@ class Metrics(Collector):
     def _counter(self, name: str, text: str, labels: list[str], values: MetricValues) -> CounterMetricFamily:
         """A counter of models. It never goes back: a Redis that was rolled back must not look like a new process."""
         family = CounterMetricFamily(f"perceptron_{name}", text, labels=["model", *labels])
-        for of, value in values:
-            self._highest[name, *of] = max(value, self._highest.get((name, *of), 0))
-            family.add_metric(of, self._highest[name, *of])
+        for series, value in values:
+            self._highest[name, *series] = max(value, self._highest.get((name, *series), 0))
+            family.add_metric(series, self._highest[name, *series])
         return family
 
 
 def _gauge(name: str, text: str, labels: list[str], values: MetricValues) -> GaugeMetricFamily:
     """A gauge of models; a value that is None or infinite has no series."""
     family = GaugeMetricFamily(f"perceptron_{name}", text, labels=["model", *labels])
-    for of, value in values:
+    for series, value in values:
         if value is not None and math.isfinite(value):
-            family.add_metric(of, float(value))
+            family.add_metric(series, float(value))
     return family
 
 
 def _shares(name: str, text: str, labels: list[str], values: Sequence[tuple[tuple[str, ...], Any]]) -> Iterator[Metric]:
-    """Shares (`serving.report.Share`) over the recent window and overall; one that is None has no series."""
+    """Shares (`serving.model_info.Share`) over the recent window and overall; a share that is None has no series."""
     for suffix, member, words in (("", "recent", ", over the recent window."), ("_overall", "all", ".")):
-        shares = ((of, share and getattr(share, member)) for of, share in values)
+        shares = ((series, share and getattr(share, member)) for series, share in values)
         yield _gauge(name + suffix, text + words, labels, shares)
 
 
 def _accuracies(rows: Sequence[ModelFigures]) -> Iterator[Metric]:
-    """The accuracies of weights and candidates, with the ends of their intervals, and other figures of candidates."""
-    candidates = [((row.about.model, one.name), one) for row in rows for one in row.about.candidates]
-    weights = [
-        ((row.about.model, weights), getattr(row.about, member)) for row in rows for weights, member in WEIGHTS.items()
-    ]
-    by_weights = (
-        "Share of right predictions by these weights (last, average, served), each made before learning the event"
-    )
+    """The accuracies of weights and candidates, with the ends of their intervals, and the gauges of candidates."""
+    models = [row.about for row in rows]
+    weights = [((m.model, name), getattr(m, member)) for m in models for name, member in WEIGHTS.items()]
+    candidates = [((m.model, candidate.name), candidate) for m in models for candidate in m.candidates]
+    accuracies = [(series, candidate.accuracy) for series, candidate in candidates]
+    by_weights = "Share of right predictions by these weights (last, average, served), each made before learning"
     by_candidate = "Share of right predictions by the weights that a candidate would answer with, since it began"
     for name, text, label, values in (
         ("prequential_accuracy", by_weights, "weights", weights),
-        ("candidate_accuracy", by_candidate, "candidate", [(of, one.accuracy) for of, one in candidates]),
+        ("candidate_accuracy", by_candidate, "candidate", accuracies),
     ):
         yield from _shares(name, text, [label], values)
         for i, (suffix, end) in enumerate((("_low", "lower"), ("_high", "upper"))):
-            ends = [(of, share and share.all_interval and share.all_interval[i]) for of, share in values]
+            ends = [(series, share and share.all_interval and share.all_interval[i]) for series, share in values]
             words = f": the {end} end of an interval that holds at all times (95 %)."
             yield _gauge(name + suffix, text + words, [label], ends)
     for name, text in CANDIDATE_GAUGES.items():
-        yield _gauge(f"candidate_{name}", text, ["candidate"], ((of, getattr(one, name)) for of, one in candidates))
+        yield _gauge(f"candidate_{name}", text, ["candidate"], ((s, getattr(c, name)) for s, c in candidates))

@@ -1,13 +1,11 @@
-"""Whether most of a topic's records are rejected. The log has one line for each reason, which does not show it."""
+"""Notices that most of a topic's records are rejected. The log has one line for each reason, which does not show it."""
 
 from typing import NamedTuple
 
 WINDOW_RECORDS = 1000
 """About this many of the last records count in full; older ones count half, a quarter, and so on."""
-MIN_REJECTED = 10
+MIN_RECORDS = 10
 """Records below which nothing is reported."""
-AGAIN_SECONDS = 3600.0
-"""Seconds after which a report is repeated while it holds."""
 
 
 class MostlyRejected(NamedTuple):
@@ -24,26 +22,25 @@ class Rejections:
     def __init__(self) -> None:
         self._records = 0.0
         self._reasons = dict[str, float]()
-        self._said: float | None = None
+        self._reported = False
 
     def add(self, reason: str) -> None:
         """Count a record that was rejected. `add_records` counts it among all."""
         self._reasons[reason] = self._reasons.get(reason, 0.0) + 1.0
 
-    def add_records(self, count: int, now: float) -> MostlyRejected | bool:
-        """Count records that were read, the rejected ones included; what to report at `now` (seconds), or False.
+    def add_records(self, count: int) -> MostlyRejected | bool:
+        """Count records that were read, the rejected ones included, and return what to report, or False.
 
-        Mostly when most records begin to be rejected and once in AGAIN_SECONDS while they are, True when that is over.
+        That is MostlyRejected when most records begin to be rejected, and True when that is over.
         """
         self._records += count
         rejected = sum(self._reasons.values())
-        if rejected > self._records / 2 and self._records >= MIN_REJECTED:
-            if self._said is None or now - self._said >= AGAIN_SECONDS:
-                self._said = now
-                reason = max(self._reasons, key=self._reasons.__getitem__)
-                return MostlyRejected(round(rejected), round(self._records), reason)
-        elif self._said is not None and rejected < self._records / 4:
-            self._said = None
+        if not self._reported and self._records >= MIN_RECORDS and rejected > self._records / 2:
+            self._reported = True
+            reason = max(self._reasons, key=self._reasons.__getitem__)
+            return MostlyRejected(round(rejected), round(self._records), reason)
+        if self._reported and rejected < self._records / 4:
+            self._reported = False
             return True
         if self._records > WINDOW_RECORDS:
             self._records /= 2

@@ -1,4 +1,4 @@
-"""What happens to one model goes into its serving, its metrics and the log: once, not every second."""
+"""Tells one model's serving, its metrics and the log what happens to it: once, not every second."""
 
 import asyncio
 import time
@@ -23,8 +23,8 @@ REWINDS = {
     "recreated": "the topic was created again under the process",
 }
 """Why state is dropped, by the metric's label."""
-LARGE_SAVE, LARGE_EVENT = 4 << 20, 0.002
-"""Bytes of a save, and seconds a record. The memory that such a save or record took goes back to the system."""
+LARGE_SAVE_BYTES, LARGE_RECORD_SECONDS = 4 << 20, 0.002
+"""The memory that such a save, or learning such a record, took goes back to the system."""
 
 
 class ModelObserver:
@@ -34,7 +34,7 @@ class ModelObserver:
         self._model, self._metrics, self._log = model, metrics, log.bind(model=model.name)
         self._missing: dict[str, tuple[str, str, float]] = {}
         """Message, dependency, and since when, of what is missing: kafka, redis, or a save (both may answer)."""
-        self._said = set[tuple[str, ...]]()
+        self._logged = set[tuple[str, ...]]()
         self._rejections = Rejections()
         # These begin with 0, so that the first one is an increase too.
         for result in ("accepted", "failed", "refused"):
@@ -57,25 +57,25 @@ class ModelObserver:
             # From here on the newest snapshot answers, even if our own state was dropped.
             self._model.learning_here = False
             head = self._model.answering.head if self._model.answering else None
-            self._log.info("not learning any more", version=head and head.version)
+            self._log.info("no longer learning", version=head and head.version)
 
     def learned(self, records: int, seconds: float, delay: float) -> None:
         self._recovered("kafka")
-        said = self._rejections.add_records(records, time.monotonic())
-        if isinstance(said, MostlyRejected):
-            newest = self._model.set_aside[said.reason]
+        report = self._rejections.add_records(records)
+        if isinstance(report, MostlyRejected):
+            newest = self._model.set_aside[report.reason]
             key = "{topic}-{partition}-{offset}".format_map(newest)
             self._log.error(
                 "most records are rejected, so little is learned: `perceptron suggest` says what to set",
-                rejected=f"{said.rejected} of the last {said.records}",
+                rejected=f"{report.rejected} of the last {report.records}",
                 look=f"perceptron dead-letters show {key} -t {self._model.name}",
                 **newest,
             )
-        elif said:
+        elif report:
             self._log.info("most records are accepted again")
         self._metrics.delays.labels(self._model.name).observe(delay)
         self._metrics.slices.labels(self._model.name).observe(seconds)
-        self._large |= seconds >= LARGE_EVENT * max(records, 1)
+        self._large |= seconds >= LARGE_RECORD_SECONDS * max(records, 1)
 
     def saved(self, saved: AcceptedSave) -> None:
         self._recovered("redis", "save")
@@ -83,57 +83,51 @@ class ModelObserver:
         self._metrics.snapshots.labels(name, "accepted").inc()
         self._metrics.snapshot_bytes.labels(name).inc(saved.written)
         self._metrics.saving.labels(name).observe(saved.seconds)
-        if self._large or saved.written >= LARGE_SAVE:
+        if self._large or saved.written >= LARGE_SAVE_BYTES:
             self._large = False
             asyncio.get_running_loop().run_in_executor(None, release_memory)
         if answering and self._model.learning_here:
             self._model.answering = answering._replace(head=saved.head, digest=saved.digest)
-            for candidate, its in answering.learner.candidates.items():
-                if (reason := its.diverged) and self._first("diverged", candidate, reason):
-                    self._log.error("candidate learns no more, the others go on", candidate=candidate, reason=reason)
+            for name, candidate in answering.learner.candidates.items():
+                if (reason := candidate.diverged) and self._first("diverged", name, reason):
+                    self._log.error("candidate stopped learning; the others continue", candidate=name, reason=reason)
             if (accuracy := advice(answering.learner).get("accuracy")) and self._first("accuracy"):
-                self._log.warning(f"{accuracy} (said once)")
+                self._log.warning(f"{accuracy} (logged once)")
 
     def rewound(self, cause: str) -> None:
         if cause == "refused":
             self._metrics.snapshots.labels(self._model.name, "refused").inc()
         self._metrics.rewinds.labels(self._model.name, cause).inc()
         # After a line that says who else saves the model, only the metric counts.
-        if cause == "recreated" or all(what[0] != "outsider" for what in self._said):
+        if cause == "recreated" or all(what[0] != "outsider" for what in self._logged):
             self._log.warning(f"state dropped: {REWINDS[cause]}", cause=cause)
 
     def outside_writer(self, writer: Writer) -> None:
         if self._first("outsider", writer.group):
             self._log.error(
-                "somebody outside this consumer group saves this model too, so each undoes what the other learns (said "
-                "once a group): let one group learn it (kafka.group_id), or give the other another Redis database "
-                "(redis.url)",
+                "another consumer group also writes this model: the two keep overwriting each other: let one group "
+                "learn it (kafka.group_id), or give the other another Redis database (redis.url)",
                 group=writer.group,
                 process=writer.process,
             )
 
     def reconciled(self, began: Sequence[str], dropped: Sequence[str], following: Mapping[int, int]) -> None:
         for name in dropped:
-            changed, gone = "candidate begins anew: its settings changed", "candidate dropped: it is not set any more"
-            self._log.warning(changed if name in began else gone, candidate=name)
+            why = "its settings changed, so it starts from scratch" if name in began else "it is not set any more"
+            self._log.warning(f"candidate dropped: {why}", candidate=name)
         for name in began:
             self._log.info("candidate begins", candidate=name, next=dict(following))
 
     def gaps_accepted(self, gaps: Sequence[Gap]) -> None:
         self._metrics.offset_gaps.labels(self._model.name).inc(len(gaps))
         if self._first("gaps"):
-            said = "offsets without a batch, as where a topic is or was compacted (said once)"
-            self._log.info(said, **gaps[0]._asdict())
+            self._log.info("offsets without a batch: the topic is or was compacted (logged once)", **gaps[0]._asdict())
 
     def snapshot_lost(self) -> None:
-        self._log.error("the store has no snapshot of this model any more: learning the log again from its start")
+        self._log.error("the snapshot of this model has vanished from the store: learning the log again from its start")
 
     def fingerprint_missing(self, partition: int, offset: int) -> None:
-        self._log.warning(
-            "the last record learned is not in the log any more, so it could not be compared",
-            partition=partition,
-            offset=offset,
-        )
+        self._log.warning("the log lost the last learned record: not compared", partition=partition, offset=offset)
 
     def set_aside(self, letter: DeadLetter) -> None:
         self._metrics.dead_letters.labels(self._model.name).inc()
@@ -141,7 +135,7 @@ class ModelObserver:
         self._rejections.add(about["reason"])
         self._model.set_aside[about["reason"]] = about
         if self._first("rejected", about["reason"]):  # the rest are in the metrics
-            self._log.warning("event rejected (said once a reason)", **about)
+            self._log.warning("event rejected (logged once a reason)", **about)
 
     def answered(self) -> None:
         self._recovered("kafka", "redis")
@@ -154,14 +148,14 @@ class ModelObserver:
         self._miss("save", error, f"save failed: {error}")
 
     def stopped(self, error: Exception) -> None:
-        if self._model.stopped != str(error):  # a model that is looked at again is logged once
+        if self._model.stopped != str(error):  # it is tried again and again
             self._log.error("learning stopped", reason=str(error))
             if isinstance(error, LogGap):
                 self._metrics.gaps.labels(self._model.name).inc()
         self._model.stopped = str(error)
 
     def followed(self) -> None:
-        """A newer snapshot answers now: another process learns the model."""
+        """A newer snapshot answers now, since another process learns the model."""
         self._recovered("redis")
         self._model.stopped = None
 
@@ -171,17 +165,17 @@ class ModelObserver:
         self._log.error("snapshot not usable; the model that answers stays", reason=str(error))
 
     def _first(self, *what: str) -> bool:
-        """Whether this was not said before."""
-        new = what not in self._said
-        self._said.add(what)
+        """Whether this was not logged before."""
+        new = what not in self._logged
+        self._logged.add(what)
         return new
 
-    def _miss(self, what: str, error: DependencyError, said: str) -> None:
-        # A save that fails while its dependency is known to be missing is the same outage, and the other way round: the
-        # log has the line of what noticed it first.
+    def _miss(self, what: str, error: DependencyError, message: str) -> None:
+        # A save that fails while its dependency is missing is the same outage, and the other way round: the log has the
+        # line of what noticed it first.
         if all(dependency != error.dependency for _, dependency, _ in self._missing.values()):
-            self._missing[what] = said, error.dependency, time.monotonic()
-            self._log.error(said)
+            self._missing[what] = message, error.dependency, time.monotonic()
+            self._log.error(message)
 
     def _recovered(self, *kinds: str) -> None:
         for what in kinds:

@@ -255,7 +255,7 @@ class Service:
             keep=settings.snapshots.keep,
             writer=Writer(settings.kafka.group_id, f"{socket.gethostname()}:{os.getpid()}"),
             followed=lambda: model.hand_over(self._store, self._clock),
-            together=self._saves,
+            budget=self._saves,
         )
         log = self._kafka.logs[model.name]
         model.wake = log.wake

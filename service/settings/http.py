@@ -5,7 +5,6 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from service.credentials.certificate import client_refusal
 from service.credentials.tls import Tls
 from service.serving.http.auth import BearerTokens
 from service.settings.section import Section, as_value_error, loopback
@@ -53,7 +52,7 @@ class HttpSettings(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        """Files have tokens and certificates, and origins are origins."""
+        """Token files and certificates can be read, and origins are origins."""
         for name in ("token_file", "metrics_token_file"):
             if (file := getattr(self, name)) is not None:
                 with as_value_error(f"{name}: "):
@@ -84,18 +83,13 @@ class HttpSettings(Section):
 
     @property
     def warnings(self) -> list[str]:
-        """A line each for a port that is open to all, tokens that others can read, and a certificate that is too old.
+        """A line each for a port that is open to all, and for tokens that others can read.
 
         A port of the loopback is not open: only this machine's own programs reach it.
         """
-        lines, where = [], f"http.host = {self.host}:"
-        alone = loopback(self.host)
-        if not alone and self.token_file is None:
-            lines.append(f"{where} whoever reaches it may ask for predictions and weights; set http.token_file")
-        if not alone and self.tls is None and (self.token_file or self.metrics_token_file):
-            lines.append(
-                f"{where} tokens come over the network as they are; set http.ssl_certfile, or have TLS before it"
-            )
-        if self.tls and (why := client_refusal(self.tls)):
-            lines.append(f"http.ssl_certfile: {self.ssl_certfile}: clients refuse it: {why}")
-        return lines
+        lines = []
+        if not (local := loopback(self.host)) and self.token_file is None:
+            lines.append("everyone who reaches it can ask for predictions and weights; set http.token_file")
+        if not local and self.tls is None and (self.token_file or self.metrics_token_file):
+            lines.append("tokens cross the network unencrypted; set http.ssl_certfile, or have TLS before it")
+        return [f"http.host = {self.host}: {line}" for line in lines]

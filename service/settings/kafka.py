@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from service.streaming.kafka.cluster import Cluster
     from service.streaming.kafka.oauth import TokenSource
 
-_SASL_NEEDS: dict[str | None, tuple[str, ...]] = {
+_SASL_SETTINGS: dict[str | None, tuple[str, ...]] = {
     None: (),
     "OAUTHBEARER": ("oauth_token_url", "oauth_client_id", "oauth_client_secret"),
     "AWS_MSK_IAM": ("aws_region",),
@@ -62,23 +62,21 @@ class KafkaSettings(TlsSection):
         token_url = urlsplit(self.oauth_token_url or "https://none")
         local = token_url.scheme == "http" and loopback(token_url.hostname or "")
         if not (token_url.scheme == "https" or local) or "@" in token_url.netloc:
-            raise ValueError(
-                "oauth_token_url: expected https://HOST/PATH, without a name or a password: a secret is sent there"
-            )
+            raise ValueError("oauth_token_url: expected https://HOST/PATH without a login: a secret is sent there")
         used = self.security_protocol.endswith("SSL") or self.oauth_token_url is not None
         self.check_tls(used, "is of no use where security_protocol is without TLS")
         mechanism = self.sasl_mechanism if self.security_protocol.startswith("SASL") else None
         use = mechanism or f"security_protocol = {self.security_protocol}"
-        needed = _SASL_NEEDS.get(mechanism, ("sasl_username", "sasl_password"))
+        needed = _SASL_SETTINGS.get(mechanism, ("sasl_username", "sasl_password"))
+        present = {name.removesuffix("_file") for name, value in self if value is not None}
         for name in needed:
-            if getattr(self, name) is None and getattr(self, f"{name}_file", None) is None:
+            if name not in present:
                 raise ValueError(f"{name}: is needed for {use}")
         if mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None:
             raise ValueError("sasl_mechanism: AWS_MSK_IAM needs the extra: pip install 'perceptron-service[msk]'")
-        allowed = {*needed, *(f"{name}_file" for name in needed), "oauth_scope" if mechanism == "OAUTHBEARER" else ""}
-        allowed |= {"sasl_mechanism"} if mechanism else set()
-        for name in type(self).model_fields:
-            if name.startswith(("sasl_", "oauth_", "aws_")) and name in self.model_fields_set - allowed:
+        allowed = {*needed, *(("sasl_mechanism", "oauth_scope") if mechanism else ())}
+        for name in sorted({name.removesuffix("_file") for name in self.model_fields_set} - allowed):
+            if name.startswith(("sasl_", "oauth_", "aws_")):
                 raise ValueError(f"{name}: is of no use with {use}")
         return self
 
@@ -88,21 +86,18 @@ class KafkaSettings(TlsSection):
         clear = self.security_protocol == "SASL_PLAINTEXT" and self.sasl_mechanism in {"PLAIN", "OAUTHBEARER"}
         if not clear or all(loopback(address.rpartition(":")[0]) for address in self.bootstrap_servers.split(",")):
             return []
-        return [
-            f"kafka.security_protocol = SASL_PLAINTEXT: {self.sasl_mechanism} sends its secret over the network for "
-            "all to read; SASL_SSL hides it"
-        ]
+        return [f"kafka.security_protocol: {self.sasl_mechanism} sends its secret unencrypted: use SASL_SSL"]
 
     @property
     def cluster(self) -> "Cluster":
         """The cluster that these settings name."""
-        # Half of the commands need no client of Kafka, and do not import one.
+        # Half of the commands need no Kafka client, and do not import one.
         from service.streaming.kafka.cluster import Cluster
         from service.streaming.kafka.security import Security
 
         tls = self.tls if self.security_protocol.endswith("SSL") else None
-        credentials = self.sasl_username, self.secret("sasl_password"), self._tokens
-        security = Security(self.security_protocol, tls, self.sasl_mechanism, *credentials)
+        password, tokens = self.secret("sasl_password"), self._tokens
+        security = Security(self.security_protocol, tls, self.sasl_mechanism, self.sasl_username, password, tokens)
         return Cluster(self.bootstrap_servers, self.max_batch_bytes, security)
 
     @property

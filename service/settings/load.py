@@ -1,4 +1,4 @@
-"""Settings: one source of truth, from flags, environment, `perceptron.toml` and defaults, in that order.
+"""All settings, from flags, environment, `perceptron.toml` and defaults, in that order.
 
 Only the composition root (`process/service.py`) and the commands read these. Everything else takes plain arguments.
 """
@@ -7,17 +7,17 @@ import contextlib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
 
 from service.errors import ConfigurationError, os_cause
 from service.settings.http import HttpSettings
 from service.settings.kafka import KafkaSettings
-from service.settings.model import CandidateSettings, ModelSettings
+from service.settings.model import ModelSettings
 from service.settings.redis import RedisSettings
 from service.settings.section import Section, Texts, comma_separated
 from service.settings.sources import Sources
@@ -27,11 +27,6 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,236}")  # with .dead-letters it has Kafka
 _TYPE = re.compile(r"bool|int|float|str|(function|literal|list|tuple|dict|constrained).*\W.*|\[key\]")
 """The name of a type in the place of a pydantic error, if a value may be of several types."""
 _SETTING = re.compile(r"(candidates\.[\w-]+|[a-z_]+): ")
-REMOVED_SETTINGS: dict[tuple[str, ...], str] = {
-    ("reader",): "each event is read by the fastest reader that can",
-    ("kafka", "whole_batches"): "records are always read in whole batches",
-}
-"""Settings of earlier releases, and what holds now. Until 0.4 they are ignored with a warning."""
 
 
 def is_topic(name: str) -> bool:
@@ -39,10 +34,22 @@ def is_topic(name: str) -> bool:
     return bool(_TOPIC.fullmatch(name)) and name not in {".", ".."}
 
 
+def _topics(topics: list[str]) -> list[str]:
+    for topic in topics:
+        if topic.startswith("^"):
+            try:
+                re.compile(topic)
+            except re.error as error:
+                raise ValueError(f"'{topic}' is not a regular expression: {error}") from None
+        elif not is_topic(topic):
+            raise ValueError(f"'{topic}' is not a topic name (at most 236 of A-Z a-z 0-9 . _ -), nor a pattern (^…)")
+    return list(dict.fromkeys(topics))
+
+
 def _matching(patterns: Iterable[str], topic: str) -> str | None:
     """The first of these names that is a pattern and matches the topic."""
     for pattern in patterns:
-        with contextlib.suppress(re.error):  # the check of topics reports it
+        with contextlib.suppress(re.error):  # `_topics` reports it
             if pattern.startswith("^") and re.search(pattern, topic):
                 return pattern
     return None
@@ -63,7 +70,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="PERCEPTRON_", env_nested_delimiter="__", extra="forbid", allow_inf_nan=False
     )
-    topics: Texts = []
+    topics: Annotated[Texts, AfterValidator(_topics)] = []
     """The topics to learn; each is a model of the same name. `^…` is a pattern that finds topics."""
     learn: bool = True
     """Whether to learn. If false, the process only follows snapshots and answers, and needs no Kafka."""
@@ -71,7 +78,7 @@ class Settings(BaseSettings):
     """Whether to create topics that are missing, the dead letters' topics too."""
     fail_fast: bool = False
     """Whether to exit with 3 if Kafka or Redis is missing at the start."""
-    start_at: str | None = None
+    start_at: Annotated[str | None, AfterValidator(lambda text: parse_start_at(text) and text)] = None
     """Where a new model begins: `earliest`, `latest` or `P:OFFSET,…`."""
     log: Literal["text", "json"] = "text"
     """The form of the log's lines."""
@@ -84,22 +91,6 @@ class Settings(BaseSettings):
     models: dict[str, ModelSettings] = {}
     _origins: Sources = PrivateAttr(default_factory=Sources)
 
-    @field_validator("topics", mode="after")
-    @classmethod
-    def _topic_names(cls, topics: list[str]) -> list[str]:
-        for topic in topics:
-            if topic.startswith("^"):
-                try:
-                    re.compile(topic)
-                except re.error as error:
-                    raise ValueError(f"'{topic}' is no regular expression: {error}") from None
-            elif not is_topic(topic):
-                raise ValueError(
-                    f"'{topic}' is no topic name (letters, digits, '.', '_' and '-', at most 236) and no pattern, "
-                    "which begins with '^'"
-                )
-        return list(dict.fromkeys(topics))
-
     @model_validator(mode="after")
     def _units_have_no_topic(self) -> "Settings":
         for name in self.topics:
@@ -107,26 +98,19 @@ class Settings(BaseSettings):
                 raise ValueError(f"topics: '{name}' is a threshold-unit, which never learns: it needs no topic")
         return self
 
-    @field_validator("start_at", mode="after")
-    @classmethod
-    def _start_at_reads(cls, text: str | None) -> str | None:
-        parse_start_at(text)
-        return text
-
     @model_validator(mode="before")
     @classmethod
     def _merge_models(cls, values: Any) -> Any:
-        """Give each topic and each named model its settings, over the defaults of `[model]`; drop removed settings."""
-        values = without_removed(values)
+        """Give each topic and each named model its settings, over the defaults of `[model]`."""
         defaults, named = values.get("model") or {}, values.get("models") or {}
         if isinstance(defaults, dict) and isinstance(named, dict):
             topics = comma_separated(values.get("topics") or [])
             listed = topics if isinstance(topics, list) else []
             names = [*named, *(t for t in listed if isinstance(t, str) and t not in named)]
             own = {name: named.get(name if name in named else _matching(named, name), {}) for name in names}
-            values["models"] = {
-                n: {**defaults, **given} if isinstance(given, dict) else given for n, given in own.items()
-            }
+            for name, table in own.items():
+                own[name] = {**defaults, **table} if isinstance(table, dict) else table
+            values["models"] = own
         return values
 
     @property
@@ -153,17 +137,9 @@ class Settings(BaseSettings):
     def ignored_settings(self) -> list[str]:
         """A line for each setting that changes nothing: most often its name is misspelt."""
         used = {*self.threshold_units, *self.topics, *(_matching(self.models, topic) for topic in self.topics)}
-        unused = [
-            f"models.{name}: no topic uses it: name it in topics, or take its table out"
-            for name in self.models
-            if name not in used
-        ]
-        removed = [
-            f"{'.'.join(place)} ({origin}): this setting is gone: it is ignored, and an error from 0.4 on; {now}"
-            for place, now in REMOVED_SETTINGS.items()
-            if (origin := self.origins.of(place)[1]) != "default"
-        ]
-        return [*unused, *removed, *_unknown_variables().values()]
+        unused = [name for name in self.models if name not in used]
+        lines = [f"models.{name}: no topic uses it: name it in topics, or take its table out" for name in unused]
+        return [*lines, *_unknown_variables().values()]
 
     @property
     def warnings(self) -> list[str]:
@@ -190,7 +166,7 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
     chosen = file or os.environ.get("PERCEPTRON_CONFIG")
     path = Path(chosen or "perceptron.toml")
     for name, line in _unknown_variables().items():
-        if "__" in name:  # only our users write such a name: it is refused, as in the file
+        if "__" in name:  # nobody else writes such a name: it is refused, as in the file
             raise ConfigurationError(line)
     try:
         origins = Sources(flags, EnvSettingsSource(Settings)(), _read(path) if chosen or path.exists() else {}, path)
@@ -206,19 +182,6 @@ def load(file: str | None, flags: dict[str, Any]) -> Settings:
     return settings
 
 
-def without_removed(values: Mapping[str, Any], place: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Settings without those that are removed, also in tables.
-
-    >>> without_removed({"reader": "decoder", "log": "json"})
-    {'log': 'json'}
-    """
-    return {
-        name: without_removed(value, (*place, name)) if isinstance(value, dict) and not place else value
-        for name, value in values.items()
-        if (*place, name) not in REMOVED_SETTINGS
-    }
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8-sig"))
@@ -229,10 +192,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _unknown_variables() -> dict[str, str]:
-    """A line for each variable that begins with PERCEPTRON_ and is not read: misspelt, or within what is no table.
+    """A line for each variable that begins with PERCEPTRON_ and is not read: misspelt, or in a table that is not there.
 
-    Other names may be set for somebody else: Kubernetes gives a pod many. An unknown name within a table is an error of
-    that table.
+    Other names may be set for another program: Kubernetes gives a pod many. An unknown name within a table is an error
+    of that table.
     """
     top = {"CONFIG": None} | {name.upper(): field.default for name, field in Settings.model_fields.items()}
     tables = {name: default for name, default in top.items() if isinstance(default, Section | dict)}
@@ -258,19 +221,17 @@ def model_settings(settings: Settings, model: str | None, flags: dict[str, Any])
     name = model or next(iter(settings.models), None)
     try:
         own = settings.model if name is None else settings.of(name).model_dump(exclude_unset=True)
-        # Without its candidates and who answers: under these flags it may be equal to a candidate.
+        # `candidates` and `serve` are left out: under these flags the model may be equal to a candidate.
         alone = {key: value for key, value in own.items() if key not in {"candidates", "serve"}}
         return ModelSettings(**{**alone, **flags})
     except KeyError:
-        raise ConfigurationError(
-            f"the settings have no model {name}{did_you_mean(name or '', settings.models)}"
-        ) from None
+        raise ConfigurationError(f"there is no model {name}{did_you_mean(name or '', settings.models)}") from None
     except ValidationError as error:
         raise _refused(error, Sources(flags)) from None
 
 
 def _refused(error: ValidationError, origins: Sources, *within: str) -> ConfigurationError:
-    """One line for all that is wrong. An error in `[model]` is one of each model, and is said once."""
+    """One line for all that is wrong. An error in `[model]` is one of each model, and is reported once."""
     lines: dict[str, list[str]] = {}
     for detail in error.errors():
         where = [*within, *(str(part) for part in detail["loc"] if not _TYPE.fullmatch(str(part)))]
@@ -292,15 +253,13 @@ def _meant(where: Sequence[str], place: Sequence[str], table: bool) -> str:
     """A hint at the setting or table that an unknown name was perhaps meant to be, or ''."""
     section: type[BaseModel] = Settings
     for part in where[:-1]:
-        section = _table_of(section, part) or section  # a part that is no table is the name of a model or candidate
-    if section is CandidateSettings and place[-1] in ModelSettings.model_fields:
-        return ": it is the model's, and the same for all its candidates"
+        section = _table_of(section, part) or section  # a part that is not a table is a name of a model or candidate
     near = did_you_mean(place[-1], [name for name in section.model_fields if not table or _table_of(section, name)])
     return near or (f": perhaps [models.{place[1]}]" if table and [*place[:-1]] == ["model"] else "")
 
 
 def _table_of(section: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The type of the table of this name, or of each table in it; None if the name is a value's."""
+    """The type of the table with this name, or of each table in it; None if the name is that of a value."""
     if name == "model":
         return ModelSettings
     kind = section.model_fields[name].annotation if name in section.model_fields else None

@@ -3,7 +3,7 @@
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import Field, ValidationError, model_validator
@@ -19,7 +19,6 @@ from service.learning.identity import (
     Places,
     Text,
 )
-from service.learning.initial_weights import RANDOM
 from service.learning.options import MODEL_ITSELF, CandidateOptions, Options
 from service.learning.rules import RULES, RuleName
 from service.learning.weights_file import WeightsFile, read_weights
@@ -27,18 +26,13 @@ from service.settings.pointers import Pointer, PointerOrRecord
 from service.settings.section import Section, as_value_error
 from service.text import format_error
 
-HALF_LIFE = 1000
-"""The default of `half_life`, in events."""
-OF_A_RULE = ("eta", "outputs", "slope", "margin", "tie")
+HALF_LIFE_EVENTS = 1000
+"""The default of `half_life`."""
+RULE_SETTINGS = ("eta", "outputs", "slope", "margin", "tie")
 """Settings of the model that a candidate with another rule does not take over."""
-RESERVED_NAMES = (*MODEL_ITSELF, "baseline")
-"""No candidate can have these names: something else that predicts has them."""
-AS_SET = (
-    "rule", "average", "features", "dimension", "bits", "text", "scale", "max_record_bytes", "max_features",
-    "max_name_bytes",
-)  # fmt: skip
-"""Members of the identity that are the settings of the same name."""
-_NAME = re.compile("[A-Za-z0-9_-]{1,64}")
+_CANDIDATE_NAME = re.compile("(?!(last|average|baseline)$)[A-Za-z0-9_-]{1,64}")
+"""The reserved names belong to something else that predicts."""
+_RANDOM_START = re.compile("random:[0-9]{1,19}")
 
 LabelSetting = bool | int | float | str
 OneMargin = Annotated[float, Field(ge=0, le=MAX_VALUE)]
@@ -48,7 +42,7 @@ Average = bool | Literal["recent"]
 
 
 class EventSettings(Section):
-    """`[models.NAME.event]`: where the parts of an event stand in a record, and what of it is meant: identity."""
+    """`[models.NAME.event]`: the places of an event's parts in a record, and which features and records are learned."""
 
     features: PointerOrRecord = "/features"
     """A JSON Pointer, such as `/after/x`, to the features; `""` is the whole record."""
@@ -70,7 +64,7 @@ class EventSettings(Section):
         parts = [self.features, *(part for part in (self.label, self.weight, self.id) if part)]
         for outer in parts[1:]:
             if sum(f"{part}/".startswith(f"{outer}/") for part in parts) > 1:  # it is one of them itself
-                raise ValueError(f"{outer} stands for two parts of the event, or holds another")
+                raise ValueError(f"{outer} is the place of two parts of the event, or contains another")
         return self
 
     def places(self) -> Places:
@@ -83,16 +77,16 @@ class EventSettings(Section):
             only=self.only,
             without=self.without,
             where={
-                at: tuple(map(_by_value, value if isinstance(value, list) else [value]))
-                for at, value in sorted(self.where.items())
+                pointer: tuple(map(_by_value, value if isinstance(value, list) else [value]))
+                for pointer, value in sorted(self.where.items())
             },
         )
 
 
 class CandidateSettings(Section):
-    """`[models.NAME.candidates.NAME]`: what is learned side by side with the model, with other settings.
+    """`[models.NAME.candidates.NAME]`: learned side by side with the model, with other settings.
 
-    What is unset is what the model says; of another rule than the model's, what belongs to a rule is that one's own.
+    A setting that is unset is the model's. With another rule, the settings that belong to a rule have its defaults.
     """
 
     rule: RuleName | None = None
@@ -108,7 +102,7 @@ class CandidateSettings(Section):
 
 
 class ModelSettings(Section):
-    """`[model]`, the defaults of all models, and `[models.NAME]`. All but the last six is identity."""
+    """`[model]`, the defaults of all models, and `[models.NAME]`. All but the last seven are identity."""
 
     features: Literal["named", "positional", "hashed"] = "named"
     """How features become columns."""
@@ -178,23 +172,20 @@ class ModelSettings(Section):
                     f'features = "{self.features}" {"takes no" if is_set else "needs"} {name}'
                     + (f' (it belongs to features = "{mode}")' if is_set else f", such as {name} = 20")
                 )
-        places = self.event.places()
-        inside = any((at or "").startswith(f"{places.features}/") for at in (places.label, places.weight, places.id))
-        if self.features == "positional" and (inside or places.only or places.without):
-            raise ValueError(
-                'features = "positional" takes a list: event.features cannot be "" or hold other parts, and it has no '
-                "names for patterns"
-            )
+        event, parts = self.event, (self.event.label, self.event.weight, self.event.id)
+        inside = any(part and part.startswith(f"{event.features}/") for part in parts)
+        if self.features == "positional" and (inside or event.only or event.without):
+            raise ValueError('features = "positional" takes a list: it has no names and no other parts of the event')
         if self.features == "positional" and (self.dimension or 0) > self.max_features:
             raise ValueError(f"dimension = {self.dimension} is more than max_features = {self.max_features}")
         return self
 
     @model_validator(mode="after")
     def _rule_fits(self) -> "ModelSettings":
-        for rule, its in RULES.items():
-            for name in its.settings:
-                if rule != self.rule and getattr(self, name) is not None:
-                    raise ValueError(f'rule = "{self.rule}" takes no {name} (it belongs to rule = "{rule}")')
+        for other, rule in RULES.items():
+            for name in rule.settings:
+                if other != self.rule and getattr(self, name) is not None:
+                    raise ValueError(f'rule = "{self.rule}" takes no {name} (it belongs to rule = "{other}")')
         if not self.rate < (below := RULES[self.rule].eta_below):
             raise ValueError(f'rule = "{self.rule}" needs 0 < eta < {below:g}')
         if self.rule == "threshold-unit":
@@ -207,16 +198,14 @@ class ModelSettings(Section):
         if self.labels and len(self.labels) > 2:
             if not RULES[self.rule].classes:
                 able = " or ".join(f'"{name}"' for name, rule in RULES.items() if rule.classes)
-                raise ValueError(f'rule = "{self.rule}" is of two labels: for {len(self.labels):,} take rule = {able}')
+                raise ValueError(f'rule = "{self.rule}" learns two labels: for {len(self.labels):,} take rule = {able}')
             for name in ("margin", "tie", "reference"):
                 if getattr(self, name) is not None:
-                    raise ValueError(f"{name} is of two labels: with {len(self.labels):,} there is none")
+                    raise ValueError(f"{name} needs two labels, and there are {len(self.labels):,}")
         with as_value_error():  # files are read now, so that a bad file is a bad setting
             start, _ = self.start_weights, self._reference
         if start and (self.scale == "standard" or len(self.labels or ()) > 2):
-            raise ValueError(
-                'start: weights of a file are of two labels and without scale; take "zero" or "random:SEED"'
-            )
+            raise ValueError('start: a file needs two labels and no scale: take "zero" or "random:SEED"')
         if self.serve == "average" and not self.average:
             raise ValueError('serve = "average" needs average = true or "recent"')
         if self.half_life is not None and self.average != "recent":
@@ -227,17 +216,13 @@ class ModelSettings(Section):
     def _candidates_fit(self) -> "ModelSettings":
         identities = [self.identity()]
         for name, candidate in self.candidates.items():
-            if not _NAME.fullmatch(name) or name in RESERVED_NAMES:
-                raise ValueError(
-                    f"candidates: {name!r} is no name of one: letters, digits, '-' and '_', at most 64, and none of "
-                    f"{', '.join(RESERVED_NAMES)}"
-                )
+            if not _CANDIDATE_NAME.fullmatch(name):
+                raise ValueError(f"candidates: {name!r} cannot be a name: take at most 64 of A-Z a-z 0-9 - _")
             try:
-                identity = self._of(candidate)
+                identities.append(self._candidate_identity(candidate))
             except ValidationError as error:
                 raise ValueError(f"candidates.{name}: {format_error(error.errors()[0])}") from None
-            identities.append(identity)
-            if identity == identities[0]:
+            if identities[-1] == identities[0]:
                 raise ValueError(f"candidates.{name}: it is the model itself: give it another rule, eta, margin, …")
         answering = (*MODEL_ITSELF, *self.candidates)
         if self.serve not in answering:
@@ -245,22 +230,19 @@ class ModelSettings(Section):
         vectors = sum((each.classes if each.multiclass else 1) * (2 if each.average else 1) for each in identities)
         needed = 8 * self._columns * vectors
         if needed > self.max_model_bytes:
-            raise ValueError(
-                f"the weights need {needed:,} bytes, and max_model_bytes is {self.max_model_bytes:,}: raise it, or "
-                "take fewer columns, labels or candidates"
-            )
+            raise ValueError(f"the weights need {needed:,} bytes: max_model_bytes is {self.max_model_bytes:,}")
         return self
 
-    def _of(self, candidate: CandidateSettings) -> Identity:
+    def _candidate_identity(self, candidate: CandidateSettings) -> Identity:
         """The identity of a candidate: see CandidateSettings."""
         own = {name: value for name, value in candidate if value is not None}
         rule, average = own.get("rule", self.rule), own.get("average", self.average)
         if "threshold-unit" in (rule, self.rule):
-            raise ValueError("candidates: a threshold-unit never learns: it is none and has none")
+            raise ValueError("candidates: a threshold-unit never learns: it neither is a candidate nor has any")
         left_out = {
             "candidates",
             "reference",
-            *(OF_A_RULE if rule != self.rule else ()),
+            *(RULE_SETTINGS if rule != self.rule else ()),
             *(("half_life",) if average != "recent" else ()),
             *(("start",) if self.start_weights else ()),
         }
@@ -277,12 +259,6 @@ class ModelSettings(Section):
         """The number of columns from the start. Named features begin with one, since names come one by one."""
         return self.dimension or 1 << (self.bits or 0)
 
-    @property
-    def _margins(self) -> tuple[float, float] | msgspec.UnsetType:
-        """The margins of both labels; unset if there are none."""
-        negative, positive = self.margin if isinstance(self.margin, tuple) else [self.margin or 0.0] * 2
-        return (negative + 0.0, positive + 0.0) if negative or positive else msgspec.UNSET  # no -0
-
     @cached_property
     def start_weights(self) -> WeightsFile | None:
         """The weights that the model begins with, if they are given; raises ConfigurationError."""
@@ -291,10 +267,8 @@ class ModelSettings(Section):
             if isinstance(self.weights, dict):
                 return WeightsFile(list(self.weights.values()), bias, list(self.weights))
             return WeightsFile(self.weights, bias)
-        if self.start == "zero" or _seeded(self.start):
+        if self.start == "zero" or _RANDOM_START.fullmatch(self.start):
             return None
-        if self.start.startswith(RANDOM):
-            raise ConfigurationError("start: random:SEED needs a whole number below 2^64 for SEED")
         return self._read("start", self.start)
 
     @cached_property
@@ -309,42 +283,39 @@ class ModelSettings(Section):
             raise ConfigurationError(f"{name}: {file}: {error.strerror}{expected}") from None
         weights = read_weights(raw, f"{name}: {file}", self.features, self.scale)
         if self.features == "named":
-            good, needed = weights.names is not None, "a name for each weight"
+            fits, needed = weights.names is not None, "a name for each weight"
         else:
-            good = weights.names is None and len(weights.coef) == self._columns
+            fits = weights.names is None and len(weights.coef) == self._columns
             needed = f"{self._columns:,} weights without names"
-        if not good:
+        if not fits:
             raise ConfigurationError(f"{name}: {file}: {self.features} features need {needed}")
         return weights
 
     def options(self) -> Options:
         """How the model is watched and served."""
         candidates = {
-            name: CandidateOptions(self._of(candidate), candidate.serve) for name, candidate in self.candidates.items()
+            name: CandidateOptions(self._candidate_identity(c), c.serve) for name, c in self.candidates.items()
         }
         return Options(self.window, self.serve, self.bound, self._reference, candidates)
 
     def identity(self) -> Identity:
         """The identity that a stored model must have to be continued."""
         rule = RULES[self.rule]
-        return Identity(
-            eta=self.rate,
-            outputs=self.outputs or rule.settings.get("outputs"),
-            slope=self.slope or rule.settings.get("slope"),
-            margin=self._margins,
-            tie=self.tie or rule.tie,
-            start=self.start_weights.identity if self.start_weights else self.start,
-            half_life=(self.half_life or HALF_LIFE) if self.average == "recent" else None,
-            event=self.event.places(),
-            labels=self.labels and tuple(map(_by_value, self.labels)),
-            max_columns=self.max_columns if self.features == "named" else None,
-            **{name: getattr(self, name) for name in AS_SET},
-        )
-
-
-def _seeded(text: str) -> bool:
-    seed = text.removeprefix(RANDOM)
-    return seed != text and seed.isascii() and seed.isdigit() and int(seed) < 1 << 64
+        negative, positive = self.margin if isinstance(self.margin, tuple) else [self.margin or 0.0] * 2
+        own = {name: value for name, value in self if name in Identity.__struct_fields__}
+        derived: dict[str, Any] = {
+            "eta": self.rate,
+            "outputs": self.outputs or rule.settings.get("outputs"),
+            "slope": self.slope or rule.settings.get("slope"),
+            "margin": (negative + 0.0, positive + 0.0) if negative or positive else msgspec.UNSET,  # no -0
+            "tie": self.tie or rule.tie,
+            "start": self.start_weights.identity if self.start_weights else self.start,
+            "half_life": (self.half_life or HALF_LIFE_EVENTS) if self.average == "recent" else None,
+            "event": self.event.places(),
+            "labels": self.labels and tuple(map(_by_value, self.labels)),
+            "max_columns": self.max_columns if self.features == "named" else None,
+        }
+        return Identity(**own | derived)
 
 
 def _by_value(label: LabelSetting) -> LabelSetting:

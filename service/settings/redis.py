@@ -34,7 +34,7 @@ class RedisSettings(TlsSection):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        """The url can be read. TLS, logins and sentinels are set in one place each, and are of use."""
+        """The url is well formed. TLS, logins and sentinels are set in one place each, and have an effect."""
         try:
             parts = urlsplit(self.url)
             good = parts.scheme == "unix" or (
@@ -45,22 +45,20 @@ class RedisSettings(TlsSection):
             )
         except ValueError:
             good = False
-        if not good:  # the url is not shown: any part of it may be the password
+        if not good or parts.query or parts.fragment:  # the url is not shown: any part of it may be the password
             raise ValueError("url: expected redis://[user:password@]host:port/number, rediss:// or unix://path")
-        self.check_tls(self.url.startswith("rediss://"), "is of no use without TLS: url begins with rediss://")
-        if "ssl_" in parts.query and any(name.startswith("ssl_") for name in self.model_fields_set):
-            raise ValueError("url: has ssl options, as other settings have: say them in one place")
-        for whose in ("", "sentinel_"):
-            if getattr(self, f"{whose}username") is not None and self.secret(f"{whose}password") is None:
-                raise ValueError(f"{whose}username: needs {whose}password, or {whose}password_file")
-        if self._in_url and self.secret("password"):
-            raise ValueError("password: url has credentials too: say them in one place")
+        self.check_tls(parts.scheme == "rediss", "is of no use without TLS: url begins with rediss://")
+        for login in ("", "sentinel_"):
+            if getattr(self, f"{login}username") is not None and self.secret(f"{login}password") is None:
+                raise ValueError(f"{login}username: needs {login}password, or {login}password_file")
+        if "@" in parts.netloc and self.secret("password"):
+            raise ValueError("password: url has credentials too: set them in one place")
         if self.sentinels:
             check_addresses(self.sentinels, "sentinels: expected HOST:PORT of each")
             if "url" not in self.model_fields_set:
                 self.url = "redis:///0"
             elif parts.scheme == "unix" or parts.hostname or parts.port:
-                raise ValueError("url: sentinels name the host: leave it out, as redis:///0 or rediss:///0")
+                raise ValueError("url: sentinels name the host: leave it out, as in redis:///0 or rediss:///0")
         elif unused := [name for name in self.model_fields_set if name.startswith("sentinel_")]:
             raise ValueError(f"{unused[0]}: is of no use without sentinels")
         return self
@@ -70,23 +68,25 @@ class RedisSettings(TlsSection):
         """A line if a password goes over a network in the clear."""
         parts = urlsplit(self.url)
         hosts = [sentinel.rpartition(":")[0] for sentinel in self.sentinels] or [parts.hostname or "localhost"]
-        if parts.scheme != "redis" or not (self._in_url or self.secret("password")) or all(map(loopback, hosts)):
+        login = "@" in parts.netloc or self.secret("password")
+        if parts.scheme != "redis" or not login or all(map(loopback, hosts)):
             return []
-        return [
-            "redis.url begins with redis://: the password goes over the network for all to read; rediss:// hides it"
-        ]
-
-    @property
-    def _in_url(self) -> bool:
-        parts = urlsplit(self.url)
-        return "@" in parts.netloc or re.search("(^|&)(username|password)=", parts.query) is not None
+        return ["redis.url begins with redis://: the password crosses the network unencrypted; use rediss://"]
 
     def store(self, timeout: float = 3.0) -> "RedisStore":
         """The store, which answers within `timeout` seconds; the caller closes it."""
-        # Half of the commands need no client of Redis, and do not import one.
+        # Half of the commands need no Redis client, and do not import one.
         from service.snapshots.redis.connection import Endpoint
         from service.snapshots.redis.store import RedisStore
 
-        own, theirs = self.secret("password"), self.secret("sentinel_password")
-        sentinels = tuple(self.sentinels), self.sentinel_service, self.sentinel_username, theirs
-        return RedisStore(Endpoint(self.url, self.username, own, self.tls, *sentinels), timeout)
+        endpoint = Endpoint(
+            self.url,
+            self.username,
+            self.secret("password"),
+            self.tls,
+            tuple(self.sentinels),
+            self.sentinel_service,
+            self.sentinel_username,
+            self.secret("sentinel_password"),
+        )
+        return RedisStore(endpoint, timeout)

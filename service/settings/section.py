@@ -19,10 +19,8 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s,:]+):\d{1,5}")
 def check_addresses(addresses: Iterable[str], expected: str) -> None:
     """Raise ValueError if an address is not HOST:PORT. The error does not show it, since it may hold a password."""
     for address in addresses:
-        if not _ADDRESS.fullmatch(address):
+        if not _ADDRESS.fullmatch(address) or not 0 < int(address.rpartition(":")[2]) < 65536:
             raise ValueError(expected)
-        if not 0 < int(address.rpartition(":")[2]) < 65536:
-            raise ValueError(f"{expected}: a port is from 1 to 65535, got {address}")
 
 
 def comma_separated(value: Any) -> Any:
@@ -35,12 +33,12 @@ Texts = Annotated[list[str], NoDecode, BeforeValidator(comma_separated)]
 
 
 def masked(url: str) -> str:
-    """A URL without its user, password and options.
+    """A URL without its user and password.
 
-    >>> masked("redis://user:secret@host:6379/0?password=secret")
-    'redis://***@host:6379/0?***'
+    >>> masked("redis://user:secret@host:6379/0")
+    'redis://***@host:6379/0'
     """
-    return re.sub("//[^/]*@", "//***@", re.sub("[?#].*", "?***", url))
+    return re.sub("//[^/]*@", "//***@", url)
 
 
 def loopback(host: str) -> bool:
@@ -61,8 +59,6 @@ class Section(BaseModel):
         for name in type(self).model_fields:
             secret, file = name.removesuffix("_file"), getattr(self, name)
             if secret != name and secret in type(self).model_fields and file is not None:
-                if not file:
-                    raise ValueError(f"{name}: expected the name of a file")
                 if getattr(self, secret) is not None:
                     raise ValueError(f"{secret}: set it or {name}, not both")
                 with as_value_error(f"{name}: "):
@@ -79,13 +75,13 @@ def _read_secret(file: str) -> str:
     """The only line of a file; raises ConfigurationError that names the file."""
     lines = read_text(file).splitlines()
     if len(lines) != 1 or not lines[0]:
-        raise ConfigurationError(f"{file}: expected one line, the secret; found {len(lines) if any(lines) else 'none'}")
+        raise ConfigurationError(f"{file}: expected one line, which is the secret")
     return lines[0]
 
 
 @contextmanager
 def as_value_error(before: str = "") -> Iterator[None]:
-    """Raise a ConfigurationError within as a ValueError: an error in a file is one of the setting that names it."""
+    """Turn a ConfigurationError into a ValueError: an error in a file is one of the setting that names it."""
     try:
         yield
     except ConfigurationError as error:

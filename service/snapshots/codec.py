@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Annotated
 
 import msgspec
 
@@ -12,14 +11,7 @@ from service.learning.identity import FOLD
 from service.snapshots import blobs
 from service.snapshots.head import SCHEMA, Head
 
-
-class _Release(msgspec.Struct):
-    """The member that the heads of all releases have."""
-
-    schema: Annotated[int, msgspec.Meta(ge=1)]
-
-
-_decoder, _any_release = msgspec.json.Decoder(Head), msgspec.json.Decoder(_Release)
+_decoder = msgspec.json.Decoder(Head)
 
 
 def encode_head(head: Head) -> bytes:
@@ -30,21 +22,17 @@ def encode_head(head: Head) -> bytes:
 def decode_head(data: bytes, digest: str) -> Head:
     """The head with this digest.
 
-    Raises SnapshotDamaged if the bytes do not match the digest or are not a head. Raises SnapshotForeign if the head is
-    of another fold, or has members that this release does not know: the next save would drop them.
+    Raises SnapshotDamaged if the bytes do not match the digest. Raises SnapshotForeign if the head is of another fold,
+    or has members that this release does not know: the next save would drop them.
     """
     if blobs.digest(data) != digest:
         raise SnapshotDamaged(f"the head's bytes do not match their digest {digest[:12]}")
     try:
-        schema = _any_release.decode(data).schema
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SnapshotDamaged(f"head {digest[:12]} does not decode: {error}") from error
-    if schema > SCHEMA:
-        raise _newer(digest, f"it has schema {schema}, this one reads {SCHEMA}")
-    try:
         head = _decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _newer(digest, str(error)) from error
+    if head.schema > SCHEMA:
+        raise _newer(digest, f"it has schema {head.schema}, this one reads {SCHEMA}")
     if head.identity.fold > FOLD:
         raise _newer(digest, f"it has fold {head.identity.fold}, this one knows {FOLD}")
     if head.identity.fold < FOLD:
@@ -53,22 +41,19 @@ def decode_head(data: bytes, digest: str) -> Head:
             f"{head.identity.fold}, this one {FOLD}): run that release, or learn the log again with `perceptron reset "
             f"-t {head.model} --yes`"
         )
-    beside = [stored_as(name, array) for name, saved in head.beside.items() for array in arrays_of(saved.identity)]
-    if head.arrays.keys() != (known := {*head.identity.arrays, *beside}):
-        raise _newer(digest, f"it has arrays {', '.join(head.arrays)}, this one knows {', '.join(sorted(known))}")
+    extra = [stored_as(name, array) for name, saved in head.beside.items() for array in arrays_of(saved.identity)]
+    if head.arrays.keys() != (expected := {*head.identity.arrays, *extra}):
+        raise _newer(digest, f"it has arrays {', '.join(head.arrays)}, this one knows {', '.join(sorted(expected))}")
     return head
 
 
-def _newer(digest: str, what: str) -> SnapshotForeign:
-    return SnapshotForeign(f"head {digest[:12]} was written by a newer release, run that one ({what})")
+def _newer(digest: str, why: str) -> SnapshotForeign:
+    return SnapshotForeign(f"head {digest[:12]} was written by a newer release, run that one ({why})")
 
 
 def damaged(model: str, what: str) -> SnapshotDamaged:
     """The error of a model whose head cannot be read, so that no rollback helps."""
-    return SnapshotDamaged(
-        f"model {model}: {what}: give Redis back a copy of its data, or begin anew with `perceptron reset -t {model} "
-        "--yes`"
-    )
+    return SnapshotDamaged(f"model {model}: {what}: restore Redis from a copy, or `perceptron reset -t {model} --yes`")
 
 
 def kept_versions(head: Head, digest: str, stored: Iterable[bytes]) -> list[tuple[str, Head]]:
@@ -77,13 +62,13 @@ def kept_versions(head: Head, digest: str, stored: Iterable[bytes]) -> list[tupl
     versions = list[tuple[str, Head]]()
     for data in stored:
         if (name := blobs.digest(data)) in digests:
-            with suppress(SnapshotDamaged, SnapshotForeign):
+            with suppress(SnapshotForeign):
                 versions.append((name, decode_head(data, name)))
     return versions
 
 
 def readable(model: str, digest: str, data: bytes) -> Head:
-    """The model's current head, as the store has it; raises SnapshotDamaged and SnapshotForeign that name the model."""
+    """The model's current head from the store's bytes; raises SnapshotDamaged and SnapshotForeign, naming the model."""
     try:
         return decode_head(data, digest)
     except SnapshotDamaged as error:

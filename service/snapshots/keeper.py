@@ -11,6 +11,7 @@ The keeper has no asyncio and no clock of its own. It gets `Clock` and `offload`
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -28,21 +29,21 @@ T = TypeVar("T")
 Fingerprints = Mapping[int, Fingerprint]
 """The last record learned of each partition."""
 
-SHARE, FEW = 84, 7
-"""The pause after a save is SHARE times its cost, within the two bounds below. The saves of FEW models together take a
-tenth of the process's time. More models share this tenth.
+PAUSE_PER_COST, UNPACED_MODELS = 84, 7
+"""The pause after a save is this many times its cost, within the bounds below. So the saves of seven models together
+take a tenth of the process's time. More models share this tenth.
 """
 MAX_PARALLEL_SAVES = 2
 """Saves of one process at a time: a hundred in one turn of the event loop would make predictions wait."""
-SHORTEST, LONGEST = 0.1, 10.0
-"""Bounds of the pause between two saves, in seconds."""
-BYTES_PER_SECOND = 8 << 20
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 10.0
+"""Bounds of the pause between two saves."""
+MAX_BYTES_PER_SECOND = 8 << 20
 """Average rate of blobs, so that a large model does not take all of Redis and its disk."""
-SMALL_WEIGHTS = 4096
+MAX_INLINE_WEIGHTS = 4096
 """Weights up to which a save is composed in the event loop: a thread would take longer, and learning waits for it."""
-ALONG = 1 << 18
+MAX_INLINE_BLOB_BYTES = 1 << 18
 """Bytes of blobs up to which they are uploaded by the command that makes the head current: one round trip less."""
-MOST_RUNS = 128 * blobs.BLOCK_RUNS
+MAX_RUNS = 128 * blobs.BLOCK_RUNS
 """Runs since the last kept version (2.6 MB in the store), above which a version is kept before it is due."""
 
 
@@ -67,13 +68,13 @@ class AcceptedSave(NamedTuple):
 
 
 class SaveRefused(NamedTuple):
-    """A save that was refused, since its parent is not current any more."""
+    """A refused save: its parent is not current any more."""
 
     parent: str
 
 
 class BlobMissing(SnapshotDamaged):
-    """A blob of a head is not in the store: damage, unless the head has moved on meanwhile."""
+    """A blob of a head is not in the store. That is damage, unless the head has moved on meanwhile."""
 
 
 async def fetch_newest(
@@ -100,8 +101,8 @@ async def fetch_newest(
             before = None  # another history, such as a rollback: decode all of it
             continue
         raise SnapshotDamaged(
-            f"model {model}: {damage}: go back to a kept version with `perceptron rollback -t {model} --to VERSION "
-            f"--yes`, or begin anew with `perceptron reset -t {model} --yes`"
+            f"model {model}: {damage}: go back with `perceptron rollback -t {model} --to VERSION --yes`, or start "
+            f"again with `perceptron reset -t {model} --yes`"
         ) from damage
     return None
 
@@ -109,7 +110,7 @@ async def fetch_newest(
 async def read_snapshot(
     store: Store, current: Head, offload: Offload, options: Options, before: Snapshot | None = None
 ) -> tuple[Stored, Callable[[], Learner]]:
-    """Fetch the blobs that `restore.decode` needs and call it; raises BlobMissing and SnapshotDamaged."""
+    """Fetch the blobs that `restore_learner` needs and call it; raises BlobMissing and SnapshotDamaged."""
     names = restore.missing_blobs(current, before.stored if before else head.NOTHING_STORED)
     parts = await store.blobs(current.model, names)
     if lost := [name for name in names if name not in parts]:
@@ -136,7 +137,7 @@ class SaveBudget:
 def _is_small(learner: Learner) -> bool:
     """Whether a save is composed in less time than a thread takes to begin."""
     weights = len(learner.columns) * learner.identity.classes * (1 + len(learner.candidates))
-    return weights <= SMALL_WEIGHTS and len(learner.runs) <= blobs.BLOCK_RUNS
+    return weights <= MAX_INLINE_WEIGHTS and len(learner.runs) <= blobs.BLOCK_RUNS
 
 
 async def _nothing() -> Snapshot | None:
@@ -159,15 +160,15 @@ class Keeper:
         keep: int = 12,
         writer: Writer = UNKNOWN_WRITER,
         followed: Callable[[], Awaitable[Snapshot | None]] = _nothing,
-        together: SaveBudget | None = None,
+        budget: SaveBudget | None = None,
     ) -> None:
         """`writer` names this process in heads. `followed` returns the current snapshot if it was read already.
 
-        `together` is shared with the other keepers of the process.
+        `budget` is shared with the other keepers of the process.
         """
         self.model, self.options, self.start, self.writer = model, options, start, writer
         self._store, self._clock, self._offload, self._followed = store, clock, offload, followed
-        self._together = together or SaveBudget()
+        self._budget = budget or SaveBudget()
         self._keep_every, self._keep = keep_every, keep
         self.head: Head | None = None
         self.digest = ""
@@ -222,8 +223,8 @@ class Keeper:
         }
 
     def due(self, learner: Learner) -> bool:
-        """Whether it is time to save: also as soon as a store that was missing answers anyone in this process."""
-        if self._together.under_way >= MAX_PARALLEL_SAVES:
+        """Whether it is time to save. It is also time as soon as a missing store answers anyone in this process."""
+        if self._budget.under_way >= MAX_PARALLEL_SAVES:
             return False
         back = self._missed and not self._store.missing_since
         return (back or self._clock.now() >= self._next_save) and self.ahead(learner)
@@ -231,37 +232,36 @@ class Keeper:
     @contextmanager
     def saving(self) -> Iterator[None]:
         """Count a save as under way, from its first look at Kafka on."""
-        self._together.under_way += 1
+        self._budget.under_way += 1
         try:
             yield
         finally:
-            self._together.under_way -= 1
+            self._budget.under_way -= 1
 
     async def save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> AcceptedSave | SaveRefused:
         """Save the learner's state as the child of the head it goes on from.
 
         Raises DependencyError if the store did not answer. The next save then includes this one.
         """
-        started = self._clock.now()
-        saved = await self._save(learner, fingerprints, source, started)
+        saved = await self._save(learner, fingerprints, source)
         self._failures, self._missed = 0, False
         if isinstance(saved, AcceptedSave):
             # A save that waited for a store that hung does not tell the cost of the next one: the smaller of the last
             # two costs counts.
             cost, self._cost = min(saved.cost, self._cost), saved.cost
-            share = SHARE * max(1.0, self._together.models() / FEW)
-            pause = max(min(max(share * cost, SHORTEST), LONGEST), saved.written / BYTES_PER_SECOND)
+            pause = PAUSE_PER_COST * cost * max(1.0, self._budget.models() / UNPACED_MODELS)
+            pause = min(max(pause, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
+            pause = max(pause, saved.written / MAX_BYTES_PER_SECOND)
             self._next_save = self._clock.now() + pause
         return saved
 
     def postpone(self) -> None:
-        """Put off the next save after a failed one, longer each time."""
+        """Put off the next save after a failed one, for longer each time."""
         self._failures, self._missed = self._failures + 1, bool(self._store.missing_since)
-        self._next_save = self._clock.now() + min(LONGEST, SHORTEST * 2**self._failures)
+        self._next_save = self._clock.now() + min(MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS * 2**self._failures)
 
-    async def _save(
-        self, learner: Learner, fingerprints: Fingerprints, source: Source, started: float
-    ) -> AcceptedSave | SaveRefused:
+    async def _save(self, learner: Learner, fingerprints: Fingerprints, source: Source) -> AcceptedSave | SaveRefused:
+        started = self._clock.now()
         await self._resolve()
         keep = self._keeping(learner)
         cut = blobs.Runs()
@@ -274,31 +274,25 @@ class Keeper:
             stored = stored._replace(reference=None)
         # The store says MISSING if it lost blobs that it had. Then the second try uploads everything.
         for before in (stored, head.NOTHING_STORED):
-            if _is_small(learner):
-                content, began = head.snapshot_content(learner, before), self._clock.now()
-                await self._clock.sleep(0)  # a turn for predictions: the rest of the save takes as long again
-                turn += self._clock.now() - began
-            else:
-                content = await self._offload(head.snapshot_content, learner, before)
+            content = await self.compute(learner, partial(head.snapshot_content, learner, before))
+            began = self._clock.now()
+            await self._clock.sleep(0)  # a turn for predictions: the rest of the save takes as long again
+            turn += self._clock.now() - began
             new, evict = self._compose(learner, content, fingerprints, source, keep)
             data = codec.encode_head(new)
             digest = blobs.digest(data)
             # From here on the head may be accepted although no reply comes.
             self._doubtful = Snapshot(new, digest, learner, content.stored), cut
             blob_bytes = sum(map(len, content.blobs.values()))
-            along = content.blobs if blob_bytes <= ALONG else {}
-            if not along:
+            inline = content.blobs if blob_bytes <= MAX_INLINE_BLOB_BYTES else {}
+            if not inline:
                 await self._store.put(self.model, content.blobs)
-            commit = Commit(self.digest, digest, data, new.refs, str(new.version) if keep else "", evict, along)
+            commit = Commit(self.digest, digest, data, new.refs, str(new.version) if keep else "", evict, inline)
             verdict = await self._store.commit(self.model, commit)
             if verdict != "MISSING":
                 break
-        if verdict == "MISSING":
-            raise DependencyError(
-                f"model {self.model}: blobs vanish from the store as soon as they are written: Redis is put back to an "
-                "older state again and again, or something else deletes fields there",
-                "redis",
-            )
+        else:
+            raise DependencyError(f"model {self.model}: Redis loses blobs as soon as they are written", "redis")
         self._doubtful = None
         if verdict == "CONFLICT":
             return SaveRefused(self.digest)
@@ -318,11 +312,11 @@ class Keeper:
         """Whether the next head is to be kept for rollback."""
         if self.head is None or len(self.head.kept) > self._most_kept(learner):
             return False  # if there are too many, each save lets one go
-        if len(learner.runs) > MOST_RUNS:
+        if len(learner.runs) > MAX_RUNS:
             return True
         if not self._keep or not self.head.kept:
             return bool(self._keep)
-        # If the clock was wrong then, or is now, that may be in the future: then the distance counts as the age.
+        # A clock that was wrong then, or is now, may put that into the future: the distance counts as the age.
         return abs(self._clock.time() - self.head.kept[-1].saved_at) >= self._keep_every
 
     def _compose(

@@ -23,10 +23,8 @@ def missing_blobs(head: Head, before: Stored = NOTHING_STORED) -> list[str]:
     parts = [blobs.missing_names(head.names, before.names), blobs.missing_runs(head.run_blobs, before.runs)]
     for name, array in head.arrays.items():
         parts.append(blobs.missing_array_blobs(array.base, array.deltas, before.arrays.get(name, blobs.NO_ARRAY)))
-    if head.reference is not None:
-        parts.append(
-            blobs.missing_array_blobs(head.reference.base, head.reference.deltas, _like(head.reference, before))
-        )
+    if r := head.reference:
+        parts.append(blobs.missing_array_blobs(r.base, r.deltas, _like(r, before)))
     return list(dict.fromkeys(chain.from_iterable(parts)))
 
 
@@ -68,11 +66,9 @@ def restore_learner(
         for name, a in head.arrays.items()
     }
     reference: Encoded | None = None
-    if head.reference is not None:
+    if r := head.reference:
         size = head.columns * (head.identity.classes if head.identity.multiclass else 1)
-        whole = blobs.decode_array(
-            head.reference.base, head.reference.deltas, parts, size, _like(head.reference, stored)
-        )
+        whole = blobs.decode_array(r.base, r.deltas, parts, size, _like(r, stored))
         reference = whole._replace(values=whole.values.astype(np.float32))
     names = blobs.decode_names(head.names, parts, stored.names, learner.columns.names)
     count = stored.names.total + len(names)

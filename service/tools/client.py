@@ -9,8 +9,8 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
-from service.credentials.certificate import trust_only
 from service.credentials.http import failure_reason, opener
+from service.credentials.tls import trust_only
 from service.errors import ConfigurationError, DataError, DependencyError
 from service.settings.load import Settings
 

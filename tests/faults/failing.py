@@ -46,7 +46,7 @@ def armed(point: str, number: signal.Signals, nth: int, redis: str) -> None:
     from service.streaming.kafka.topic import TopicLog
 
     if point in {"before-blobs", "before-commit"}:
-        keeper.ALONG = -1  # as if there were much to save: blobs in commands of their own
+        keeper.MAX_INLINE_BLOB_BYTES = -1  # as if there were much to save: blobs in commands of their own
     seen = 0
 
     def here(at: str) -> None:

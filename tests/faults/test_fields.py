@@ -248,7 +248,7 @@ def test_a_set_of_models_that_is_none_holds_up_new_models_alone(run: Run, redis:
         client.set(MODELS, "x")
         second, replica = run("", "-t", f"{topic}-1", topic=f"{topic}-2"), run("", "--no-learn", topic=f"^{topic}")
         for service in (second, replica):
-            wait(partial(says, service, f"under {MODELS} is no set"), "it is said")
+            wait(partial(says, service, f"{MODELS} is not a set"), "it is said")
             assert "Traceback" not in service.log.read_text()
         assert answers(first, f"{topic}-1")
         client.delete(MODELS)

@@ -111,7 +111,7 @@ def test_a_learner_that_hangs_is_replaced_and_refused(trial: Trial, how: str) ->
 
 def ended(service: Running) -> int:
     """How often it ended learning."""
-    return service.log.read_text().count("not learning any more")
+    return service.log.read_text().count("no longer learning")
 
 
 def refused(trial: Trial) -> int:

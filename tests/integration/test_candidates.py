@@ -70,7 +70,7 @@ async def test_three_candidates_killed_restored_verified_changed_and_asked(
     wait(lambda: service.model()["learning_here"], "it learns")
     begun = service.model()["candidates"][2]["since"]["0"]
     assert 400 < begun <= 800
-    assert "candidate begins anew: its settings changed" in service.log.read_text()
+    assert "candidate dropped: its settings changed, so it starts from scratch" in service.log.read_text()
     await send(producer, topic, raws[800:])
     model = await asyncio.to_thread(service.wait_for, len(raws))
 

@@ -20,7 +20,7 @@ NOWHERE = "127.0.0.1:1"
     ("arguments", "part"),
     [
         (["run"], "topics: name at least one"),
-        (["run", "-t", "^(("], "topics: '^((' is no regular expression: "),
+        (["run", "-t", "^(("], "topics: '^((' is not a regular expression: "),
         (["run", "-t", "x", "--redis", "localhost"], "redis.url"),
         (["run", "-t", "x", "-b", "localhost"], "kafka.bootstrap_servers: expected HOST:PORT"),
         (["inspect"], "topics: name one topic with -t TOPIC"),

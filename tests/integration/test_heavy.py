@@ -53,4 +53,4 @@ async def test_heavy_events_hold_nobody_up(run: Run, kafka: Server, topic: str, 
     assert slices > EVENTS / 4
     assert results["accepted"] > 0
     assert results["failed"] + results["refused"] == 0
-    assert "not learning any more" not in service.log.read_text()
+    assert "no longer learning" not in service.log.read_text()

@@ -15,7 +15,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.settings.load import load
 from tests.certificates import Certificates
 from tests.conftest import Running, one_line, perceptron, wait
 
@@ -99,7 +98,7 @@ def test_a_certificate_is_replaced_without_a_restart(
     assert service.log.read_text().count(said) == 1
     shutil.copy(Certificates.parts(certificates.server)[1], folder / "own.key")
     assert shown(service) == other
-    assert "key values mismatch; what it said before holds on" in service.log.read_text()
+    assert "key values mismatch; the previous content stays in use" in service.log.read_text()
     show(folder, certificates.server)
     assert shown(service) == old
 
@@ -231,21 +230,6 @@ def test_files_are_checked_before_anything_listens(
         done = perceptron(command, cwd=tmp_path)
         assert done.returncode == 2
         assert one_line(done.stderr).startswith(f"perceptron: {said.format(tmp_path, own[0], other[1])}")
-
-
-@pytest.mark.nightly
-def test_a_certificate_that_clients_refuse_is_said(
-    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By `check`, and by `run`, which says the same lines; it is no reason not to start."""
-    (tmp_path / "perceptron.toml").write_text(f'learn = false\n[http]\nssl_certfile = "{certificates.expired}"\n')
-    done = perceptron("check", "-t", "x", "--redis", f"redis://{NOWHERE}/0", cwd=tmp_path)
-    said = f"http.ssl_certfile: {certificates.expired}: clients refuse it: certificate has expired"
-    assert f"warn  {said}\n" in done.stdout
-    monkeypatch.chdir(tmp_path)
-    assert load(None, {}).http.warnings == [said]
-    for good in (certificates.server, certificates.elsewhere):
-        assert not load(None, {"http": {"ssl_certfile": good}}).http.warnings
 
 
 @pytest.mark.nightly

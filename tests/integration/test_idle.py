@@ -12,7 +12,7 @@ from redis import Redis
 
 from service.embedded.servers import Server
 from service.serving.models import OWN_SECONDS, POLL_SECONDS
-from service.snapshots.redis.connection import CONNECTIONS
+from service.snapshots.redis.connection import MAX_CONNECTIONS
 from service.snapshots.redis.store import key
 from tests.conftest import Run, Running, create_topic, event, wait
 
@@ -60,7 +60,7 @@ async def test_idle_models_are_looked_at_together_and_followed_at_once(
         assert share <= 0.02
     connections = looked.info("clients")["connected_clients"] - before
     assert (later - reads) / seconds <= 1.2 * (1 / POLL_SECONDS + 1 / OWN_SECONDS) + 2
-    assert connections <= 2 * CONNECTIONS
+    assert connections <= 2 * MAX_CONNECTIONS
 
     looked.rename(key(names[0]), "aside")
     looked.rpush(key(names[0]), "no hash")

@@ -50,7 +50,7 @@ async def test_a_model_below_its_baseline_says_so_and_what_to_try(
             ends = [metrics[f"perceptron_{name}_{end}{about}"] for end in ("low", "high")]
             assert ends == model[member]["all_interval"]
     await asyncio.to_thread(wait, lambda: replica.model()["advice"] == [advice], "a replica says so too")
-    assert service.log.read_text().count("(said once)") == 1
+    assert service.log.read_text().count("(logged once)") == 1
     config = tmp_path / "perceptron.toml"
     config.write_text(SETTINGS)
     assert json.loads((await tool("inspect", "--json", settings=config)).stdout)["advice"] == [advice]

@@ -22,7 +22,7 @@ def says(service: Running, what: str) -> int:
     return service.log.read_text().count(what)
 
 
-OUTSIDE = "somebody outside this consumer group saves this model too"
+OUTSIDE = "another consumer group also writes this model"
 
 
 async def test_two_groups_on_one_topic_and_one_redis(run: Run, producer: AIOKafkaProducer, topic: str) -> None:

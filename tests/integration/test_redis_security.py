@@ -92,7 +92,6 @@ async def test_tls_as_settings_say(secured: Secured, certificates: Certificates)
     """Trusted and shown what files have; each that is missing or wrong is said, with the way out."""
     url, ca = f"rediss://{secured.tls}/0", certificates.ca
     assert await said(url=url, ssl_cafile=ca) == NOTHING
-    assert await said(url=f"{url}?ssl_ca_certs={ca}") == NOTHING
     unknown = "TLS: certificate verify failed: self-signed certificate in certificate chain: look at redis.ssl_cafile"
     assert unknown in await said(url=url)
     assert unknown in await said(url=url, ssl_cafile=certificates.foreign_ca)

@@ -39,7 +39,7 @@ async def test_a_redis_that_may_lose_snapshots_is_refused_or_warned_of(store: Re
     assert await store.check() == []
     await raw.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        with pytest.raises(ConfigurationError, match="allkeys-lru, which would evict snapshots: set it to noeviction"):
+        with pytest.raises(ConfigurationError, match="allkeys-lru, which would evict snapshots: set noeviction"):
             await store.check()
         await raw.config_set("maxmemory-policy", "volatile-lru")
         (warning,) = await store.check()

@@ -151,7 +151,7 @@ def small(slice_: int, block: int, seconds: float) -> Iterator[None]:
         mock.patch.object(blobs, "BLOCK_COLUMNS", block),
         mock.patch.object(blobs, "BLOCK_NAMES", block),
         mock.patch.object(blobs, "BLOCK_RUNS", block),
-        mock.patch.object(keeper, "MOST_RUNS", MOST_BLOCKS * block),
+        mock.patch.object(keeper, "MAX_RUNS", MOST_BLOCKS * block),
     ):
         yield
 
@@ -258,7 +258,7 @@ class Simulation:
         self.kept_at[digest] = self.world.now if kept else self.kept_at[before]
         if kept and not self.keeping["keep"]:
             self.world.count("kept for its order")
-        if (order := len(self.judge.known[digest].runs)) > keeper.MOST_RUNS:
+        if (order := len(self.judge.known[digest].runs)) > keeper.MAX_RUNS:
             raise Violation(f"version {said['version']} records the order of {order} runs")
 
     def step(self) -> None:

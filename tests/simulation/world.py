@@ -172,7 +172,7 @@ class Redis:
         field = rng.choice(("digest", "head", *kept[:1], ""))
         if not field or field not in self.state:
             self.hash = False
-            return "the key is no hash"
+            return "the key is not a hash"
         value = rng.choice((b"\xff\xfe", b"5", b"[]", self.state[field][1:], None))
         if value is None and field[0] != "v":
             del self.state[field]
@@ -319,7 +319,7 @@ class SimulatedStore:
 
         def command() -> Any:
             if not world.redis.hash:
-                raise damaged("t", "it is no hash")
+                raise damaged("t", "it is not a hash")
             return of_hash()
 
         await Step(what)

@@ -139,7 +139,7 @@ def test_every_pod_starts_with_settings_that_load(
             settings = load(None, {"learn": False} if "--no-learn" in container["args"] else {})
             settings.check_work()
             # Without the component for TLS the settings warn of tokens in the clear.
-            clear = [] if settings.http.ssl_certfile else ["tokens come over the network as they are"]
+            clear = [] if settings.http.ssl_certfile else ["tokens cross the network unencrypted"]
             assert [line.partition(": ")[2].partition(";")[0] for line in settings.warnings] == clear
         assert settings.learn is (role == "perceptron-learner")
         assert (settings.http.host, settings.http.port) == ("0.0.0.0", container["ports"][0]["containerPort"])  # noqa: S104

@@ -73,7 +73,7 @@ async def test_after_the_store_hung_saves_are_as_often_as_before() -> None:
 async def test_many_models_of_a_process_share_a_tenth_of_its_time(models: int, seconds: float) -> None:
     clock = Clock()
     store = Hanging(clock)
-    k, learner = keeper(store, "t", clock, together=keepers.SaveBudget(lambda: models)), fresh()
+    k, learner = keeper(store, "t", clock, budget=keepers.SaveBudget(lambda: models)), fresh()
     store.seconds = 0.01
     for _ in range(2):  # the lesser of two costs counts
         await save(k, learner)
@@ -133,7 +133,7 @@ async def test_the_recorded_order_of_interleaved_partitions_has_a_bound(
 ) -> None:
     """A version is kept where it becomes long, so that `verify` begins there; with `keep = 0` one, and no other."""
     most = 2 * BLOCK_RUNS
-    monkeypatch.setattr(keepers, "MOST_RUNS", most)
+    monkeypatch.setattr(keepers, "MAX_RUNS", most)
     clock = Clock()
     store = Hanging(clock)
     k = keeper(store, "t", clock, keep=keep, keep_every=1e9)

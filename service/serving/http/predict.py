@@ -72,8 +72,8 @@ class Predict:
         body = await self._in_flight.read(scope, receive)
         self._in_flight.take(len(body))
         try:
-            request = name, body, parameters.explain, parameters.top, parameters.candidate
-            return msgspec.json.encode(self._predictor.answer_now(*request) or await self._predictor.beside(*request))
+            explain, top, candidate = parameters.explain, parameters.top, parameters.candidate
+            return msgspec.json.encode(await self._predictor.predict(name, body, explain, top, candidate))
         except Rejected as rejected:
             raise request_fault(rejected, body) from None
         finally:

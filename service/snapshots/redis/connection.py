@@ -13,13 +13,12 @@ from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.exceptions import RedisError
 
 from service.credentials.tls import Tls
-from service.errors import ConfigurationError
-from service.snapshots.redis.redis_errors import OutcomeUnknown, redis_failure
+from service.snapshots.redis.redis_errors import NoPrimary, redis_failure
 
-CONNECTIONS = 16
+MAX_CONNECTIONS = 16
 """Connections of a process, for all its models. A command waits for a free one."""
 SENTINEL_SECONDS = 1.0
-"""Time for a sentinel to answer before the next one is asked."""
+"""Seconds for a sentinel to answer before the next one is asked."""
 PROTOCOL = 2
 """Every server and proxy speaks RESP 2, and nothing here needs more."""
 
@@ -37,7 +36,7 @@ class Endpoint:
     """How to reach Redis.
 
     With `sentinels`, each "host:port", this is the primary of their `service`, and `url` has only scheme and database.
-    `tls` is for `rediss://`, unless the url has ssl options of its own. Sentinels are then asked over TLS too.
+    `tls` is for `rediss://`. Sentinels are then asked over TLS too.
     """
 
     url: str
@@ -52,36 +51,29 @@ class Endpoint:
     def pool(self, timeout: float) -> BlockingConnectionPool:
         """A pool of connections, each answered within `timeout` seconds.
 
-        Raises ConfigurationError if certificates cannot be read, or if the url has options that the client does not
-        know.
+        Raises ConfigurationError if certificates cannot be read.
         """
-        try:
-            options: dict[str, Any] = {**parse_url(self.url)}
-            tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
-            if secured := self.url.startswith("rediss://"):
-                tls = {"connection_class": _Secured, **(tls or {"context": self.tls.load()})}
-            options |= tls | {
-                "max_connections": CONNECTIONS,
-                "timeout": timeout,
-                "socket_timeout": timeout,
-                "socket_connect_timeout": timeout,
-                # A command may run twice; every command here may.
-                "retry": Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
-                "protocol": PROTOCOL,
-                **_login(self.username, self.password),
-            }
-            if self.sentinels:
-                login = _login(self.sentinel_username, self.sentinel_password)
-                options["service_name"] = self.service
-                options["sentinel_manager"] = Sentinels(self.sentinels, tls | login)
-                options["connection_class"] = _SecuredPrimary if secured else SentinelManagedConnection
-            pool = _Primaries(**options) if self.sentinels else BlockingConnectionPool(**options)
-            pool.connection_class(**pool.connection_kwargs)  # this raises if an option is unknown
-        except TypeError as error:
-            raise ConfigurationError(f"redis.url: there is no option {str(error).rpartition(' ')[2]}") from None
-        except (ValueError, RedisError) as error:
-            raise ConfigurationError(f"redis.url: {error}") from None
-        return pool
+        secured = self.url.startswith("rediss://")
+        tls: dict[str, Any] = {"connection_class": _Secured, "context": self.tls.load()} if secured else {}
+        options: dict[str, Any] = {
+            **parse_url(self.url),
+            **tls,
+            **_login(self.username, self.password),
+            "max_connections": MAX_CONNECTIONS,
+            "timeout": timeout,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            # A command may run twice; every command here may.
+            "retry": Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
+            "protocol": PROTOCOL,
+        }
+        if not self.sentinels:
+            return BlockingConnectionPool(**options)
+        options["service_name"] = self.service
+        login = _login(self.sentinel_username, self.sentinel_password)
+        options["sentinel_manager"] = Sentinels(self.sentinels, tls | login)
+        options["connection_class"] = _SecuredPrimary if secured else SentinelManagedConnection
+        return _Primaries(**options)
 
 
 class Sentinels:
@@ -102,8 +94,8 @@ class Sentinels:
         }
 
     async def discover_master(self, service: str) -> tuple[str, int]:
-        """Host and port of the primary of a service; raises Unknown with the answer of each sentinel."""
-        said = []
+        """Host and port of the primary of a service; raises NoPrimary with the answer of each sentinel."""
+        answers = []
         for address in tuple(self._addresses):
             host, _, port = address.rpartition(":")
             client: Any = Redis.from_pool(ConnectionPool(host=host.strip("[]"), port=int(port), **self._options))
@@ -111,15 +103,13 @@ class Sentinels:
                 async with client:
                     primary: tuple[str, int] | None = await client.sentinel_get_master_addr_by_name(service)
             except (RedisError, OSError, RuntimeError) as error:
-                said.append(f"{address} {redis_failure(error, 'sentinel_')}")
+                answers.append(f"{address} {redis_failure(error, 'sentinel_')}")
                 continue
             if primary:
                 self._addresses.sort(key=lambda other: other != address)
                 return primary
-            said.append(f"{address} knows no service {service}")
-        raise OutcomeUnknown(
-            f"no sentinel names a primary (redis.sentinels, redis.sentinel_service): {'; '.join(said)}"
-        )
+            answers.append(f"{address} knows no service {service}")
+        raise NoPrimary(f"no sentinel names a primary (redis.sentinels, redis.sentinel_service): {'; '.join(answers)}")
 
 
 class _Primaries(BlockingConnectionPool, SentinelConnectionPool):
@@ -127,9 +117,9 @@ class _Primaries(BlockingConnectionPool, SentinelConnectionPool):
 
 
 class _Secured(SSLConnection):
-    """TLS with the endpoint's context, or with the url's options."""
+    """TLS with the endpoint's context."""
 
-    def __init__(self, *, context: ssl.SSLContext | None = None, **options: Any) -> None:
+    def __init__(self, *, context: ssl.SSLContext, **options: Any) -> None:
         super().__init__(**options)
         self.ssl_context.context = context
 

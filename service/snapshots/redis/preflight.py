@@ -17,7 +17,7 @@ redis.call('HSET', KEYS[1], 'digest', 'x')
 redis.call('HDEL', KEYS[1], 'digest')
 """
 """The first HDEL shows that the last one is allowed. No other client sees the key, since a script is atomic."""
-REFUSED = re.compile("permission|can't run this|unknown (redis )?command", re.IGNORECASE)
+_REFUSED = re.compile("permission|can't run this|unknown (redis )?command", re.IGNORECASE)
 
 
 async def check_server(redis: Any, where: str, learn: bool) -> list[str]:
@@ -25,13 +25,13 @@ async def check_server(redis: Any, where: str, learn: bool) -> list[str]:
 
     `where` names the Redis in each line. Raises ConfigurationError, and what the client raises.
     """
-    warnings = await _settings(redis, where)
+    warnings = await _server_warnings(redis, where)
     try:
         await redis.register_script(WRITE_SCRIPT if learn else READ_SCRIPT)(keys=[PROBE_KEY])
     except ResponseError as error:
         if isinstance(error, ReadOnlyError) or "READONLY" in str(error):
             raise
-        if REFUSED.search(str(error)):
+        if _REFUSED.search(str(error)):
             raise ConfigurationError(
                 f"{where} refuses to {'write' if learn else 'read'} snapshots by a script: {error}: "
                 "give the user this right (docs/security.md lists what is needed)"
@@ -40,12 +40,12 @@ async def check_server(redis: Any, where: str, learn: bool) -> list[str]:
     return warnings
 
 
-async def _settings(redis: Any, where: str) -> list[str]:
-    """What INFO says against this Redis: warnings, a line each; raises ConfigurationError if it is not fit."""
+async def _server_warnings(redis: Any, where: str) -> list[str]:
+    """Warnings about the settings that INFO shows, a line each; raises ConfigurationError if the server is not fit."""
     try:
         info = await redis.info()
     except ResponseError as error:
-        if not REFUSED.search(str(error)):
+        if not _REFUSED.search(str(error)):
             raise
         return [f"{where} does not show its settings (INFO): {error}"]
     version, policy = str(info.get("redis_version", "")), info.get("maxmemory_policy", "noeviction")
@@ -55,8 +55,7 @@ async def _settings(redis: Any, where: str) -> list[str]:
     if numbers and numbers < MIN_VERSION:
         raise ConfigurationError(f"{where} is version {version}: the least is {'.'.join(map(str, MIN_VERSION))}")
     if policy.startswith("allkeys"):
-        policy = f"maxmemory-policy {policy}, which would evict snapshots: set it to noeviction"
-        raise ConfigurationError(f"{where} has {policy}")
+        raise ConfigurationError(f"{where} has maxmemory-policy {policy}, which would evict snapshots: set noeviction")
     warnings = []
     if policy != "noeviction":
         warnings.append(f"{where} has maxmemory-policy {policy}: noeviction is safer for snapshots")

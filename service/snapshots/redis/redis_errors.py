@@ -13,29 +13,30 @@ REPLICA = "ReadOnly|MasterDown|READONLY"
 """How a server says that it is a replica."""
 WAYS_OUT = {
     "SSL": "look at redis.ssl_cafile, redis.ssl_certfile and redis.ssl_check_hostname; redis:// is without TLS",
-    "Authentication": "look at redis.{of}username and redis.{of}password",
+    "Authentication": "look at redis.{login}username and redis.{login}password",
     "NoPermission": "give the user this right (docs/security.md lists what is needed)",
     "Ask|Moved|CrossSlot|ClusterDown": "it is a node of a Redis Cluster: name one Redis that runs without cluster mode",
+    "WRONGTYPE": "perceptron:models is not a set: rename or delete it, so that new models can begin",
     REPLICA: "it is a replica, which takes no saves: name its primary, or its sentinels (redis.sentinels)",
     "ConnectionReset|InvalidResponse|closed by": "if it speaks TLS, redis.url is rediss://; if it is Kafka, another",
 }
-"""What to do, by a pattern over an error's class and text. `{of}` is the prefix of the settings of a login."""
+"""What to do, by a pattern over an error's class and text. `{login}` is the prefix of the settings of a login."""
 
 
-class OutcomeUnknown(RedisConnectionError):
+class NoPrimary(RedisConnectionError):
     """No sentinel names a primary."""
 
 
-def redis_failure(error: Exception, of: str = "") -> str:
+def redis_failure(error: Exception, login: str = "") -> str:
     """Why the client failed, without the words that the client wraps the cause in, and what to do.
 
-    `of` is the prefix of the settings of its login.
+    `login` is the prefix of the settings of its login.
     """
     chain = list(causes(error))
-    kinds = OutcomeUnknown, AuthenticationError, ssl.SSLError, OSError | RedisTimeoutError
+    kinds = NoPrimary, AuthenticationError, ssl.SSLError, OSError | RedisTimeoutError
     cause = next((e for kind in kinds for e in chain if isinstance(e, kind)), error)
     name = type(cause).__name__
-    if isinstance(cause, OutcomeUnknown):  # its text has the ways out of each sentinel's error
+    if isinstance(cause, NoPrimary):  # its text says what to do about each sentinel's error
         return str(cause)
     if isinstance(cause, TimeoutError | RedisTimeoutError):
         text = "no answer in time"
@@ -43,10 +44,10 @@ def redis_failure(error: Exception, of: str = "") -> str:
         text = "the connection broke"
     else:
         text = (os_cause(cause) if isinstance(cause, OSError) else str(cause)).rstrip(".") or name
-    ways = (way.format(of=of) for pattern, way in WAYS_OUT.items() if re.search(pattern, f"{name}: {text}"))
+    ways = (way.format(login=login) for pattern, way in WAYS_OUT.items() if re.search(pattern, f"{name}: {text}"))
     return ": ".join([text, *ways])
 
 
-def elsewhere(error: Exception) -> bool:
+def is_not_primary(error: Exception) -> bool:
     """Whether the server says that it is not the primary, or not any more."""
     return re.search(f"{REPLICA}|NOREPLICAS", f"{type(error).__name__}: {error}") is not None

@@ -19,20 +19,20 @@ from redis.exceptions import RedisError, ResponseError
 from service.errors import DependencyError
 from service.snapshots.codec import damaged
 from service.snapshots.ports import Commit, Verdict
-from service.snapshots.redis import preflight
 from service.snapshots.redis.connection import Endpoint, redacted
-from service.snapshots.redis.redis_errors import elsewhere, redis_failure
+from service.snapshots.redis.preflight import check_server
+from service.snapshots.redis.redis_errors import is_not_primary, redis_failure
 
 MODELS = "perceptron:models"
-MAX_COMMAND = 1 << 20
+MAX_COMMAND_BYTES = 1 << 20
 """Bytes of blobs in one command. A larger write would hold the event loop longer than a slice of learning."""
 
-LOOK_SCRIPT = """
-local found = {}
+DIGESTS_SCRIPT = """
+local digests = {}
 for i, key in ipairs(KEYS) do
-  found[i] = redis.pcall('HGET', key, 'digest') or (redis.call('EXISTS', key) == 0 and '')
+  digests[i] = redis.pcall('HGET', key, 'digest') or (redis.call('EXISTS', key) == 0 and '')
 end
-return found
+return digests
 """
 """One command for all models, since it is often sent: a pipeline of HGETs costs six times as much (measured)."""
 
@@ -53,39 +53,38 @@ class RedisStore:
     def __init__(self, where: str | Endpoint, timeout: float = 3.0) -> None:
         self.missing_since = 0.0
         self._endpoint = Endpoint(where) if isinstance(where, str) else where
-        pool: Any = self._endpoint.pool(timeout)
         # Typed as Any: redis-py's stubs answer str or bytes. Without decode_responses it is bytes.
-        self._redis: Any = Redis.from_pool(pool)
+        self._redis: Any = Redis.from_pool(self._endpoint.pool(timeout))
         self._commit = self._redis.register_script(files(__package__).joinpath("commit.lua").read_text())
-        self._look = self._redis.register_script(LOOK_SCRIPT)
+        self._digests = self._redis.register_script(DIGESTS_SCRIPT)
 
     @property
     def address(self) -> str:
-        """The address of Redis, for messages; with sentinels, the one that they named last."""
+        """The address of Redis, for messages; with sentinels, the primary that they named last."""
         if not self._endpoint.sentinels:
             return redacted(self._endpoint.url)
         primary = self._redis.connection_pool.master_address
         return f"{':'.join(map(str, primary)) if primary else self._endpoint.service} (by Sentinel)"
 
     async def check(self, learn: bool = True) -> list[str]:
-        """Refuse a Redis that is not fit for learning, or only for following: see needs.check."""
-        async with self._asking():
-            return await preflight.check_server(self._redis, f"Redis at {self.address}", learn)
+        """Refuse a Redis that is not fit for learning, or only for following: see `check_server`."""
+        async with self._translated_errors():
+            return await check_server(self._redis, f"Redis at {self.address}", learn)
 
     async def digest(self, model: str) -> str:
-        async with self._asking(model):
+        async with self._translated_errors(model):
             if digest := await self._redis.hget(key(model), "digest"):
                 return _text(digest)
         head = await self.head(model)
         return head[0] if head else ""
 
     async def digests(self, models: Sequence[str]) -> list[str | None]:
-        async with self._asking():
-            digests = await self._look(keys=[key(model) for model in models])
+        async with self._translated_errors():
+            digests = await self._digests(keys=[key(model) for model in models])
         return [_text(digest) if isinstance(digest, bytes) else None for digest in digests]
 
     async def head(self, model: str) -> tuple[str, bytes] | None:
-        async with self._asking(model):
+        async with self._translated_errors(model):
             digest, head = await self._redis.hmget(key(model), ["digest", "head"])
         if bool(digest) != bool(head):
             raise damaged(model, f"Redis has its {'digest and no head' if digest else 'head and no digest'}")
@@ -93,52 +92,52 @@ class RedisStore:
 
     async def blobs(self, model: str, digests: Iterable[str]) -> dict[str, bytes]:
         names, blobs = list(digests), dict[str, bytes]()
-        async with self._asking(model):
+        async with self._translated_errors(model):
             for i in range(0, len(names), 16):
                 part = names[i : i + 16]
-                answer = await self._redis.hmget(key(model), [f"b:{name}" for name in part])
-                blobs |= {name: blob for name, blob in zip(part, answer, strict=True) if blob is not None}
+                values = await self._redis.hmget(key(model), [f"b:{name}" for name in part])
+                blobs |= {name: blob for name, blob in zip(part, values, strict=True) if blob is not None}
         return blobs
 
     async def put(self, model: str, blobs: dict[str, bytes]) -> None:
-        async with self._asking(model):
+        async with self._translated_errors(model):
             while blobs:
                 part, size = dict[str, bytes](), 0
-                while blobs and size < MAX_COMMAND:
+                while blobs and size < MAX_COMMAND_BYTES:
                     digest, blob = blobs.popitem()
                     part[f"b:{digest}"], size = blob, size + len(blob)
                 await self._redis.hset(key(model), mapping=part)
 
     async def commit(self, model: str, new: Commit) -> Verdict:
         if not new.parent:
-            async with self._asking():
+            async with self._translated_errors():
                 await self._redis.sadd(MODELS, model)
         blobs = chain.from_iterable(new.blobs.items())
         args: list[Any] = [new.parent, new.digest, new.head, new.keep, new.evict, len(new.refs), *new.refs, *blobs]
-        async with self._asking(model):
-            answer = await self._commit(keys=[key(model)], args=args)
-        return cast(Verdict, answer.decode())
+        async with self._translated_errors(model):
+            verdict = await self._commit(keys=[key(model)], args=args)
+        return cast(Verdict, verdict.decode())
 
     async def kept(self, model: str, versions: Iterable[int]) -> list[bytes]:
         fields = [f"v:{version}" for version in versions]
         if not fields:
             return []
-        async with self._asking(model):
+        async with self._translated_errors(model):
             return [data for data in await self._redis.hmget(key(model), fields) if data is not None]
 
     async def models(self) -> list[str]:
         """The names of all models that have a snapshot."""
-        async with self._asking():
+        async with self._translated_errors():
             return sorted(map(_text, await self._redis.smembers(MODELS)))
 
     async def there(self, model: str) -> bool:
         """Whether Redis holds anything under the model's key."""
-        async with self._asking():
+        async with self._translated_errors():
             return bool(await self._redis.exists(key(model)))
 
     async def delete(self, model: str) -> None:
         """Forget a model: head, kept versions, blobs."""
-        async with self._asking():
+        async with self._translated_errors():
             await self._redis.delete(key(model))
             await self._redis.srem(MODELS, model)
 
@@ -153,21 +152,15 @@ class RedisStore:
         await self._redis.aclose()
 
     @asynccontextmanager
-    async def _asking(self, model: str = "") -> AsyncIterator[None]:
-        """Raise Redis' errors as ours. One of a key's type is damage of this model, or of the set of models."""
+    async def _translated_errors(self, model: str = "") -> AsyncIterator[None]:
+        """Raise Redis' errors as ours. A key of another type is damage of this model."""
         try:
             yield
-        except (RedisError, OSError, RuntimeError) as error:  # uvloop's, if the connection just broke
-            if "WRONGTYPE" in str(error):
+        except (RedisError, OSError, RuntimeError) as error:  # uvloop raises RuntimeError if the connection just broke
+            if model and "WRONGTYPE" in str(error):
                 self.missing_since = 0.0  # Redis answered
-                if model:
-                    raise damaged(model, f"what Redis holds under {key(model)} is no hash") from error
-                raise DependencyError(
-                    f"Redis at {self.address}: what it holds under {MODELS} is no set, so no new model can be begun: "
-                    "rename or delete that key",
-                    "redis",
-                ) from error
-            if elsewhere(error):  # new connections go to the server that is the primary then
+                raise damaged(model, f"what Redis holds under {key(model)} is not a hash") from error
+            if is_not_primary(error):  # new connections go to the server that is the primary then
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
             if not isinstance(error, ResponseError):  # that is an answer
                 self.missing_since = self.missing_since or time.time()
