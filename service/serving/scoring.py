@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import prometheus_client
 from msgspec import UNSET
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from service.errors import Diverged, Rejected, Unanswerable
@@ -36,26 +37,26 @@ from service.serving.predictions import (
 from service.serving.request_parser import LARGE_BODY_BYTES, LIST_FORMS
 
 MAX_EXPLAINED = 20_000
-"""Contributions in one answer, which is made in one turn of the loop."""
+"""Features that one answer explains."""
 MAX_SCORES = 100_000
 """Scores of labels in one answer."""
 MAX_TURN_SCORES = 20_000
-"""Scores of labels that are made in one turn of the loop: of more a thread makes them."""
+"""Scores of labels that are computed in one turn of the event loop; a thread computes more."""
 MAX_TURN_EXPLAINED = 500
-"""Features that are explained in one turn of the loop, likewise."""
-ENCODE_AT_ONCE = 20
-"""Predictions or contributions that become JSON at a time."""
+"""Features that are explained in one turn of the event loop; a thread explains more."""
+ENCODED_AT_ONCE = 20
+"""Predictions or contributions that are encoded to JSON in one call."""
 DEFAULT_TOP = 10
-"""Labels in `scores`, where it is not said how many."""
+"""Labels in `scores`, if a request does not say how many."""
 
 
 class Answers(NamedTuple):
-    """Of one request, by one state."""
+    """The answers to one request, by one state of the model."""
 
     predictions: Any
-    """A list of them, or its JSON where it was made beside the loop."""
+    """A list of Prediction, or its JSON if a thread made it."""
     form: str
-    """The request's own: where the instances stood."""
+    """The member of the request that held the instances."""
     labels: Mapping[Any, int]
     """How many predictions have each label."""
 
@@ -65,79 +66,68 @@ class Predictor:
 
     def __init__(self, models: Models, metrics: Metrics, max_instances: int) -> None:
         self._models, self._metrics, self._max_instances = models, metrics, max_instances
-        # More threads at a time would only take the interpreter from the loop, and memory.
-        self._beside = asyncio.Semaphore(1)
-        self._counted: dict[tuple[str, type, Any], prometheus_client.Counter] = {}  # to look one up there takes longer
+        # More threads at a time would only take the interpreter from the event loop, and memory.
+        self._thread = asyncio.Semaphore(1)
+        self._counters: dict[tuple[str, type, Any], prometheus_client.Counter] = {}  # faster than `labels`
 
     def answering(self, name: str) -> ServedModel:
-        """What answers for a model; raises UnknownModel, and Unanswerable also where it diverged."""
+        """What answers for a model; raises UnknownModel, and Unanswerable, also if the model diverged."""
         _, a = self._models.answering(name)
         if a.learner.diverged:
             raise Unanswerable(str(Diverged(name, a.learner.diverged)))
         return a
 
-    async def beside(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Response:
-        """What `answer_now` answers, for any body: it is read and answered next to the event loop."""
-        async with self._beside:
-            a = self.answering(name)
-            (who, by), ahead = a.by(candidate), a.ahead
-            reading = freeze(a.learner, by), body, self._max_instances, explain, top
-            return self._said(name, a, who, ahead, await asyncio.to_thread(answer_large, *reading))
-
-    def answer_now(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Response | None:
-        """The answer to a request, of classes with the `top` scores; None if it would take too long for a turn.
+    async def predict(self, name: str, body: bytes, explain: bool, top: int, candidate: str | None) -> Response:
+        """The answer to a request, of classes with the `top` scores; a large request is answered in a thread.
 
         Raises Rejected, and what `answering` and `by` raise.
         """
-        if len(body) > LARGE_BODY_BYTES:
-            return None
         a = self.answering(name)
         who, by = a.by(candidate)
-        instances, form = request_parser.read_instances(body, a.learner.flattener, self._max_instances)
-        if (explain or len(instances) > 1) and _is_large(a.learner, instances, explain):
-            return None
-        # PredictionResponse state answers, as there is no turn of the loop.
-        _check_scores(by, len(instances), top)
-        if explain:
-            _check_explained(instances)
-        answers = [answer(a.learner, by, features, explain, top) for features in instances]
-        _check_finite(answers, form)
-        return self._said(name, a, who, a.ahead, Answers(answers, form, _counted(answers)))
+        if len(body) <= LARGE_BODY_BYTES:
+            instances, form = request_parser.read_instances(body, a.learner.flattener, self._max_instances)
+            if not (explain or len(instances) > 1) or not _is_large(a.learner, instances, explain):
+                # The state cannot change, as the loop does not turn.
+                answers = [answer(a.learner, by, features, explain, top) for features in instances]
+                _check_finite(answers, form)
+                return self._response(name, a, who, a.ahead, Answers(answers, form, _counted(answers)))
+        async with self._thread:
+            a = self.answering(name)
+            (who, by), ahead, limit = a.by(candidate), a.ahead, self._max_instances
+            large = await asyncio.to_thread(answer_large, freeze(a.learner, by), body, limit, explain, top)
+            return self._response(name, a, who, ahead, large)
 
-    def _said(self, name: str, a: ServedModel, who: str | None, ahead: int, made: Answers) -> Response:
-        """The answer, counted: by label where there are few, as there would be as many series."""
-        for label, n in made.labels.items():
+    def _response(self, name: str, a: ServedModel, who: str | None, ahead: int, answers: Answers) -> Response:
+        """The response. Its predictions are counted, by label if there are few labels: each label is a series."""
+        for label, n in answers.labels.items():
             self._count(name, a.learner.identity, label if a.learner.identity.classes <= MAX_LABELS else "", n)
         answered_by = UNSET if who is None else who
-        if made.form in LIST_FORMS:
-            return BatchPredictionResponse(name, a.head.version, ahead, made.predictions, answered_by)
-        (one,) = made.predictions
-        return PredictionResponse(
-            name, a.head.version, ahead, one.label, one.score, one.unknown_features, one.probability,
-            one.scores, one.runner_up, one.contributions, answered_by,
-        )  # fmt: skip
+        if answers.form in LIST_FORMS:
+            return BatchPredictionResponse(name, a.head.version, ahead, answers.predictions, answered_by)
+        (one,) = answers.predictions
+        return PredictionResponse(name, a.head.version, ahead, *astuple(one), answered_by)
 
     def _count(self, name: str, identity: Identity, label: Any, n: int) -> None:
-        key = name, label.__class__, label  # Python takes 1 and True for equal
-        if key not in self._counted:
-            self._counted[key] = self._metrics.predictions.labels(name, identity.text_of(label))
-        self._counted[key].inc(n)
+        key = name, label.__class__, label  # in Python 1 and True are equal
+        if key not in self._counters:
+            self._counters[key] = self._metrics.predictions.labels(name, identity.text_of(label))
+        self._counters[key].inc(n)
 
 
 class FrozenModel(NamedTuple):
-    """A model at one time: columns that come later are not among its own."""
+    """A model at one time. It does not know columns that come later."""
 
     learner: Learner
     by: Classifier
-    """It, or the candidate that answers."""
+    """The learner, or the candidate that answers."""
     columns: int
     served_at: Callable[[Any], NDArray[np.float64]]
-    """The weights of these columns."""
+    """Returns the weights of columns, by their indices."""
     scaler: StandardScaler | None
 
 
 def freeze(learner: Learner, by: Classifier | None = None) -> FrozenModel:
-    """The model as it is in this turn of the loop, for later: its weights are a copy."""
+    """The model as it is in this turn of the event loop, for a thread: its weights are a copy."""
     by = by or learner
     w = by.served if by.averaged else by.served.copy()
     return FrozenModel(learner, by, len(w), w.__getitem__, learner.scaler and learner.scaler.copy())
@@ -146,7 +136,7 @@ def freeze(learner: Learner, by: Classifier | None = None) -> FrozenModel:
 def answer(
     learner: Learner, by: Classifier, features: Features, explain: bool = False, top: int = DEFAULT_TOP
 ) -> Prediction:
-    """The prediction for checked features, of classes with the `top` scores; with `explain`, each known one's share."""
+    """The prediction for checked features, of classes with the `top` scores; `explain` adds the terms of the score."""
     score, unknown = learner.score(features, by)
     one = _prediction(by, score, unknown, top)
     if explain:
@@ -161,34 +151,42 @@ def _prediction(by: Classifier, score: Scores, unknown: int, top: int) -> Predic
     order, labels = _ranked(score), by.identity.labels or ()
     chosen = order[:top]
     ranking = [LabelScore(labels[k], s) for k, s in zip(chosen.tolist(), score[chosen].tolist(), strict=True)]
-    # Where one is beyond what a number can hold, it is the first or, as is what is no number, the last.
+    # An infinite score is the first or the last, and NaN is the last.
     finite = math.isfinite(score[order[0]]) and math.isfinite(score[order[-1]])
     return Prediction(ranking[0].label, ranking[0].score if finite else math.nan, unknown, scores=ranking)
 
 
 def _ranked(scores: NDArray[np.float64]) -> NDArray[np.intp]:
-    """The places of scores, largest first; of equals the first is first."""
+    """The indices of scores, largest first; equal scores keep their order."""
     return np.argsort(-scores, kind="stable")
 
 
 def _explain(one: Prediction, now: FrozenModel, features: Features, score: Scores) -> None:
-    """Add each known feature's share: of the score, or of classes what the label is ahead of the runner-up."""
-    if isinstance(score, float):
-        one.contributions = _contributions(now, features)
-        return
-    first, second = _ranked(score)[:2].tolist()
-    one.runner_up = (now.learner.identity.labels or ())[second]
-    one.contributions = _contributions(now, features, (first, second))
+    """Add the terms of the score, largest first; of classes, of the label's score less that of the runner-up."""
+    learner, _, count, served_at, scaler = now
+    known = [term for term in learner.columns.explain(features) if term[1] < count]
+    w = served_at(np.array([0, *(column for _, column, *_ in known)], np.intp))
+    if not isinstance(score, float):
+        first, second = _ranked(score)[:2].tolist()
+        one.runner_up = (learner.identity.labels or ())[second]
+        w = w[:, first] - w[:, second]
+    rows = []
+    for (name, column, value, sign), weight in zip((("bias", 0, 1, 1), *known), w.tolist(), strict=True):
+        effective = sign * weight + 0.0  # no -0
+        x = float(sign * scaler.value(column, sign * value) if scaler else value)
+        rows.append(Contribution(name, float(value), effective, effective * x + 0.0, x if scaler else UNSET))
+    rows.sort(key=lambda row: -abs(row.product))
+    one.contributions = cast(list[Contribution], _encoded(rows))
 
 
 def answer_large(now: FrozenModel, body: bytes, max_instances: int, explain: bool, top: int = DEFAULT_TOP) -> Answers:
     """The answers to a request of any form; raises Rejected.
 
-    For a thread: it reads of the learner only what does not change, and columns that are there for good.
+    It runs in a thread: it reads only parts of the learner that do not change, and columns, which are never removed.
     """
     learner, by, _, served_at, _ = now
     w = served_at(slice(None))
-    # What hashes names has buffers, which are the learner's own.
+    # Hashing columns have buffers, which belong to the learner.
     columns = learner.columns if learner.identity.features == "named" else columns_for(learner.identity)
     answers: list[Prediction] = []
     form, explained = "", 0
@@ -208,7 +206,7 @@ def answer_large(now: FrozenModel, body: bytes, max_instances: int, explain: boo
 
 
 def _known(now: FrozenModel, placed: Placed) -> tuple[Batch, list[int]]:
-    """Features as the weights of this moment meet them, and how many each instance has that they do not know."""
+    """A batch of the features that the frozen model knows, and the number of unknown features of each instance."""
     starts, columns, values, _, ignored, numbers = placed
     events = len(starts) - 1
     unknown = np.bincount([event for event, _, _ in ignored], minlength=events)
@@ -224,7 +222,7 @@ def _known(now: FrozenModel, placed: Placed) -> tuple[Batch, list[int]]:
 
 
 def warm_up_scoring(learner: Learner) -> None:
-    """Compile what large requests need, by a model of one position."""
+    """Compile what large requests need, with a model of one position."""
     answer_large(freeze(learner), b'{"instances":[{"features":[1]},{"features":[1]}]}', 2, explain=False)
 
 
@@ -234,10 +232,9 @@ def _counted(answers: Sequence[Prediction]) -> Mapping[Any, int]:
 
 
 def _is_large(learner: Learner, instances: Sequence[Features], explain: bool) -> bool:
-    """Whether to answer takes too long for a turn of the loop."""
-    identity = learner.identity
-    scores = len(instances) * identity.classes if identity.multiclass else 0
-    return scores > MAX_TURN_SCORES or (explain and sum(map(len, instances)) > MAX_TURN_EXPLAINED)
+    """Whether the answer would take too long for one turn of the event loop."""
+    explained = sum(map(len, instances)) if explain else 0
+    return len(instances) * learner.identity.classes > MAX_TURN_SCORES or explained > MAX_TURN_EXPLAINED
 
 
 def _predictions(by: Classifier, scores: NDArray[np.float64], unknown: Sequence[int], top: int) -> list[Prediction]:
@@ -249,29 +246,13 @@ def _predictions(by: Classifier, scores: NDArray[np.float64], unknown: Sequence[
 
 
 def _encoded(rows: Sequence[msgspec.Struct]) -> Any:
-    """The JSON of a list, some at a time, so that a thread that makes it does not hold the interpreter for long."""
-    parts = [msgspec.json.encode(rows[i : i + ENCODE_AT_ONCE])[1:-1] for i in range(0, len(rows), ENCODE_AT_ONCE)]
+    """The JSON of a list, encoded in parts, so that a thread does not hold the interpreter for long."""
+    parts = [msgspec.json.encode(rows[i : i + ENCODED_AT_ONCE])[1:-1] for i in range(0, len(rows), ENCODED_AT_ONCE)]
     return msgspec.Raw(b"[%b]" % b",".join(parts))
 
 
-def _contributions(now: FrozenModel, features: Features, classes: tuple[int, int] | None = None) -> list[Contribution]:
-    """The terms of a score, of classes of the one's less the other's, largest first."""
-    learner, _, count, served_at, scaler = now
-    known = [term for term in learner.columns.explain(features) if term[1] < count]
-    w = served_at(np.array([0, *(column for _, column, *_ in known)], np.intp))
-    if classes is not None:
-        w = w[:, classes[0]] - w[:, classes[1]]
-    rows = []
-    for (name, column, value, sign), weight in zip((("bias", 0, 1, 1), *known), w.tolist(), strict=True):
-        effective = sign * weight + 0.0  # no -0
-        x = float(sign * scaler.value(column, sign * value) if scaler else value)
-        rows.append(Contribution(name, float(value), effective, effective * x + 0.0, x if scaler else UNSET))
-    rows.sort(key=lambda row: -abs(row.product))
-    return cast(list[Contribution], _encoded(rows))
-
-
 def _check_explained(instances: Sequence[Features], before: int = 0) -> int:
-    """How many features these have; raises Rejected where, with those `before`, it is too many to be explained."""
+    """The number of features of these instances; raises Rejected if, with those `before`, they are too many."""
     count = sum(map(len, instances))
     if before + count > MAX_EXPLAINED:
         raise Rejected("too-large", f"at most {MAX_EXPLAINED:,} features can be explained in one request", "/instances")
@@ -279,14 +260,14 @@ def _check_explained(instances: Sequence[Features], before: int = 0) -> int:
 
 
 def _check_scores(by: Classifier, instances: int, top: int) -> None:
-    """Raise Rejected where the scores of so many instances are too many for one answer."""
+    """Raise Rejected if this many instances have too many scores for one answer."""
     if by.identity.multiclass and instances * min(top, by.identity.classes) > MAX_SCORES:
         what = f"at most {MAX_SCORES:,} scores can be asked for in one request: ?top= says how many of each instance"
         raise Rejected("too-large", what, "/instances")
 
 
 def _check_finite(answers: Sequence[Prediction], form: str, first: int = 0) -> None:
-    """Refuse features whose score overflows: JSON has no infinity. `first` is the number of the first instance."""
+    """Raise Rejected if a score overflows: JSON has no infinity. `first` is the index of the first instance."""
     for i, one in enumerate(answers, first):
         if not math.isfinite(one.score):
             where = f"/{form}/{i}{'/features' if form == 'instances' else ''}" if form in LIST_FORMS else f"/{form}"
