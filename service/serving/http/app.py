@@ -159,7 +159,7 @@ def _install_process(api: FastAPI, ready: Callable[[], bool], metrics: Metrics) 
             raise Refusal(503, "not every model can answer yet, or the service is shutting down")
         return encoded(Ready())
 
-    described = openapi.METRICS_OPERATION | openapi.ending("token missing")
+    described = openapi.described_responses(openapi.METRICS_EXAMPLE, "token missing")
 
     @api.get(METRICS_PATH, tags=["process"], response_class=PlainTextResponse, responses=described)
     async def prometheus() -> Response:

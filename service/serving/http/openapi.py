@@ -16,7 +16,7 @@ import msgspec
 
 from service.errors import UnknownCandidate, UnknownModel
 from service.learning.identity import MAX_VALUE
-from service.serving.http.problems import Fault, Problem, problem
+from service.serving.http.problems import UNAUTHORIZED, Fault, Problem, problem
 from service.serving.http.request_bodies import NOT_GZIP, NOT_JSON, UNSUPPORTED_ENCODING
 
 INTRODUCTION = """
@@ -33,8 +33,8 @@ TAGS = [
     {"name": "process", "description": "What orchestrators and Prometheus ask."},
 ]
 PROBLEMS = {
-    "token missing": problem(401, "send a token, with the header authorization: Bearer TOKEN"),
     "not gzip": problem(400, NOT_GZIP),
+    "token missing": problem(401, UNAUTHORIZED),
     "unknown model": problem(404, str(UnknownModel())),
     "unknown candidate": problem(404, str(UnknownCandidate(["logistic"]))),
     "body too slow": problem(408, "the body did not arrive within 10 seconds"),
@@ -53,44 +53,37 @@ PROBLEMS = {
     "Redis away": problem(503, "the snapshot store does not answer"),
 }
 """Each problem that a route may name among its `responses`, as it answers it at the defaults: any can have a defect."""
-METRICS_OPERATION: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "the answer",
-        "content": {"text/plain": {"example": 'perceptron_events_total{model="churn"} 40000.0\n'}},
-    }
-}
+METRICS_EXAMPLE = {"text/plain": {"example": 'perceptron_events_total{model="churn"} 40000.0\n'}}
 _REF = "#/components/schemas/{name}"
 NUMBER = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
 
 
 def responses(answers: Sequence[type[msgspec.Struct]], *names: str) -> dict[int | str, dict[str, Any]]:
-    """A route's `responses`: its answer is one of these, and these of PROBLEMS are those that it can end with."""
+    """A route's `responses`: its possible answers, and the names of PROBLEMS that it can end with."""
     shapes, _ = msgspec.json.schema_components(answers, ref_template=_REF)
     shape = {"anyOf": list(shapes)} if len(shapes) > 1 else shapes[0]
-    return {200: {"description": "the answer", "content": {"application/json": {"schema": shape}}}, **ending(*names)}
+    return described_responses({"application/json": {"schema": shape}}, *names)
 
 
-def ending(*names: str) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of these PROBLEMS, and of a defect, which any route can have."""
+def described_responses(content: dict[str, Any], *names: str) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of these PROBLEMS, and of a defect, which is possible on any route."""
     (shape,), _ = msgspec.json.schema_components([Problem], ref_template=_REF)
 
-    def told(names: Sequence[str]) -> dict[str, Any]:
+    def problems_of(names: Sequence[str]) -> dict[str, Any]:
         examples = {name: {"value": msgspec.to_builtins(PROBLEMS[name])} for name in names}
-        content = {"schema": shape, "examples": examples}
-        return {"description": ", ".join(names), "content": {"application/problem+json": content}}
+        problem_content = {"schema": shape, "examples": examples}
+        return {"description": ", ".join(names), "content": {"application/problem+json": problem_content}}
 
-    by_status = groupby(names, lambda name: PROBLEMS[name].status)
-    return {"default": told(["defect"]), **{status: told(list(those)) for status, those in by_status}}
+    by_status = groupby([name for name in PROBLEMS if name in names], lambda name: PROBLEMS[name].status)
+    answer, defect = {"description": "the answer", "content": content}, problems_of(["defect"])
+    return {200: answer, "default": defect, **{status: problems_of(list(group)) for status, group in by_status}}
 
 
 def request_of(max_instances: int) -> dict[str, Any]:
     """The `requestBody` of a prediction. Which features a model takes depends on its settings, so this allows all."""
     features = {
         "description": "an object for a model of named or hashed features, a list of numbers for a positional one",
-        "anyOf": [
-            {"type": "object"},
-            {"type": "array", "items": NUMBER},
-        ],
+        "anyOf": [{"type": "object"}, {"type": "array", "items": NUMBER}],
     }
     event = {"type": "object", "description": "a whole record, with features where the model's settings say"}
     instance = {"type": "object", "required": ["features"], "properties": {"features": features}}
