@@ -1,8 +1,6 @@
-"""What `/openapi.json` and `/docs` show next to the routes: schemas of answers and of requests, and examples.
+"""The parts of `/openapi.json` that FastAPI does not make of the routes: schemas of answers and requests, and examples.
 
-The docstrings of a class and of its members are their descriptions.
-
-A test holds all of it against real answers.
+The docstrings of a class and of its members are their descriptions. A test compares all of it with real answers.
 """
 
 import ast
@@ -52,7 +50,7 @@ PROBLEMS = {
     "too busy": problem(503, "too many requests at a time"),
     "Redis away": problem(503, "the snapshot store does not answer"),
 }
-"""Each problem that a route may name among its `responses`, as it answers it at the defaults: any can have a defect."""
+"""The problems that a route may name among its `responses`, as it answers them with the default settings."""
 METRICS_EXAMPLE = {"text/plain": {"example": 'perceptron_events_total{model="churn"} 40000.0\n'}}
 _REF = "#/components/schemas/{name}"
 NUMBER = {"type": "number", "minimum": -MAX_VALUE, "maximum": MAX_VALUE}
@@ -101,9 +99,9 @@ def request_of(max_instances: int) -> dict[str, Any]:
 
 
 def with_schemas(document: dict[str, Any], answers: Sequence[Any]) -> dict[str, Any]:
-    """FastAPI's document, and the schemas of these answers and of requests, with an example of each answer.
+    """FastAPI's document with the schemas of these answers and of problems, and an example of each answer.
 
-    Answers are msgspec's, which FastAPI does not know. It would leave out of an example what is null.
+    Answers are structs of msgspec, which FastAPI does not know. FastAPI would drop members that are null from examples.
     """
     _, schemas = msgspec.json.schema_components([Problem, *answers], ref_template=_REF)
     described = _described({answer.__module__ for answer in answers})
@@ -121,20 +119,20 @@ def with_schemas(document: dict[str, Any], answers: Sequence[Any]) -> dict[str, 
 
 def _described(modules: Iterable[str]) -> dict[str, dict[str, str]]:
     """The docstrings of members, by class and member, of all classes in these modules."""
-    found: dict[str, dict[str, str]] = {}
+    described: dict[str, dict[str, str]] = {}
     nodes = (node for name in modules for node in ast.parse(inspect.getsource(sys.modules[name])).body)
     for node in nodes:
         if isinstance(node, ast.ClassDef):
-            own = found[node.name] = {}
+            own = described[node.name] = {}
             for member, text in pairwise(node.body):
                 match member, text:
-                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(said))):
-                        own[name] = " ".join(said.split())
-    return found
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(docstring))):
+                        own[name] = " ".join(docstring.split())
+    return described
 
 
 def _example(schema: Any, shapes: Any) -> Any:
-    """What always stands there, of what its parts have for examples."""
+    """An example of a schema, made of the examples of its parts, without optional members."""
     if schema.get("examples"):
         return schema["examples"][0]
     if "default" in schema:
@@ -146,6 +144,6 @@ def _example(schema: Any, shapes: Any) -> Any:
     if schema.get("type") == "boolean":
         return True
     if schema.get("type") == "array":
-        return [_example(schema["items"], shapes)] if schema.get("items") else []
+        return [_example(schema["items"], shapes)]
     parts, needed = schema.get("properties", {}), schema.get("required", [])
     return {name: _example(one, shapes) for name, one in parts.items() if name in needed or "default" in one}
