@@ -5,15 +5,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from service.errors import (
-    DependencyError,
-    Diverged,
-    SnapshotDamaged,
-    SnapshotForeign,
-    Unanswerable,
-    UnknownCandidate,
-    UnknownModel,
-)
+from service import errors
 from service.learning.classifier import Classifier
 from service.learning.learner import Learner
 from service.learning.options import DEFAULT, Options
@@ -56,10 +48,10 @@ class ServedModel(NamedTuple):
         """
         name, learner = candidate or self.learner.answering, self.learner
         if name is not None and name not in learner.candidates:
-            raise UnknownCandidate(learner.candidates)
+            raise errors.UnknownCandidate(learner.candidates)
         chosen = learner.by(name)
         if candidate and chosen.diverged:
-            raise Unanswerable(f"candidate {candidate} learns no more: {chosen.diverged}")
+            raise errors.Unanswerable(f"candidate {candidate} learns no more: {chosen.diverged}")
         return name, chosen
 
 
@@ -130,9 +122,9 @@ class Model:
                 if self._followed is not None:
                     await self._swap_in(self._followed, store, offload, tell)
             self._failed, self.unusable = "", None
-        except DependencyError as error:
+        except errors.DependencyError as error:
             tell.unavailable(error)
-        except (SnapshotDamaged, SnapshotForeign) as error:
+        except (errors.SnapshotDamaged, errors.SnapshotForeign) as error:
             if self.unusable != str(error):
                 tell.unusable(error)
             self.unusable, self._retry_at = str(error), clock.now() + RETRY_SECONDS
@@ -159,7 +151,7 @@ class Model:
         if self.learning_here:
             return
         if diverged:
-            tell.stopped(Diverged(self.name, diverged))
+            tell.stopped(errors.Diverged(self.name, diverged))
             self._diverged = snapshot.digest
         elif self.answering is None or snapshot.digest != self.answering.digest:
             tell.followed()
@@ -187,9 +179,9 @@ class Models:
         """The model of this name, and what answers for it; raises UnknownModel and Unanswerable."""
         model = self._models.get(name)
         if model is None:
-            raise UnknownModel
+            raise errors.UnknownModel
         if model.answering is None:
-            raise Unanswerable(model.why_not)
+            raise errors.Unanswerable(model.why_not)
         return model, model.answering
 
     def __iter__(self) -> Any:
@@ -220,7 +212,7 @@ class Models:
             wanted = [model for model in self if (all_ or not model.learning_here) and model.name in tell]
             try:
                 looks = await store.digests([model.name for model in wanted]) if wanted else []
-            except DependencyError as error:
+            except errors.DependencyError as error:
                 for model in wanted:
                     model.seen_digest = None
                     tell[model.name].unavailable(error)

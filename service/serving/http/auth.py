@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from service.credentials.reloading import Reloaded, read_text
 from service.errors import ConfigurationError
@@ -48,20 +49,18 @@ class BearerTokens:
         return tokens
 
 
-class Auth:
+class Auth(NamedTuple):
     """Decides which requests are allowed: those to open paths and, if tokens are set, those with a valid token."""
 
-    def __init__(
-        self, tokens: BearerTokens | None, metrics_tokens: BearerTokens | None, open_paths: Collection[str]
-    ) -> None:
-        """`/metrics` accepts only `metrics_tokens`, or without them the same tokens as all other paths."""
-        self._tokens, self._metrics_tokens = tokens, metrics_tokens or tokens
-        self._open_paths = open_paths
+    tokens: BearerTokens | None
+    metrics_tokens: BearerTokens | None
+    """The only tokens that `/metrics` accepts; None if it accepts the same tokens as all other paths."""
+    open_paths: Collection[str]
 
     def allows(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether a request to this path with these headers is allowed."""
-        tokens = self._metrics_tokens if path == METRICS_PATH else self._tokens
-        return tokens is None or path in self._open_paths or tokens.accept(_bearer_token(headers))
+        tokens = (path == METRICS_PATH and self.metrics_tokens) or self.tokens
+        return tokens is None or path in self.open_paths or tokens.accept(_bearer_token(headers))
 
 
 def _bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
