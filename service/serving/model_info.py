@@ -66,14 +66,14 @@ class Comparison(msgspec.Struct, forbid_unknown_fields=True):
     second: Annotated[str, Meta(examples=["last"])]
     events: Annotated[int, Meta(examples=[1230])]
     first_only: Annotated[int, Meta(examples=[40])]
-    """Events that the first alone predicted rightly."""
+    """Events that only the first predicted rightly."""
     second_only: Annotated[int, Meta(examples=[11])]
     difference: Annotated[float | None, Meta(examples=[0.024])]
     """The accuracy of the first less that of the second."""
     interval: Annotated[Interval | None, Meta(examples=[(0.007, 0.036)])]
     """An interval that holds the mean difference, in the sense of `all_interval`."""
     better: Annotated[str | None, Meta(examples=["average"])]
-    """Which one is better; null if no difference is shown (95 %)."""
+    """The better one; null if no difference is shown (95 %)."""
 
     @classmethod
     def of(cls, pair: PairedComparison) -> Self:
@@ -91,13 +91,13 @@ class LabelRecall(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A candidate: how it predicts with the weights that it would answer with."""
+    """A candidate, and how it predicts with the weights that it would answer with."""
 
     name: Annotated[str, Meta(examples=["logistic"])]
     settings: Annotated[dict[str, Any], Meta(examples=[{"rule": "logistic-delta", "eta": 0.1}])]
     """The settings that differ from the model's."""
     serve: Annotated[str, Meta(examples=["last"])]
-    """Which of its weights: last or average."""
+    """Which of its weights answer: last or average."""
     answers: bool
     """Whether it answers for the model."""
     since: Annotated[dict[str, int], Meta(examples=[{"0": 1000}])]
@@ -113,9 +113,9 @@ class CandidateInfo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     recall: Share
     f1: Share
     against_the_model: Comparison | None
-    """It and the model's own weights on the same events; null before the first."""
+    """The candidate and the model's own weights on the same events; null before the first event."""
     diverged: str | None
-    """Why it learns no more, while the model and others go on."""
+    """Why it stopped learning, while the model and other candidates continue; null if it learns."""
 
     @property
     def verdict(self) -> str:
@@ -182,8 +182,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     comparisons: list[Comparison]
     """Every two predictors, on the same events."""
     balanced_accuracy: Share
-    """The mean over the labels that came of the share of their events that was predicted rightly, by the weights that
-    answer."""
+    """The mean recall of the labels that came, by the weights that answer."""
     labels: list[LabelRecall]
     """How well the weights that answer find each label, in the order of the confusion."""
     precision: Share
@@ -193,7 +192,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     f1: Share
     """The harmonic mean of precision and recall; null with three labels and more."""
     advice: Annotated[list[str], Meta(examples=[[]])]
-    """What to try with a model that is of little use."""
+    """Advice on what to change if the model predicts poorly."""
     columns: Annotated[int, Meta(examples=[21])]
     scaled_columns: int | None
     """Columns with scaled numbers; null if the model does not scale."""
@@ -209,7 +208,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     served_accuracy: Accuracy
     """The accuracy of the weights that answer."""
     candidates: Annotated[list[CandidateInfo], Meta(examples=[[]])]
-    """The models with other settings that learn next to it."""
+    """The candidates: models with other settings that learn side by side with it."""
     bound: Annotated[int | None, Meta(examples=[112])]
     """The most updates that the perceptron theorem allows."""
     bound_reason: str | None

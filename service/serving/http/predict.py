@@ -23,14 +23,14 @@ PREDICT = "/v1/models/{name}/predict"
 PATH = re.compile("/v1/models/([^/]+)/predict").fullmatch
 
 JSON = b"content-type", b"application/json"
-CANDIDATE = "who is to answer, of the candidates"
+CANDIDATE = "the candidate that answers"
 
 
 class PredictParameters(BaseModel):
-    """The parameters of a query."""
+    """The query parameters of a prediction."""
 
     explain: bool = Field(False, description="add what each feature contributes to the score")
-    top: int = Field(DEFAULT_TOP, ge=1, le=MAX_CLASSES, description="so many scores, with three labels and more")
+    top: int = Field(DEFAULT_TOP, ge=1, le=MAX_CLASSES, description="the number of scores, with three labels and more")
     candidate: str | None = Field(None, description=CANDIDATE)
 
 

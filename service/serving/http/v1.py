@@ -52,7 +52,7 @@ class Weight(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Weights(msgspec.Struct, forbid_unknown_fields=True):
-    """Some weights; `next` is the cursor of the following page, if there is one."""
+    """Some weights; `next` is the cursor of the next page, if there is one."""
 
     bias: Annotated[float, Meta(examples=[0.45])]
     weights: list[Weight]
@@ -64,7 +64,7 @@ class Weights(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Candidates(msgspec.Struct, forbid_unknown_fields=True):
-    """What learns side by side with a model."""
+    """The candidates that learn side by side with a model."""
 
     model: Name
     answering: Annotated[str | None, Meta(examples=["logistic"])]
@@ -89,20 +89,20 @@ ANSWERS = PredictionResponse, BatchPredictionResponse, ModelList, Description, C
 class WeightsParameters(BaseModel):
     """The query parameters of a request for weights."""
 
-    name: list[str] = Field([], description="this one, commas and all; may be given again")
-    top: int | None = Field(None, ge=1, le=MAX_PAGE, description="the largest")
-    names: str | None = Field(None, description="these, with commas between them")
-    limit: int = Field(1000, ge=1, le=MAX_PAGE, description="of a page")
-    cursor: int = Field(1, ge=1, description="`next` of the page before")
-    label: str | None = Field(None, description="whose: with three labels and more each has weights of its own")
+    name: list[str] = Field([], description="one name, which may have commas; may be repeated")
+    top: int | None = Field(None, ge=1, le=MAX_PAGE, description="the number of largest weights")
+    names: str | None = Field(None, description="names with commas between them")
+    limit: int = Field(1000, ge=1, le=MAX_PAGE, description="weights in a page")
+    cursor: int = Field(1, ge=1, description="`next` of the previous page")
+    label: str | None = Field(None, description="the label that has the weights, with three labels and more")
     candidate: str | None = Field(None, description=CANDIDATE)
 
 
 def predict(name: str, parameters: Annotated[PredictParameters, Query()]) -> None:
     """Predict one (`features`) or many (`instances`); `?explain=true` adds what each feature contributes.
 
-    `?candidate=NAME` has that one answer. Before its first event a model answers as it begins, of `version` 1 and
-    `ahead` 0.
+    With `?candidate=NAME` that candidate answers. Before its first event a model answers with its first weights, as
+    `version` 1 and `ahead` 0.
     """
 
 
@@ -111,7 +111,7 @@ def install_v1(
 ) -> APIRoute:
     """Add the routes of this protocol to `app`; returns the route of predictions."""
     page_at_a_time = asyncio.Lock()
-    # FastAPI documents `predict`, and `answer_predict` answers.
+    # FastAPI documents `predict`, and `answer_predict` answers the requests.
     app.post(
         PREDICT,
         tags=["predictions"],
@@ -134,7 +134,7 @@ def install_v1(
 
     @app.get("/v1/models/{name}/candidates", tags=["models"], responses=responses([Candidates], *MODEL_PROBLEMS))
     async def candidates(name: str) -> Response:
-        """What learns side by side with the model: how each of them predicts, and which one answers."""
+        """The candidates that learn side by side with the model: how each predicts, and which one answers."""
         learner = models.answering(name)[1].learner
         return encoded(Candidates(name, learner.answering, CandidateInfo.all_of(learner)))
 
